@@ -1,0 +1,38 @@
+//! Looking into the store.
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+
+use crate::{FencingToken, LockName, Metadata, Result};
+
+/// The power to look into a store without taking part in any lock.
+#[async_trait]
+pub trait Admin: Debug + Send + Sync {
+    /// Who holds the lock and who waits for it, at one moment; a snapshot that may be old when it arrives.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`, `Denied`; what others have written there is never an error but a [`Contender`] without metadata.
+    async fn inspect(&self, name: &LockName) -> Result<Inspection>;
+}
+
+/// What [`Admin::inspect`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    /// Who holds the lock.
+    pub holder: Option<Contender>,
+    /// Who waits for it; in the order of service where the backend has one, empty where waiters leave no trace.
+    pub waiters: Vec<Contender>,
+}
+
+/// A holder or a waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contender {
+    /// The entry's name in the store: a key, a node, a file.
+    pub entry: String,
+    /// Its fencing token where the store tells it: of a holder, never of a waiter.
+    pub token: Option<FencingToken>,
+    /// What a lockkit client stored about itself; `None` for the entries of other programs.
+    pub metadata: Option<Metadata>,
+}

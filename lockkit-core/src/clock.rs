@@ -1,0 +1,153 @@
+//! The clock that deadlines are read from.
+//!
+//! `std::time::Instant` stops while a Linux machine is suspended, so a holder that slept for an hour would believe
+//! its lock to be fresh. Deadlines are therefore read from the *boot clock*, which counts suspended time:
+//!
+//! | platform | source | counts suspended time |
+//! |---|---|---|
+//! | Linux, Android | `CLOCK_BOOTTIME` | yes |
+//! | macOS, iOS | `CLOCK_MONOTONIC` | yes |
+//! | others | `std::time::Instant` | as the platform documents (Windows: yes) |
+//!
+//! No clock helps against a paused and restored virtual machine: there only the fencing token does.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A moment on a [`Clock`], in nanoseconds since an arbitrary start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootInstant(u64);
+
+impl BootInstant {
+    /// A moment that never comes.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment `since_start` after the start of the clock.
+    pub fn from_start(since_start: Duration) -> Self {
+        Self(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// This moment moved forward; [`NEVER`](Self::NEVER) when it does not fit.
+    #[must_use]
+    pub fn after(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(Self::from_start(by).0))
+    }
+
+    /// This moment moved back, not before the start of the clock.
+    #[must_use]
+    pub fn before(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(Self::from_start(by).0))
+    }
+
+    /// Time from `earlier` to this moment; zero when it is the later one.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Where a [`Clock`] takes its readings from; implemented outside this crate only by tests.
+pub trait TimeSource: Send + Sync {
+    /// The reading now; never less than an earlier reading.
+    fn now(&self) -> BootInstant;
+}
+
+/// The clock of a client; its sessions take the send times of their requests from the same one. Cheap to clone.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn TimeSource>);
+
+impl Clock {
+    /// The boot clock of this machine: the one to use outside tests.
+    pub fn boot() -> Self {
+        Self::new(Boot { start: Instant::now() })
+    }
+
+    /// The clock of the tokio runtime, which a test can pause and advance.
+    pub fn tokio() -> Self {
+        Self::new(Tokio { start: tokio::time::Instant::now() })
+    }
+
+    /// A clock with a source of its own, for tests.
+    pub fn new(source: impl TimeSource + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    /// The reading now.
+    pub fn now(&self) -> BootInstant {
+        self.0.now()
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Clock").field(&self.now()).finish()
+    }
+}
+
+struct Boot {
+    #[cfg_attr(any(target_os = "linux", target_os = "android", target_vendor = "apple"), allow(dead_code))]
+    start: Instant,
+}
+
+impl TimeSource for Boot {
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    fn now(&self) -> BootInstant {
+        #[cfg(target_vendor = "apple")]
+        const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+        #[cfg(not(target_vendor = "apple"))]
+        const ID: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        let reading = rustix::time::clock_gettime(ID);
+        // Both fields are never negative on these clocks, and nanoseconds are below 10^9.
+        BootInstant::from_start(Duration::new(
+            reading.tv_sec.unsigned_abs(),
+            reading.tv_nsec.unsigned_abs() as u32,
+        ))
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    fn now(&self) -> BootInstant {
+        BootInstant::from_start(self.start.elapsed())
+    }
+}
+
+struct Tokio {
+    start: tokio::time::Instant,
+}
+
+impl TimeSource for Tokio {
+    fn now(&self) -> BootInstant {
+        BootInstant::from_start(self.start.elapsed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boot_clock_runs_forward() {
+        let clock = Clock::boot();
+        let first = clock.now();
+        assert!(clock.now() >= first);
+        assert!(first > BootInstant::from_start(Duration::ZERO));
+    }
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(BootInstant::NEVER.after(Duration::from_secs(1)), BootInstant::NEVER);
+        assert_eq!(BootInstant::from_start(Duration::from_secs(1)).after(Duration::MAX), BootInstant::NEVER);
+        let early = BootInstant::from_start(Duration::from_secs(1));
+        assert_eq!(early.before(Duration::from_secs(9)), BootInstant::from_start(Duration::ZERO));
+        assert_eq!(early.since(BootInstant::NEVER), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_tokio_clock_follows_a_paused_runtime() {
+        let clock = Clock::tokio();
+        let start = clock.now();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(clock.now().since(start), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,196 @@
+//! Lock names: parsed once, encoded injectively by every backend.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use sha2::{Digest, Sha256};
+
+use crate::{Error, ErrorKind, Result, limits::LOCK_NAME_BYTES_MAX};
+
+/// The name of a lock: any non-empty UTF-8 text of at most [`LOCK_NAME_BYTES_MAX`] bytes.
+///
+/// Names that differ in one byte are different locks; no name lies "inside" another (`a` and `a/b` have nothing to
+/// do with each other). Cheap to clone.
+///
+/// ```
+/// use lockkit_core::LockName;
+///
+/// let name: LockName = "orders/42".parse()?;
+/// assert_eq!(name.as_str(), "orders/42");
+/// assert!("".parse::<LockName>().is_err());
+/// # Ok::<(), lockkit_core::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// Parses a name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidName`] when the text is empty or longer than [`LOCK_NAME_BYTES_MAX`].
+    pub fn new(text: impl AsRef<str>) -> Result<Self> {
+        let text = text.as_ref();
+        let invalid = |what: String| Error::new(ErrorKind::InvalidName, "parse lock name").with_message(what);
+        if text.is_empty() {
+            return Err(invalid("a lock name must not be empty".into()));
+        }
+        if text.len() > LOCK_NAME_BYTES_MAX {
+            return Err(invalid(format!(
+                "a lock name has at most {LOCK_NAME_BYTES_MAX} bytes, this one has {}",
+                text.len()
+            )));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name as a piece of a key, path or file name of at most `bytes_max` bytes: percent-encoded, and when it
+    /// would be longer cut and completed by the SHA-256 of the whole name.
+    ///
+    /// Injective (up to SHA-256 collisions): `%` is always followed by two hexadecimal digits in a plain encoding
+    /// and by `-` where the digest starts. The result is ASCII, is never empty, holds no separator of any store
+    /// (`/ { } * ? [ ] \ :` and controls), and neither starts nor ends with a dot.
+    ///
+    /// # Panics
+    ///
+    /// When `bytes_max` has no room for a digest (66 bytes): a mistake in a backend, not in its input.
+    pub fn encode(&self, bytes_max: usize) -> String {
+        const DIGEST_MARK: &str = "%-";
+        const DIGEST_BYTES: usize = 64;
+        assert!(bytes_max >= DIGEST_MARK.len() + DIGEST_BYTES, "no room for a digest in {bytes_max} bytes");
+        let plain = encode_dots(percent_encode(self.0.as_bytes(), ENCODED).to_string());
+        if plain.len() <= bytes_max {
+            return plain;
+        }
+        let digest: String =
+            Sha256::digest(self.0.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let room = bytes_max - DIGEST_MARK.len() - DIGEST_BYTES;
+        // Never end in the middle of an escape: `%4` + `%-` would still be unique, but no longer decodable.
+        let cut = match plain[..room].rfind('%') {
+            Some(escape) if escape + 3 > room => escape,
+            _ => room,
+        };
+        format!("{}{DIGEST_MARK}{digest}", &plain[..cut])
+    }
+}
+
+/// Everything but ASCII letters, digits and a few marks that are plain text in every store.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~')
+    .remove(b'@')
+    .remove(b'+')
+    .remove(b'=')
+    .remove(b',');
+
+/// Encodes a dot at either end: `.` and `..` are no names of nodes or files, and Windows drops trailing dots.
+fn encode_dots(mut text: String) -> String {
+    if text.ends_with('.') {
+        text.replace_range(text.len() - 1.., "%2E");
+    }
+    if text.starts_with('.') {
+        text.replace_range(..1, "%2E");
+    }
+    text
+}
+
+impl FromStr for LockName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percent_encoding::percent_decode_str;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::new(text).unwrap()
+    }
+
+    #[test]
+    fn empty_and_too_long_names_are_refused_by_kind() {
+        assert_eq!(LockName::new("").unwrap_err().kind(), ErrorKind::InvalidName);
+        assert!(LockName::new("x".repeat(LOCK_NAME_BYTES_MAX)).is_ok());
+        assert_eq!(
+            LockName::new("x".repeat(LOCK_NAME_BYTES_MAX + 1)).unwrap_err().kind(),
+            ErrorKind::InvalidName
+        );
+        let mebibyte = LockName::new("x".repeat(1 << 20)).unwrap_err();
+        assert_eq!(mebibyte.kind(), ErrorKind::InvalidName);
+        assert!(mebibyte.to_string().len() < 200, "the error does not carry the name");
+    }
+
+    #[test]
+    fn odd_names_lose_their_special_characters() {
+        assert_eq!(name("orders/42").encode(255), "orders%2F42");
+        assert_eq!(name("..").encode(255), "%2E%2E");
+        assert_eq!(name(".").encode(255), "%2E");
+        assert_eq!(name("a.b").encode(255), "a.b");
+        assert_eq!(name("{}").encode(255), "%7B%7D");
+        assert_eq!(name("a\0b\n").encode(255), "a%00b%0A");
+        assert_eq!(name("🔒").encode(255), "%F0%9F%94%92");
+        assert_eq!(name("100%").encode(255), "100%25");
+    }
+
+    #[test]
+    fn neighbouring_names_are_not_inside_each_other() {
+        let encoded: Vec<String> = ["a", "a/b", "ab", "a\0"].map(|text| name(text).encode(255)).into();
+        for one in &encoded {
+            for other in encoded.iter().filter(|other| *other != one) {
+                assert!(!other.starts_with(&format!("{one}/")), "{one:?} contains {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_name_ends_in_its_digest_and_never_in_half_an_escape() {
+        let long = name(&"🔒".repeat(200));
+        for bytes_max in 66..120 {
+            let encoded = long.encode(bytes_max);
+            assert!(encoded.len() <= bytes_max);
+            let (head, digest) = encoded.split_once("%-").unwrap();
+            assert_eq!(digest.len(), 64);
+            assert_eq!(head.len() % 3, 0, "{head}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn encoding_is_injective_and_safe(one in "\\PC{1,40}|[\\x00-\\x7f]{1,40}", other in "\\PC{1,40}|[\\x00-\\x7f]{1,40}") {
+            let (a, b) = (name(&one).encode(80), name(&other).encode(80));
+            prop_assert_eq!(one == other, a == b);
+            prop_assert!(!a.is_empty() && a.len() <= 80);
+            let safe = |byte: u8| byte.is_ascii_graphic() && !b"/{}*?[]\\:\"<>|".contains(&byte);
+            prop_assert!(a.bytes().all(safe), "{}", a);
+            prop_assert!(!a.starts_with('.') && !a.ends_with('.'));
+            if !a.contains("%-") {
+                prop_assert_eq!(percent_decode_str(&a).decode_utf8().unwrap(), one);
+            }
+        }
+    }
+}
