@@ -5,18 +5,28 @@
 //! no server; a third-party backend depends on it alone.
 
 pub mod backend;
+mod client;
 mod clock;
 mod error;
+mod guard;
+mod keeper;
 pub mod limits;
+mod lock;
+pub mod memory;
 mod metadata;
+mod metrics;
 mod name;
 mod owner;
 mod status;
+mod sync;
 mod token;
 
 pub use self::{
+    client::{ClientBuilder, LockClient},
     clock::{BootInstant, Clock, TimeSource},
     error::{Error, ErrorKind, Result},
+    guard::LockGuard,
+    lock::Lock,
     metadata::Metadata,
     name::LockName,
     owner::Owner,

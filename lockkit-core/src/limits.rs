@@ -41,3 +41,9 @@ pub const CLOCK_RATE_ERROR_PERCENT: u32 = 1;
 
 /// Clock reading and timer error that a deadline allows for.
 pub const CLOCK_READ_ERROR: Duration = Duration::from_millis(2);
+
+/// Guards of one owner that may share one hold.
+pub const REENTRIES_PER_HOLD_MAX: u32 = 1_000_000;
+
+/// Shortest mean pause between two looks of a waiter that nothing has notified.
+pub const RECHECK_PAUSE_MIN: Duration = Duration::from_secs(2);

@@ -122,6 +122,15 @@ impl ClaimControl {
         self.give_up.cancel();
     }
 
+    /// Resolves when the claim was told to give up.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub fn given_up(&self) -> WaitForCancellationFuture<'_> {
+        self.give_up.cancelled()
+    }
+
     /// Whether the claim was told to give up.
     pub fn has_given_up(&self) -> bool {
         self.give_up.is_cancelled()

@@ -21,7 +21,14 @@ pub use self::{
     info::{BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, TokenStrength},
     url::{BackendUrl, Host},
 };
-use crate::{Clock, Result};
+use crate::{Clock, Result, limits::RECHECK_PAUSE_MIN};
+
+/// The pause before a waiter looks again although nothing has notified it: max(2 s, ttl / 3), give or take an eighth,
+/// so that the waiters of one lock do not look in step.
+pub fn recheck_pause(ttl: Duration) -> Duration {
+    let middle = (ttl / 3).max(RECHECK_PAUSE_MIN);
+    middle.mul_f64(fastrand::f64().mul_add(0.25, 0.875))
+}
 
 /// A store that can lock.
 ///

@@ -1,0 +1,130 @@
+//! A lock that is held.
+
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use crate::{Error, FencingToken, LockName, Result, client::Handle, keeper::Entered};
+
+/// A lock that is held; dropping it releases the lock in the background.
+///
+/// A guard does not keep anybody from writing: a paused process can wake up after its lock has gone to somebody else.
+/// Send [`token`](Self::token) with every write, and have the resource refuse lower ones.
+///
+/// Dropping never blocks, never panics and needs no runtime; when the runtime has ended, the ttl frees the lock. A
+/// guard that is leaked keeps the lock as long as its client lives, unless [`Lock::max_hold`](crate::Lock::max_hold)
+/// ends it.
+#[must_use = "a guard that is not bound releases its lock at once"]
+pub struct LockGuard {
+    entered: Entered,
+    client: Arc<Handle>,
+}
+
+impl LockGuard {
+    pub(crate) fn new(client: Arc<Handle>, entered: Entered) -> Self {
+        Self { entered, client }
+    }
+
+    /// The fencing token of this grant, to go with every write that the lock protects.
+    pub fn token(&self) -> FencingToken {
+        self.entered.hold().grant().token()
+    }
+
+    /// The lock.
+    pub fn name(&self) -> &LockName {
+        self.entered.hold().grant().name()
+    }
+
+    /// Whether the lock is held at this moment. Exact to the clock and without I/O: false from the deadline on, even
+    /// when the process was paused or nothing else has noticed. Once false it stays false.
+    pub fn is_held(&self) -> bool {
+        self.entered.hold().is_held()
+    }
+
+    /// Time to the deadline if no further renewal is acknowledged; zero when the lock is lost, `Duration::MAX` where
+    /// holds have no ttl.
+    pub fn remaining(&self) -> Duration {
+        self.entered.hold().remaining()
+    }
+
+    /// Like [`is_held`](Self::is_held), with the reason of the loss.
+    ///
+    /// # Errors
+    ///
+    /// `Lost`.
+    pub fn check(&self) -> Result<()> {
+        self.entered.hold().loss().map_or(Ok(()), Err)
+    }
+
+    /// Waits until the lock is lost, and says why: the deadline passed without an acknowledged renewal, the server
+    /// said so, the hold lasted longer than `max_hold`, or the client was closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe; resolves at once when the lock was lost before.
+    pub async fn lost(&self) -> Error {
+        self.entered.hold().lost().await
+    }
+
+    /// Runs `work` while the lock is held: when the hold ends, `work` is dropped at its next await.
+    ///
+    /// Work that does not await runs on; what it writes afterwards only the token can stop.
+    ///
+    /// # Errors
+    ///
+    /// `Lost` when the hold ended before `work` did.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` where it stands; the lock stays held by this guard.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        let mut work = pin!(work);
+        let mut lost = pin!(self.lost());
+        poll_fn(|context| {
+            self.check()?;
+            if let Poll::Ready(error) = lost.as_mut().poll(context) {
+                return Poll::Ready(Err(error));
+            }
+            match work.as_mut().poll(context) {
+                Poll::Ready(outcome) => Poll::Ready(self.check().map(|()| outcome)),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Releases the lock and tells the outcome. Renewals stop before the release is sent. When other guards of the
+    /// same owner remain, the lock stays held and the answer is `Ok` at once.
+    ///
+    /// # Errors
+    ///
+    /// `Lost` when the hold had ended before; `Unavailable` when the store has not confirmed within
+    /// [`RELEASE_ANSWER_MAX`](crate::limits::RELEASE_ANSWER_MAX): the release goes on in the background, and the ttl
+    /// is the last resort. `Closed` when the runtime has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, the release goes on in the background when the future is dropped.
+    pub async fn release(self) -> Result<()> {
+        let Self { entered, client } = self;
+        let outcome = entered.leave().await;
+        // The client must not close before its last release was confirmed.
+        drop(client);
+        outcome
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,275 @@
+//! The life of one claim, from the first request to the confirmed release, as one task.
+
+use std::{
+    future::Future,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use tracing::{Instrument, debug, debug_span, warn};
+
+use super::{
+    Keeper, Wanted,
+    attempt::{Answer, Attempt},
+    closed,
+    deadline::deadline,
+    hold::{End, Hold},
+    reentry::Key,
+    session::{Live, pauses},
+};
+use crate::{
+    BootInstant, Error, ErrorKind, Result,
+    backend::{Acquired, Claim, Grant, Lifetime},
+    limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MAX},
+    sync::lock,
+};
+
+/// The life of the claims of one attempt. What it owes is taken on before the first poll: a task that is spawned on a
+/// runtime that has ended is dropped without one.
+pub(super) fn live(keeper: Arc<Keeper>, wanted: Wanted, attempt: Arc<Attempt>) -> impl Future<Output = ()> {
+    let span = debug_span!("lock", name = ?wanted.name);
+    let owed = Owed::new(keeper, &wanted, attempt);
+    async move {
+        let Owed { keeper, attempt, .. } = &owed;
+        let acquired = tokio::select! {
+            biased;
+            acquired = keeper.acquire_grant(&wanted, attempt) => acquired,
+            never = attempt.answer_deadlines() => match never {},
+        };
+        let Some((live, grant)) = owed.settle_failure(acquired) else { return };
+        let hold = owed.settle_grant(&live, grant);
+        keeper.keep_hold(&live, &hold, wanted.max_hold).await;
+        owed.forget_reentry(&hold);
+        keeper.give_back(&live, &hold).await;
+    }
+    .instrument(span)
+}
+
+impl Keeper {
+    /// Claims the lock in one session after another, until it is granted or nobody wants it any more.
+    async fn acquire_grant(&self, wanted: &Wanted, attempt: &Attempt) -> Result<Option<(Arc<Live>, Grant)>> {
+        let mut pauses = pauses();
+        loop {
+            let live = tokio::select! {
+                biased;
+                () = attempt.given_up() => return Ok(None),
+                live = self.live_session() => live.ok_or_else(|| closed("acquire").with_lock(&wanted.name))?,
+            };
+            let claim = Claim::new(wanted.name.clone(), attempt.queues(), self.metadata(), attempt.control());
+            debug!(claim = ?claim.id(), wait = claim.wait(), "claiming");
+            let queued = claim.wait();
+            let acquired = self.claim(&live, claim, attempt).await;
+            if attempt.is_over() && !matches!(acquired, Ok(Acquired::Granted(_))) {
+                return Ok(None);
+            }
+            match acquired {
+                Ok(Acquired::Granted(grant)) if self.clock.now() < deadline(grant.armed_at(), live.ttl()) => {
+                    return Ok(Some((live, grant)));
+                }
+                Ok(Acquired::Granted(grant)) => {
+                    warn!(token = %grant.token(), "granted too late; released");
+                    // Not confirmed: then the session ends it, and the next claim waits behind it meanwhile.
+                    let _ = self.release_until_done(&live, &grant, None).await;
+                }
+                Ok(Acquired::GaveUp) if attempt.control().has_given_up() => return Ok(None),
+                Ok(Acquired::GaveUp) if !queued => {
+                    attempt.answer_tries();
+                    if attempt.control().has_given_up() {
+                        return Ok(None);
+                    }
+                    // Somebody who waits has joined a try.
+                    continue;
+                }
+                Ok(Acquired::GaveUp) => {
+                    return Err(Error::new(ErrorKind::Unexpected, "acquire")
+                        .with_lock(&wanted.name)
+                        .with_message("the backend gave up a claim that nobody had given up"));
+                }
+                Ok(Acquired::EntryGone) => debug!("the waiting entry vanished; claiming anew"),
+                Err(error) if live.has_ended() => debug!(%error, "the session ended while claiming"),
+                Err(error) => return Err(error),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
+                () = attempt.given_up() => return Ok(None),
+            }
+        }
+    }
+
+    /// Drives one claim to its end; a client that closes answers the callers at once and makes it give up.
+    async fn claim(&self, live: &Live, claim: Claim, attempt: &Attempt) -> Result<Acquired> {
+        let name = claim.name().clone();
+        let mut acquire = live.session().acquire(claim);
+        tokio::select! {
+            biased;
+            acquired = &mut acquire => return acquired,
+            () = self.closing.cancelled() => attempt.end(|| Err(closed("acquire").with_lock(&name))),
+        }
+        acquire.await
+    }
+
+    /// Stands by a hold until it has ended.
+    async fn keep_hold(&self, live: &Live, hold: &Hold, max_hold: Option<Duration>) {
+        let granted = tokio::time::Instant::now();
+        let forgotten_at = max_hold.and_then(|longest| granted.checked_add(longest));
+        let forgotten = async {
+            match forgotten_at {
+                Some(moment) => tokio::time::sleep_until(moment).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(forgotten);
+        // Never longer than a beat: timers stop while the machine is suspended, the clock does not.
+        let look_every = self.info.beat.interval(live.ttl());
+        let end = loop {
+            let next_look = hold.remaining().min(look_every);
+            tokio::select! {
+                biased;
+                end = hold.ended() => break end,
+                () = &mut forgotten => hold.lose("it was held for longer than max_hold"),
+                () = tokio::time::sleep(next_look) => {}
+            }
+        };
+        crate::metrics::held(&self.info, granted.elapsed(), matches!(end, End::Lost));
+        if let (End::Lost, Some(error)) = (end, hold.loss()) {
+            warn!(token = %hold.grant().token(), %error, "lock lost");
+        }
+    }
+
+    /// Gives the entry of an ended hold back.
+    async fn give_back(&self, live: &Live, hold: &Hold) {
+        let expired = hold.loss().is_some() && self.clock.now() >= hold.deadline();
+        if expired && self.info.lifetime == Lifetime::Session {
+            live.abandon();
+        }
+        let outcome = self.release_until_done(live, hold.grant(), Some(hold)).await;
+        hold.finish(outcome);
+        debug!(token = %hold.grant().token(), "hold ended");
+    }
+
+    /// Releases as long as the session lives, and where holds have a lifetime of their own no longer than one ttl.
+    /// The hold's guard is answered in time, whatever goes on here.
+    async fn release_until_done(&self, live: &Live, grant: &Grant, hold: Option<&Hold>) -> Result<()> {
+        let unconfirmed = || {
+            Error::new(ErrorKind::Unavailable, "release")
+                .with_lock(grant.name())
+                .with_message("the store did not confirm the release")
+        };
+        let answer_at = tokio::time::Instant::now() + RELEASE_ANSWER_MAX;
+        let own_end = match self.info.lifetime {
+            Lifetime::Hold => self.clock.now().after(live.ttl()),
+            Lifetime::Session | Lifetime::Process => BootInstant::NEVER,
+        };
+        let work = async {
+            let mut pauses = pauses();
+            loop {
+                // Where the session carries the holds, its end ends this one, and the client that closes ends it.
+                let session_does_it = self.info.lifetime == Lifetime::Session && self.closing.is_cancelled();
+                if live.has_ended() || (session_does_it && hold.is_some_and(|hold| hold.loss().is_some())) {
+                    return Err(unconfirmed().with_message("the session ended first"));
+                }
+                let error = match live.session().release(grant).await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                };
+                debug!(%error, "not released yet");
+                if self.clock.now() >= own_end {
+                    return Err(error);
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
+                    () = live.ended() => {}
+                }
+            }
+        };
+        tokio::pin!(work);
+        tokio::select! {
+            biased;
+            outcome = &mut work => return outcome,
+            () = tokio::time::sleep_until(answer_at) => {
+                if let Some(hold) = hold {
+                    hold.finish(Err(unconfirmed()));
+                }
+            }
+        }
+        work.await
+    }
+}
+
+/// What a life task owes to others: an answer to its callers, an outcome to its guards, its places in the tables.
+///
+/// Paid on the way; what is still owed when the task's future is dropped, because the runtime ended, is paid by
+/// `Drop`, so that nobody waits for a task that is no more.
+struct Owed {
+    keeper: Arc<Keeper>,
+    key: Option<Key>,
+    attempt: Arc<Attempt>,
+    hold: OnceLock<Arc<Hold>>,
+}
+
+impl Owed {
+    fn new(keeper: Arc<Keeper>, wanted: &Wanted, attempt: Arc<Attempt>) -> Self {
+        let key = wanted.owner.clone().map(|owner| (wanted.name.clone(), owner));
+        Self { keeper, key, attempt, hold: OnceLock::new() }
+    }
+
+    fn settle_failure(&self, acquired: Result<Option<(Arc<Live>, Grant)>>) -> Option<(Arc<Live>, Grant)> {
+        let answer = || -> Answer {
+            match &acquired {
+                Ok(_) => Ok(None),
+                Err(error) => Err(error.clone()),
+            }
+        };
+        if !matches!(acquired, Ok(Some(_))) {
+            self.forget_attempt();
+            self.attempt.end(answer);
+        }
+        acquired.ok().flatten()
+    }
+
+    fn settle_grant(&self, live: &Live, grant: Grant) -> Arc<Hold> {
+        let keeper = &self.keeper;
+        debug!(token = %grant.token(), claim = ?grant.claim(), "granted");
+        let entered = Hold::enter_first(grant, live.ttl(), keeper.clock.clone());
+        let hold = Arc::clone(entered.hold());
+        let _ = self.hold.set(Arc::clone(&hold));
+        lock(&keeper.holds).insert(hold.grant().claim(), Arc::clone(&hold));
+        // After the insert: a session that ended before it has not seen this hold in the table.
+        if live.has_ended() || keeper.closing.is_cancelled() {
+            hold.lose("the session ended");
+        }
+        // First the table, then the answers: whoever comes in between enters the hold.
+        if let Some(key) = &self.key {
+            keeper.reentry.granted(key, &self.attempt, &hold);
+        }
+        self.attempt.end(|| hold.enter());
+        // With this share the hold ends when nobody took one: every caller has left.
+        drop(entered);
+        hold
+    }
+
+    fn forget_reentry(&self, hold: &Arc<Hold>) {
+        if let Some(key) = &self.key {
+            self.keeper.reentry.ended(key, hold);
+        }
+    }
+
+    fn forget_attempt(&self) {
+        if let Some(key) = &self.key {
+            self.keeper.reentry.failed(key, &self.attempt);
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.forget_attempt();
+        self.attempt.end(|| Err(closed("acquire")));
+        if let Some(hold) = self.hold.get() {
+            self.forget_reentry(hold);
+            hold.lose("the runtime ended");
+            hold.finish(Err(closed("release").with_lock(hold.grant().name())));
+            lock(&self.keeper.holds).remove(&hold.grant().claim());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The keeper: the one engine behind every client, whatever the backend.
+//!
+//! It runs as tasks on a tokio runtime:
+//!
+//! * one [`session`] task per client opens the session, renews it beat by beat, and opens a new one when it is lost;
+//! * one [`life`] task per claim owns it from the first request to the confirmed release. No future with effects is
+//!   ever dropped half-way, because none belongs to a caller: callers wait on a [`Ticket`](attempt::Ticket), and
+//!   dropping that only makes the task give up. The slot of a release is the task itself, made before the grant.
+//!
+//! What guards and tasks share without either waiting for the other stands in [`hold`], [`attempt`] and [`reentry`].
+//!
+//! Failure cases, and what answers them:
+//!
+//! * The caller's future is dropped before, during or after the grant: [`attempt`]; a late grant is released at once.
+//! * The deadline passes without an acknowledged renewal (server away, process paused, executor blocked, machine
+//!   suspended): [`hold`] latches the loss at the next look, [`life`] gives the entry back or has [`session`] abandon
+//!   the session.
+//! * The server says that a hold or the session is over: [`session`] marks the holds lost at once.
+//! * A release is not confirmed: [`life`] repeats it as long as its session lives.
+//! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`life`], `Owed`).
+
+mod attempt;
+mod deadline;
+mod hold;
+mod life;
+mod reentry;
+mod runtime;
+mod session;
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{Semaphore, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub(crate) use self::{
+    attempt::{Answer, Patience},
+    hold::Entered,
+    runtime::Runtime,
+};
+use self::{
+    attempt::{Attempt, Ticket},
+    hold::Hold,
+    reentry::{Met, Reentry},
+    session::{Current, LastWord, Live},
+};
+use crate::{
+    Clock, Error, ErrorKind, LockName, Metadata, Owner, Result, Status,
+    backend::{Backend, BackendInfo, ClaimId, Grant},
+    limits::WAITERS_PER_CLIENT_MAX,
+    sync::{Mutex, lock},
+};
+
+/// What a lock asks of its claims.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) name: LockName,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+/// The engine of one client, shared by its handles and its tasks.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    backend: Arc<dyn Backend>,
+    info: BackendInfo,
+    ttl: Duration,
+    label: Option<String>,
+    clock: Clock,
+    runtime: Runtime,
+    current: watch::Sender<Current>,
+    status: watch::Sender<Status>,
+    holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
+    reentry: Reentry,
+    /// Places for callers who wait.
+    places: Arc<Semaphore>,
+    /// The life tasks.
+    lives: TaskTracker,
+    /// Set by `close`, and when the last handle is dropped.
+    closing: CancellationToken,
+}
+
+/// What a client is made of.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) ttl: Duration,
+    pub(crate) label: Option<String>,
+    pub(crate) clock: Clock,
+    pub(crate) runtime: Runtime,
+}
+
+impl Keeper {
+    /// Opens the first session and starts keeping it.
+    pub(crate) async fn start(setup: Setup) -> Result<Arc<Self>> {
+        let Setup { backend, ttl, label, clock, runtime } = setup;
+        let keeper = Arc::new(Self {
+            info: backend.info(),
+            backend,
+            ttl,
+            label,
+            clock,
+            runtime,
+            current: watch::Sender::new(Current::Opening),
+            status: watch::Sender::new(Status::Lost),
+            holds: Mutex::default(),
+            reentry: Reentry::default(),
+            places: Arc::new(Semaphore::new(WAITERS_PER_CLIENT_MAX)),
+            lives: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        });
+        // Should this future be dropped, the session that is just being opened must not outlive it.
+        let abandoned = keeper.closing.clone().drop_guard();
+        let mut opened = keeper.current.subscribe();
+        keeper.runtime.spawn(session::keep_sessions(LastWord(Arc::clone(&keeper))));
+        let first = opened.wait_for(|current| !matches!(current, Current::Opening)).await;
+        match first.as_deref() {
+            Ok(Current::Open(_)) => {}
+            Ok(Current::Closed(Err(error))) => return Err(error.clone()),
+            _ => return Err(closed("connect")),
+        }
+        drop(first);
+        abandoned.disarm();
+        Ok(keeper)
+    }
+
+    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    pub(crate) fn info(&self) -> &BackendInfo {
+        &self.info
+    }
+
+    /// The lifetime that the server granted to the session, or last granted to one.
+    pub(crate) fn granted_ttl(&self) -> Duration {
+        match &*self.current.borrow() {
+            Current::Open(live) => live.ttl(),
+            Current::Opening | Current::Closed(_) => self.ttl,
+        }
+    }
+
+    pub(crate) fn status(&self) -> watch::Receiver<Status> {
+        self.status.subscribe()
+    }
+
+    /// Takes a lock: re-enters it, joins the attempt of the same owner, or starts one.
+    pub(crate) async fn acquire(self: &Arc<Self>, wanted: &Wanted, patience: Patience) -> Answer {
+        if self.closing.is_cancelled() {
+            return Err(closed("acquire").with_lock(&wanted.name));
+        }
+        let asked = Instant::now();
+        let answer = match self.meet(wanted, patience)? {
+            Met::Held(entered) => return Ok(Some(entered)),
+            Met::Busy => return Ok(None),
+            Met::Joined(ticket) => self.seated(ticket, &wanted.name)?.await,
+            Met::New(attempt, ticket) => {
+                let ticket = self.seated(ticket, &wanted.name)?;
+                let life = life::live(Arc::clone(self), wanted.clone(), attempt);
+                self.runtime.spawn(self.lives.track_future(life));
+                ticket.await
+            }
+        };
+        crate::metrics::acquired(&self.info, asked.elapsed(), &answer);
+        answer
+    }
+
+    fn meet(&self, wanted: &Wanted, patience: Patience) -> Result<Met> {
+        match &wanted.owner {
+            Some(owner) => self.reentry.meet(&(wanted.name.clone(), owner.clone()), patience),
+            None => {
+                let (attempt, ticket) = Attempt::begin(wanted.name.clone(), patience);
+                Ok(Met::New(attempt, ticket))
+            }
+        }
+    }
+
+    fn seated(&self, ticket: Ticket, name: &LockName) -> Result<Ticket> {
+        match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) => Ok(ticket.keeping(place)),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "acquire").with_lock(name).with_message(
+                format!("{WAITERS_PER_CLIENT_MAX} callers of this client are waiting already"),
+            )),
+        }
+    }
+
+    fn metadata(&self) -> Metadata {
+        Metadata::of_this_process(self.label.as_deref())
+    }
+
+    /// The current session; waits while one is being opened. `None` once the client is closed.
+    async fn live_session(&self) -> Option<Arc<Live>> {
+        let mut current = self.current.subscribe();
+        let current = current.wait_for(|current| !matches!(current, Current::Opening)).await.ok()?;
+        match &*current {
+            Current::Open(live) => Some(Arc::clone(live)),
+            Current::Opening | Current::Closed(_) => None,
+        }
+    }
+
+    /// What a beat must renew.
+    fn held(&self) -> Vec<Grant> {
+        let holds = lock(&self.holds);
+        holds.values().filter(|hold| hold.wants_renewal()).map(|hold| hold.grant().clone()).collect()
+    }
+
+    fn hold(&self, id: ClaimId) -> Option<Arc<Hold>> {
+        lock(&self.holds).get(&id).cloned()
+    }
+
+    fn lose_all(&self, why: &'static str) {
+        // Every hold in the table belongs to the session that ends: a new one is opened only after this.
+        let holds: Vec<Arc<Hold>> = lock(&self.holds).values().cloned().collect();
+        for hold in holds {
+            hold.lose(why);
+        }
+    }
+
+    /// Starts the end of the client: new calls answer `Closed`, the session task does the rest.
+    pub(crate) fn begin_close(&self) {
+        self.closing.cancel();
+    }
+
+    /// Ends the client and waits until its session has ended.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.begin_close();
+        let mut current = self.current.subscribe();
+        match current.wait_for(|current| matches!(current, Current::Closed(_))).await.as_deref() {
+            Ok(Current::Closed(outcome)) => outcome.clone(),
+            _ => Err(closed("close")),
+        }
+    }
+}
+
+fn closed(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Closed, operation)
+}

@@ -1,0 +1,72 @@
+//! Where the keeper's tasks run: on the caller's tokio runtime, or on a thread of its own.
+
+use std::{future::Future, thread};
+
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::oneshot,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Error, ErrorKind, Result};
+
+/// Where the keeper's tasks run. A task that is spawned after the runtime has ended is dropped at once.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    handle: Handle,
+    /// Ends the keeper's own thread.
+    stop: CancellationToken,
+}
+
+impl Runtime {
+    /// The runtime of the calling task.
+    pub(crate) fn of_caller() -> Result<Self> {
+        let handle = Handle::try_current().map_err(|cause| {
+            no_runtime("not called from a tokio runtime; use own_thread()").with_source(cause)
+        })?;
+        Ok(Self { handle, stop: CancellationToken::new() })
+    }
+
+    /// A runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor does
+    /// not stop the renewals.
+    pub(crate) async fn on_own_thread() -> Result<Self> {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let (send_handle, handle) = oneshot::channel();
+        let body = move || {
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(cause) => return drop(send_handle.send(Err(cause))),
+            };
+            if send_handle.send(Ok(runtime.handle().clone())).is_ok() {
+                runtime.block_on(stopped.cancelled());
+            }
+        };
+        thread::Builder::new()
+            .name("lockkit-keeper".into())
+            .spawn(body)
+            .map_err(|cause| no_runtime("cannot start a thread").with_source(cause))?;
+        match handle.await {
+            Ok(Ok(handle)) => Ok(Self { handle, stop }),
+            Ok(Err(cause)) => Err(no_runtime("cannot start a runtime").with_source(cause)),
+            Err(_) => Err(no_runtime("the new thread ended at once")),
+        }
+    }
+
+    pub(crate) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.handle.spawn(task)
+    }
+
+    /// Ends the own thread; the caller's runtime is not touched.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+fn no_runtime(why: &'static str) -> Error {
+    Error::new(ErrorKind::Unsupported, "start the keeper").with_message(why)
+}

@@ -1,0 +1,346 @@
+//! Keeping one session open: beats, losses, deadlines, and a new session after a lost one.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use backon::BackoffBuilder;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{Keeper, closed, deadline::deadline};
+use crate::{
+    BootInstant, Clock, Error, ErrorKind, Result, Status,
+    backend::{Beat, Lifetime, Loss, Renewal, Session},
+    limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+    sync::{Mutex, lock},
+};
+
+/// What the tasks of a client see of its session.
+#[derive(Clone, Debug)]
+pub(super) enum Current {
+    Opening,
+    Open(Arc<Live>),
+    /// For good, with what `close` answers.
+    Closed(Result<()>),
+}
+
+/// An open session.
+#[derive(Debug)]
+pub(super) struct Live {
+    session: Arc<dyn Session>,
+    ttl: Duration,
+    /// Start of the lifetime that the last acknowledged beat proved.
+    armed_at: Mutex<BootInstant>,
+    /// The session is over, for this client at least.
+    ended: CancellationToken,
+    /// A hold has passed its deadline where holds live and die with the session.
+    abandoned: CancellationToken,
+}
+
+/// Why a session is kept no longer.
+enum Over {
+    Lost(&'static str),
+    Closing,
+}
+
+impl Live {
+    pub(super) fn session(&self) -> &Arc<dyn Session> {
+        &self.session
+    }
+
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
+
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    pub(super) fn abandon(&self) {
+        self.abandoned.cancel();
+    }
+
+    fn armed_at(&self) -> BootInstant {
+        *lock(&self.armed_at)
+    }
+}
+
+/// The session task: from the first session to the end of the client. Takes its last word along, so that it is said
+/// also when the task never runs.
+pub(super) async fn keep_sessions(last_word: LastWord) {
+    let keeper = &last_word.0;
+    let mut first = true;
+    let outcome = loop {
+        let live = match keeper.open_session(first).await {
+            Ok(Some(live)) => live,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        first = false;
+        keeper.current.send_replace(Current::Open(Arc::clone(&live)));
+        keeper.status.send_replace(Status::Connected);
+        match keeper.keep(&live).await {
+            Over::Closing => break keeper.end(&live).await,
+            Over::Lost(why) => {
+                warn!(why, "session lost");
+                keeper.current.send_replace(Current::Opening);
+                keeper.status.send_replace(Status::Lost);
+                live.ended.cancel();
+                keeper.lose_all(why);
+                keeper.runtime.spawn(give_back(live, keeper.clock.clone()));
+            }
+        }
+    };
+    keeper.current.send_replace(Current::Closed(outcome));
+}
+
+impl Keeper {
+    /// Opens a session, again and again with growing pauses; the first one only once, so that a mistake in the
+    /// configuration is told to the caller. `None` when the client closes meanwhile.
+    async fn open_session(&self, first: bool) -> Result<Option<Arc<Live>>> {
+        let mut pauses = pauses();
+        loop {
+            let asked_at = self.clock.now();
+            // Not raced against `closing`: the session that it may have opened would be left behind.
+            let error = match self.backend.open_session(self.ttl, self.clock.clone()).await {
+                Ok(session) => {
+                    let live = Live {
+                        ttl: session.ttl(),
+                        session,
+                        armed_at: Mutex::new(asked_at),
+                        ended: CancellationToken::new(),
+                        abandoned: CancellationToken::new(),
+                    };
+                    info!(scheme = self.info.scheme, ttl = ?live.ttl, "session opened");
+                    return Ok(Some(Arc::new(live)));
+                }
+                Err(error) => error,
+            };
+            if first {
+                return Err(error);
+            }
+            warn!(%error, "no new session yet");
+            let pause = pauses.next().unwrap_or(RETRY_PAUSE_MAX);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.closing.cancelled() => return Ok(None),
+            }
+        }
+    }
+
+    /// Renews the session until it is over.
+    async fn keep(&self, live: &Arc<Live>) -> Over {
+        let interval = self.info.beat.interval(live.ttl);
+        let mut next_beat = tokio::time::Instant::now() + interval;
+        let mut beat: Option<JoinHandle<Beat>> = None;
+        loop {
+            let alarm = tokio::time::sleep(self.next_alarm(live));
+            let event = tokio::select! {
+                biased;
+                () = self.closing.cancelled() => return Over::Closing,
+                () = live.abandoned.cancelled() => return Over::Lost("a hold passed its deadline"),
+                loss = live.session.lost() => Event::Told(loss),
+                answer = answer_of(&mut beat), if beat.is_some() => Event::Answered(answer),
+                () = tokio::time::sleep_until(next_beat), if beat.is_none() => Event::BeatDue,
+                () = alarm => Event::Alarm,
+            };
+            match event {
+                Event::Told(Loss::Session) => return Over::Lost("the server ended the session"),
+                Event::Told(Loss::Grant(id)) => {
+                    if let Some(hold) = self.hold(id) {
+                        hold.lose("the server said that the entry is gone");
+                    }
+                }
+                Event::BeatDue => {
+                    beat = Some(self.start_beat(live));
+                    next_beat += interval;
+                }
+                Event::Answered(answer) => {
+                    beat = None;
+                    if let Some(over) = self.apply(live, &answer) {
+                        return over;
+                    }
+                    if matches!(answer.session, Renewal::Unknown(_)) {
+                        // The rest of the ttl is for more than two further tries.
+                        next_beat = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
+                    } else {
+                        // After a pause of the process: one beat at once, not all that were missed.
+                        next_beat = next_beat.max(tokio::time::Instant::now());
+                    }
+                }
+                Event::Alarm => {
+                    if let Some(over) = self.look_at_clock(live) {
+                        return over;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One beat, as a task of its own: it is never dropped half-way, and cannot be starved by this loop.
+    fn start_beat(&self, live: &Live) -> JoinHandle<Beat> {
+        let session = Arc::clone(&live.session);
+        let held = self.held();
+        let scheme = self.info.scheme;
+        self.runtime.spawn(async move {
+            let sent = Instant::now();
+            let beat = session.renew(&held).await;
+            crate::metrics::beat(scheme, sent.elapsed(), held.len());
+            beat
+        })
+    }
+
+    fn apply(&self, live: &Live, beat: &Beat) -> Option<Over> {
+        for (id, renewal) in &beat.holds {
+            let Some(hold) = self.hold(*id) else { continue };
+            match renewal {
+                Renewal::Renewed { armed_at } => {
+                    crate::metrics::margin(self.info.scheme, hold.remaining());
+                    hold.renewed(*armed_at);
+                }
+                Renewal::Gone => hold.lose("the server said that the entry is gone"),
+                Renewal::Unknown(error) => debug!(lock = ?hold.grant().name(), %error, "hold not renewed"),
+            }
+        }
+        match &beat.session {
+            Renewal::Gone => Some(Over::Lost("the server ended the session")),
+            Renewal::Renewed { armed_at } => {
+                // A session whose deadline has passed is not revived, just as a hold is not.
+                if let Some(over) = self.look_at_clock(live) {
+                    return Some(over);
+                }
+                let mut current = lock(&live.armed_at);
+                *current = current.max(*armed_at);
+                drop(current);
+                self.set_status(Status::Connected);
+                None
+            }
+            Renewal::Unknown(error) => {
+                warn!(%error, "session not renewed");
+                None
+            }
+        }
+    }
+
+    /// Time to the next moment at which the clock alone changes something.
+    fn next_alarm(&self, live: &Live) -> Duration {
+        let now = self.clock.now();
+        let moments = [live.armed_at().after(live.ttl / 2), deadline(live.armed_at(), live.ttl)];
+        let next = moments.into_iter().map(|moment| moment.since(now)).find(|left| !left.is_zero());
+        // Never longer than a beat: timers stop while the machine is suspended, the clock does not.
+        let longest = self.info.beat.interval(live.ttl);
+        next.map_or(longest, |left| left.min(longest))
+    }
+
+    fn look_at_clock(&self, live: &Live) -> Option<Over> {
+        let now = self.clock.now();
+        let until = deadline(live.armed_at(), live.ttl);
+        if now >= until && self.info.lifetime == Lifetime::Session {
+            return Some(Over::Lost("no renewal was acknowledged before the deadline"));
+        }
+        if now >= live.armed_at().after(live.ttl / 2) {
+            self.set_status(Status::Suspect { until });
+        }
+        None
+    }
+
+    fn set_status(&self, status: Status) {
+        self.status.send_if_modified(|current| std::mem::replace(current, status) != status);
+    }
+
+    /// The orderly end: holds lost, claims given up, releases finished, session closed; bounded by the ttl.
+    async fn end(&self, live: &Live) -> Result<()> {
+        let until = tokio::time::Instant::now() + live.ttl.min(CLOSE_ANSWER_MAX);
+        self.lose_all("the client was closed");
+        self.lives.close();
+        // Half of the time for releases that are under way; the end of the session does for the others.
+        let half = tokio::time::Instant::now() + live.ttl.min(CLOSE_ANSWER_MAX) / 2;
+        let _ = tokio::time::timeout_at(half, self.lives.wait()).await;
+        live.ended.cancel();
+        let session = Arc::clone(&live.session);
+        // A task, so that the last request is not dropped half-way when the time is up.
+        let closing = self.runtime.spawn(async move { close_until_done(&*session).await });
+        match tokio::time::timeout_at(until, closing).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "close")
+                .with_message("the store did not confirm the end of the session; it ends with its ttl")),
+        }
+    }
+}
+
+enum Event {
+    Told(Loss),
+    Answered(Beat),
+    BeatDue,
+    Alarm,
+}
+
+async fn answer_of(beat: &mut Option<JoinHandle<Beat>>) -> Beat {
+    let unknown = |why| Beat {
+        session: Renewal::Unknown(Error::new(ErrorKind::Unexpected, "renew").with_message(why)),
+        holds: Vec::new(),
+    };
+    match beat {
+        Some(task) => task.await.unwrap_or_else(|_| unknown("the backend panicked")),
+        None => std::future::pending().await,
+    }
+}
+
+/// Gives a lost session back, so that entries of dead holds do not live on: until the server has confirmed it, at
+/// most until it must have expired by itself.
+async fn give_back(live: Arc<Live>, clock: Clock) {
+    let left = live.armed_at().after(live.ttl).since(clock.now()).max(RETRY_PAUSE_MAX);
+    let closing = close_until_done(&*live.session);
+    // Only pauses and repetitions are cut off here; the backend bounds a request that is under way itself.
+    if tokio::time::timeout(left.min(CLOSE_ANSWER_MAX.max(live.ttl)), closing).await.is_err() {
+        debug!("a lost session was left to expire");
+    }
+}
+
+async fn close_until_done(session: &dyn Session) {
+    let mut pauses = pauses();
+    while let Err(error) = session.close().await {
+        debug!(%error, "session not closed yet");
+        tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+    }
+}
+
+/// Growing, jittered pauses between the tries of one step.
+pub(super) fn pauses() -> impl Iterator<Item = Duration> + Send {
+    backon::ExponentialBuilder::default()
+        .with_min_delay(RETRY_PAUSE_MIN)
+        .with_max_delay(RETRY_PAUSE_MAX)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+/// Tells everybody that the client is closed, however the session task ends.
+pub(super) struct LastWord(pub(super) Arc<Keeper>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        let keeper = &self.0;
+        keeper.closing.cancel();
+        keeper.lose_all("the client was closed");
+        keeper.current.send_if_modified(|current| {
+            let still_open = !matches!(current, Current::Closed(_));
+            if still_open {
+                if let Current::Open(live) = &*current {
+                    live.ended.cancel();
+                }
+                *current = Current::Closed(Err(closed("keep the session")));
+            }
+            still_open
+        });
+        keeper.status.send_replace(Status::Closed);
+        keeper.runtime.stop();
+    }
+}

@@ -1,0 +1,63 @@
+//! The memory server as a [`Backend`].
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{MemoryServer, session::MemorySession};
+use crate::{
+    Clock, LockName, Result,
+    backend::{
+        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Inspection, Lifetime, LossDetection,
+        QueueKind, Session, TokenStrength,
+    },
+    limits::TTL_MAX,
+};
+
+/// Connects a client to a [`MemoryServer`].
+#[derive(Clone, Debug)]
+pub struct MemoryBackend {
+    server: MemoryServer,
+}
+
+impl MemoryBackend {
+    pub(super) fn new(server: MemoryServer) -> Self {
+        Self { server }
+    }
+}
+
+#[async_trait]
+impl Backend for MemoryBackend {
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            scheme: "memory",
+            ttl_min: Duration::from_millis(10),
+            ttl_max: TTL_MAX,
+            beat: BeatInterval::PerTtl(3),
+            lifetime: Lifetime::Session,
+            queue: QueueKind::Fifo,
+            token: TokenStrength::Process,
+            loss: LossDetection::SessionPushed,
+            failover: FailoverLoss::NoFailover,
+        }
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        let armed_at = clock.now();
+        let request = self.server.request("open session", move |store| store.open(ttl, Instant::now()));
+        let (id, ended) = super::session::answered("open session", ttl, request).await?;
+        Ok(Arc::new(MemorySession::new(self.server.clone(), id, ended, ttl, clock, armed_at)))
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Admin for MemoryBackend {
+    async fn inspect(&self, name: &LockName) -> Result<Inspection> {
+        Ok(self.server.inspect(name))
+    }
+}

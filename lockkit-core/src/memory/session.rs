@@ -1,0 +1,204 @@
+//! The memory server as a [`Session`].
+//!
+//! * Reply lost: requests are idempotent by session and claim id, and are repeated until they are answered.
+//! * Given up while the enqueue is on its way: the withdrawal is sent behind it, and requests keep their order.
+//! * Session over there: every claim of it ends with `EntryGone`, every hold is told through `lost` or the next beat.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    MemoryServer,
+    store::{Entry, Place, SessionId},
+};
+use crate::{
+    BootInstant, Clock, Error, ErrorKind, Result,
+    backend::{Acquired, Beat, Claim, ClaimId, Grant, Loss, Renewal, Session},
+    limits::RETRY_PAUSE_MIN,
+    sync::{Mutex, lock},
+};
+
+/// A session at a memory server.
+#[derive(Debug)]
+pub(super) struct MemorySession {
+    server: MemoryServer,
+    id: SessionId,
+    ttl: Duration,
+    clock: Clock,
+    /// Send time of the last beat that was answered.
+    armed_at: Mutex<BootInstant>,
+    /// The server's word that the session is over.
+    ended: CancellationToken,
+    /// `close` was called.
+    closed: CancellationToken,
+}
+
+impl MemorySession {
+    pub(super) fn new(
+        server: MemoryServer,
+        id: SessionId,
+        ended: CancellationToken,
+        ttl: Duration,
+        clock: Clock,
+        armed_at: BootInstant,
+    ) -> Self {
+        let armed_at = Mutex::new(armed_at);
+        Self { server, id, ttl, clock, armed_at, ended, closed: CancellationToken::new() }
+    }
+
+    async fn claim_until_known(&self, claim: &Claim) -> Acquired {
+        let granted = Arc::new(Notify::new());
+        let mut place = self.enqueue(claim, &granted).await;
+        loop {
+            match place {
+                Place::Holder(token) => {
+                    return Acquired::Granted(Grant::new(claim, token, *lock(&self.armed_at)));
+                }
+                Place::Busy => {
+                    claim.note_contended();
+                    return Acquired::GaveUp;
+                }
+                Place::Absent => return Acquired::EntryGone,
+                Place::Waiter => claim.note_contended(),
+            }
+            tokio::select! {
+                () = granted.notified() => {}
+                () = self.ended.cancelled() => {}
+                () = self.recheck_pause() => {}
+                () = claim.give_up() => return self.withdraw(claim).await,
+            }
+            let (name, id) = (claim.name().clone(), claim.id());
+            place = self.until_answered(move |store| store.place(&name, id)).await;
+        }
+    }
+
+    async fn enqueue(&self, claim: &Claim, granted: &Arc<Notify>) -> Place {
+        let (name, wait) = (claim.name().clone(), claim.wait());
+        let (session, id) = (self.id, claim.id());
+        let (metadata, granted) = (claim.metadata().clone(), Arc::clone(granted));
+        self.until_answered(move |store| {
+            let entry = Entry {
+                session,
+                claim: id,
+                metadata: metadata.clone(),
+                granted: Arc::clone(&granted),
+                token: None,
+            };
+            store.enqueue(&name, entry, wait)
+        })
+        .await
+    }
+
+    async fn withdraw(&self, claim: &Claim) -> Acquired {
+        let (name, id) = (claim.name().clone(), claim.id());
+        self.until_answered(move |store| store.remove(&name, id)).await;
+        Acquired::GaveUp
+    }
+
+    /// Repeats a request until it is answered.
+    async fn until_answered<T: Send + 'static>(
+        &self,
+        request: impl Fn(&mut super::Store) -> T + Clone + Send + 'static,
+    ) -> T {
+        loop {
+            if let Ok(value) =
+                answered("request", self.ttl, self.server.request("request", request.clone())).await
+            {
+                return value;
+            }
+            tokio::time::sleep(RETRY_PAUSE_MIN).await;
+        }
+    }
+
+    /// The pause before a waiter looks again without having been notified. A server has a timer that ends sessions;
+    /// this one borrows its waiters' for that.
+    async fn recheck_pause(&self) {
+        let recheck = Instant::now() + crate::backend::recheck_pause(self.ttl);
+        let expiry = self.server.next_expiry().unwrap_or(recheck);
+        tokio::time::sleep_until(expiry.min(recheck)).await;
+        self.server.sweep();
+    }
+
+    /// Drops the work when the session is closed: nothing of it is left at the server then.
+    async fn unless_closed<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = T> + Send,
+    ) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => Err(Error::new(ErrorKind::Closed, operation)),
+            value = work => Ok(value),
+        }
+    }
+}
+
+/// The answer to a request, if it comes before half a beat has passed: a beat must end before the next one.
+pub(super) async fn answered<T>(
+    operation: &'static str,
+    ttl: Duration,
+    request: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(ttl / 6, request).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Unavailable, operation).with_message("the memory server did not answer"))
+    })
+}
+
+#[async_trait]
+impl Session for MemorySession {
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    async fn acquire(&self, claim: Claim) -> Result<Acquired> {
+        self.unless_closed("acquire", self.claim_until_known(&claim)).await
+    }
+
+    async fn renew(&self, held: &[Grant]) -> Beat {
+        let asked: Vec<_> = held.iter().map(|grant| (grant.name().clone(), grant.claim())).collect();
+        let (id, armed_at) = (self.id, self.clock.now());
+        let request = self.server.request("renew", move |store| {
+            let alive = store.renew(id, Instant::now());
+            let held =
+                asked.iter().map(|(name, claim)| matches!(store.place(name, *claim), Place::Holder(_)));
+            (alive, held.collect::<Vec<bool>>())
+        });
+        let all = |session: Renewal, one: &dyn Fn() -> Renewal| Beat {
+            session,
+            holds: held.iter().map(|grant| (grant.claim(), one())).collect(),
+        };
+        match answered("renew", self.ttl, request).await {
+            Err(error) => all(Renewal::Unknown(error.clone()), &|| Renewal::Unknown(error.clone())),
+            Ok((false, _)) => all(Renewal::Gone, &|| Renewal::Gone),
+            Ok((true, still_held)) => {
+                *lock(&self.armed_at) = armed_at;
+                let answer = |held| if held { Renewal::Renewed { armed_at } } else { Renewal::Gone };
+                let ids: Vec<ClaimId> = held.iter().map(Grant::claim).collect();
+                Beat {
+                    session: Renewal::Renewed { armed_at },
+                    holds: ids.into_iter().zip(still_held.into_iter().map(answer)).collect(),
+                }
+            }
+        }
+    }
+
+    async fn release(&self, grant: &Grant) -> Result<()> {
+        let (name, id) = (grant.name().clone(), grant.claim());
+        let request = self.server.request("release", move |store| store.remove(&name, id));
+        self.unless_closed("release", answered("release", self.ttl, request)).await?
+    }
+
+    async fn lost(&self) -> Loss {
+        self.ended.cancelled().await;
+        Loss::Session
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.closed.cancel();
+        let id = self.id;
+        answered("close", self.ttl, self.server.request("close", move |store| store.end(id))).await
+    }
+}

@@ -1,0 +1,186 @@
+//! The state of a memory server: a queue per lock, a table of sessions. Pure; time comes in as an argument.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    FencingToken, LockName, Metadata,
+    backend::{ClaimId, Contender, Inspection},
+};
+
+pub(super) type SessionId = u64;
+
+/// Queues and sessions.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    queues: HashMap<LockName, VecDeque<Entry>>,
+    sessions: HashMap<SessionId, Lease>,
+    last_session: SessionId,
+    last_token: u64,
+    muted: bool,
+}
+
+/// A claim in a queue; the first one holds the lock and has a token.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) session: SessionId,
+    pub(super) claim: ClaimId,
+    pub(super) metadata: Metadata,
+    pub(super) granted: Arc<Notify>,
+    pub(super) token: Option<FencingToken>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    ttl: Duration,
+    expires_at: Instant,
+    ended: CancellationToken,
+}
+
+/// Where a claim stands.
+#[derive(Debug)]
+pub(super) enum Place {
+    Holder(FencingToken),
+    Waiter,
+    /// Somebody else holds the lock, and this claim is not queued.
+    Busy,
+    /// The claim has no entry, or its session is over.
+    Absent,
+}
+
+impl Store {
+    pub(super) fn open(&mut self, ttl: Duration, now: Instant) -> (SessionId, CancellationToken) {
+        self.last_session += 1;
+        let ended = CancellationToken::new();
+        let lease = Lease { ttl, expires_at: now + ttl, ended: ended.clone() };
+        self.sessions.insert(self.last_session, lease);
+        (self.last_session, ended)
+    }
+
+    /// Puts a claim into the queue; idempotent by its id. `wait` is false for a try.
+    pub(super) fn enqueue(&mut self, name: &LockName, entry: Entry, wait: bool) -> Place {
+        if !self.sessions.contains_key(&entry.session) {
+            return Place::Absent;
+        }
+        let claim = entry.claim;
+        let queue = self.queues.entry(name.clone()).or_default();
+        if !queue.iter().any(|other| other.claim == claim) {
+            if !wait && !queue.is_empty() {
+                return Place::Busy;
+            }
+            queue.push_back(entry);
+            self.grant_first(name);
+        }
+        self.place(name, claim)
+    }
+
+    pub(super) fn place(&self, name: &LockName, claim: ClaimId) -> Place {
+        let entry = self.queues.get(name).and_then(|queue| queue.iter().find(|entry| entry.claim == claim));
+        match entry {
+            None => Place::Absent,
+            Some(Entry { token: Some(token), .. }) => Place::Holder(*token),
+            Some(Entry { token: None, .. }) => Place::Waiter,
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: &LockName, claim: ClaimId) {
+        self.retain(name, |entry| entry.claim != claim);
+    }
+
+    /// Starts the lifetime of a session anew; whether it was still alive.
+    pub(super) fn renew(&mut self, session: SessionId, now: Instant) -> bool {
+        match self.sessions.get_mut(&session) {
+            None => false,
+            Some(lease) => {
+                lease.expires_at = now + lease.ttl;
+                true
+            }
+        }
+    }
+
+    /// Ends a session and everything of it.
+    pub(super) fn end(&mut self, session: SessionId) {
+        let Some(lease) = self.sessions.remove(&session) else { return };
+        if !self.muted {
+            lease.ended.cancel();
+        }
+        let names: Vec<LockName> = self.queues.keys().cloned().collect();
+        for name in names {
+            self.retain(&name, |entry| entry.session != session);
+        }
+    }
+
+    /// Ends the sessions whose lifetime is over.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let expired: Vec<SessionId> =
+            self.sessions.iter().filter(|(_, lease)| lease.expires_at <= now).map(|(id, _)| *id).collect();
+        for session in expired {
+            self.end(session);
+        }
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.sessions.values().map(|lease| lease.expires_at).min()
+    }
+
+    pub(super) fn expire_holder(&mut self, name: &LockName) -> bool {
+        let holder = self.queues.get(name).and_then(|queue| queue.front()).map(|entry| entry.session);
+        holder.inspect(|session| self.end(*session)).is_some()
+    }
+
+    pub(super) fn expire_all(&mut self) {
+        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.end(session);
+        }
+    }
+
+    pub(super) fn delete_entries(&mut self, name: &LockName) {
+        self.queues.remove(name);
+    }
+
+    pub(super) fn mute(&mut self, muted: bool) {
+        self.muted = muted;
+    }
+
+    pub(super) fn inspect(&self, name: &LockName) -> Inspection {
+        let contender = |entry: &Entry| Contender {
+            entry: entry.claim.to_string(),
+            token: entry.token,
+            metadata: Some(entry.metadata.clone()),
+        };
+        let mut entries = self.queues.get(name).into_iter().flatten().map(contender);
+        Inspection { holder: entries.next(), waiters: entries.collect() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    fn retain(&mut self, name: &LockName, keep: impl Fn(&Entry) -> bool) {
+        let Some(queue) = self.queues.get_mut(name) else { return };
+        queue.retain(|entry| keep(entry));
+        if queue.is_empty() {
+            self.queues.remove(name);
+        } else {
+            self.grant_first(name);
+        }
+    }
+
+    fn grant_first(&mut self, name: &LockName) {
+        let Some(first) = self.queues.get_mut(name).and_then(VecDeque::front_mut) else { return };
+        if first.token.is_none() {
+            self.last_token += 1;
+            first.token = Some(FencingToken::new(self.last_token));
+            if !self.muted {
+                first.granted.notify_one();
+            }
+        }
+    }
+}
