@@ -92,11 +92,6 @@ impl Reentry {
             _ => None,
         };
     }
-
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
-    }
 }
 
 impl Place {

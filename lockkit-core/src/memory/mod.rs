@@ -41,6 +41,8 @@ pub struct MemoryServer(Arc<Mutex<Inner>>);
 #[derive(Debug, Default)]
 struct Inner {
     store: Store,
+    /// Requests that were carried out.
+    requests: u64,
     lose_replies: usize,
     /// Requests that were sent while requests are held back, oldest first; `None` while they are not.
     held: Option<Vec<HeldRequest>>,
@@ -124,6 +126,23 @@ impl MemoryServer {
         inner.store.is_empty()
     }
 
+    /// Sessions that are open.
+    pub fn sessions(&self) -> usize {
+        let mut inner = lock(&self.0);
+        inner.store.sweep(Instant::now());
+        inner.store.sessions()
+    }
+
+    /// Requests that were carried out so far.
+    pub fn requests(&self) -> u64 {
+        lock(&self.0).requests
+    }
+
+    /// How often a claim was renewed so far, over all claims.
+    pub fn renewed_claims(&self) -> u64 {
+        lock(&self.0).store.renewed_claims()
+    }
+
     /// Sends a request. Dropping the future does not take it back.
     async fn request<T: Send + 'static>(
         &self,
@@ -133,6 +152,7 @@ impl MemoryServer {
         let (reply, answer) = oneshot::channel();
         let deliver = move |inner: &mut Inner| {
             inner.store.sweep(Instant::now());
+            inner.requests += 1;
             let value = request(&mut inner.store);
             if inner.lose_replies > 0 {
                 inner.lose_replies -= 1;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
-    backend::{Acquired, Beat, Claim, ClaimId, Grant, Loss, Renewal, Session},
+    backend::{Acquired, Beat, Claim, Grant, Loss, Renewal, Session},
     limits::RETRY_PAUSE_MIN,
     sync::{Mutex, lock},
 };
@@ -160,29 +160,23 @@ impl Session for MemorySession {
     async fn renew(&self, held: &[Grant]) -> Beat {
         let asked: Vec<_> = held.iter().map(|grant| (grant.name().clone(), grant.claim())).collect();
         let (id, armed_at) = (self.id, self.clock.now());
-        let request = self.server.request("renew", move |store| {
-            let alive = store.renew(id, Instant::now());
-            let held =
-                asked.iter().map(|(name, claim)| matches!(store.place(name, *claim), Place::Holder(_)));
-            (alive, held.collect::<Vec<bool>>())
-        });
-        let all = |session: Renewal, one: &dyn Fn() -> Renewal| Beat {
-            session,
-            holds: held.iter().map(|grant| (grant.claim(), one())).collect(),
-        };
-        match answered("renew", self.ttl, request).await {
-            Err(error) => all(Renewal::Unknown(error.clone()), &|| Renewal::Unknown(error.clone())),
-            Ok((false, _)) => all(Renewal::Gone, &|| Renewal::Gone),
-            Ok((true, still_held)) => {
-                *lock(&self.armed_at) = armed_at;
-                let answer = |held| if held { Renewal::Renewed { armed_at } } else { Renewal::Gone };
-                let ids: Vec<ClaimId> = held.iter().map(Grant::claim).collect();
-                Beat {
-                    session: Renewal::Renewed { armed_at },
-                    holds: ids.into_iter().zip(still_held.into_iter().map(answer)).collect(),
-                }
-            }
+        let request = self.server.request("renew", move |store| store.renew(id, &asked, Instant::now()));
+        let answer = answered("renew", self.ttl, request).await;
+        if matches!(answer, Ok(Some(_))) {
+            *lock(&self.armed_at) = armed_at;
         }
+        let of_session = match &answer {
+            Err(error) => Renewal::Unknown(error.clone()),
+            Ok(None) => Renewal::Gone,
+            Ok(Some(_)) => Renewal::Renewed { armed_at },
+        };
+        let of_hold = |index: usize| match &answer {
+            Err(error) => Renewal::Unknown(error.clone()),
+            Ok(Some(still_held)) if still_held[index] => Renewal::Renewed { armed_at },
+            Ok(_) => Renewal::Gone,
+        };
+        let holds = held.iter().enumerate().map(|(index, grant)| (grant.claim(), of_hold(index)));
+        Beat { session: of_session, holds: holds.collect() }
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {

@@ -23,6 +23,7 @@ pub(super) struct Store {
     sessions: HashMap<SessionId, Lease>,
     last_session: SessionId,
     last_token: u64,
+    renewed_claims: u64,
     muted: bool,
 }
 
@@ -93,15 +94,26 @@ impl Store {
         self.retain(name, |entry| entry.claim != claim);
     }
 
-    /// Starts the lifetime of a session anew; whether it was still alive.
-    pub(super) fn renew(&mut self, session: SessionId, now: Instant) -> bool {
-        match self.sessions.get_mut(&session) {
-            None => false,
-            Some(lease) => {
-                lease.expires_at = now + lease.ttl;
-                true
-            }
-        }
+    /// Starts the lifetime of a session anew, and tells which of these claims still hold their lock; `None` when the
+    /// session is over.
+    pub(super) fn renew(
+        &mut self,
+        session: SessionId,
+        held: &[(LockName, ClaimId)],
+        now: Instant,
+    ) -> Option<Vec<bool>> {
+        let lease = self.sessions.get_mut(&session)?;
+        lease.expires_at = now + lease.ttl;
+        self.renewed_claims += held.len() as u64;
+        Some(held.iter().map(|(name, claim)| matches!(self.place(name, *claim), Place::Holder(_))).collect())
+    }
+
+    pub(super) fn renewed_claims(&self) -> u64 {
+        self.renewed_claims
+    }
+
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
     }
 
     /// Ends a session and everything of it.

@@ -1,0 +1,45 @@
+//! A memory server, clients with a paused clock, and small waits.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
+
+use std::time::Duration;
+
+use lockkit_core::{Clock, Error, ErrorKind, Lock, LockClient, LockName, memory::MemoryServer};
+
+pub const TTL: Duration = Duration::from_secs(6);
+pub const NAME: &str = "orders/42";
+
+pub fn name() -> LockName {
+    LockName::new(NAME).unwrap()
+}
+
+pub async fn client(server: &MemoryServer) -> LockClient {
+    LockClient::builder(server.backend()).ttl(TTL).clock(Clock::tokio()).build().await.unwrap()
+}
+
+pub async fn lock_of_new_client(server: &MemoryServer) -> Lock {
+    client(server).await.lock(NAME).unwrap()
+}
+
+/// Lets every task that can run run, without moving the clock.
+pub async fn settle() {
+    for _ in 0..64 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits until `done`, moving the paused clock in small steps; panics after `within`.
+pub async fn eventually(within: Duration, what: &str, mut done: impl FnMut() -> bool) -> Duration {
+    let start = tokio::time::Instant::now();
+    loop {
+        settle().await;
+        if done() {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() <= within, "not within {within:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub fn kind<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorKind {
+    outcome.unwrap_err().kind()
+}

@@ -1,0 +1,196 @@
+//! Rules 2 and 3 of the keeper: deadlines count from sending, and lost is final.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
+use lockkit_core::{BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, memory::MemoryServer};
+use tokio::time::{Instant, advance, sleep};
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_at_its_deadline_when_the_server_falls_silent() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    server.hold_requests();
+    let start = Instant::now();
+    let error = guard.lost().await;
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    // The last acknowledged beat was sent with the session: 99 % of the ttl, less 2 ms, and one timer tick.
+    let expected = TTL * 99 / 100 - Duration::from_millis(2);
+    assert!(start.elapsed() <= expected + Duration::from_millis(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() + Duration::from_millis(5) >= expected, "{:?}", start.elapsed());
+    assert!(!guard.is_held());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn is_held_turns_false_at_the_deadline_although_no_task_has_run() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    // A process that was stopped: the clock has moved, and not one task of it has been polled.
+    advance(TTL).await;
+    assert!(!guard.is_held());
+    assert_eq!(kind(guard.release().await), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_keep_a_hold_for_many_ttls() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    sleep(TTL * 20).await;
+    assert!(guard.is_held());
+    assert!(guard.remaining() > TTL / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_counts_from_its_sending_not_from_its_receipt() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    // Just before the first beat, hold its request back for most of the time that the backend waits for an answer.
+    sleep(TTL / 3 - Duration::from_millis(10)).await;
+    server.hold_requests();
+    let way = TTL / 8;
+    sleep(Duration::from_millis(10) + way).await;
+    assert_eq!(server.held_requests(), 1, "the beat is on its way");
+    server.deliver_requests();
+    settle().await;
+    let from_sending = TTL * 99 / 100 - way;
+    assert!(guard.remaining() <= from_sending, "{:?} is more than {from_sending:?}", guard.remaining());
+    assert!(guard.remaining() > TTL / 2, "it was renewed: {:?}", guard.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_revives_nothing() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let stopped = guard.run(std::future::pending::<()>());
+    server.hold_requests();
+    assert_eq!(kind(stopped.await), ErrorKind::Lost);
+    server.deliver_requests();
+    sleep(TTL * 3).await;
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().await.kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_makes_the_client_suspect_at_half_the_ttl_and_connected_again() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let mut status = client.status();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    assert_eq!(status.current(), Status::Connected);
+    let start = Instant::now();
+    server.hold_requests();
+    loop {
+        if matches!(status.changed().await, Status::Suspect { .. }) {
+            break;
+        }
+    }
+    assert!(start.elapsed() >= TTL / 2 - Duration::from_millis(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() <= TTL / 2 + Duration::from_millis(10), "{:?}", start.elapsed());
+    assert!(guard.is_held());
+    server.deliver_requests();
+    assert_eq!(status.changed().await, Status::Connected);
+    sleep(TTL).await;
+    assert!(guard.is_held(), "a pause shorter than the deadline loses nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_few_lost_renewals_do_no_harm() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    for _ in 0..10 {
+        server.lose_replies(1);
+        sleep(TTL / 2).await;
+        assert!(guard.is_held());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_hold_is_dead_is_abandoned_so_that_others_can_go_on() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    // Every reply is lost, while every request arrives: the server goes on renewing what the client has given up.
+    server.lose_replies(usize::MAX);
+    guard.lost().await;
+    server.lose_replies(0);
+    eventually(Duration::from_secs(3), "the dead hold's entry is gone", || {
+        server.inspect(&name()).holder.is_none()
+    })
+    .await;
+    assert!(!guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await;
+    server.hold_requests();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    sleep(TTL * 3 / 2).await;
+    server.deliver_requests();
+    let guard = acquiring.await.unwrap().unwrap();
+    assert!(guard.is_held());
+    assert!(guard.remaining() > TTL / 2, "a fresh lifetime: {:?}", guard.remaining());
+    assert!(server.inspect(&name()).waiters.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_ends_is_lost_at_once() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let start = Instant::now();
+    assert!(server.expire_holder(&name()));
+    guard.lost().await;
+    assert!(start.elapsed() < Duration::from_millis(10));
+    let next = lock_of_new_client(&server).await.acquire().await.unwrap();
+    assert!(next.token() > guard.token());
+    drop(guard);
+    settle().await;
+    assert!(next.is_held(), "the release of a lost hold does not touch the next one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_entry_is_a_loss_of_that_lock_alone_within_one_beat() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let deleted = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let other = client.lock("other").unwrap().acquire().await.unwrap();
+    server.delete_entries(&name());
+    let start = Instant::now();
+    deleted.lost().await;
+    assert!(start.elapsed() <= TTL / 3 + Duration::from_millis(10));
+    sleep(TTL).await;
+    assert!(other.is_held());
+}
+
+/// A client clock that can be moved beside tokio's: what a suspended machine looks like from inside.
+struct Suspendable(Clock, Arc<AtomicU64>);
+
+impl TimeSource for Suspendable {
+    fn now(&self) -> BootInstant {
+        self.0.now().after(Duration::from_millis(self.1.load(Ordering::SeqCst)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspended_time_counts() {
+    let server = MemoryServer::new();
+    let suspended_ms = Arc::new(AtomicU64::new(0));
+    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
+    assert!(!guard.is_held(), "no timer has run, and no I/O was done");
+    let start = Instant::now();
+    guard.lost().await;
+    assert!(start.elapsed() <= TTL / 3, "told within one beat of the timers");
+}

@@ -1,0 +1,166 @@
+//! Rule 7 of the keeper: re-entry by explicit owner.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
+use lockkit_core::{ErrorKind, Owner, memory::MemoryServer};
+
+#[tokio::test(start_paused = true)]
+async fn the_same_owner_shares_one_hold_and_three_guards_need_three_releases() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let requests_of_first = {
+        let before = server.requests();
+        let first = lock.acquire().await.unwrap();
+        (server.requests() - before, first)
+    };
+    let (requests, first) = requests_of_first;
+    assert_eq!(requests, 1);
+    let before = server.requests();
+    let second = lock.try_acquire().await.unwrap().unwrap();
+    let third = lock.acquire_timeout(TTL).await.unwrap().unwrap();
+    assert_eq!(server.requests(), before, "re-entry does no I/O");
+    assert_eq!((first.token(), first.token()), (second.token(), third.token()));
+    first.release().await.unwrap();
+    drop(second);
+    settle().await;
+    assert!(third.is_held());
+    assert!(server.inspect(&name()).holder.is_some());
+    third.release().await.unwrap();
+    assert!(server.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_owners_of_one_client_exclude_each_other() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap();
+    let one = lock.clone().reentrant(&Owner::new()).acquire().await.unwrap();
+    assert!(lock.clone().reentrant(&Owner::new()).try_acquire().await.unwrap().is_none());
+    assert!(lock.try_acquire().await.unwrap().is_none(), "no owner is nobody's owner");
+    drop(one);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_re_enters_one_name_only() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let owner = Owner::new();
+    let one = client.lock("one").unwrap().reentrant(&owner).acquire().await.unwrap();
+    let other = client.lock("other").unwrap().reentrant(&owner).acquire().await.unwrap();
+    assert_ne!(one.token(), other.token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_one_owner_that_wait_share_one_claim() {
+    let server = MemoryServer::new();
+    let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let tasks: Vec<_> = (0..3)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await.unwrap() })
+        })
+        .collect();
+    eventually(TTL, "they wait", || server.inspect(&name()).waiters.len() == 1).await;
+    assert!(lock.try_acquire().await.unwrap().is_none(), "a try while an attempt is pending");
+    assert!(
+        lock.acquire_timeout(Duration::from_millis(50)).await.unwrap().is_none(),
+        "each has its own deadline"
+    );
+    tasks[0].abort();
+    settle().await;
+    assert_eq!(server.inspect(&name()).waiters.len(), 1, "the others still wait");
+    drop(holder);
+    let mut guards = Vec::new();
+    for task in tasks.into_iter().skip(1) {
+        guards.push(task.await.unwrap());
+    }
+    assert_eq!(guards[0].token(), guards[1].token());
+    drop(guards);
+    eventually(TTL, "released by the last", || server.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_gives_up_when_its_last_joiner_does() {
+    let server = MemoryServer::new();
+    let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await.unwrap() })
+        })
+        .collect();
+    eventually(TTL, "they wait", || server.inspect(&name()).waiters.len() == 1).await;
+    for task in tasks {
+        task.abort();
+    }
+    eventually(TTL, "nobody waits", || server.inspect(&name()).waiters.is_empty()).await;
+    assert!(holder.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_call_that_meets_a_try_of_its_owner_still_waits() {
+    let server = MemoryServer::new();
+    let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let (trying, waiting) = (lock.clone(), lock.clone());
+    let (tried, guard) = tokio::join!(trying.try_acquire(), async {
+        let waiter = tokio::spawn(async move { waiting.acquire().await.unwrap() });
+        eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
+        drop(holder);
+        waiter.await.unwrap()
+    });
+    assert!(tried.unwrap().is_none());
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_under_way_is_not_re_entered() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let first = lock.acquire().await.unwrap();
+    let token = first.token();
+    drop(first);
+    let second = lock.acquire().await.unwrap();
+    assert!(second.token() > token, "a new claim, a new token");
+    settle().await;
+    assert!(second.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_hold_is_lost_for_all_guards_and_not_re_entered() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    server.expire_all();
+    inner.lost().await;
+    assert!(!outer.is_held());
+    assert_eq!(kind(outer.release().await), ErrorKind::Lost);
+    let again = lock.acquire().await.unwrap();
+    assert!(again.token() > inner.token());
+    drop(inner);
+    settle().await;
+    assert!(again.is_held(), "the old guards do not count in the new hold");
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_guards_of_one_owner_are_an_error() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let first = lock.acquire().await.unwrap();
+    let mut count = 1_u32;
+    // Leaked on purpose: a million guards would fill the test's memory, their count is what matters.
+    let error = loop {
+        match lock.acquire().await {
+            Ok(guard) => std::mem::forget(guard),
+            Err(error) => break error,
+        }
+        count += 1;
+    };
+    assert_eq!(error.kind(), ErrorKind::Unexpected);
+    assert_eq!(count, lockkit_core::limits::REENTRIES_PER_HOLD_MAX);
+    assert!(first.is_held());
+}
