@@ -1,0 +1,129 @@
+//! etcd over HTTP and JSON: what a test does behind a client's back, without a client crate.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use crate::Metrics;
+
+/// Longest time for one request to the gateway.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The JSON gateway of one etcd server.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    agent: ureq::Agent,
+    endpoint: String,
+    /// Sent along once authentication is on.
+    login: Option<(String, String)>,
+}
+
+impl Gateway {
+    pub(crate) fn new(endpoint: &str) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(REQUEST_TIMEOUT))
+            // One connection per request: a kept one would not survive a restart of the server.
+            .max_idle_connections(0)
+            .http_status_as_error(false);
+        Self { agent: config.build().into(), endpoint: endpoint.to_owned(), login: None }
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.get("/health").is_ok_and(|body| body.contains(r#""health":"true""#))
+    }
+
+    pub(crate) fn metrics(&self) -> Result<Metrics> {
+        Ok(Metrics::parse(&self.get("/metrics")?))
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let mut response = self.agent.get(format!("{}{path}", self.endpoint)).call()?;
+        Ok(response.body_mut().read_to_string()?)
+    }
+
+    /// Turns authentication on: a user who may do everything, or, beside `root`, one who may read and write all keys.
+    pub(crate) fn enable_auth(&mut self, user: &str, password: &str) -> Result<()> {
+        self.post("/v3/auth/role/add", &json!({ "name": "root" }))?;
+        self.post("/v3/auth/user/add", &json!({ "name": "root", "password": password }))?;
+        self.post("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }))?;
+        if user != "root" {
+            // From key "\0" to key "\0" is the range of all keys.
+            let all = STANDARD.encode([0]);
+            let permission = json!({ "permType": "READWRITE", "key": all, "range_end": all });
+            self.post("/v3/auth/role/add", &json!({ "name": "keys" }))?;
+            self.post("/v3/auth/role/grant", &json!({ "name": "keys", "perm": permission }))?;
+            self.post("/v3/auth/user/add", &json!({ "name": user, "password": password }))?;
+            self.post("/v3/auth/user/grant", &json!({ "user": user, "role": "keys" }))?;
+        }
+        self.post("/v3/auth/enable", &json!({}))?;
+        self.login = Some(("root".to_owned(), password.to_owned()));
+        Ok(())
+    }
+
+    pub(crate) fn keys(&self, prefix: &str) -> Result<Vec<String>> {
+        let (start, end) = range_of(prefix);
+        let answer = self.post(
+            "/v3/kv/range",
+            &json!({
+                "key": STANDARD.encode(start),
+                "range_end": STANDARD.encode(end),
+                "keys_only": true,
+                "sort_target": "CREATE",
+                "sort_order": "ASCEND",
+            }),
+        )?;
+        let keys = answer["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        keys.iter()
+            .map(|kv| {
+                let bytes = STANDARD.decode(kv["key"].as_str().unwrap_or_default())?;
+                Ok(String::from_utf8(bytes)?)
+            })
+            .collect()
+    }
+
+    pub(crate) fn put(&self, key: &str, value: &str) -> Result<()> {
+        let pair = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
+        self.post("/v3/kv/put", &pair).map(drop)
+    }
+
+    pub(crate) fn delete(&self, key: &str) -> Result<u64> {
+        let answer = self.post("/v3/kv/deleterange", &json!({ "key": STANDARD.encode(key) }))?;
+        // 64 bit numbers are strings in this JSON, and a zero is left out.
+        Ok(answer["deleted"].as_str().unwrap_or("0").parse()?)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let mut request = self.agent.post(format!("{}{path}", self.endpoint));
+        if let Some((name, password)) = &self.login {
+            let login = self.call(
+                self.agent.post(format!("{}/v3/auth/authenticate", self.endpoint)),
+                &json!({ "name": name, "password": password }),
+            )?;
+            request = request.header("Authorization", login["token"].as_str().unwrap_or_default());
+        }
+        self.call(request, body).with_context(|| format!("etcd {path}"))
+    }
+
+    fn call(&self, request: ureq::RequestBuilder<ureq::typestate::WithBody>, body: &Value) -> Result<Value> {
+        let mut response = request.send(body.to_string())?;
+        let answer: Value = serde_json::from_str(&response.body_mut().read_to_string()?)?;
+        if !response.status().is_success() {
+            bail!("{}", answer["error"].as_str().unwrap_or("no reason given"));
+        }
+        Ok(answer)
+    }
+}
+
+/// Start and end of the range of all keys that begin with this text, which is ASCII in every test.
+fn range_of(prefix: &str) -> (Vec<u8>, Vec<u8>) {
+    let start = prefix.as_bytes().to_vec();
+    let mut end = start.clone();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        // etcd's way to say "all keys".
+        None => return (vec![0], vec![0]),
+    }
+    (start, end)
+}

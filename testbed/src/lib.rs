@@ -1,0 +1,19 @@
+//! Real servers for tests, demos and benchmarks: each on a loopback address and free ports of its own, in a
+//! temporary folder, ended with the value that started it, even when its process is killed.
+//!
+//! Linux only (it uses all of 127.0.0.0/8, `/bin/sh` and POSIX signals); knows no client crate, so that everything
+//! may use it.
+//!
+//! ```no_run
+//! let etcd = lockkit_testbed::Etcd::start()?;
+//! println!("{} is up, {} proposals so far", etcd.url(), etcd.metrics()?.proposals());
+//! # anyhow::Ok(())
+//! ```
+
+mod address;
+mod etcd;
+mod gateway;
+mod metrics;
+mod supervised;
+
+pub use self::{etcd::Etcd, metrics::Metrics};

@@ -1,0 +1,64 @@
+//! A server's own counters.
+
+/// The counters and gauges of a server at one moment, in the text format of Prometheus.
+#[derive(Clone, Debug)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    pub(crate) fn parse(text: &str) -> Self {
+        let sample = |line: &str| {
+            let (series, value) = line.rsplit_once(' ')?;
+            Some((series.to_owned(), value.parse().ok()?))
+        };
+        Self(text.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect())
+    }
+
+    /// The sum over all series of `metric` whose labels contain each of `labels`, such as `grpc_method="Txn"`; 0 for
+    /// a counter that was never touched.
+    pub fn sum(&self, metric: &str, labels: &[&str]) -> u64 {
+        let matches = |series: &str| {
+            let (name, rest) = series.split_once('{').unwrap_or((series, ""));
+            name == metric && labels.iter().all(|label| rest.contains(label))
+        };
+        self.0.iter().filter(|(series, _)| matches(series)).map(|(_, value)| *value as u64).sum()
+    }
+
+    /// etcd: requests of one gRPC method (`Txn`, `Range`, `LeaseGrant`, ...) that were answered, with any outcome.
+    pub fn grpc_handled(&self, method: &str) -> u64 {
+        self.sum("grpc_server_handled_total", &[&format!("grpc_method=\"{method}\"")])
+    }
+
+    /// etcd: messages received on the streams of one gRPC method (`Watch`, `LeaseKeepAlive`).
+    pub fn grpc_received(&self, method: &str) -> u64 {
+        self.sum("grpc_server_msg_received_total", &[&format!("grpc_method=\"{method}\"")])
+    }
+
+    /// etcd: consensus proposals that were committed.
+    pub fn proposals(&self) -> u64 {
+        self.sum("etcd_server_proposals_committed_total", &[])
+    }
+
+    /// etcd: watchers that are registered.
+    pub fn watchers(&self) -> u64 {
+        self.sum("etcd_debugging_mvcc_watcher_total", &[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_summed_by_label() {
+        let metrics = Metrics::parse(
+            "# TYPE grpc_server_handled_total counter\n\
+             grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Txn\"} 3\n\
+             grpc_server_handled_total{grpc_code=\"Internal\",grpc_method=\"Txn\"} 1\n\
+             grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Range\"} 7\n\
+             etcd_server_proposals_committed_total 1.2e+01\n",
+        );
+        assert_eq!(metrics.grpc_handled("Txn"), 4);
+        assert_eq!(metrics.grpc_handled("Watch"), 0);
+        assert_eq!(metrics.proposals(), 12);
+    }
+}

@@ -1,0 +1,104 @@
+//! What the other tests rely on: servers that answer, and that are gone afterwards.
+#![cfg(test)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    panic::catch_unwind,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use lockkit_testbed::Etcd;
+
+/// Generous bound against hangs.
+const GONE_MAX: Duration = Duration::from_secs(20);
+
+#[test]
+fn servers_side_by_side_do_not_share_anything() {
+    let (one, other) = (Etcd::start().unwrap(), Etcd::start().unwrap());
+    assert_ne!(one.endpoint(), other.endpoint());
+    one.put("a", "1").unwrap();
+    assert_eq!(one.keys("").unwrap(), ["a"]);
+    assert_eq!(other.keys("").unwrap(), [""; 0]);
+    assert_eq!(one.metrics().unwrap().grpc_handled("Put"), 1);
+    assert!(one.metrics().unwrap().proposals() > 0);
+    assert!(one.delete("a").unwrap());
+    assert!(!one.delete("a").unwrap());
+}
+
+#[test]
+fn data_address_and_port_survive_a_restart() {
+    let mut etcd = Etcd::start().unwrap();
+    let (endpoint, pid) = (etcd.endpoint(), etcd.pid().unwrap());
+    etcd.put("a", "1").unwrap();
+    etcd.kill().unwrap();
+    assert!(etcd.keys("").is_err());
+    assert_eq!(etcd.pid(), None);
+    etcd.restart().unwrap();
+    assert_eq!(etcd.endpoint(), endpoint);
+    assert_ne!(etcd.pid(), Some(pid));
+    assert_eq!(etcd.keys("").unwrap(), ["a"]);
+}
+
+#[test]
+fn a_paused_server_answers_again_when_it_goes_on() {
+    let etcd = Etcd::start().unwrap();
+    etcd.pause().unwrap();
+    assert_eq!(state_of(etcd.pid().unwrap()), Some('T'));
+    etcd.resume().unwrap();
+    assert_eq!(etcd.keys("").unwrap(), [""; 0]);
+}
+
+#[test]
+fn authentication_lets_only_those_with_the_password_in() {
+    let mut etcd = Etcd::start().unwrap();
+    etcd.enable_auth("app", "secret").unwrap();
+    etcd.put("a", "1").unwrap();
+    assert_eq!(etcd.keys("").unwrap(), ["a"]);
+}
+
+#[test]
+fn a_panicking_test_takes_its_server_along() {
+    let panic = catch_unwind(|| {
+        let etcd = Etcd::start().unwrap();
+        std::panic::panic_any(etcd.pid().unwrap());
+    });
+    let pid = *panic.unwrap_err().downcast::<u32>().unwrap();
+    assert_eq!(state_of(pid), None);
+}
+
+#[test]
+fn a_killed_test_process_takes_its_server_and_folder_along() {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_testbed-etcd"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pid: u32 = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    let folder = folder_of(pid);
+    assert!(folder.is_dir());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let started = Instant::now();
+    while state_of(pid).is_some() || folder.exists() {
+        assert!(started.elapsed() < GONE_MAX, "process {pid} or folder {} is still there", folder.display());
+        std::thread::yield_now();
+    }
+}
+
+/// The state letter of a process; `None` when there is none of this id.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The temporary folder of a server, from its command line.
+fn folder_of(pid: u32) -> PathBuf {
+    let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    let data = command.split('\0').find_map(|argument| argument.strip_prefix("--data-dir=")).unwrap();
+    PathBuf::from(data).parent().unwrap().to_owned()
+}
