@@ -14,6 +14,10 @@ pub trait Admin: Debug + Send + Sync {
     /// # Errors
     ///
     /// `Unavailable`, `Denied`; what others have written there is never an error but a [`Contender`] without metadata.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind: it only reads.
     async fn inspect(&self, name: &LockName) -> Result<Inspection>;
 }
 

@@ -39,6 +39,10 @@ pub fn recheck_pause(ttl: Duration) -> Duration {
 /// * What [`info`](Self::info) claims is true; the conformance suite fails a claim that is not.
 /// * One `Backend` value may be used by several clients; each calls `open_session` for itself, and again after every
 ///   lost session.
+///
+/// # Cancel safety
+///
+/// None is asked for: the keeper drives every future of this trait to its end.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
     /// What this backend is and promises: constant for the life of the value.
@@ -67,6 +71,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
 ///   backend that waits for a server puts its own time limit on each request and goes on owning it.
 /// * Several calls run at the same time, also on one lock name (as different claims).
 /// * After [`close`](Self::close) was called, every other pending call ends, with an error if it has no better answer.
+///
+/// # Cancel safety
+///
+/// None is asked for, but of [`lost`](Self::lost): the keeper drives all other futures to their end.
 #[async_trait]
 pub trait Session: Debug + Send + Sync + 'static {
     /// The lifetime that the server granted, not the one that was asked for. `Duration::MAX` where a hold ends only
