@@ -1,0 +1,120 @@
+//! What ran, how it ended and how long it took.
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+
+use crate::counts::TestCounts;
+
+/// The steps so far.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    name: String,
+    error: Option<anyhow::Error>,
+    tests: TestCounts,
+    took: Duration,
+}
+
+impl Report {
+    /// Runs one step under a heading; true when it went well.
+    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut TestCounts) -> Result<()>) -> bool {
+        println!("\n==> {name}");
+        let (start, mut tests) = (Instant::now(), TestCounts::default());
+        let error = work(&mut tests).err();
+        if let Some(error) = &error {
+            eprintln!("error: {error:#}");
+        }
+        let took = start.elapsed();
+        let well = error.is_none();
+        self.rows.push(Row { name: name.to_owned(), error, tests, took });
+        well
+    }
+
+    /// Prints the table and the closing line; an error when a step failed.
+    pub(crate) fn close(self) -> Result<()> {
+        println!("\n{self}");
+        let failed: Vec<&str> = self.failed().map(|row| row.name.as_str()).collect();
+        if !failed.is_empty() {
+            bail!("failed: {}", failed.join(", "));
+        }
+        Ok(())
+    }
+
+    fn failed(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.error.is_some())
+    }
+
+    /// All tests; a step that failed without a failed test (a lint, a build) counts as one failure of its own, so that
+    /// the closing line never says "0 failed" of a bad tree.
+    fn tests(&self) -> TestCounts {
+        let mut sum = TestCounts::default();
+        for row in &self.rows {
+            sum += row.tests;
+            sum.failed += u64::from(row.error.is_some() && row.tests.failed == 0);
+        }
+        sum
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
+        for Row { name, error, tests, took } in &self.rows {
+            let outcome = if error.is_none() { "ok" } else { "FAILED" };
+            write!(f, "{name:width$}  {outcome:6}  {:>6.1} s", took.as_secs_f64())?;
+            writeln!(
+                f,
+                "{}",
+                if *tests == TestCounts::default() { String::new() } else { format!("  {tests}") }
+            )?;
+        }
+        for Row { name, error, .. } in self.failed() {
+            writeln!(f, "{name}: {}", error.as_ref().map(|error| format!("{error:#}")).unwrap_or_default())?;
+        }
+        write!(f, "lockkit: {}", self.tests())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    fn closing_line(report: &Report) -> String {
+        report.to_string().lines().last().unwrap().to_owned()
+    }
+
+    #[test]
+    fn closing_line_sums_the_tests_of_all_steps() {
+        let mut report = Report::default();
+        for passed in [3, 4] {
+            assert!(report.step("test", |tests| {
+                *tests += TestCounts { passed, failed: 0, skipped: 1 };
+                Ok(())
+            }));
+        }
+        assert_eq!(closing_line(&report), "lockkit: 7 passed, 0 failed, 2 skipped");
+        report.close().unwrap();
+    }
+
+    #[test]
+    fn failed_step_without_a_failed_test_counts_as_one_failure() {
+        let mut report = Report::default();
+        assert!(!report.step("clippy", |_| Err(anyhow!("lint"))));
+        assert!(!report.step("test", |tests| {
+            tests.failed = 2;
+            Err(anyhow!("exit status: 101"))
+        }));
+        assert_eq!(closing_line(&report), "lockkit: 0 passed, 3 failed, 0 skipped");
+        assert_eq!(report.close().unwrap_err().to_string(), "failed: clippy, test");
+    }
+}

@@ -1,0 +1,44 @@
+//! `cargo xtask test`: every check of the project, in the order in which a mistake shows up soonest.
+
+use anyhow::Result;
+
+use crate::{project, project::Project, report::Report, setup, tidy};
+
+/// Checks that read the text.
+const LINTS: [(&str, &str); 3] = [
+    ("fmt", "fmt --all --check"),
+    ("clippy", "clippy --workspace --all-targets --all-features -- -D warnings"),
+    // The facade as most users build it: nothing may be unused when a backend is left out.
+    ("clippy, no features", "clippy -p lockkit-core --all-targets -- -D warnings"),
+];
+
+/// When this fails, nothing after it can say anything.
+const BUILD: &str = "test --workspace --all-features --no-run";
+
+/// Checks that run the code.
+const TESTS: [(&str, &str); 2] = [
+    ("test", "test --workspace --all-features --no-fail-fast --lib --bins --tests --examples"),
+    ("doc tests", "test --workspace --all-features --no-fail-fast --doc"),
+];
+
+const RUSTDOC: &str = "doc --workspace --all-features --no-deps --lib";
+
+/// Runs all steps, also after a failed one, and fails at the end; stops where the later steps depend on the failed one.
+pub(crate) fn run(project: &Project) -> Result<()> {
+    let mut report = Report::default();
+    if !report.step("set-up", |_| setup::servers()) {
+        return report.close();
+    }
+    report.step("tidy", |_| tidy::run(project));
+    for (name, arguments) in LINTS {
+        report.step(name, |_| project::run(&mut project.cargo(arguments)));
+    }
+    if !report.step("build", |_| project::run(&mut project.cargo(BUILD))) {
+        return report.close();
+    }
+    for (name, arguments) in TESTS {
+        report.step(name, |counts| project::run_tests(&mut project.cargo(arguments), counts));
+    }
+    report.step("rustdoc", |_| project::run(project.cargo(RUSTDOC).env("RUSTDOCFLAGS", "-D warnings")));
+    report.close()
+}

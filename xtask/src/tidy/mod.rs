@@ -1,0 +1,132 @@
+//! `cargo xtask tidy`: the house rules that no compiler knows.
+
+use std::{fmt, fs, path::Path};
+
+use anyhow::{Context, Result, bail};
+
+use crate::project::Project;
+
+mod cancel_safety;
+mod manifest;
+mod size;
+mod skips;
+mod source;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+/// A house rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    CancelSafety,
+    NoSkip,
+    IgnoreReason,
+    NoLeftover,
+    Lints,
+    Size,
+}
+
+impl Rule {
+    const ALL: [Self; 6] =
+        [Self::CancelSafety, Self::NoSkip, Self::IgnoreReason, Self::NoLeftover, Self::Lints, Self::Size];
+
+    /// The rule in one sentence.
+    fn statement(self) -> &'static str {
+        match self {
+            Self::CancelSafety => {
+                "in published libraries every `pub async fn`, every `pub fn` that returns a future and every such \
+                 method of a `pub trait` has a section `# Cancel safety`; a trait's own section speaks for its methods"
+            }
+            Self::NoSkip => {
+                "a test runs to its end: no `return` in its body, none in its closures behind a look at the \
+                 environment, and no test code prints that it skips"
+            }
+            Self::IgnoreReason => "every `#[ignore]` says why: `#[ignore = \"...\"]`",
+            Self::NoLeftover => {
+                "nothing is left for later: no note to oneself, no placeholder, no debugging macro"
+            }
+            Self::Lints => "every package takes the workspace's lints: `[lints] workspace = true`",
+            Self::Size => "a file has one idea and a function fits on a screen",
+        }
+    }
+
+    /// Hints are shown, the others fail the check.
+    fn is_hint(self) -> bool {
+        self == Self::Size
+    }
+}
+
+/// A place where a rule is broken.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    rule: Rule,
+    /// Counted from 1.
+    line: usize,
+    text: String,
+}
+
+impl Finding {
+    fn new(rule: Rule, line: usize, text: impl Into<String>) -> Self {
+        Self { rule, line, text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.line, self.text)
+    }
+}
+
+/// Checks all files and prints, rule by rule, what it found.
+pub(crate) fn run(project: &Project) -> Result<()> {
+    let files = project.files()?;
+    let manifests = manifest::Manifests::read(project, &files)?;
+    let mut findings = Vec::new();
+    for file in &files {
+        let Some(extension) = file.extension().and_then(|extension| extension.to_str()) else { continue };
+        let path = project.root().join(file);
+        let read = || fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()));
+        let found = match extension {
+            "rs" => check_source(&read()?, manifests.kind_of(file))
+                .with_context(|| format!("{} does not parse", file.display()))?,
+            "toml" | "md" | "yml" | "sh" => check_text(file, &read()?),
+            _ => continue,
+        };
+        findings.extend(found.into_iter().map(|finding| (file, finding)));
+    }
+    for rule in Rule::ALL {
+        let broken: Vec<_> = findings.iter().filter(|(_, finding)| finding.rule == rule).collect();
+        let verdict = match (broken.len(), rule.is_hint()) {
+            (0, _) => "ok",
+            (_, true) => "hint",
+            (_, false) => "BROKEN",
+        };
+        println!("{verdict:6}  {}", rule.statement());
+        for (file, finding) in broken {
+            println!("          {}:{finding}", file.display());
+        }
+    }
+    match findings.iter().filter(|(_, finding)| !finding.rule.is_hint()).count() {
+        0 => Ok(()),
+        broken => bail!("{broken} findings"),
+    }
+}
+
+/// All rules for Rust source.
+fn check_source(text: &str, kind: source::Kind) -> Result<Vec<Finding>> {
+    let file = syn::parse_file(text)?;
+    let mut findings = text::leftovers(text);
+    findings.extend(size::of_file(text));
+    findings.extend(source::check(&file, kind));
+    Ok(findings)
+}
+
+/// All rules for other files.
+fn check_text(path: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = text::leftovers(text);
+    if path.file_name().is_some_and(|name| name == "Cargo.toml") {
+        findings.extend(manifest::lints(text));
+    }
+    findings
+}
