@@ -2,7 +2,13 @@
 //! re-entry table, the attempt with its callers, and the hold with its guards.
 //!
 //! The sources are compiled a second time, here, against shuttle's mutex.
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "only what is shared is driven here")]
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "only what is shared is driven here"
+)]
 
 #[path = "../src/keeper/attempt.rs"]
 mod attempt;

@@ -1,5 +1,10 @@
 //! A memory server, clients with a paused clock, and small waits.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "for tests only; each file uses some of it"
+)]
 
 use std::time::Duration;
 
