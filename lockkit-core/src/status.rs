@@ -40,6 +40,9 @@ impl StatusWatch {
     ///
     /// Cancel safe. Of several changes in between only the last one is seen.
     pub async fn changed(&mut self) -> Status {
+        if *self.0.borrow() == Status::Closed {
+            return Status::Closed;
+        }
         match self.0.changed().await {
             Ok(()) => *self.0.borrow_and_update(),
             Err(_) => Status::Closed,

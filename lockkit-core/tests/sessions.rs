@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Status,
-    limits::{LABEL_BYTES_MAX, TRY_ANSWER_MAX, TTL_MAX},
+    limits::{LABEL_BYTES_MAX, TRY_ANSWER_MAX, TTL_MAX, WAITERS_PER_CLIENT_MAX},
     memory::MemoryServer,
 };
 use tokio::time::{Instant, sleep};
@@ -202,6 +202,25 @@ async fn a_thousand_holds_are_renewed_by_one_request_per_beat() {
     assert!(guards.iter().all(lockkit_core::LockGuard::is_held));
     let beats = server.requests() - before;
     assert!((14..=16).contains(&beats), "{beats} requests in five ttls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_beyond_the_limit_are_refused_and_leave_nothing() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    server.hold_requests();
+    let waiting: Vec<_> = (0..WAITERS_PER_CLIENT_MAX)
+        .map(|_| {
+            let lock = client.lock(NAME).unwrap();
+            tokio::spawn(async move { lock.acquire_timeout(Duration::from_millis(1)).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    assert_eq!(kind(client.lock(NAME).unwrap().acquire().await), ErrorKind::Unavailable);
+    for waiter in waiting {
+        assert_eq!(kind(waiter.await.unwrap()), ErrorKind::Unavailable);
+    }
+    client.close().await.unwrap_err();
 }
 
 #[test]

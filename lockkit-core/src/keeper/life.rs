@@ -33,14 +33,15 @@ pub(super) fn live(keeper: Arc<Keeper>, wanted: Wanted, attempt: Arc<Attempt>) -
         let Owed { keeper, attempt, .. } = &owed;
         let acquired = tokio::select! {
             biased;
-            acquired = keeper.acquire_grant(&wanted, attempt) => acquired,
+            acquired = keeper.acquire_grant(&wanted, attempt).instrument(debug_span!("acquire")) => acquired,
             never = attempt.answer_deadlines() => match never {},
         };
         let Some((live, grant)) = owed.settle_failure(acquired) else { return };
         let hold = owed.settle_grant(&live, grant);
-        keeper.keep_hold(&live, &hold, wanted.max_hold).await;
+        let token = hold.grant().token();
+        keeper.keep_hold(&live, &hold, wanted.max_hold).instrument(debug_span!("hold", %token)).await;
         owed.forget_reentry(&hold);
-        keeper.give_back(&live, &hold).await;
+        keeper.give_back(&live, &hold).instrument(debug_span!("release", %token)).await;
     }
     .instrument(span)
 }
@@ -56,9 +57,9 @@ impl Keeper {
                 live = self.live_session() => live.ok_or_else(|| closed("acquire").with_lock(&wanted.name))?,
             };
             let claim = Claim::new(wanted.name.clone(), attempt.queues(), self.metadata(), attempt.control());
-            debug!(claim = ?claim.id(), wait = claim.wait(), "claiming");
             let queued = claim.wait();
-            let acquired = self.claim(&live, claim, attempt).await;
+            let span = debug_span!("claim", id = ?claim.id(), wait = queued);
+            let acquired = self.claim(&live, claim, attempt).instrument(span).await;
             if attempt.is_over() && !matches!(acquired, Ok(Acquired::Granted(_))) {
                 return Ok(None);
             }

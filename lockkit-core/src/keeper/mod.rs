@@ -153,17 +153,18 @@ impl Keeper {
             return Err(closed("acquire").with_lock(&wanted.name));
         }
         let asked = Instant::now();
-        let answer = match self.meet(wanted, patience)? {
+        let ticket = match self.meet(wanted, patience)? {
             Met::Held(entered) => return Ok(Some(entered)),
             Met::Busy => return Ok(None),
-            Met::Joined(ticket) => self.seated(ticket, &wanted.name)?.await,
+            Met::Joined(ticket) => ticket,
             Met::New(attempt, ticket) => {
-                let ticket = self.seated(ticket, &wanted.name)?;
                 let life = life::live(Arc::clone(self), wanted.clone(), attempt);
                 self.runtime.spawn(self.lives.track_future(life));
-                ticket.await
+                ticket
             }
         };
+        // One who finds no place leaves at once, and the attempt that nobody else wants gives up.
+        let answer = self.seated(ticket, &wanted.name)?.await;
         crate::metrics::acquired(&self.info, asked.elapsed(), &answer);
         answer
     }

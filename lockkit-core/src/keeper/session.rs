@@ -8,7 +8,7 @@ use std::{
 use backon::BackoffBuilder;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::{Keeper, closed, deadline::deadline};
 use crate::{
@@ -67,6 +67,12 @@ impl Live {
         self.abandoned.cancel();
     }
 
+    /// When the server has ended the session, had it heard nothing since the last acknowledged beat; a beat whose
+    /// answer was lost may have prolonged it by up to one ttl.
+    fn expiry(&self) -> BootInstant {
+        self.armed_at().after(self.ttl).after(self.ttl)
+    }
+
     fn armed_at(&self) -> BootInstant {
         *lock(&self.armed_at)
     }
@@ -94,7 +100,11 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
                 keeper.status.send_replace(Status::Lost);
                 live.ended.cancel();
                 keeper.lose_all(why);
-                keeper.runtime.spawn(give_back(live, keeper.clock.clone()));
+                keeper.runtime.spawn(close_until(
+                    Arc::clone(&live.session),
+                    keeper.clock.clone(),
+                    live.expiry(),
+                ));
             }
         }
     };
@@ -188,13 +198,16 @@ impl Keeper {
     fn start_beat(&self, live: &Live) -> JoinHandle<Beat> {
         let session = Arc::clone(&live.session);
         let held = self.held();
-        let scheme = self.info.scheme;
-        self.runtime.spawn(async move {
-            let sent = Instant::now();
-            let beat = session.renew(&held).await;
-            crate::metrics::beat(scheme, sent.elapsed(), held.len());
-            beat
-        })
+        let (scheme, count) = (self.info.scheme, held.len());
+        self.runtime.spawn(
+            async move {
+                let sent = Instant::now();
+                let beat = session.renew(&held).await;
+                crate::metrics::beat(scheme, sent.elapsed(), count);
+                beat
+            }
+            .instrument(debug_span!("renew", held = count)),
+        )
     }
 
     fn apply(&self, live: &Live, beat: &Beat) -> Option<Over> {
@@ -257,19 +270,19 @@ impl Keeper {
 
     /// The orderly end: holds lost, claims given up, releases finished, session closed; bounded by the ttl.
     async fn end(&self, live: &Live) -> Result<()> {
-        let until = tokio::time::Instant::now() + live.ttl.min(CLOSE_ANSWER_MAX);
+        let bound = live.ttl.min(CLOSE_ANSWER_MAX);
+        let (half, until) = (tokio::time::Instant::now() + bound / 2, tokio::time::Instant::now() + bound);
         self.lose_all("the client was closed");
         self.lives.close();
         // Half of the time for releases that are under way; the end of the session does for the others.
-        let half = tokio::time::Instant::now() + live.ttl.min(CLOSE_ANSWER_MAX) / 2;
         let _ = tokio::time::timeout_at(half, self.lives.wait()).await;
         live.ended.cancel();
-        let session = Arc::clone(&live.session);
-        // A task, so that the last request is not dropped half-way when the time is up.
-        let closing = self.runtime.spawn(async move { close_until_done(&*session).await });
+        // A task of its own: the last request is not dropped half-way when the time is up.
+        let closing =
+            self.runtime.spawn(close_until(Arc::clone(&live.session), self.clock.clone(), live.expiry()));
         match tokio::time::timeout_at(until, closing).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Error::new(ErrorKind::Unavailable, "close")
+            Ok(Ok(true)) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Unavailable, "close")
                 .with_message("the store did not confirm the end of the session; it ends with its ttl")),
         }
     }
@@ -293,23 +306,18 @@ async fn answer_of(beat: &mut Option<JoinHandle<Beat>>) -> Beat {
     }
 }
 
-/// Gives a lost session back, so that entries of dead holds do not live on: until the server has confirmed it, at
-/// most until it must have expired by itself.
-async fn give_back(live: Arc<Live>, clock: Clock) {
-    let left = live.armed_at().after(live.ttl).since(clock.now()).max(RETRY_PAUSE_MAX);
-    let closing = close_until_done(&*live.session);
-    // Only pauses and repetitions are cut off here; the backend bounds a request that is under way itself.
-    if tokio::time::timeout(left.min(CLOSE_ANSWER_MAX.max(live.ttl)), closing).await.is_err() {
-        debug!("a lost session was left to expire");
-    }
-}
-
-async fn close_until_done(session: &dyn Session) {
+/// Closes a session, so that entries of dead holds do not live on: again and again until the server has confirmed it,
+/// at most until it must have expired by itself. Whether it was confirmed.
+async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstant) -> bool {
     let mut pauses = pauses();
     while let Err(error) = session.close().await {
-        debug!(%error, "session not closed yet");
+        if clock.now() >= expiry {
+            debug!(%error, "a session was left to expire");
+            return false;
+        }
         tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
     }
+    true
 }
 
 /// Growing, jittered pauses between the tries of one step.
