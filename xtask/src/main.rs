@@ -6,6 +6,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod counts;
+mod demo;
+mod mutate;
 mod project;
 mod report;
 mod setup;
@@ -24,8 +26,19 @@ struct Arguments {
 enum Command {
     /// Sets up what is missing (servers, protoc), then runs every check of the project.
     Test,
+    /// Sells 300 items to 500 buyers in two processes, with the lock and without it.
+    Demo {
+        /// A backend URL; `etcd` starts a server for the occasion, `file` makes a temporary folder.
+        #[arg(long, value_name = "URL|etcd", default_value = "file")]
+        backend: String,
+    },
     /// Checks the house rules that no compiler knows.
     Tidy,
+    /// Removes one safety step at a time and sees whether the tests named in the patch turn red.
+    Mutate {
+        /// One of xtask/mutations, without `.patch`; default: all.
+        name: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -42,6 +55,8 @@ fn run(command: Command) -> Result<()> {
     let project = project::Project::here();
     match command {
         Command::Test => test::run(&project),
+        Command::Demo { backend } => demo::run(&project, &backend),
         Command::Tidy => tidy::run(&project),
+        Command::Mutate { name } => mutate::run(&project, name.as_deref()),
     }
 }

@@ -1,0 +1,82 @@
+//! One run of the tests that a mutation names.
+
+use std::{
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    process::{Command, ExitStatus, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+
+use super::scratch::Scratch;
+use crate::counts::TestCounts;
+
+/// How a run of tests ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Passed,
+    Failed,
+    TimedOut,
+    /// The run passed without a test in it.
+    NoTest,
+    DoesNotCompile,
+}
+
+/// Compiles and runs `cargo test` with these arguments; the output goes to the log of this name.
+pub(super) fn try_test(scratch: &Scratch, test: &str, log_name: &str, time_max: Duration) -> Result<Ending> {
+    let (for_cargo, for_tests) = test.split_once("-- ").unwrap_or((test, ""));
+    let log_path = scratch.log(log_name);
+    let log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
+    let mut compile = scratch.cargo(&format!("test {for_cargo} --no-run"));
+    if !compile.stdout(log.try_clone()?).stderr(log.try_clone()?).status()?.success() {
+        println!("see {}", log_path.display());
+        return Ok(Ending::DoesNotCompile);
+    }
+    let run = scratch.cargo(&format!("test {for_cargo} -- {for_tests}"));
+    match run_bounded(&run, &log, time_max)? {
+        None => return Ok(Ending::TimedOut),
+        Some(status) if !status.success() => return Ok(Ending::Failed),
+        Some(_) => {}
+    }
+    let output = fs::read(&log_path)?;
+    let mut counts =
+        String::from_utf8_lossy(&output).lines().filter_map(TestCounts::parse).collect::<Vec<_>>();
+    counts.retain(|counts| counts.passed > 0);
+    Ok(if counts.is_empty() { Ending::NoTest } else { Ending::Passed })
+}
+
+/// Runs a command in a process group that is killed when the standard input ends: when that is closed here, or when
+/// this process is gone, whichever way.
+const BOUND_TO_INPUT: &str = r#"
+exec 3<&0
+{ cat <&3; kill -KILL 0; } >/dev/null 2>&1 &
+exec "$@" 3<&- </dev/null
+"#;
+
+/// Runs a command with all that it starts; `None` when it was still running after `time_max` and was killed.
+fn run_bounded(command: &Command, log: &File, time_max: Duration) -> Result<Option<ExitStatus>> {
+    let mut group = Command::new("sh");
+    group.args(["-c", BOUND_TO_INPUT, "sh"]).arg(command.get_program()).args(command.get_args());
+    group.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        group.current_dir(folder);
+    }
+    group.process_group(0).stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log.try_clone()?);
+    let mut child = group.spawn().context("cannot start sh")?;
+    let input = child.stdin.take();
+    let (send_status, status) = mpsc::channel();
+    let waiter = thread::spawn(move || send_status.send(child.wait()));
+    let status = status.recv_timeout(time_max);
+    drop(input);
+    match status {
+        Ok(status) => Ok(Some(status?)),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            // Killed now: the next trial must not share the machine with this one.
+            let _ = waiter.join();
+            Ok(None)
+        }
+    }
+}
