@@ -6,27 +6,28 @@ export DEBIAN_FRONTEND=noninteractive
 exec 9>/run/lock/lockkit-setup
 flock 9
 
-# Debian asks this program before it starts a service (invoke-rc.d(8), deb-systemd-invoke(1p)): 101 means no. What
-# stood in its place comes back, also after a run that was killed half-way.
+# Debian asks this program before it starts a service (invoke-rc.d(8), deb-systemd-invoke(1p)); 101 means no. What
+# stood in its place comes back, at the latest with the next run when this one is killed.
 policy=/usr/sbin/policy-rc.d
-before=$policy.before-lockkit
+theirs=$policy.before-lockkit
+mark='written by the set-up of lockkit'
+there() { [ -e "$1" ] || [ -L "$1" ]; }
 restore() {
-    rm -f "$policy"
-    if [ -e "$before" ] || [ -L "$before" ]; then mv "$before" "$policy"; fi
+    if grep -qs "$mark" "$policy"; then rm "$policy"; fi
+    if there "$theirs"; then mv "$theirs" "$policy"; fi
 }
+restore
 trap restore EXIT
 trap 'exit 130' HUP INT TERM
-if [ ! -e "$before" ] && [ ! -L "$before" ] && { [ -e "$policy" ] || [ -L "$policy" ]; }; then
-    mv "$policy" "$before"
-fi
-printf '#!/bin/sh\nexit 101\n' >"$policy"
+if there "$policy"; then mv "$policy" "$theirs"; fi
+printf '#!/bin/sh\n# %s\nexit 101\n' "$mark" >"$policy"
 chmod 755 "$policy"
 
 lock_wait='DPkg::Lock::Timeout=300'
 apt-get -o "$lock_wait" update -q
 apt-get -o "$lock_wait" install -q -y --no-install-recommends "$@"
 
-# The tests start servers of their own; a machine that just wanted to run them shall not boot with more services.
+# The tests start servers of their own; a machine that just runs them shall not boot with a service more.
 if command -v systemctl >/dev/null; then
     for package in "$@"; do
         dpkg -L "$package" | sed -n 's|^\(/usr\)\{0,1\}/lib/systemd/system/\([^/@]*\.service\)$|\2|p' |

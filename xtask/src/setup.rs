@@ -41,7 +41,8 @@ pub(crate) fn servers() -> Result<()> {
         bail!("{}", install_hint(&missing));
     }
     let packages = missing.iter().map(|server| server.debian_package);
-    project::run(as_root("sh")?.args(["-c", APT_INSTALL, "apt-install"]).args(packages))
+    as_root("sh")
+        .and_then(|mut sh| project::run(sh.args(["-c", APT_INSTALL, "apt-install"]).args(packages)))
         .with_context(|| install_hint(&missing))?;
     match missing.iter().find(|server| find_program(server.program).is_none()) {
         Some(server) => {
