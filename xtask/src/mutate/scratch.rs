@@ -63,16 +63,17 @@ impl Scratch {
     /// Applies a patch; false when it does not fit the code any more. Lines may have moved, context may not differ.
     pub(super) fn apply(&self, patch: &Patch) -> Result<bool> {
         // Below the ceiling git sees no repository. In one, it would silently leave out paths of its top folder.
-        let status = Command::new("git")
+        let output = Command::new("git")
             .args(["apply", "--whitespace=nowarn"])
             .arg(patch.path.canonicalize()?)
             .current_dir(self.tree.root())
             .env("GIT_CEILING_DIRECTORIES", &self.folder)
             .env_remove("GIT_DIR")
             .env_remove("GIT_WORK_TREE")
-            .status()
+            .output()
             .context("cannot start git")?;
-        Ok(status.success())
+        print!("{}", String::from_utf8_lossy(&output.stderr));
+        Ok(output.status.success())
     }
 
     /// A call of cargo in the copy.
