@@ -60,3 +60,28 @@ fn run(command: Command) -> Result<()> {
         Command::Mutate { name } => mutate::run(&project, name.as_deref()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_described_without_contradiction() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    /// Everybody builds these chores first, also for a demo on lock files.
+    #[test]
+    fn chores_build_no_client_crate_and_no_runtime() {
+        let mut tree =
+            project::Project::here().cargo("tree -p xtask -e normal,build --prefix none --format {p}");
+        let output = tree.output().unwrap();
+        let crates = String::from_utf8(output.stdout).unwrap();
+        let names: Vec<&str> = crates.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert!(names.contains(&"xtask") && names.contains(&"clap"), "{crates}");
+        for heavy in ["etcd-client", "tonic", "tokio", "lockkit", "lockkit-core"] {
+            assert!(!names.contains(&heavy), "{heavy} in\n{crates}");
+        }
+    }
+}
