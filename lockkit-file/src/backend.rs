@@ -9,6 +9,7 @@ use lockkit_core::{
         Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Inspection, Lifetime, LossDetection,
         QueueKind, Session, TokenStrength,
     },
+    limits::TTL_MAX,
 };
 
 use crate::{FileConfig, blocking::blocking, folder::Folder, holder, keys, session::FileSession};
@@ -37,7 +38,7 @@ impl Backend for FileBackend {
         BackendInfo {
             scheme: SCHEME,
             ttl_min: Duration::ZERO,
-            ttl_max: Duration::MAX,
+            ttl_max: TTL_MAX,
             beat: BeatInterval::Every(BEAT),
             lifetime: Lifetime::Process,
             queue: QueueKind::Unordered,

@@ -117,3 +117,47 @@ fn wall_clock_us() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_child_that_inherited_the_open_file_does_not_keep_a_released_lock() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let file = folder.join("a.lock".into());
+        let locked = LockFile::try_lock(&folder, &file).unwrap().unwrap();
+        // As its standard input: the same open file, as after a fork.
+        let child =
+            Command::new("sleep").arg("1000").stdin(locked.file.try_clone().unwrap()).spawn().unwrap();
+        let _child = Ended(child);
+        assert!(LockFile::try_lock(&folder, &file).unwrap().is_none());
+        locked.unlock();
+        assert!(LockFile::try_lock(&folder, &file).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_file_that_is_deleted_while_it_is_opened_is_opened_again() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let file = folder.join("a.lock".into());
+        let first = LockFile::try_lock(&folder, &file).unwrap().unwrap();
+        assert!(first.is_in_place().unwrap());
+        fs::remove_file(&file).unwrap();
+        assert!(!first.is_in_place().unwrap());
+        let second = LockFile::try_lock(&folder, &file).unwrap().unwrap();
+        assert!(second.is_in_place().unwrap() && !first.is_in_place().unwrap());
+    }
+}

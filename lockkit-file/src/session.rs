@@ -15,6 +15,7 @@
 
 use std::{
     collections::HashMap,
+    future::pending,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -117,14 +118,15 @@ impl FileSession {
     /// Waits in the local queue, then polls.
     async fn wait(&self, claim: &Claim) -> Result<Acquired> {
         let queue = self.turns.queue(claim.name());
+        let contended = async {
+            queue.contended().await;
+            claim.note_contended();
+            pending().await
+        };
         let turn = select! {
             biased;
-            () = claim.give_up() => {
-                if queue.is_contended() {
-                    claim.note_contended();
-                }
-                return Ok(Acquired::GaveUp);
-            }
+            never = contended => never,
+            () = claim.give_up() => return Ok(Acquired::GaveUp),
             () = self.closed.cancelled() => return Err(closed()),
             turn = queue.turn() => turn,
         };

@@ -2,14 +2,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use lockkit_core::LockName;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, SetOnce};
 
 /// The queues of one client, by lock name; a queue lives while somebody stands in it.
 #[derive(Debug, Default)]
@@ -22,7 +19,7 @@ pub(crate) struct Turns {
 pub(crate) struct Queue {
     name: LockName,
     turn: Arc<AsyncMutex<()>>,
-    contended: AtomicBool,
+    contended: SetOnce<()>,
     queues: Arc<Mutex<HashMap<LockName, Weak<Queue>>>>,
 }
 
@@ -43,7 +40,7 @@ impl Turns {
         let queue = Arc::new(Queue {
             name: name.clone(),
             turn: Arc::default(),
-            contended: AtomicBool::new(false),
+            contended: SetOnce::new(),
             queues: Arc::clone(&self.queues),
         });
         queues.insert(name.clone(), Arc::downgrade(&queue));
@@ -63,12 +60,17 @@ impl Queue {
 
     /// Notes that one in this queue holds the lock or has found it held.
     pub(crate) fn note_contended(&self) {
-        self.contended.store(true, Ordering::Release);
+        // An error says that it was noted before.
+        let _ = self.contended.set(());
     }
 
-    /// Whether that was noted since the queue came to be.
-    pub(crate) fn is_contended(&self) -> bool {
-        self.contended.load(Ordering::Acquire)
+    /// Waits until that was noted, once since the queue came to be.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub(crate) async fn contended(&self) {
+        self.contended.wait().await;
     }
 }
 
