@@ -34,23 +34,35 @@ fn identity(found: &fs::Metadata) -> Identity {
     (found.dev(), found.ino())
 }
 
+/// What came of locking a file that was opened.
+#[derive(Debug)]
+enum Attempt {
+    Locked(LockFile),
+    Busy,
+    /// The file was deleted or replaced since it was opened: a lock on it would keep nobody out.
+    Replaced,
+}
+
 impl LockFile {
     /// Locks the file at `path`; `None` when somebody else has locked it.
     pub(crate) fn try_lock(folder: &Folder, path: &Path) -> Result<Option<Self>> {
         for _ in 0..REPLACED_TRIES {
-            let file = folder.open_file(path)?;
-            if !try_lock(&file).map_err(|cause| failed("lock file", path, cause))? {
-                return Ok(None);
-            }
-            let found = file.metadata().map_err(|cause| failed("lock file", path, cause))?;
-            let locked = Self { path: path.to_owned(), identity: identity(&found), file };
-            // Between open and lock the file may have been deleted or replaced: then the lock is on a file that
-            // nobody else will ever open.
-            if locked.is_in_place()? {
-                return Ok(Some(locked));
+            match Self::try_lock_opened(folder.open_file(path)?, path)? {
+                Attempt::Locked(locked) => return Ok(Some(locked)),
+                Attempt::Busy => return Ok(None),
+                Attempt::Replaced => {}
             }
         }
         Err(refused("lock file", ErrorKind::Unavailable, path, "is replaced all the time"))
+    }
+
+    fn try_lock_opened(file: File, path: &Path) -> Result<Attempt> {
+        if !try_lock(&file).map_err(|cause| failed("lock file", path, cause))? {
+            return Ok(Attempt::Busy);
+        }
+        let found = file.metadata().map_err(|cause| failed("lock file", path, cause))?;
+        let locked = Self { path: path.to_owned(), identity: identity(&found), file };
+        Ok(if locked.is_in_place()? { Attempt::Locked(locked) } else { Attempt::Replaced })
     }
 
     /// Whether the file is still the one that others open under its path.
@@ -149,15 +161,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_deleted_while_it_is_opened_is_opened_again() {
+    fn a_file_that_is_deleted_after_it_was_opened_is_not_locked() {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let file = folder.join("a.lock".into());
-        let first = LockFile::try_lock(&folder, &file).unwrap().unwrap();
-        assert!(first.is_in_place().unwrap());
+        let opened = folder.open_file(&file).unwrap();
         fs::remove_file(&file).unwrap();
-        assert!(!first.is_in_place().unwrap());
+        assert!(matches!(LockFile::try_lock_opened(opened, &file).unwrap(), Attempt::Replaced));
+        let opened = folder.open_file(&file).unwrap();
+        fs::rename(&file, folder.join("b.lock".into())).unwrap();
         let second = LockFile::try_lock(&folder, &file).unwrap().unwrap();
-        assert!(second.is_in_place().unwrap() && !first.is_in_place().unwrap());
+        assert!(matches!(LockFile::try_lock_opened(opened, &file).unwrap(), Attempt::Replaced));
+        assert!(second.is_in_place().unwrap());
     }
 }
