@@ -1,6 +1,11 @@
 //! The backend: what lock files promise, and the look from outside.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use lockkit_core::{
@@ -24,11 +29,36 @@ pub const BEAT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct FileBackend {
     folder: Arc<Folder>,
+    sessions: Arc<Mutex<Vec<Weak<FileSession>>>>,
 }
 
 impl FileBackend {
-    pub(crate) fn new(config: FileConfig) -> Self {
-        Self { folder: Arc::new(Folder::new(config.folder())) }
+    /// Locks in the folder that `config` names. No I/O.
+    pub fn new(config: FileConfig) -> Self {
+        Self { folder: Arc::new(Folder::new(config.folder())), sessions: Arc::default() }
+    }
+
+    /// Another handle of the locked file behind a lock that a client of this backend holds now; `None` when none
+    /// does.
+    ///
+    /// For a process that must outlive the holder's death: the lock belongs to the open file, so when this process is
+    /// killed the lock lasts until whoever has inherited the handle has closed it too. An orderly release ends the
+    /// lock at once, whatever handles there are.
+    ///
+    /// # Errors
+    ///
+    /// When this process cannot open another file.
+    pub fn locked_file(&self, name: &LockName) -> io::Result<Option<File>> {
+        let path = self.folder.join(keys::lock_file(name));
+        self.sessions()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find_map(|session| session.locked_file(&path))
+            .transpose()
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<Weak<FileSession>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -51,7 +81,11 @@ impl Backend for FileBackend {
     async fn open_session(&self, _ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
         let folder = Arc::clone(&self.folder);
         blocking("open lock folder", move || folder.open()).await?;
-        Ok(Arc::new(FileSession::new(Arc::clone(&self.folder), clock)))
+        let session = Arc::new(FileSession::new(Arc::clone(&self.folder), clock));
+        let mut sessions = self.sessions();
+        sessions.retain(|session| session.strong_count() > 0);
+        sessions.push(Arc::downgrade(&session));
+        Ok(session)
     }
 
     fn admin(&self) -> Option<&dyn Admin> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
 
-use crate::{FileBackend, SCHEME};
+use crate::SCHEME;
 
 /// Where the lock files are.
 ///
@@ -62,11 +62,6 @@ impl FileConfig {
     /// The folder, as an absolute path.
     pub fn folder(&self) -> &Path {
         &self.folder
-    }
-
-    /// A backend over this folder.
-    pub fn backend(self) -> FileBackend {
-        FileBackend::new(self)
     }
 }
 

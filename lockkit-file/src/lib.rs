@@ -2,12 +2,12 @@
 //!
 //! ```
 //! use lockkit_core::{Clock, LockName, Metadata, backend::{Acquired, Backend, Claim, ClaimControl}};
-//! use lockkit_file::FileConfig;
+//! use lockkit_file::{FileBackend, FileConfig};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let folder = folder.path().join("locks");
-//! let backend = FileConfig::new(folder)?.backend();
+//! let backend = FileBackend::new(FileConfig::new(folder)?);
 //! let session = backend.open_session(std::time::Duration::MAX, Clock::boot()).await?;
 //!
 //! let name = LockName::new("orders/42")?;

@@ -96,6 +96,11 @@ impl LockFile {
         Ok(FencingToken::new(next))
     }
 
+    /// Another handle of the same open file, which the lock belongs to; `None` when this is the file of another path.
+    pub(crate) fn another_handle(&self, path: &Path) -> Option<io::Result<File>> {
+        (self.path == path).then(|| self.file.try_clone())
+    }
+
     /// Frees the lock, also where a forked child has inherited the open file. May be called again.
     pub(crate) fn unlock(&self) {
         unlock(&self.file, &self.path);

@@ -15,7 +15,10 @@
 
 use std::{
     collections::HashMap,
+    fs::File,
     future::pending,
+    io,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -96,6 +99,11 @@ impl FileSession {
 
     fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Hold>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another handle of the lock file at `path`, when it is held here.
+    pub(crate) fn locked_file(&self, path: &Path) -> Option<io::Result<File>> {
+        self.holds().values().find_map(|hold| hold.lock.another_handle(path))
     }
 
     /// Asks the operating system once.

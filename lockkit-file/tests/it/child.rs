@@ -9,6 +9,8 @@ use std::{
     process::Stdio,
 };
 
+use lockkit_core::LockClient;
+use lockkit_file::{FileBackend, FileConfig};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{ChildStdout, Command},
@@ -41,6 +43,11 @@ impl Child {
     /// Like `holder`, but leaves a child of its own running; says `child PID` first.
     pub(crate) fn holder_with_child(folder: &Path) -> Self {
         Self::spawn(command("hold with child", folder))
+    }
+
+    /// Like `holder_with_child`; the child has inherited the locked file.
+    pub(crate) fn holder_with_heir(folder: &Path) -> Self {
+        Self::spawn(command("hold with heir", folder))
     }
 
     /// Takes the lock some times, with the probe in between; says `token TOKEN` each time, or `overlap`.
@@ -154,11 +161,10 @@ async fn body_of_the_children() {
     match role.as_str() {
         "hold" => hold(&folder).await,
         "hold with child" => {
-            #[allow(clippy::zombie_processes, reason = "it is to outlive this process")]
-            let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-            say(format_args!("child {}", child.id()));
+            leave_behind(Stdio::null());
             hold(&folder).await;
         }
+        "hold with heir" => hold_with_heir(&folder).await,
         "race" => race(&folder, env::var(ROUNDS).unwrap().parse().unwrap()).await,
         other => panic!("no role {other:?}"),
     }
@@ -175,6 +181,22 @@ async fn hold(folder: &Path) {
         }
         Err(error) => say(format_args!("error {:?}: {error}", error.kind())),
     }
+}
+
+async fn hold_with_heir(folder: &Path) {
+    let backend = FileBackend::new(FileConfig::new(folder).unwrap());
+    let client = LockClient::builder(backend.clone()).build().await.unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    leave_behind(backend.locked_file(guard.name()).unwrap().unwrap().into());
+    say(format_args!("held {}", guard.token()));
+    std::future::pending().await
+}
+
+/// Starts a process that outlives this one, and says its id.
+fn leave_behind(stdin: Stdio) {
+    #[allow(clippy::zombie_processes, reason = "it is to outlive this process")]
+    let child = std::process::Command::new("sleep").arg("1000").stdin(stdin).spawn().unwrap();
+    say(format_args!("child {}", child.id()));
 }
 
 async fn race(folder: &Path, rounds: usize) {

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use lockkit_core::FencingToken;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::{
     child::{Child, NAME},
@@ -99,21 +100,43 @@ async fn a_child_of_a_killed_holder_does_not_keep_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let lock = client(folder.path()).await.lock(NAME).unwrap();
     let mut holder = Child::holder_with_child(folder.path());
-    let line = holder.line().await;
-    let pid = line.strip_prefix("child ").unwrap().parse().unwrap();
-    let sleeper = Sleeper(rustix::process::Pid::from_raw(pid).unwrap());
+    let sleeper = Sleeper::said_by(&mut holder).await;
     holder.held().await;
     holder.kill().await;
     assert!(lock.try_acquire().await.unwrap().is_some(), "free as soon as the process is gone");
-    rustix::process::test_kill_process(sleeper.0).expect("the child outlives the holder");
+    assert!(sleeper.lives(), "the child outlives the holder");
+}
+
+#[tokio::test]
+async fn a_process_that_was_given_the_locked_file_keeps_the_lock_of_a_killed_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    let mut holder = Child::holder_with_heir(folder.path());
+    let heir = Sleeper::said_by(&mut holder).await;
+    let token = holder.held().await;
+    holder.kill().await;
+    assert!(lock.try_acquire().await.unwrap().is_none(), "the heir has the file open");
+    drop(heir);
+    assert!(soon("the next grant", lock.acquire()).await.unwrap().token().get() > token);
 }
 
 /// A process that nobody waits for; ended here, by its id.
-struct Sleeper(rustix::process::Pid);
+struct Sleeper(Pid);
+
+impl Sleeper {
+    async fn said_by(holder: &mut Child) -> Self {
+        let line = holder.line().await;
+        Self(line.strip_prefix("child ").and_then(|pid| Pid::from_raw(pid.parse().ok()?)).unwrap())
+    }
+
+    fn lives(&self) -> bool {
+        test_kill_process(self.0).is_ok()
+    }
+}
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::KILL);
+        kill_process(self.0, Signal::KILL).unwrap();
     }
 }
 

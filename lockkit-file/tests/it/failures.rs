@@ -11,7 +11,7 @@ use lockkit_core::{
     Clock, Error, ErrorKind, LockName, Metadata,
     backend::{Backend, Claim, ClaimControl},
 };
-use lockkit_file::FileConfig;
+use lockkit_file::{FileBackend, FileConfig};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::{
@@ -169,7 +169,7 @@ async fn a_lock_file_without_a_record_is_a_new_one() {
 async fn a_folder_that_is_deleted_underneath_is_unavailable() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("locks");
-    let backend = FileConfig::new(&folder).unwrap().backend();
+    let backend = FileBackend::new(FileConfig::new(&folder).unwrap());
     // Without a keeper, whose next beat would make the folder again.
     let session = backend.open_session(Duration::MAX, Clock::boot()).await.unwrap();
     fs::remove_dir_all(&folder).unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 
 use lockkit_core::LockClient;
-use lockkit_file::FileConfig;
+use lockkit_file::{FileBackend, FileConfig};
 
 use crate::{
     child::{Child, NAME},
@@ -16,7 +16,7 @@ async fn the_holder_is_shown_while_it_holds() {
     let looking = client(folder.path()).await;
     assert_eq!(looking.inspect(NAME).await.unwrap(), Default::default());
 
-    let backend = FileConfig::new(folder.path()).unwrap().backend();
+    let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
     let holding = LockClient::builder(backend).label("nightly \"backup\"").build().await.unwrap();
     let guard = holding.lock(NAME).unwrap().acquire().await.unwrap();
     let found = looking.inspect(NAME).await.unwrap();

@@ -13,7 +13,7 @@ mod waiting;
 use std::{future::Future, path::Path, time::Duration};
 
 use lockkit_core::{Error, LockClient};
-use lockkit_file::FileConfig;
+use lockkit_file::{FileBackend, FileConfig};
 
 /// Bound on everything that is expected to happen soon.
 const SOON: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 async fn try_client(folder: &Path) -> Result<LockClient, Error> {
-    LockClient::builder(FileConfig::new(folder)?.backend()).build().await
+    LockClient::builder(FileBackend::new(FileConfig::new(folder)?)).build().await
 }
 
 async fn client(folder: &Path) -> LockClient {

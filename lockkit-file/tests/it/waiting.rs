@@ -15,7 +15,7 @@ use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, Session},
 };
-use lockkit_file::FileConfig;
+use lockkit_file::{FileBackend, FileConfig};
 
 use crate::{
     child::{Child, NAME},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 async fn session(folder: &tempfile::TempDir) -> Arc<dyn Session> {
-    let backend = FileConfig::new(folder.path()).unwrap().backend();
+    let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
     backend.open_session(Duration::MAX, Clock::boot()).await.unwrap()
 }
 
