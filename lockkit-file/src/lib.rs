@@ -40,8 +40,9 @@
 //! # Limits
 //!
 //! * One host. Network file systems are refused where Linux tells them apart; on other systems that is up to you.
-//! * Waiters are served in no particular order. Within one client they queue; between processes they poll, with
-//!   pauses of at most [`POLL_PAUSE_MAX`] and jitter.
+//! * Waiters are served in no particular order. Within one client they queue, and pass the lock on among themselves
+//!   for at most [`STREAK_MAX`] at a time; between clients they poll, with pauses of at most [`POLL_PAUSE_MAX`] and
+//!   jitter.
 //! * Deleting or replacing the files of a held lock ends the hold: it is noticed within one beat of [`BEAT`], and two
 //!   holders may exist until then.
 //! * Tokens rise across restarts of processes and of the machine. Should a lock file be deleted they rise from the
@@ -67,4 +68,5 @@ pub use self::{
     backend::{BEAT, FileBackend, SCHEME},
     config::FileConfig,
     session::{POLL_PAUSE_MAX, POLL_PAUSE_MIN},
+    turns::STREAK_MAX,
 };

@@ -52,6 +52,9 @@ pub const POLL_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// Longest pause between two tries, before jitter: a lock that becomes free is noticed within twice this time.
 pub const POLL_PAUSE_MAX: Duration = Duration::from_millis(25);
 
+/// Pause in which another process that polls is sure to come by: the longest poll with its jitter, and some.
+const YIELD: Duration = POLL_PAUSE_MAX.saturating_mul(2).saturating_add(POLL_PAUSE_MIN);
+
 const POLL: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(POLL_PAUSE_MIN)
     .with_max_delay(POLL_PAUSE_MAX)
@@ -138,22 +141,38 @@ impl FileSession {
             () = self.closed.cancelled() => return Err(closed()),
             turn = queue.turn() => turn,
         };
+        if queue.end_streak()
+            && let Some(over) = self.rest(claim, YIELD).await
+        {
+            return over;
+        }
         let mut pauses = POLL.build();
+        let mut was_busy = false;
         loop {
             let granted = self.attempt(claim).await?;
             queue.note_contended();
             if let Some((grant, mut hold)) = granted {
+                if was_busy {
+                    queue.begin_streak();
+                }
                 hold.turn = Some(turn);
                 return self.keep(grant, hold);
             }
+            was_busy = true;
             claim.note_contended();
-            let pause = pauses.next().unwrap_or(POLL_PAUSE_MAX);
-            select! {
-                biased;
-                () = claim.give_up() => return Ok(Acquired::GaveUp),
-                () = self.closed.cancelled() => return Err(closed()),
-                () = sleep(pause) => {}
+            if let Some(over) = self.rest(claim, pauses.next().unwrap_or(POLL_PAUSE_MAX)).await {
+                return over;
             }
+        }
+    }
+
+    /// Pauses; the answer, when the wait is over before the pause is.
+    async fn rest(&self, claim: &Claim, pause: Duration) -> Option<Result<Acquired>> {
+        select! {
+            biased;
+            () = claim.give_up() => Some(Ok(Acquired::GaveUp)),
+            () = self.closed.cancelled() => Some(Err(closed())),
+            () = sleep(pause) => None,
         }
     }
 

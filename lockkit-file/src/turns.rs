@@ -1,12 +1,22 @@
 //! The local queue: of the waiters of one client, one polls, the others wait for their turn.
+//!
+//! A turn is passed on within microseconds, which another process that polls would hardly ever hit. So that it is not
+//! starved by a client whose queue never runs empty, the turn pauses after [`STREAK_MAX`] for longer than a poll does.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
 };
 
 use lockkit_core::LockName;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, SetOnce};
+use tokio::{
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard, SetOnce},
+    time::Instant,
+};
+
+/// Longest time for which the waiters of one client pass a lock on among themselves without a pause.
+pub const STREAK_MAX: Duration = Duration::from_millis(500);
 
 /// The queues of one client, by lock name; a queue lives while somebody stands in it.
 #[derive(Debug, Default)]
@@ -20,6 +30,8 @@ pub(crate) struct Queue {
     name: LockName,
     turn: Arc<AsyncMutex<()>>,
     contended: SetOnce<()>,
+    /// Since when the lock was passed on within the queue.
+    streak: Mutex<Instant>,
     queues: Arc<Mutex<HashMap<LockName, Weak<Queue>>>>,
 }
 
@@ -41,6 +53,7 @@ impl Turns {
             name: name.clone(),
             turn: Arc::default(),
             contended: SetOnce::new(),
+            streak: Mutex::new(Instant::now()),
             queues: Arc::clone(&self.queues),
         });
         queues.insert(name.clone(), Arc::downgrade(&queue));
@@ -56,6 +69,21 @@ impl Queue {
     /// Dropping the future gives up the place in the queue and nothing else.
     pub(crate) async fn turn(self: &Arc<Self>) -> Turn {
         Turn { _guard: Arc::clone(&self.turn).lock_owned().await, _queue: Arc::clone(self) }
+    }
+
+    /// Notes that the lock came from elsewhere.
+    pub(crate) fn begin_streak(&self) {
+        *lock(&self.streak) = Instant::now();
+    }
+
+    /// Whether it is time to let others have the lock; begins a new streak then. To be asked at the begin of a turn.
+    pub(crate) fn end_streak(&self) -> bool {
+        let mut streak = lock(&self.streak);
+        let is_over = streak.elapsed() >= STREAK_MAX;
+        if is_over {
+            *streak = Instant::now();
+        }
+        is_over
     }
 
     /// Notes that one in this queue holds the lock or has found it held.
@@ -120,5 +148,19 @@ mod tests {
         drop(gone);
         drop(first);
         queue.turn().await;
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_that_never_runs_empty_pauses_now_and_then() {
+        let turns = Turns::default();
+        let queue = turns.queue(&LockName::new("a").unwrap());
+        let after = |time| tokio::time::advance(time);
+        assert!(!queue.end_streak());
+        after(STREAK_MAX / 2).await;
+        queue.begin_streak();
+        after(STREAK_MAX / 2).await;
+        assert!(!queue.end_streak(), "it came from elsewhere in between");
+        after(STREAK_MAX / 2).await;
+        assert!(queue.end_streak());
+        assert!(!queue.end_streak(), "one pause, then the next streak");
     }
 }
