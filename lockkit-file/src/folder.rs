@@ -1,0 +1,205 @@
+//! The folder: made, checked, and the way into its files.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use lockkit_core::{ErrorKind, Result};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+
+use crate::error::{failed, refused};
+
+/// Mode of a folder that is made here: nobody but its user.
+const FOLDER_MODE: u32 = 0o700;
+
+/// Times that a file that others make and delete at the same moment is opened.
+const OPEN_TRIES: u32 = 16;
+
+const OPEN: &str = "open lock folder";
+
+/// The folder of the lock files.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    pub(crate) fn join(&self, file: String) -> PathBuf {
+        self.path.join(file)
+    }
+
+    /// Makes the folder where it is missing; proves that locks can be taken in it.
+    pub(crate) fn open(&self) -> Result<()> {
+        let failed = |cause| failed(OPEN, &self.path, cause);
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.path).map_err(
+            |cause| match cause.kind() {
+                io::ErrorKind::AlreadyExists => failed(io::ErrorKind::NotADirectory.into()),
+                _ => failed(cause),
+            },
+        )?;
+        let needed = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        accessat(CWD, &self.path, needed, AtFlags::EACCESS).map_err(|errno| failed(errno.into()))?;
+        network::refuse(&self.path)
+    }
+
+    /// Whether the folder is still there.
+    pub(crate) fn is_there(&self) -> Result<bool> {
+        match fs::metadata(&self.path) {
+            Ok(found) => Ok(found.is_dir()),
+            Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(false)
+            }
+            Err(cause) => Err(failed("renew", &self.path, cause)),
+        }
+    }
+
+    /// Opens a file of this folder to read and write, and makes it where it is missing. Never follows a symbolic
+    /// link, never waits for the other end of a pipe.
+    pub(crate) fn open_file(&self, path: &Path) -> Result<File> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+        for _ in 0..OPEN_TRIES {
+            // Not O_CREAT alone: it must be known who has made the file, to give it its mode.
+            let opened = match options.open(path) {
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => self.make_file(path, &options),
+                opened => opened,
+            };
+            match opened {
+                Ok(file) => return regular(file, path),
+                // Somebody else has just made the file.
+                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(cause) => return Err(failed("open lock file", path, cause)),
+            }
+        }
+        Err(refused("open lock file", ErrorKind::Unavailable, path, "is made and deleted all the time"))
+    }
+
+    fn make_file(&self, path: &Path, options: &OpenOptions) -> io::Result<File> {
+        let mode = file_mode(fs::metadata(&self.path)?.mode());
+        let file = options.clone().create_new(true).mode(mode).open(path)?;
+        // The umask is made for files that are for one user unless said otherwise; here the folder says otherwise.
+        file.set_permissions(Permissions::from_mode(mode))?;
+        Ok(file)
+    }
+
+    /// Makes sure that a file that was made in this folder is still there after a power cut.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+/// Who may write to the folder may take its locks: a file has the read and write bits of its folder.
+fn file_mode(folder_mode: u32) -> u32 {
+    0o600 | (folder_mode & 0o066)
+}
+
+fn regular(file: File, path: &Path) -> Result<File> {
+    match file.metadata() {
+        Ok(found) if found.is_file() => Ok(file),
+        Ok(_) => Err(refused("open lock file", ErrorKind::Unexpected, path, "is no regular file")),
+        Err(cause) => Err(failed("open lock file", path, cause)),
+    }
+}
+
+/// Network file systems keep locks per machine, lose them or take seconds for them: refused where Linux names them.
+mod network {
+    use std::path::Path;
+
+    use lockkit_core::Result;
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn refuse(path: &Path) -> Result<()> {
+        use crate::error::{failed, refused};
+
+        let found = rustix::fs::statfs(path).map_err(|errno| failed(super::OPEN, path, errno.into()))?;
+        // The width and sign of the field differ between architectures; the number itself has 32 bits.
+        match kind(found.f_type as u32) {
+            Kind::Local => Ok(()),
+            Kind::Fuse => {
+                tracing::warn!(?path, "a FUSE file system: its locks exclude only if it says so");
+                Ok(())
+            }
+            Kind::Network(name) => {
+                let what = format!("is on a network file system ({name}); lock files are for one host");
+                Err(refused(super::OPEN, lockkit_core::ErrorKind::Unsupported, path, &what))
+            }
+        }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn refuse(_path: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[derive(Debug, PartialEq, Eq)]
+    pub(super) enum Kind {
+        Local,
+        /// Anything behind a user's process: sshfs as well as a local disk.
+        Fuse,
+        Network(&'static str),
+    }
+
+    /// The numbers of `linux/magic.h` and, for file systems outside the kernel, of coreutils' `stat`.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn kind(magic: u32) -> Kind {
+        match magic {
+            0x6573_5546 => Kind::Fuse,
+            0x0000_6969 => Kind::Network("nfs"),
+            0x0000_517b => Kind::Network("smb"),
+            0xff53_4d42 => Kind::Network("cifs"),
+            0xfe53_4d42 => Kind::Network("smb2"),
+            0x0102_1997 => Kind::Network("9p"),
+            0x5346_414f => Kind::Network("afs"),
+            0x6b41_4653 => Kind::Network("kafs"),
+            0x7375_7245 => Kind::Network("coda"),
+            0x0000_564c => Kind::Network("ncp"),
+            0x00c3_6400 => Kind::Network("ceph"),
+            0x0bd0_0bd0 => Kind::Network("lustre"),
+            0x4750_4653 => Kind::Network("gpfs"),
+            0x0116_1970 => Kind::Network("gfs2"),
+            0x7461_636f => Kind::Network("ocfs2"),
+            0x786f_4256 => Kind::Network("vboxsf"),
+            _ => Kind::Local,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_get_the_bits_of_their_folder() {
+        for (folder, file) in
+            [(0o700, 0o600), (0o2770, 0o660), (0o1777, 0o666), (0o755, 0o644), (0o500, 0o600)]
+        {
+            assert_eq!(file_mode(folder), file, "{folder:o}");
+        }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn network_file_systems_are_told_from_local_ones() {
+        use super::network::{Kind, kind};
+
+        const EXT4: u32 = 0xef53;
+        const TMPFS: u32 = 0x0102_1994;
+        const BTRFS: u32 = 0x9123_683e;
+        for local in [EXT4, TMPFS, BTRFS] {
+            assert_eq!(kind(local), Kind::Local);
+        }
+        assert_eq!(kind(rustix::fs::NFS_SUPER_MAGIC as u32), Kind::Network("nfs"));
+        assert_eq!(kind(0xfe53_4d42), Kind::Network("smb2"));
+    }
+}

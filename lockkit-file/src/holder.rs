@@ -1,0 +1,134 @@
+//! Who holds a lock: told beside the lock file, so that looking never disturbs an acquire.
+//!
+//! A file lock cannot be asked who has it, and a probe that takes it for a moment would make a try fail. So a holder
+//! locks a second file as well, after it has written there who it is. Whoever wants to know tries that one, in shared
+//! mode, so that two who look do not take each other for a holder.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    str, thread,
+    time::Duration,
+};
+
+use lockkit_core::{FencingToken, Metadata, Result, backend::Contender, limits::METADATA_BYTES_MAX};
+use rustix::fs::OFlags;
+
+use crate::{
+    error::failed,
+    folder::Folder,
+    lock_file::{try_lock, unlock},
+};
+
+/// Times that a holder tries to announce itself while others look; a look takes microseconds.
+const ANNOUNCE_TRIES: u32 = 5;
+
+/// Pause between two of them.
+const ANNOUNCE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Times that a look is repeated because the holder changed meanwhile.
+const LOOK_TRIES: u32 = 3;
+
+/// Longest holder file, in bytes: a token in decimal digits, the metadata, two line ends.
+const HOLDER_BYTES_MAX: u64 = 20 + METADATA_BYTES_MAX as u64 + 2;
+
+/// The holder's lock on its holder file.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    path: PathBuf,
+    file: File,
+}
+
+impl Announcement {
+    /// Tells who holds the lock; to be called by the one who has locked the lock file.
+    ///
+    /// Nothing is decided by it, so a failure is logged and the lock is granted all the same.
+    pub(crate) fn make(
+        folder: &Folder,
+        path: PathBuf,
+        token: FencingToken,
+        metadata: &Metadata,
+    ) -> Option<Self> {
+        match Self::try_make(folder, path.clone(), token, metadata) {
+            Ok(Some(announcement)) => return Some(announcement),
+            Ok(None) => {
+                tracing::warn!(?path, "another process keeps the holder file locked: holder not shown")
+            }
+            Err(error) => tracing::warn!(%error, "holder not shown"),
+        }
+        None
+    }
+
+    fn try_make(
+        folder: &Folder,
+        path: PathBuf,
+        token: FencingToken,
+        metadata: &Metadata,
+    ) -> Result<Option<Self>> {
+        let failed = |cause| failed("write holder file", &path, cause);
+        let file = folder.open_file(&path)?;
+        // Written before it is locked: what is found locked is complete.
+        let text = format!("{token}\n{}\n", metadata.to_json());
+        file.write_all_at(text.as_bytes(), 0).map_err(failed)?;
+        file.set_len(text.len() as u64).map_err(failed)?;
+        for _ in 0..ANNOUNCE_TRIES {
+            if try_lock(&file).map_err(failed)? {
+                return Ok(Some(Self { path, file }));
+            }
+            thread::sleep(ANNOUNCE_PAUSE);
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        unlock(&self.file, &self.path);
+    }
+}
+
+/// Who holds the lock now. `path` is that of the holder file.
+pub(crate) fn look(path: &Path) -> Result<Option<Contender>> {
+    let failed = |cause| failed("inspect", path, cause);
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    let mut holder = None;
+    for _ in 0..LOOK_TRIES {
+        let file = match options.open(path) {
+            Ok(file) => file,
+            // Nobody has ever held it.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(cause) => return Err(failed(cause)),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => return Ok(None),
+            Err(TryLockError::Error(cause)) => return Err(failed(cause)),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let mut bytes = Vec::new();
+        file.take(HOLDER_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+        let (token, metadata) = parse(&bytes);
+        let complete = metadata.is_some();
+        let entry = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        holder = Some(Contender { entry, token, metadata });
+        if complete {
+            break;
+        }
+        // Half of it was read while the next holder wrote; or it was never one of ours.
+        thread::sleep(ANNOUNCE_PAUSE);
+    }
+    Ok(holder)
+}
+
+/// Anybody may have written this.
+fn parse(bytes: &[u8]) -> (Option<FencingToken>, Option<Metadata>) {
+    let Some((token, metadata)) = str::from_utf8(bytes).ok().and_then(|text| text.split_once('\n')) else {
+        return (None, None);
+    };
+    let metadata = Metadata::from_json(metadata.trim_end().as_bytes());
+    // A token beside something that is no metadata is a number in some file.
+    let token = token.parse().ok().filter(|_| metadata.is_some()).map(FencingToken::new);
+    (token, metadata)
+}

@@ -1,0 +1,160 @@
+//! File names, and the record of the last token: pure, without I/O.
+
+use std::{fmt::Write, str};
+
+use lockkit_core::LockName;
+
+/// Longest file name without its extension, in bytes: 255 on nearly every file system.
+const STEM_BYTES_MAX: usize = 255 - ".holder".len();
+
+/// The file whose lock is the lock.
+pub(crate) fn lock_file(name: &LockName) -> String {
+    stem(name) + ".lock"
+}
+
+/// The file that tells who holds it.
+pub(crate) fn holder_file(name: &LockName) -> String {
+    stem(name) + ".holder"
+}
+
+/// The encoded name, made safe for file systems that take `A` and `a` for one letter (macOS, Windows, FAT) and for
+/// those that give `con` and its like to devices; everywhere, so that a name has the same file on every system.
+///
+/// Injective, because [`LockName::encode`] never escapes a letter.
+fn stem(name: &LockName) -> String {
+    let long = escape(&name.encode(STEM_BYTES_MAX));
+    if long.len() <= STEM_BYTES_MAX {
+        return long;
+    }
+    // A third has room for three times its bytes. A name that fits in there was short enough above, so this is
+    // always the form that is completed by a digest.
+    escape(&name.encode(STEM_BYTES_MAX / 3))
+}
+
+/// Escapes upper-case letters, but for those of escapes, and the first letter of a device name.
+fn escape(encoded: &str) -> String {
+    let mut text = String::with_capacity(encoded.len());
+    let mut in_escape = 0;
+    for (position, letter) in encoded.char_indices() {
+        if letter == '%' {
+            in_escape = 3;
+        }
+        let escaped = in_escape == 0 && letter.is_ascii_uppercase() || position == 0 && is_device(encoded);
+        if escaped {
+            let _ = write!(text, "%{:02X}", u32::from(letter));
+        } else {
+            text.push(letter);
+        }
+        in_escape = usize::saturating_sub(in_escape, 1);
+    }
+    text
+}
+
+/// Whether Windows gives this file name to a device, with or without an extension.
+fn is_device(encoded: &str) -> bool {
+    let stem = encoded.split('.').next().unwrap_or_default();
+    match stem.as_bytes() {
+        b"con" | b"prn" | b"aux" | b"nul" => true,
+        [b'c', b'o', b'm', digit] | [b'l', b'p', b't', digit] => digit.is_ascii_digit(),
+        _ => false,
+    }
+}
+
+/// Length of the record of the last token, in bytes: far below the 512 of a disk sector, which is written whole or
+/// not at all, so that a power cut leaves the old record or the new one.
+pub(crate) const RECORD_BYTES: usize = 46;
+
+/// The record of the last token: one line of text, of a fixed length, that ends in a checksum of the rest.
+pub(crate) fn record(token: u64) -> String {
+    let text = format!("lockkit-token-1 {token:020} ");
+    let checksum = crc32fast::hash(text.as_bytes());
+    format!("{text}{checksum:08x}\n")
+}
+
+/// The last token, from what the lock file holds: nothing yet, or exactly one record. `None` for anything else.
+pub(crate) fn parse_record(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() {
+        // Nobody was granted this lock yet: the record is on the disk before a grant is.
+        return Some(0);
+    }
+    let digits = str::from_utf8(bytes).ok()?.split(' ').nth(1)?;
+    let token = digits.parse().ok()?;
+    (record(token).as_bytes() == bytes).then_some(token)
+}
+
+/// The token after `last`: also above the tokens of a lock file that was deleted, while wall clocks are not set back.
+/// `None` when there are no more numbers.
+pub(crate) fn next_token(last: u64, wall_clock_us: u64) -> Option<u64> {
+    Some(last.checked_add(1)?.max(wall_clock_us))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(text: &str) -> LockName {
+        LockName::new(text).unwrap()
+    }
+
+    #[test]
+    fn names_become_files() {
+        assert_eq!(lock_file(&name("orders/42")), "orders%2F42.lock");
+        assert_eq!(holder_file(&name("Orders")), "%4Frders.holder");
+        assert_eq!(lock_file(&name("..")), "%2E%2E.lock");
+        assert_eq!(lock_file(&name("nul")), "%6Eul.lock");
+        assert_eq!(lock_file(&name("com1.x")), "%63om1.x.lock");
+        assert_eq!(lock_file(&name("NUL")), "%4E%55%4C.lock");
+        assert_eq!(lock_file(&name("com")), "com.lock");
+    }
+
+    #[test]
+    fn long_names_fit_and_stay_apart() {
+        let [upper, longer, lower] =
+            ["A".repeat(1000), "A".repeat(1001), "a".repeat(1000)].map(|text| stem(&name(&text)));
+        for stem in [&upper, &longer, &lower] {
+            assert!(stem.len() <= STEM_BYTES_MAX, "{}", stem.len());
+        }
+        assert!(upper != longer && upper.to_lowercase() != lower);
+        assert_eq!(stem(&name(&"A".repeat(STEM_BYTES_MAX / 3))), "%41".repeat(STEM_BYTES_MAX / 3));
+        assert!(stem(&name(&"A".repeat(STEM_BYTES_MAX / 3 + 1))).contains("%-"));
+    }
+
+    #[test]
+    fn tokens_rise_and_end() {
+        assert_eq!(next_token(0, 0), Some(1));
+        assert_eq!(next_token(7, 5), Some(8));
+        assert_eq!(next_token(7, 1000), Some(1000));
+        assert_eq!(next_token(u64::MAX - 1, 5), Some(u64::MAX));
+        assert_eq!(next_token(u64::MAX, 5), None);
+    }
+
+    #[test]
+    fn no_record_is_read_from_what_is_none() {
+        let good = record(7);
+        assert_eq!(good.len(), RECORD_BYTES);
+        for foreign in
+            ["\0".repeat(RECORD_BYTES), good.repeat(2), good[..45].into(), "7".into(), "7 7 7".into()]
+        {
+            assert_eq!(parse_record(foreign.as_bytes()), None, "{foreign:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn file_names_are_injective_without_case(one in "[a-cA-C./%]{1,4}|\\PC{1,300}", other in "[a-cA-C./%]{1,4}") {
+            let (a, b) = (stem(&name(&one)), stem(&name(&other)));
+            prop_assert_eq!(one == other, a.to_lowercase() == b.to_lowercase());
+            prop_assert!(a.len() <= STEM_BYTES_MAX && !a.contains('/'));
+        }
+
+        #[test]
+        fn a_record_survives_and_a_damaged_one_is_noticed(token: u64, place in 0..RECORD_BYTES, bit in 0_u8..8) {
+            let mut bytes = record(token).into_bytes();
+            prop_assert_eq!(parse_record(&bytes), Some(token));
+            bytes[place] ^= 1 << bit;
+            prop_assert_eq!(parse_record(&bytes), None);
+        }
+    }
+}

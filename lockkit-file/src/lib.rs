@@ -1,0 +1,72 @@
+//! `lockkit` over lock files: several processes on one host, no server.
+//!
+//! ```
+//! use lockkit_core::{Clock, LockName, Metadata, backend::{Acquired, Backend, Claim, ClaimControl}};
+//! use lockkit_file::{FileBackend, FileConfig};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let folder = folder.path().join("locks");
+//! let backend = FileBackend::new(FileConfig::new(folder)?);
+//! let session = backend.open_session(std::time::Duration::MAX, Clock::boot()).await?;
+//!
+//! let name = LockName::new("orders/42")?;
+//! let claim = Claim::new(name, true, Metadata::of_this_process(None), &ClaimControl::new());
+//! let Acquired::Granted(grant) = session.acquire(claim).await? else { panic!("nobody else wants it") };
+//! session.release(&grant).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # What is stored
+//!
+//! One folder (`file:///var/lib/locks`); per lock name, encoded, two files that are never deleted or replaced:
+//!
+//! | file | holds | locked by |
+//! |---|---|---|
+//! | `NAME.lock` | the last fencing token, with a checksum | the holder: this **is** the lock |
+//! | `NAME.holder` | token, host, process and label of the last holder, for people | the holder, so that [`inspect`] can tell whether it lives without touching the lock |
+//!
+//! The locks are the operating system's advisory file locks (`flock` on Unix). They belong to the open file of one
+//! process and end with it, however it ends: a killed holder frees its locks at once, a stopped one keeps them. There
+//! is no ttl, and a grant cannot be overtaken by a later one, so a stale write cannot happen while the files stay in
+//! place. The files are opened close-on-exec, and a release unlocks explicitly, so that no child process keeps a lock.
+//!
+//! # Several users
+//!
+//! A folder that does not exist is made with mode 0700: for one user. For several, make the folder beforehand with
+//! the group and mode that you want, such as `install -d -g builders -m 2770 /var/lib/locks`: lock files get the read
+//! and write bits of their folder. Whoever may write to the folder may take its locks, and can break them.
+//!
+//! # Limits
+//!
+//! * One host. Network file systems are refused where Linux tells them apart; on other systems that is up to you.
+//! * Waiters are served in no particular order. Within one client they queue, and pass the lock on among themselves
+//!   for at most [`STREAK_MAX`] at a time; between clients they poll, with pauses of at most [`POLL_PAUSE_MAX`] and
+//!   jitter.
+//! * Deleting or replacing the files of a held lock ends the hold: it is noticed within one beat of [`BEAT`], and two
+//!   holders may exist until then.
+//! * Tokens rise across restarts of processes and of the machine. Should a lock file be deleted they rise from the
+//!   wall clock, so they still rise unless it was set back.
+//!
+//! [`inspect`]: lockkit_core::backend::Admin::inspect
+
+#[cfg(not(unix))]
+compile_error!("lockkit-file needs a Unix-like system");
+
+mod backend;
+mod blocking;
+mod config;
+mod error;
+mod folder;
+mod holder;
+mod keys;
+mod lock_file;
+mod session;
+mod turns;
+
+pub use self::{
+    backend::{BEAT, FileBackend, SCHEME},
+    config::FileConfig,
+    session::{POLL_PAUSE_MAX, POLL_PAUSE_MIN},
+    turns::STREAK_MAX,
+};

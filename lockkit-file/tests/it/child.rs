@@ -1,0 +1,223 @@
+//! The processes that the tests start: this test binary again, in another role.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    io::{BufRead, Write},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use lockkit_core::LockClient;
+use lockkit_file::{FileBackend, FileConfig};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{ChildStdout, Command},
+};
+
+use crate::{soon, try_client};
+
+const ROLE: &str = "LOCKKIT_TEST_ROLE";
+const FOLDER: &str = "LOCKKIT_TEST_FOLDER";
+const ROUNDS: &str = "LOCKKIT_TEST_ROUNDS";
+
+/// Marks the lines that are meant for the parent among those of the test harness.
+const MARK: &str = "lockkit: ";
+
+/// The name of the lock that all children take.
+pub(crate) const NAME: &str = "orders/42";
+
+/// A process in one of the roles below; killed when dropped.
+pub(crate) struct Child {
+    process: tokio::process::Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Child {
+    /// Takes the lock, says `held TOKEN`, releases it when told to, says `released`.
+    pub(crate) fn holder(folder: &Path) -> Self {
+        Self::spawn(command("hold", folder))
+    }
+
+    /// Like `holder`, but leaves a child of its own running; says `child PID` first.
+    pub(crate) fn holder_with_child(folder: &Path) -> Self {
+        Self::spawn(command("hold with child", folder))
+    }
+
+    /// Like `holder_with_child`; the child has inherited the locked file.
+    pub(crate) fn holder_with_heir(folder: &Path) -> Self {
+        Self::spawn(command("hold with heir", folder))
+    }
+
+    /// Takes the lock some times, with the probe in between; says `token TOKEN` each time, or `overlap`.
+    pub(crate) fn racer(folder: &Path, rounds: usize) -> Self {
+        let mut command = command("race", folder);
+        command.env(ROUNDS, rounds.to_string());
+        Self::spawn(command)
+    }
+
+    /// Takes the lock once as a user who is not root; says `held` or `error KIND: TEXT`.
+    pub(crate) fn unprivileged(folder: &Path) -> Self {
+        let mut command = command_of(&readable_copy(folder), "hold", folder);
+        if rustix::process::geteuid().is_root() {
+            const NOBODY: u32 = 65534;
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        Self::spawn(command)
+    }
+
+    /// Takes the lock once in a process that cannot write another byte to any file.
+    pub(crate) fn without_room(folder: &Path) -> Self {
+        let exe = env::current_exe().unwrap();
+        let mut command = Command::new("sh");
+        // The signal ignored, writing answers EFBIG.
+        command
+            .args(["-c", r#"trap "" XFSZ; ulimit -f 0; exec "$@""#, "sh"])
+            .arg(exe)
+            .args(harness_arguments());
+        Self::spawn(with_role(command, "hold", folder))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn();
+        let mut process = spawned.unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, lines }
+    }
+
+    /// The next line that is meant for the parent.
+    pub(crate) async fn line(&mut self) -> String {
+        self.next_line().await.expect("the child ended without a word")
+    }
+
+    /// The lines up to the end of the process.
+    pub(crate) async fn all_lines(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(line) = self.next_line().await {
+            all.push(line);
+        }
+        all
+    }
+
+    async fn next_line(&mut self) -> Option<String> {
+        loop {
+            let line = soon("a line of the child", self.lines.next_line()).await.unwrap()?;
+            if let Some(line) = line.strip_prefix(MARK) {
+                return Some(line.to_owned());
+            }
+        }
+    }
+
+    /// Waits until it holds the lock; the token.
+    pub(crate) async fn held(&mut self) -> u64 {
+        let line = self.line().await;
+        line.strip_prefix("held ").and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+    }
+
+    /// Lets it release the lock and end.
+    pub(crate) async fn release(&mut self) {
+        self.process.stdin.take().unwrap().write_all(b"release\n").await.unwrap();
+        assert_eq!(self.line().await, "released");
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub(crate) async fn kill(&mut self) {
+        self.process.kill().await.unwrap();
+    }
+}
+
+fn command(role: &str, folder: &Path) -> Command {
+    command_of(&env::current_exe().unwrap(), role, folder)
+}
+
+fn command_of(exe: &Path, role: &str, folder: &Path) -> Command {
+    let mut command = Command::new(exe);
+    command.args(harness_arguments());
+    with_role(command, role, folder)
+}
+
+fn with_role(mut command: Command, role: &str, folder: &Path) -> Command {
+    command.env(ROLE, role).env(FOLDER, folder);
+    command
+}
+
+fn harness_arguments() -> [&'static OsStr; 5] {
+    ["child::body_of_the_children", "--exact", "--ignored", "--nocapture", "--quiet"].map(OsStr::new)
+}
+
+/// This binary where every user can read it: the target folder may be below somebody's private home.
+fn readable_copy(folder: &Path) -> PathBuf {
+    let copy = folder.parent().unwrap().join("test-binary");
+    fs::copy(env::current_exe().unwrap(), &copy).unwrap();
+    copy
+}
+
+#[tokio::test]
+#[ignore = "no test: the body of the processes that the tests start"]
+async fn body_of_the_children() {
+    let role = env::var(ROLE).expect("only the tests start this");
+    let folder = PathBuf::from(env::var_os(FOLDER).unwrap());
+    match role.as_str() {
+        "hold" => hold(&folder).await,
+        "hold with child" => {
+            leave_behind(Stdio::null());
+            hold(&folder).await;
+        }
+        "hold with heir" => hold_with_heir(&folder).await,
+        "race" => race(&folder, env::var(ROUNDS).unwrap().parse().unwrap()).await,
+        other => panic!("no role {other:?}"),
+    }
+}
+
+async fn hold(folder: &Path) {
+    let acquire = async { try_client(folder).await?.lock(NAME)?.acquire().await };
+    match acquire.await {
+        Ok(guard) => {
+            say(format_args!("held {}", guard.token()));
+            tokio::task::spawn_blocking(|| std::io::stdin().lock().lines().next()).await.unwrap();
+            guard.release().await.unwrap();
+            say(format_args!("released"));
+        }
+        Err(error) => say(format_args!("error {:?}: {error}", error.kind())),
+    }
+}
+
+async fn hold_with_heir(folder: &Path) {
+    let backend = FileBackend::new(FileConfig::new(folder).unwrap());
+    let client = LockClient::builder(backend.clone()).build().await.unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    leave_behind(backend.locked_file(guard.name()).unwrap().unwrap().into());
+    say(format_args!("held {}", guard.token()));
+    std::future::pending().await
+}
+
+/// Starts a process that outlives this one, and says its id.
+fn leave_behind(stdin: Stdio) {
+    #[allow(clippy::zombie_processes, reason = "it is to outlive this process")]
+    let child = std::process::Command::new("sleep").arg("1000").stdin(stdin).spawn().unwrap();
+    say(format_args!("child {}", child.id()));
+}
+
+async fn race(folder: &Path, rounds: usize) {
+    let lock = try_client(folder).await.unwrap().lock(NAME).unwrap();
+    let probe = folder.join("probe");
+    for _ in 0..rounds {
+        let guard = lock.acquire().await.unwrap();
+        // Made by one at a time, or the lock does not exclude.
+        if fs::File::create_new(&probe).is_err() {
+            return say(format_args!("overlap"));
+        }
+        tokio::task::yield_now().await;
+        fs::remove_file(&probe).unwrap();
+        say(format_args!("token {}", guard.token()));
+        guard.release().await.unwrap();
+    }
+}
+
+fn say(line: std::fmt::Arguments<'_>) {
+    let mut stdout = std::io::stdout().lock();
+    // The harness may have begun a line.
+    writeln!(stdout, "\n{MARK}{line}").unwrap();
+    stdout.flush().unwrap();
+}

@@ -1,0 +1,185 @@
+//! Folders and files that are not as they should be: a clear error for each.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use lockkit_core::{
+    Clock, Error, ErrorKind, LockName, Metadata,
+    backend::{Backend, Claim, ClaimControl},
+};
+use lockkit_file::{FileBackend, FileConfig};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::{
+    child::{Child, NAME},
+    client, try_client,
+};
+
+const LOCK_FILE: &str = "orders%2F42.lock";
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// A folder that everybody may look into, so that other users can reach what is inside.
+fn reachable() -> (tempfile::TempDir, PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    set_mode(parent.path(), 0o755);
+    let folder = parent.path().join("locks");
+    fs::create_dir(&folder).unwrap();
+    (parent, folder)
+}
+
+async fn acquire_error(folder: &Path) -> Error {
+    let error = client(folder).await.lock(NAME).unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.lock().map(LockName::as_str), Some(NAME));
+    error
+}
+
+#[tokio::test]
+async fn a_missing_folder_is_made_for_its_user_alone() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("deep/er");
+    drop(client(&folder).await.lock(NAME).unwrap().acquire().await.unwrap());
+    assert_eq!(mode(&folder), 0o700);
+    assert_eq!(mode(&folder.join(LOCK_FILE)), 0o600);
+}
+
+#[tokio::test]
+async fn lock_files_of_a_shared_folder_are_shared_whatever_the_umask() {
+    let (_parent, folder) = reachable();
+    set_mode(&folder, 0o1777);
+    let mut child = Child::unprivileged(&folder);
+    child.held().await;
+    assert_eq!(mode(&folder.join(LOCK_FILE)), 0o666);
+    assert!(client(&folder).await.lock(NAME).unwrap().try_acquire().await.unwrap().is_none());
+    child.release().await;
+    let mut again = Child::holder(&folder);
+    again.held().await;
+    again.release().await;
+    let mut child = Child::unprivileged(&folder);
+    child.held().await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_writable_is_denied() {
+    let (_parent, folder) = reachable();
+    set_mode(&folder, 0o555);
+    let answer = Child::unprivileged(&folder).line().await;
+    set_mode(&folder, 0o755);
+    assert!(answer.starts_with("error Denied: open lock folder"), "{answer}");
+    assert!(answer.contains(folder.to_str().unwrap()), "{answer}");
+}
+
+#[tokio::test]
+async fn a_lock_file_that_is_not_writable_is_denied() {
+    let (_parent, folder) = reachable();
+    set_mode(&folder, 0o777);
+    fs::write(folder.join(LOCK_FILE), "").unwrap();
+    set_mode(&folder.join(LOCK_FILE), 0o444);
+    let answer = Child::unprivileged(&folder).line().await;
+    assert!(answer.starts_with("error Denied: ") && answer.contains(LOCK_FILE), "{answer}");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_unavailable_and_costs_no_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    drop(lock.acquire().await.unwrap());
+    let before = fs::read(folder.path().join(LOCK_FILE)).unwrap();
+    let answer = Child::without_room(folder.path()).line().await;
+    assert!(answer.starts_with("error Unavailable: ") && answer.contains("no room"), "{answer}");
+    assert_eq!(fs::read(folder.path().join(LOCK_FILE)).unwrap(), before);
+    assert!(lock.try_acquire().await.unwrap().is_some(), "the failed attempt holds nothing");
+}
+
+#[tokio::test]
+async fn a_file_in_the_place_of_the_folder_is_a_mistake_in_the_configuration() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("locks");
+    fs::write(&path, "").unwrap();
+    for folder in [path.clone(), path.join("deeper")] {
+        let error = try_client(&folder).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_symbolic_link_is_never_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = folder.path().join("elsewhere");
+    symlink(&elsewhere, folder.path().join(LOCK_FILE)).unwrap();
+    let dangling = acquire_error(folder.path()).await;
+    assert_eq!(dangling.kind(), ErrorKind::Denied, "{dangling}");
+    fs::write(&elsewhere, "precious").unwrap();
+    let error = acquire_error(folder.path()).await;
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+    assert_eq!(fs::read(&elsewhere).unwrap(), b"precious");
+}
+
+#[tokio::test]
+async fn what_is_no_regular_file_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(LOCK_FILE);
+    fs::create_dir(&path).unwrap();
+    assert_eq!(acquire_error(folder.path()).await.kind(), ErrorKind::Unexpected);
+    fs::remove_dir(&path).unwrap();
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let error = acquire_error(folder.path()).await;
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_token_is_an_error_and_never_a_new_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(LOCK_FILE);
+    drop(client(folder.path()).await.lock(NAME).unwrap().acquire().await.unwrap());
+    let good = fs::read_to_string(&path).unwrap();
+    for damaged in
+        [good.replace("1 0", "1 1"), good[..20].to_owned(), good.clone() + "\n", "\0".repeat(good.len())]
+    {
+        fs::write(&path, &damaged).unwrap();
+        let error = acquire_error(folder.path()).await;
+        assert_eq!(error.kind(), ErrorKind::Unexpected, "{damaged:?}");
+        assert!(error.to_string().contains(LOCK_FILE), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), damaged, "nothing was written");
+    }
+    fs::write(&path, &good).unwrap();
+    drop(client(folder.path()).await.lock(NAME).unwrap().acquire().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_lock_file_without_a_record_is_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    // What a crash between the creation and the first grant leaves.
+    fs::write(folder.path().join(LOCK_FILE), "").unwrap();
+    drop(client(folder.path()).await.lock(NAME).unwrap().acquire().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_folder_that_is_deleted_underneath_is_unavailable() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("locks");
+    let backend = FileBackend::new(FileConfig::new(&folder).unwrap());
+    // Without a keeper, whose next beat would make the folder again.
+    let session = backend.open_session(Duration::MAX, Clock::boot()).await.unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    for wait in [true, false] {
+        let name = LockName::new(NAME).unwrap();
+        let claim = Claim::new(name, wait, Metadata::of_this_process(None), &ClaimControl::new());
+        let error = session.acquire(claim).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("was deleted"), "{error}");
+    }
+    let missing = backend.admin().unwrap().inspect(&LockName::new(NAME).unwrap()).await.unwrap();
+    assert_eq!(missing.holder, None);
+}

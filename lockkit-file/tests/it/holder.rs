@@ -1,0 +1,75 @@
+//! Who holds a lock.
+
+use std::fs;
+
+use lockkit_core::LockClient;
+use lockkit_file::{FileBackend, FileConfig};
+
+use crate::{
+    child::{Child, NAME},
+    client,
+};
+
+#[tokio::test]
+async fn the_holder_is_shown_while_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let looking = client(folder.path()).await;
+    assert_eq!(looking.inspect(NAME).await.unwrap(), Default::default());
+
+    let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
+    let holding = LockClient::builder(backend).label("nightly \"backup\"").build().await.unwrap();
+    let guard = holding.lock(NAME).unwrap().acquire().await.unwrap();
+    let found = looking.inspect(NAME).await.unwrap();
+    let holder = found.holder.unwrap();
+    assert_eq!(holder.entry, "orders%2F42.holder");
+    assert_eq!(holder.token, Some(guard.token()));
+    let metadata = holder.metadata.unwrap();
+    assert_eq!((metadata.pid, metadata.label.as_deref()), (std::process::id(), Some("nightly \"backup\"")));
+    assert_eq!(found.waiters, []);
+
+    guard.release().await.unwrap();
+    assert_eq!(looking.inspect(NAME).await.unwrap().holder, None);
+}
+
+#[tokio::test]
+async fn a_killed_holder_is_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let looking = client(folder.path()).await;
+    let mut child = Child::holder(folder.path());
+    let token = child.held().await;
+    let holder = looking.inspect(NAME).await.unwrap().holder.unwrap();
+    assert_eq!(holder.token.map(|token| token.get()), Some(token));
+    child.kill().await;
+    assert_eq!(looking.inspect(NAME).await.unwrap().holder, None);
+}
+
+#[tokio::test]
+async fn looking_never_makes_a_try_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    let looking = client(folder.path()).await;
+    let looks = tokio::spawn(async move {
+        loop {
+            let _ = tokio::join!(looking.inspect(NAME), looking.inspect(NAME), looking.inspect(NAME));
+        }
+    });
+    for round in 0..200 {
+        let guard = lock.try_acquire().await.unwrap().unwrap_or_else(|| panic!("busy in round {round}"));
+        guard.release().await.unwrap();
+    }
+    looks.abort();
+}
+
+#[tokio::test]
+async fn what_others_wrote_into_the_holder_file_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    let looking = client(folder.path()).await;
+    let path = folder.path().join("orders%2F42.holder");
+    let _guard = lock.acquire().await.unwrap();
+    for foreign in [&b""[..], b"\xff\xfe", b"7\n{}", b"7\n", b"no number\n{}", &[b'x'; 100_000]] {
+        fs::write(&path, foreign).unwrap();
+        let holder = looking.inspect(NAME).await.unwrap().holder.unwrap();
+        assert_eq!((holder.token, holder.metadata), (None, None), "{foreign:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Waiters: in turn within one client, by polling between processes, gone at once when they give up.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use lockkit_core::{
+    Clock, ErrorKind, LockName, Metadata,
+    backend::{Acquired, Backend, Claim, ClaimControl, Grant, Session},
+};
+use lockkit_file::{FileBackend, FileConfig};
+
+use crate::{
+    child::{Child, NAME},
+    client, soon,
+};
+
+async fn session(folder: &tempfile::TempDir) -> Arc<dyn Session> {
+    let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
+    backend.open_session(Duration::MAX, Clock::boot()).await.unwrap()
+}
+
+fn claim(wait: bool, control: &ClaimControl) -> Claim {
+    Claim::new(LockName::new(NAME).unwrap(), wait, Metadata::of_this_process(None), control)
+}
+
+async fn granted(session: &dyn Session) -> Grant {
+    match soon("a grant", session.acquire(claim(true, &ClaimControl::new()))).await.unwrap() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_two_clients_exclude_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let clients = [client(folder.path()).await, client(folder.path()).await];
+    let inside = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..60)
+        .map(|number| {
+            let (lock, inside) = (clients[number % 2].lock(NAME).unwrap(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                assert!(!inside.swap(true, Ordering::SeqCst), "two inside");
+                tokio::task::yield_now().await;
+                inside.store(false, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    for task in tasks {
+        soon("a turn", task).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_in_time_answers_none_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path()).await;
+    let mut child = Child::holder(folder.path());
+    child.held().await;
+    let lock = client.lock(NAME).unwrap();
+    let short = Duration::from_millis(50);
+    // The first polls, the second stands in the local queue behind it.
+    let (first, second) = tokio::join!(lock.acquire_timeout(short), lock.acquire_timeout(short));
+    assert!(first.unwrap().is_none() && second.unwrap().is_none());
+    child.release().await;
+    assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn giving_up_ends_a_wait_and_the_next_in_the_queue_takes_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder).await;
+    let mut child = Child::holder(folder.path());
+    child.held().await;
+    let (poller, queued) = (ClaimControl::new(), ClaimControl::new());
+    let mut polling = pin!(session.acquire(claim(true, &poller)));
+    let mut waiting = pin!(session.acquire(claim(true, &queued)));
+    let mut next = pin!(granted(&*session));
+    soon("the first answer of the file", async {
+        while !poller.was_contended() {
+            tokio::select! {
+                biased;
+                _ = &mut polling => panic!("the child holds it"),
+                _ = &mut waiting => panic!("somebody is before it"),
+                _ = &mut next => panic!("two are before it"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+    })
+    .await;
+    queued.give_up();
+    assert!(matches!(soon("the end of the wait", waiting).await.unwrap(), Acquired::GaveUp));
+    assert!(queued.was_contended(), "the one before it was told so");
+    poller.give_up();
+    assert!(matches!(soon("the end of the wait", polling).await.unwrap(), Acquired::GaveUp));
+    child.release().await;
+    next.await;
+}
+
+#[tokio::test]
+async fn a_try_does_not_wait_for_the_local_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder).await;
+    let held = granted(&*session).await;
+    let control = ClaimControl::new();
+    let busy = soon("an answer", session.acquire(claim(false, &control))).await.unwrap();
+    assert!(matches!(busy, Acquired::GaveUp) && control.was_contended());
+    session.release(&held).await.unwrap();
+    session.release(&held).await.expect("a release is idempotent");
+    let free = session.acquire(claim(false, &ClaimControl::new())).await.unwrap();
+    assert!(matches!(free, Acquired::Granted(grant) if grant.token() > held.token()));
+}
+
+#[tokio::test]
+async fn a_late_release_does_not_touch_the_next_grant() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder).await;
+    let first = granted(&*session).await;
+    session.release(&first).await.unwrap();
+    let _second = granted(&*session).await;
+    session.release(&first).await.unwrap();
+    let busy = session.acquire(claim(false, &ClaimControl::new())).await.unwrap();
+    assert!(matches!(busy, Acquired::GaveUp));
+}
+
+#[tokio::test]
+async fn closing_frees_everything_and_ends_every_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, other) = (session(&folder).await, session(&folder).await);
+    let held = granted(&*session).await;
+    let mut waiting = pin!(session.acquire(claim(true, &ClaimControl::new())));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    session.close().await.unwrap();
+    assert_eq!(soon("the end of the wait", waiting).await.unwrap_err().kind(), ErrorKind::Closed);
+    granted(&*other).await;
+    let late = session.acquire(claim(false, &ClaimControl::new())).await;
+    assert!(matches!(late, Ok(Acquired::GaveUp) | Err(_)), "{late:?}");
+    session.release(&held).await.unwrap();
+    session.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_future_that_is_dropped_after_any_poll_leaves_the_lock_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dropping, other) = (session(&folder).await, session(&folder).await);
+    for polls in 0..8 {
+        let mut acquire = Box::pin(dropping.acquire(claim(true, &ClaimControl::new())));
+        let mut answer = Poll::Pending;
+        for _ in 0..polls {
+            answer = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if answer.is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(acquire);
+        if let Poll::Ready(Ok(Acquired::Granted(grant))) = answer {
+            dropping.release(&grant).await.unwrap();
+        }
+        let next = granted(&*other).await;
+        other.release(&next).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_session_frees_its_locks() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dropped, other) = (session(&folder).await, session(&folder).await);
+    granted(&*dropped).await;
+    drop(dropped);
+    granted(&*other).await;
+}
+
+#[test]
+fn a_runtime_that_ends_frees_its_locks() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let first = run();
+    let (client_of_first, guard) = first.block_on(async {
+        let client = client(folder.path()).await;
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        (client, guard)
+    });
+    drop(first);
+    assert!(!guard.is_held());
+    drop((guard, client_of_first));
+    run().block_on(async {
+        let lock = client(folder.path()).await.lock(NAME).unwrap();
+        assert!(lock.try_acquire().await.unwrap().is_some());
+    });
+}

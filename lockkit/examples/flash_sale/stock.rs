@@ -1,0 +1,150 @@
+//! The stock keeper, and how the services talk to it: lines of text over a unix socket.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `read` | the stock |
+//! | `write STOCK ORDER [TOKEN]` | `written`, or `stale`: refused, because a higher token was seen |
+
+use std::{path::Path, sync::Mutex};
+
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use lockkit::{Fence, FencingToken};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::UnixStream,
+    sync::watch,
+};
+
+use crate::{ITEMS, freeze::Freeze};
+
+const READ: &str = "read";
+const WRITE: &str = "write";
+const WRITTEN: &str = "written";
+const STALE: &str = "stale";
+
+/// One write that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sale {
+    /// What is left after it.
+    pub(crate) stock: u32,
+    pub(crate) order: u32,
+    pub(crate) token: Option<FencingToken>,
+}
+
+/// The stock and every sale; it knows nothing of locks but the order of tokens.
+#[derive(Debug)]
+pub(crate) struct StockKeeper {
+    books: Mutex<Books>,
+    fence: Fence,
+    /// The number of sales, for those who wait for one.
+    sales: watch::Sender<usize>,
+    freeze: Option<Freeze>,
+    bar: ProgressBar,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Books {
+    pub(crate) stock: u32,
+    pub(crate) sales: Vec<Sale>,
+    pub(crate) stale_writes: usize,
+}
+
+impl StockKeeper {
+    pub(crate) fn new(freeze: Option<Freeze>, bar: ProgressBar) -> Self {
+        let books = Mutex::new(Books { stock: ITEMS, sales: Vec::new(), stale_writes: 0 });
+        Self { books, fence: Fence::new(), sales: watch::Sender::new(0), freeze, bar }
+    }
+
+    /// The books at the end of the sale.
+    pub(crate) fn close(&self) -> Books {
+        self.bar.finish_and_clear();
+        self.books().clone()
+    }
+
+    /// Answers one service until it hangs up.
+    pub(crate) async fn serve(&self, stream: UnixStream) -> Result<()> {
+        let service = stream.peer_cred()?.pid().context("the socket does not tell who calls")?;
+        let mut stream = BufReader::new(stream);
+        let mut request = String::new();
+        while stream.read_line(&mut request).await? > 0 {
+            let answer = self.answer(&request).with_context(|| format!("{request:?}"))?;
+            // Stopped before the answer goes out, so that its write comes when it goes on.
+            let frozen = match &self.freeze {
+                Some(freeze) if request.trim_end() == READ => {
+                    freeze.at_read(service, self.sales.subscribe())?
+                }
+                _ => None,
+            };
+            stream.write_all(format!("{answer}\n").as_bytes()).await?;
+            if let Some(frozen) = frozen {
+                frozen.thaw().await?;
+            }
+            request.clear();
+        }
+        Ok(())
+    }
+
+    fn answer(&self, request: &str) -> Result<String> {
+        let words: Vec<&str> = request.split_whitespace().collect();
+        match words[..] {
+            [READ] => Ok(self.books().stock.to_string()),
+            [WRITE, stock, order, ref token @ ..] => {
+                let token = token.first().map(|token| token.parse().map(FencingToken::new)).transpose()?;
+                Ok(self.write(Sale { stock: stock.parse()?, order: order.parse()?, token }).to_owned())
+            }
+            _ => bail!("no request"),
+        }
+    }
+
+    fn write(&self, sale: Sale) -> &'static str {
+        // The token is admitted under the mutex under which the write is applied.
+        let mut books = self.books();
+        if sale.token.is_some_and(|token| !self.fence.admit(token)) {
+            books.stale_writes += 1;
+            return STALE;
+        }
+        books.stock = sale.stock;
+        books.sales.push(sale);
+        self.bar.set_position(books.sales.len() as u64);
+        self.sales.send_replace(books.sales.len());
+        WRITTEN
+    }
+
+    fn books(&self) -> std::sync::MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A service's line to the stock keeper, shared by its buyers.
+#[derive(Debug)]
+pub(crate) struct Stock(tokio::sync::Mutex<BufReader<UnixStream>>);
+
+impl Stock {
+    pub(crate) async fn connect(socket: &Path) -> Result<Self> {
+        let stream = UnixStream::connect(socket).await.context("connect to the stock keeper")?;
+        Ok(Self(BufReader::new(stream).into()))
+    }
+
+    pub(crate) async fn read(&self) -> Result<u32> {
+        Ok(self.ask(READ.into()).await?.parse()?)
+    }
+
+    /// Whether the write was accepted.
+    pub(crate) async fn write(&self, stock: u32, order: u32, token: Option<FencingToken>) -> Result<bool> {
+        let token = token.map(|token| token.to_string()).unwrap_or_default();
+        match self.ask(format!("{WRITE} {stock} {order} {token}")).await?.as_str() {
+            WRITTEN => Ok(true),
+            STALE => Ok(false),
+            other => bail!("the stock keeper answered {other:?}"),
+        }
+    }
+
+    async fn ask(&self, request: String) -> Result<String> {
+        let mut stream = self.0.lock().await;
+        stream.write_all(format!("{request}\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_line(&mut answer).await?;
+        Ok(answer.trim_end().to_owned())
+    }
+}

@@ -1,0 +1,127 @@
+//! From a URL to a client.
+
+use lockkit_core::{
+    ClientBuilder, Error, ErrorKind, LockClient, Result, backend::BackendUrl, memory::MemoryServer,
+};
+
+/// A backend of this project.
+struct Known {
+    scheme: &'static str,
+    /// Also the name of the feature that brings it, but for `memory`, which is always there.
+    is_in: bool,
+}
+
+const BACKENDS: [Known; 2] =
+    [Known { scheme: "memory", is_in: true }, Known { scheme: "file", is_in: cfg!(feature = "file") }];
+
+/// Connects to the store that a URL names.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit::Result<()> {
+/// let client = lockkit::connect("memory:?ttl=10s&label=importer").await?;
+/// # client.close().await }
+/// ```
+///
+/// # Errors
+///
+/// As [`builder`] and [`ClientBuilder::build`].
+///
+/// # Cancel safety
+///
+/// As [`ClientBuilder::build`].
+pub async fn connect(url: impl AsRef<str>) -> Result<LockClient> {
+    builder(url)?.build().await
+}
+
+/// Starts the making of a client of the store that a URL names, to be completed by what no URL says. No I/O.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit::Result<()> {
+/// let client = lockkit::builder("memory:")?.own_thread().build().await?;
+/// # client.close().await }
+/// ```
+///
+/// # Errors
+///
+/// `InvalidConfig` for what is no URL, for an unknown scheme (the error lists those of this build), and for options
+/// that the backend does not have; `Unsupported` for a scheme whose feature is off (the error names the feature).
+pub fn builder(url: impl AsRef<str>) -> Result<ClientBuilder> {
+    let mut url = BackendUrl::parse(url.as_ref())?;
+    let (ttl, label) = (url.take_duration("ttl")?, url.take("label"));
+    let mut builder = of_backend(url)?;
+    if let Some(ttl) = ttl {
+        builder = builder.ttl(ttl);
+    }
+    if let Some(label) = label {
+        builder = builder.label(label);
+    }
+    Ok(builder)
+}
+
+/// The URL schemes that this build can connect to.
+///
+/// ```
+/// assert!(lockkit::schemes().any(|scheme| scheme == "memory"));
+/// ```
+pub fn schemes() -> impl Iterator<Item = &'static str> {
+    compiled_in(&BACKENDS)
+}
+
+fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
+    match url.scheme() {
+        "memory" => memory(url),
+        #[cfg(feature = "file")]
+        lockkit_file::SCHEME => {
+            let config = lockkit_file::FileConfig::from_url(url)?;
+            Ok(LockClient::builder(lockkit_file::FileBackend::new(config)))
+        }
+        scheme => Err(not_in_this_build(scheme, &BACKENDS)),
+    }
+}
+
+/// All clients of `memory:` in this process share one server, so that they exclude each other.
+fn memory(url: BackendUrl) -> Result<ClientBuilder> {
+    static SERVER: std::sync::LazyLock<MemoryServer> = std::sync::LazyLock::new(MemoryServer::new);
+    if !url.hosts().is_empty() || !url.path().is_empty() || url.user().is_some() {
+        return Err(connect_error(ErrorKind::InvalidConfig, "memory: has no host and no path".into()));
+    }
+    url.finish()?;
+    Ok(LockClient::builder(SERVER.backend()))
+}
+
+fn compiled_in(backends: &[Known]) -> impl Iterator<Item = &'static str> {
+    backends.iter().filter(|known| known.is_in).map(|known| known.scheme)
+}
+
+fn not_in_this_build(scheme: &str, backends: &[Known]) -> Error {
+    let here = compiled_in(backends).collect::<Vec<_>>().join(", ");
+    if backends.iter().any(|known| known.scheme == scheme) {
+        let what = format!("{scheme}: needs the feature {scheme:?} of crate lockkit; this build has {here}");
+        return connect_error(ErrorKind::Unsupported, what);
+    }
+    let what = format!("there is no backend for the scheme {scheme:?}; this build has {here}");
+    connect_error(ErrorKind::InvalidConfig, what)
+}
+
+fn connect_error(kind: ErrorKind, message: String) -> Error {
+    Error::new(kind, "connect").with_message(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feature_that_is_off_is_named_with_what_there_is() {
+        let backends = [("memory", true), ("file", false), ("etcd", true)];
+        let backends = backends.map(|(scheme, is_in)| Known { scheme, is_in });
+        let off = not_in_this_build("file", &backends);
+        assert_eq!(off.kind(), ErrorKind::Unsupported);
+        assert!(off.to_string().contains("feature \"file\""), "{off}");
+        let unknown = not_in_this_build("consul", &backends);
+        assert_eq!(unknown.kind(), ErrorKind::InvalidConfig);
+        for error in [off, unknown] {
+            assert!(error.to_string().ends_with("this build has memory, etcd"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Distributed locks: one API over real stores, with guards, a fencing token on every grant, and a loss signal.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit::Result<()> {
+//! let client = lockkit::connect("memory:").await?; // or file:///var/lib/locks, etcd://10.0.0.1:2379
+//! let lock = client.lock("orders/42")?; // a name; holds nothing, does no I/O
+//!
+//! let guard = lock.acquire().await?; // waits for its turn
+//! write_row(42, "paid", guard.token()).await; // the store refuses a lower token than it has seen
+//! guard.release().await?; // or drop it
+//!
+//! if let Some(guard) = lock.try_acquire().await? {
+//!     let work = write_row(42, "shipped", guard.token());
+//!     guard.run(work).await?; // stops the work when the lock is lost
+//! }
+//! # Ok(()) }
+//! # async fn write_row(_row: u64, _value: &str, _token: lockkit::FencingToken) {}
+//! ```
+//!
+//! # Backends
+//!
+//! | URL | feature | what it needs |
+//! |---|---|---|
+//! | `memory:` | always there | nothing; one process |
+//! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |
+//!
+//! No feature is on by default, and without one no client of any store is compiled. Every URL takes the options
+//! `ttl` (how long others wait for a dead holder: `?ttl=10s`) and `label` (what they see beside its locks); the
+//! others belong to the backend. A backend that is not in this list is passed to [`LockClient::builder`].
+//!
+//! # What a lock cannot promise
+//!
+//! A process can be paused after it has looked at its guard and before it writes; it then writes without the lock,
+//! whatever the lock service does. Only the resource can refuse that write: send [`LockGuard::token`] along and have
+//! it refuse every token that is lower than one it has seen, as [`Fence`] does.
+
+mod connect;
+
+pub use lockkit_core::{
+    BootInstant, ClientBuilder, Clock, Error, ErrorKind, Fence, FencingToken, Lock, LockClient, LockGuard,
+    LockName, Metadata, Owner, Result, Status, StatusWatch, TimeSource, backend, limits, memory,
+};
+#[cfg(feature = "file")]
+pub use lockkit_file as file;
+
+pub use self::connect::{builder, connect, schemes};

@@ -1,0 +1,82 @@
+//! URLs that work, and those that do not, each with an error that helps.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::time::Duration;
+
+use lockkit::{Error, ErrorKind, connect};
+
+async fn refused(url: &str) -> Error {
+    connect(url).await.expect_err(url)
+}
+
+#[tokio::test]
+async fn all_clients_of_memory_exclude_each_other() {
+    let (one, other) = (connect("memory:").await.unwrap(), connect("memory:?label=b").await.unwrap());
+    let guard = one.lock("connect").unwrap().acquire().await.unwrap();
+    assert!(other.lock("connect").unwrap().try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert!(other.lock("connect").unwrap().try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn ttl_and_label_are_options_of_every_url() {
+    let client = connect("memory:?ttl=1500ms&label=nightly%20import").await.unwrap();
+    assert_eq!(client.ttl(), Duration::from_millis(1500));
+    let _guard = client.lock("labelled").unwrap().acquire().await.unwrap();
+    let holder = client.inspect("labelled").await.unwrap().holder.unwrap();
+    assert_eq!(holder.metadata.unwrap().label.as_deref(), Some("nightly import"));
+}
+
+#[tokio::test]
+async fn an_unknown_scheme_is_answered_with_those_that_there_are() {
+    for url in ["zookeeper://127.0.0.1", "http://127.0.0.1:2379"] {
+        let error = refused(url).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        for scheme in lockkit::schemes() {
+            assert!(error.to_string().contains(scheme), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn mistakes_in_a_url_are_named() {
+    let long_label = format!("memory:?label={}", "x".repeat(lockkit::limits::LABEL_BYTES_MAX + 1));
+    for (url, named) in [
+        ("", "not a URL"),
+        ("memory", "not a URL"),
+        ("memory:?ttl=0s", "ttl"),
+        ("memory:?ttl=soon", "ttl"),
+        ("memory:?ttl=10years", "longer"),
+        ("memory:?tttl=10s", "tttl"),
+        ("memory:?ttl=1s&ttl=2s", "twice"),
+        ("memory://somewhere", "no host"),
+        (&long_label, "label"),
+    ] {
+        let error = refused(url).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}: {error}");
+        assert!(error.to_string().contains(named), "{url}: {error}");
+    }
+}
+
+#[cfg(not(feature = "file"))]
+#[tokio::test]
+async fn a_feature_that_is_off_is_named() {
+    let error = refused("file:///var/lib/locks").await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let text = error.to_string();
+    assert!(text.contains("feature \"file\"") && text.contains("memory"), "{text}");
+}
+
+#[cfg(feature = "file")]
+#[tokio::test]
+async fn files_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}?label=x", folder.path().display());
+    let (one, other) = (connect(&url).await.unwrap(), connect(&url).await.unwrap());
+    assert_eq!(one.ttl(), Duration::MAX);
+    let guard = one.lock("a/b").unwrap().acquire().await.unwrap();
+    assert!(other.lock("a/b").unwrap().try_acquire().await.unwrap().is_none());
+    assert_eq!(guard.remaining(), Duration::MAX);
+    guard.release().await.unwrap();
+    assert_eq!(refused(&format!("{url}&names=raw")).await.kind(), ErrorKind::InvalidConfig);
+}

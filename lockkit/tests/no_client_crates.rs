@@ -1,0 +1,40 @@
+//! What a user compiles: without features no client of any store, and with one only its own.
+#![allow(clippy::expect_used)]
+
+use std::{collections::BTreeSet, process::Command};
+
+/// Crates that talk to stores, and what only they drag in.
+const CLIENT_CRATES: [&str; 7] =
+    ["etcd-client", "tonic", "hyper", "zookeeper-client", "redis", "rustls", "openssl-sys"];
+
+/// The crates that are compiled into a program that uses `lockkit` with these features.
+fn crates(features: &str) -> BTreeSet<String> {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--package", "lockkit", "--edges", "normal", "--prefix", "none"])
+        .args(["--format", "{p}", "--no-default-features", "--features", features])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let text = String::from_utf8(tree.stdout).expect("names of crates are ASCII");
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+fn client_crates(crates: &BTreeSet<String>) -> Vec<&str> {
+    CLIENT_CRATES.into_iter().filter(|name| crates.contains(*name)).collect()
+}
+
+#[test]
+fn without_features_there_is_no_client_crate() {
+    let found = crates("");
+    assert!(found.contains("lockkit-core") && found.contains("tokio"), "{found:?}");
+    assert_eq!(client_crates(&found), [""; 0]);
+    assert!(!found.contains("lockkit-file"));
+}
+
+#[test]
+fn files_bring_none_either() {
+    let found = crates("file");
+    assert!(found.contains("lockkit-file"), "{found:?}");
+    assert_eq!(client_crates(&found), [""; 0]);
+}
