@@ -212,15 +212,17 @@ async fn callers_beyond_the_limit_are_refused_and_leave_nothing() {
     let waiting: Vec<_> = (0..WAITERS_PER_CLIENT_MAX)
         .map(|_| {
             let lock = client.lock(NAME).unwrap();
-            tokio::spawn(async move { lock.acquire_timeout(Duration::from_millis(1)).await })
+            tokio::spawn(async move { lock.acquire_timeout(TTL).await })
         })
         .collect();
-    tokio::task::yield_now().await;
-    assert_eq!(kind(client.lock(NAME).unwrap().acquire().await), ErrorKind::Unavailable);
+    eventually(TTL, "all are waiting", || server.held_requests() >= WAITERS_PER_CLIENT_MAX).await;
+    let refused = client.lock(NAME).unwrap().acquire_timeout(TTL).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.to_string().contains("are waiting already"), "{refused}");
     for waiter in waiting {
-        assert_eq!(kind(waiter.await.unwrap()), ErrorKind::Unavailable);
+        waiter.abort();
     }
-    client.close().await.unwrap_err();
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
 }
 
 #[test]
