@@ -16,7 +16,7 @@ struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().map_err(|_| std::io::Error::other("poisoned"))?.write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
