@@ -1,15 +1,12 @@
 //! `cargo xtask demo`: the flash sale, with the lock and without it, and all that it needs.
 
 use std::{
-    fmt::Write,
     io::{BufRead, BufReader},
-    path::Path,
     process::{Child, Stdio},
     time::Instant,
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use tempfile::TempDir;
 
 use crate::{project, project::Project, setup};
 
@@ -22,13 +19,8 @@ const ETCD: &str = "run --quiet -p lockkit-testbed";
 /// Schemes of backends that several processes can share; the feature of crate `lockkit` has the same name.
 const SHARED: [&str; 2] = ["file", "etcd"];
 
-/// Where the locks of the sale are; what was made for the occasion ends with the value.
-#[derive(Debug)]
-struct Backend {
-    url: String,
-    _folder: Option<TempDir>,
-    _server: Option<Server>,
-}
+/// Tells the sale its backend: a URL may hold a password, which has no place in a list of processes.
+const BACKEND_VARIABLE: &str = "LOCKKIT_BACKEND";
 
 /// A program that ends with its standard input, and so with this process, whichever way that ends.
 #[derive(Debug)]
@@ -37,46 +29,43 @@ struct Server(Child);
 /// Runs both sales; `backend` is a URL, or the bare name of a scheme: `file` for a temporary folder, `etcd` for a
 /// server started for the occasion.
 pub(crate) fn run(project: &Project, backend: &str) -> Result<()> {
-    let feature = feature_of(backend)?;
-    let example = format!("{EXAMPLE} --features {feature}");
+    let scheme = scheme_of(backend)?;
+    // Lock files are what the sale does by default, and so are always part of it.
+    let example = format!("{EXAMPLE} --features file,{scheme}");
     project::run(&mut project.cargo(&format!("build {example}")))?;
-    let backend = Backend::open(project, backend)?;
+    let (_server, url) = match backend {
+        "file" => (None, None),
+        "etcd" => Server::etcd(project).map(|(server, url)| (Some(server), Some(url)))?,
+        url => (None, Some(url.to_owned())),
+    };
     let start = Instant::now();
-    for (title, option) in [("with the lock", None), ("WITHOUT the lock", Some("--without-lock"))] {
-        println!("\n--- flash sale on {feature}, {title}");
-        let mut sale = project.cargo(&format!("run --quiet {example} -- --backend"));
-        project::run(sale.arg(&backend.url).args(option)).with_context(|| format!("the sale {title}"))?;
+    for (title, option) in [("with the lock", ""), ("without the lock", "--without-lock")] {
+        let mut sale = project.cargo(&format!("run --quiet {example} -- {option}"));
+        match &url {
+            Some(url) => sale.env(BACKEND_VARIABLE, url),
+            None => sale.env_remove(BACKEND_VARIABLE),
+        };
+        println!();
+        project::run(&mut sale).with_context(|| format!("the sale {title}"))?;
     }
     let seconds = start.elapsed().as_secs_f64();
-    println!("\ndemo on {feature}: sold out exactly with the lock, oversold without it ({seconds:.1} s)");
+    println!("\ndemo on {scheme}: sold out exactly with the lock, oversold without it ({seconds:.1} s)");
     Ok(())
 }
 
-impl Backend {
-    fn open(project: &Project, backend: &str) -> Result<Self> {
-        match backend {
-            "file" => Self::temporary_folder(),
-            "etcd" => Self::own_etcd(project),
-            url => Ok(Self { url: url.to_owned(), _folder: None, _server: None }),
-        }
-    }
-
-    fn temporary_folder() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("lockkit-demo-").tempdir()?;
-        Ok(Self { url: file_url(folder.path()), _folder: Some(folder), _server: None })
-    }
-
-    fn own_etcd(project: &Project) -> Result<Self> {
+impl Server {
+    /// A running etcd and its URL.
+    fn etcd(project: &Project) -> Result<(Self, String)> {
         setup::servers()?;
         let mut etcd = project.cargo(ETCD);
         let child =
             etcd.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
-        let mut server = Server(child);
+        let mut server = Self(child);
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().context("no output")?).read_line(&mut line)?;
         let url = line.split_whitespace().next().context("the etcd for the demo did not start")?;
         ensure!(url.starts_with("etcd://"), "the etcd for the demo says {line:?} and not its URL");
-        Ok(Self { url: url.to_owned(), _folder: None, _server: Some(server) })
+        Ok((server, url.to_owned()))
     }
 }
 
@@ -88,11 +77,11 @@ impl Drop for Server {
     }
 }
 
-/// The feature of crate `lockkit` for what was asked for on the command line.
-fn feature_of(backend: &str) -> Result<&'static str> {
+/// The scheme that was asked for on the command line.
+fn scheme_of(backend: &str) -> Result<&'static str> {
     let scheme = backend.split(':').next().unwrap_or_default();
     match SHARED.into_iter().find(|shared| *shared == scheme) {
-        Some(feature) => Ok(feature),
+        Some(scheme) => Ok(scheme),
         None => bail!(
             "--backend is the URL of a backend that processes can share, or its bare scheme: {}",
             SHARED.join(", ")
@@ -100,36 +89,16 @@ fn feature_of(backend: &str) -> Result<&'static str> {
     }
 }
 
-/// The folder as a URL, whatever its name.
-fn file_url(folder: &Path) -> String {
-    let mut url = "file://".to_owned();
-    for byte in folder.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'/' | b'-' | b'_' | b'.' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => {
-                url.push(char::from(*byte))
-            }
-            // Writing to a string cannot fail.
-            _ => drop(write!(url, "%{byte:02X}")),
-        }
-    }
-    url
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn folder_of_any_name_is_a_url() {
-        assert_eq!(file_url(Path::new("/tmp/a b/50%?#é")), "file:///tmp/a%20b/50%25%3F%23%C3%A9");
-    }
-
-    #[test]
     fn backend_is_one_that_processes_share() {
-        assert_eq!(feature_of("file").unwrap(), "file");
-        assert_eq!(feature_of("etcd://127.0.0.1:2379/?ttl=10s").unwrap(), "etcd");
+        assert_eq!(scheme_of("file").unwrap(), "file");
+        assert_eq!(scheme_of("etcd://127.0.0.1:2379/?ttl=10s").unwrap(), "etcd");
         for url in ["memory:", "etc", "", "redis://x"] {
-            let error = feature_of(url).unwrap_err().to_string();
+            let error = scheme_of(url).unwrap_err().to_string();
             // A URL may hold a password.
             assert!(error.ends_with("file, etcd") && !error.contains("redis"), "{error}");
         }
