@@ -1,0 +1,6 @@
+//! The backend on a real etcd: sessions driven by hand, claim by claim, while servers, operators and other programs do
+//! their worst.
+#![cfg(test)]
+
+mod common;
+mod grants;
