@@ -13,7 +13,7 @@
 //! * The own key vanishes: the next look says so, and the claim ends.
 //! * The lease ends: every pending step ends, nothing is left at the server.
 
-use std::ops::ControlFlow;
+use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
 
 use lockkit_core::{
     Error, FencingToken, Result,
@@ -33,7 +33,11 @@ use crate::{
 
 /// How long a waiter that sees its predecessor go waits for the mail that was put in the same transaction, before it
 /// looks for itself. Both come over the same stream within microseconds, in any order.
-const MAIL_GRACE: std::time::Duration = std::time::Duration::from_millis(10);
+const MAIL_GRACE: Duration = Duration::from_millis(50);
+
+/// How long a waiter relies on mail alone before it also watches its predecessor. The server looks after a watch that
+/// begins in the past every 100 ms, so watching sooner would help little, and under contention most mails come sooner.
+const WATCH_AFTER: Duration = Duration::from_millis(100);
 
 /// How a claim ended.
 enum End {
@@ -70,7 +74,7 @@ impl EtcdSession {
         fault.into_error("acquire").with_lock(claim.name())
     }
 
-    async fn claim(&self, claim: &Claim, place: &std::sync::Arc<Place>) -> Result<End, Fault> {
+    async fn claim(&self, claim: &Claim, place: &Arc<Place>) -> Result<End, Fault> {
         match self.enqueue(claim, place).await? {
             ControlFlow::Break(end) => Ok(end),
             ControlFlow::Continue(predecessor) => {
@@ -166,13 +170,13 @@ impl EtcdSession {
     async fn wait(
         &self,
         claim: &Claim,
-        place: &std::sync::Arc<Place>,
+        place: &Arc<Place>,
         mut predecessor: Option<Predecessor>,
     ) -> Result<End, Fault> {
         loop {
             let mut not_before = 0;
-            if let Some(Predecessor { contender, seen_at }) = &predecessor {
-                let _watching = self.watches.add(contender.key.clone(), seen_at + 1, place);
+            if let Some(predecessor) = &predecessor {
+                let mail_expected = claim_of_key(&predecessor.contender.key).is_some();
                 tokio::select! {
                     biased;
                     token = place.when_granted() => return Ok(End::Granted(token)),
@@ -180,25 +184,35 @@ impl EtcdSession {
                     () = self.life.over() => return Err(Fault::session_over()),
                     gone_at = place.when_predecessor_gone() => not_before = gone_at,
                     () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
+                    never = self.watch(predecessor, mail_expected, place) => match never {},
                 }
-                let mail_may_come = not_before > 0 && claim_of_key(&contender.key).is_some();
-                if mail_may_come
+                if mail_expected
+                    && not_before > 0
                     && let Ok(token) = tokio::time::timeout(MAIL_GRACE, place.when_granted()).await
                 {
                     return Ok(End::Granted(token));
                 }
             }
-            let look = self.look(place, not_before);
             predecessor = tokio::select! {
                 biased;
                 token = place.when_granted() => return Ok(End::Granted(token)),
                 () = claim.give_up() => return Ok(End::GaveUp),
-                place = look => match place? {
+                standing = self.look(place, not_before) => match standing? {
                     ControlFlow::Break(end) => return Ok(end),
                     ControlFlow::Continue(predecessor) => Some(predecessor),
                 }
             };
         }
+    }
+
+    /// Watches the predecessor until it is dropped.
+    async fn watch(&self, predecessor: &Predecessor, mail_expected: bool, place: &Arc<Place>) -> Infallible {
+        if mail_expected {
+            tokio::time::sleep(WATCH_AFTER).await;
+        }
+        let key = predecessor.contender.key.clone();
+        let _watching = self.watches.add(key, predecessor.seen_at + 1, place);
+        std::future::pending().await
     }
 
     /// Reads, at one revision not before `not_before`, whether the own key is there and who is next in front of it.

@@ -55,14 +55,10 @@ impl Life {
 }
 
 /// The mod revision of the client's epoch key, as far as it is known.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Epoch(Arc<AtomicI64>);
 
 impl Epoch {
-    pub(crate) fn new(revision: Revision) -> Self {
-        Self(Arc::new(AtomicI64::new(revision)))
-    }
-
     pub(crate) fn current(&self) -> Revision {
         self.0.load(Ordering::Acquire)
     }

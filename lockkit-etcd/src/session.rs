@@ -59,41 +59,42 @@ impl EtcdSession {
         clock: Clock,
     ) -> Result<Self, Fault> {
         let lease = Lease::grant(&server, ttl, clock).await?;
-        let keys = layout.client(lease.id());
-        let put = |key: &str| TxnOp::put(key, "", Some(PutOptions::new().with_lease(lease.id())));
-        let answer = match server.txn(Txn::new().and_then([put(&keys.mailbox), put(&keys.epoch)])).await {
-            Ok(answer) => answer,
-            Err(fault) => {
-                // Where this fails too, the lease ends with its ttl.
-                let _ = lease.revoke(&server).await;
-                return Err(fault);
-            }
-        };
-        let revision = revision_of(answer.header())?;
         let session = Self {
+            keys: layout.client(lease.id()),
             server,
             layout,
             lease,
-            keys,
-            epoch: Epoch::new(revision),
+            epoch: Epoch::default(),
             claims: Arc::default(),
             watches: Arc::default(),
             life: Life::default(),
         };
-        tokio::spawn(session.follower(revision + 1).run());
+        if let Err(fault) = session.begin().await {
+            // Where this fails too, the lease ends with its ttl.
+            let _ = session.lease.revoke(&session.server).await;
+            return Err(fault);
+        }
         Ok(session)
     }
 
-    fn follower(&self, next: txn::Revision) -> Follower {
-        Follower {
+    /// Puts the client's own two keys, and watches them from then on.
+    async fn begin(&self) -> Result<(), Fault> {
+        let put = |key: &str| TxnOp::put(key, "", Some(PutOptions::new().with_lease(self.lease.id())));
+        let keys = Txn::new().and_then([put(&self.keys.mailbox), put(&self.keys.epoch)]);
+        let answer = self.server.txn(keys).await?;
+        self.epoch.moved_to(revision_of(answer.header())?);
+        let mut follower = Follower {
             server: self.server.clone(),
             life: self.life.clone(),
             keys: self.keys.clone(),
             epoch: self.epoch.clone(),
             claims: Arc::clone(&self.claims),
             watches: Arc::clone(&self.watches),
-            next,
-        }
+            next: None,
+        };
+        let first = follower.open().await?;
+        tokio::spawn(follower.run(first));
+        Ok(())
     }
 
     pub(crate) fn claiming<'a>(&'a self, place: &'a Place) -> Claiming<'a> {

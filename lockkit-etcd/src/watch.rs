@@ -19,7 +19,7 @@ use std::{
 
 use etcd_client::{
     Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
-    WatchResponseStream,
+    WatchStream,
 };
 use lockkit_core::limits::RETRY_PAUSE_MAX;
 use tokio::sync::Notify;
@@ -28,7 +28,7 @@ use tracing::debug;
 use crate::{
     call::{Server, bounded, pauses},
     claims::{Claims, Place},
-    error::{Effect, Fault},
+    error::Fault,
     keys::ClientKeys,
     life::{Epoch, Life},
     mail::Mail,
@@ -39,6 +39,9 @@ use crate::{
 const OWN_KEYS: WatchId = 1;
 
 type WatchId = i64;
+
+/// A start revision. A watch that begins in the past waits for a loop of the server that runs every 100 ms.
+const FROM_NOW_ON: Revision = 0;
 
 /// The watches on predecessors that there should be.
 #[derive(Debug, Default)]
@@ -127,36 +130,59 @@ pub(crate) struct Follower {
     pub(crate) epoch: Epoch,
     pub(crate) claims: Arc<Claims>,
     pub(crate) watches: Arc<Watches>,
-    /// The next revision of the client's own keys that has not been seen.
-    pub(crate) next: Revision,
+    /// The next revision of the client's own keys that has not been seen; `None` before the first stream.
+    pub(crate) next: Option<Revision>,
 }
 
 impl Follower {
-    /// Follows the stream, and the next one when it breaks, until the session is over.
-    pub(crate) async fn run(mut self) {
+    /// Follows the first stream, and the next one when it breaks, until the session is over.
+    pub(crate) async fn run(mut self, first: WatchStream) {
         let life = self.life.clone();
         tokio::select! {
             () = life.over() => {}
-            never = self.follow_streams() => match never {},
+            never = self.follow_streams(first) => match never {},
         }
     }
 
-    async fn follow_streams(&mut self) -> Infallible {
+    async fn follow_streams(&mut self, first: WatchStream) -> Infallible {
         let mut pause = pauses();
+        let mut opened = Ok(first);
         loop {
-            let mut alive = false;
-            let Err(fault) = self.follow_stream(&mut alive).await;
-            debug!(?fault, "watch stream ended");
-            if alive {
-                pause = pauses();
-            }
+            let ended = match opened {
+                Ok(stream) => {
+                    pause = pauses();
+                    let Err(ended) = self.follow(stream).await;
+                    ended
+                }
+                Err(fault) => fault,
+            };
+            debug!(?ended, "watch stream ended");
             tokio::time::sleep(pause.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+            opened = self.open().await;
         }
     }
 
-    /// Follows one stream to its end; notes when it has delivered anything.
-    async fn follow_stream(&mut self, alive: &mut bool) -> Result<Infallible, Fault> {
-        let (sender, mut answers) = self.open().await?;
+    /// Opens a stream with the watch of the client's own keys, and waits until the server has confirmed it.
+    pub(crate) async fn open(&mut self) -> Result<WatchStream, Fault> {
+        let from = self.next.unwrap_or(FROM_NOW_ON);
+        let options = WatchOptions::new().with_prefix().with_watch_id(OWN_KEYS).with_start_revision(from);
+        let mut client = self.server.client().watch_client();
+        let opening = async {
+            let mut stream = client.watch(&*self.keys.folder, Some(options)).await?;
+            let created = stream.message().await?;
+            Ok((stream, created.ok_or_else(|| Fault::nonsense("the server ended the stream"))?))
+        };
+        let (stream, created) = bounded(self.server.request_timeout(), opening).await?;
+        if created.canceled() {
+            return Err(self.cancelled_own(&created).await);
+        }
+        let seen = revision_of(created.header())?;
+        self.next.get_or_insert(seen + 1);
+        Ok(stream)
+    }
+
+    async fn follow(&mut self, stream: WatchStream) -> Result<Infallible, Fault> {
+        let (sender, mut answers) = stream.split();
         let mut requests = Requests { sender, opened: HashSet::new() };
         self.watches.all_fresh();
         loop {
@@ -166,20 +192,11 @@ impl Follower {
             tokio::select! {
                 answer = answers.message() => {
                     let answer = answer?.ok_or_else(|| Fault::nonsense("the server ended the stream"))?;
-                    *alive = true;
                     self.handle(&answer, &mut requests).await?;
                 }
                 () = self.watches.changed.notified() => {}
             }
         }
-    }
-
-    async fn open(&self) -> Result<(WatchRequestSender, WatchResponseStream), Fault> {
-        let options =
-            WatchOptions::new().with_prefix().with_watch_id(OWN_KEYS).with_start_revision(self.next);
-        let mut watch = self.server.client().watch_client();
-        let stream = async { Ok(watch.watch(&*self.keys.folder, Some(options)).await?.split()) };
-        bounded(self.server.request_timeout(), stream).await
     }
 
     async fn handle(&mut self, answer: &WatchResponse, requests: &mut Requests) -> Result<(), Fault> {
@@ -191,7 +208,7 @@ impl Follower {
         for event in answer.events() {
             let Some(kv) = event.kv() else { continue };
             if id == OWN_KEYS {
-                self.next = kv.mod_revision() + 1;
+                self.next = Some(kv.mod_revision() + 1);
                 self.own_event(event, kv);
             } else if let Some(waiter) = self.watches.waiter(id) {
                 waiter.predecessor_gone(kv.mod_revision());
@@ -220,30 +237,27 @@ impl Follower {
     }
 
     async fn cancelled(&mut self, id: WatchId, answer: &WatchResponse) -> Result<(), Fault> {
-        let compacted = answer.compact_revision() > 0;
-        match (id == OWN_KEYS, compacted) {
-            (true, true) => {
-                self.catch_up().await?;
-                Err(Fault::nonsense("the history was compacted; reopening behind what was read"))
-            }
-            (true, false) => {
-                // Such as a login that has expired: the stream sends the one that it was opened with.
-                self.server.log_in().await?;
-                Err(Fault::new(
-                    Effect::Unknown,
-                    lockkit_core::ErrorKind::Unavailable,
-                    "the watch was cancelled",
-                ))
-            }
-            (false, true) => {
-                if let Some(waiter) = self.watches.waiter(id) {
-                    waiter.predecessor_gone(0);
-                }
-                Ok(())
-            }
-            // Cancelled by this client, or refused; then the waiter's re-checks have to do.
-            (false, false) => Ok(()),
+        if id == OWN_KEYS {
+            return Err(self.cancelled_own(answer).await);
         }
+        // Otherwise cancelled by this client, or refused; then the waiter's re-checks have to do.
+        if answer.compact_revision() > 0
+            && let Some(waiter) = self.watches.waiter(id)
+        {
+            waiter.predecessor_gone(0);
+        }
+        Ok(())
+    }
+
+    /// Does what lets the next stream succeed.
+    async fn cancelled_own(&mut self, answer: &WatchResponse) -> Fault {
+        let mended = if answer.compact_revision() > 0 {
+            self.catch_up().await
+        } else {
+            // Such as a login that has expired: a stream goes on with the one that it was opened with.
+            self.server.log_in().await
+        };
+        mended.err().unwrap_or_else(|| Fault::nonsense("the server cancelled the watch"))
     }
 
     /// Reads what the compacted history would have told.
@@ -257,7 +271,7 @@ impl Follower {
         if let Some(kv) = find(&self.keys.mailbox) {
             self.mail(kv);
         }
-        self.next = revision_of(answer.header())? + 1;
+        self.next = Some(revision_of(answer.header())? + 1);
         Ok(())
     }
 }

@@ -2,5 +2,6 @@
 //! their worst.
 #![cfg(test)]
 
+mod budget;
 mod common;
 mod grants;
