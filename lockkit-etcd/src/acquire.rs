@@ -75,6 +75,9 @@ impl EtcdSession {
     }
 
     async fn claim(&self, claim: &Claim, place: &Arc<Place>) -> Result<End, Fault> {
+        if !claim.wait() && self.busy_lately.expects(&place.queue) && self.is_busy(place).await? {
+            return Ok(self.meet_holder(claim, place));
+        }
         match self.enqueue(claim, place).await? {
             ControlFlow::Break(end) => Ok(end),
             ControlFlow::Continue(predecessor) => {
@@ -82,6 +85,19 @@ impl EtcdSession {
                 self.wait(claim, place, predecessor).await
             }
         }
+    }
+
+    /// Asks, without writing anything, whether anybody is in the queue.
+    async fn is_busy(&self, place: &Place) -> Result<bool, Fault> {
+        let read = self.server.range(place.queue.as_str(), txn::anybody());
+        Ok(self.life.unless_over(read).await?.count() > 0)
+    }
+
+    /// A try ends here.
+    fn meet_holder(&self, claim: &Claim, place: &Place) -> End {
+        claim.note_contended();
+        self.busy_lately.note(&place.queue);
+        End::GaveUp
     }
 
     /// Brings the claim into the queue. Continues with its predecessor, if the answer told one.
@@ -147,8 +163,7 @@ impl EtcdSession {
         }
         let Some(own) = answer.own else {
             if !claim.wait() && answer.contenders > 0 {
-                claim.note_contended();
-                return Some(ControlFlow::Break(End::GaveUp));
+                return Some(ControlFlow::Break(self.meet_holder(claim, place)));
             }
             return self.life.is_over().then_some(ControlFlow::Break(End::EntryGone));
         };
@@ -279,9 +294,7 @@ impl EtcdSession {
         if place.own().is_none() && !fence {
             return Ok(());
         }
-        self.txn(txn::withdraw(&self.claiming(place), fence)).await.map(|answer| {
-            self.after_removal(place, fence, &answer);
-        })?;
+        self.take_away(place, txn::withdraw(&self.claiming(place), fence), fence).await?;
         debug!(claim = ?claim.id(), "withdrawn");
         Ok(())
     }

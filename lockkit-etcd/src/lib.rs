@@ -17,6 +17,7 @@
 mod acquire;
 mod admin;
 mod backend;
+mod busy;
 mod call;
 mod claims;
 mod config;

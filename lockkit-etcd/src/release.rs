@@ -9,12 +9,12 @@
 //!   brought it back. It is nobody's grant: it is taken away, never handed over.
 //! * Only a transaction's answer says that the key has gone; the read for the successor may be stale.
 
-use etcd_client::TxnResponse;
+use etcd_client::Txn;
 use lockkit_core::backend::Grant;
 
 use crate::{
     claims::Place,
-    error::Fault,
+    error::{Effect, Fault},
     keys::claim_of_key,
     session::EtcdSession,
     txn::{self, Contender, Left, Revision, contenders, revision_of},
@@ -34,49 +34,43 @@ impl EtcdSession {
     /// Ends what this claim holds.
     pub(crate) async fn leave(&self, place: &Place) -> Result<(), Fault> {
         let Some(own) = place.own() else { return Err(Fault::nonsense("a hold without an entry")) };
+        let (claiming, fence) = (self.claiming(place), place.needs_fence());
         // Nobody behind, as far as is known: one request instead of two.
-        let mut successor = if place.was_alone() { None } else { self.successor(place, own, true).await? };
+        let mut next = if place.was_alone() { None } else { self.successor(place, own, true).await? };
         for _ in 0..SUCCESSORS_MAX {
-            match self.leave_to(place, own, successor.as_ref()).await? {
-                Left::Done | Left::Gone => return Ok(()),
-                Left::Still(created) if created == own => {}
-                Left::Still(_) => return self.take_away(place).await,
+            let left = match &next {
+                None => Some(self.take_away(place, txn::leave_empty(&claiming, own, fence), fence).await?),
+                Some(next) => self.hand_over(place, own, next, fence).await?,
+            };
+            match left {
+                None => break,
+                Some(Left::Still(created)) if created == own => {}
+                Some(left) => return self.finish(place, left, fence).await,
             }
-            successor = self.successor(place, own, false).await?;
+            next = self.successor(place, own, false).await?;
         }
-        let fence = place.needs_fence();
-        let answer = self.txn(txn::leave_untold(&self.claiming(place), own, fence)).await?;
-        match txn::left(&answer)? {
-            Left::Still(_) => self.take_away(place).await,
-            Left::Done | Left::Gone => {
-                self.after_removal(place, fence, &answer);
-                Ok(())
-            }
-        }
+        let left = self.take_away(place, txn::leave_untold(&claiming, own, fence), fence).await?;
+        self.finish(place, left, fence).await
     }
 
-    async fn leave_to(
+    /// Ends the hold with a mail; `None` when the next client cannot be told: it is of another kind, or its mailbox
+    /// takes no mail (no room for writes, no permission, a lease that ended without its keys).
+    async fn hand_over(
         &self,
         place: &Place,
         own: Revision,
-        successor: Option<&Contender>,
-    ) -> Result<Left, Fault> {
-        let (claiming, fence) = (self.claiming(place), place.needs_fence());
-        let txn = match successor {
-            None => txn::leave_empty(&claiming, own, fence),
-            Some(next) if next.lease != 0 && claim_of_key(&next.key).is_some() => {
-                let mailbox = self.layout.client(next.lease).mailbox;
-                txn::hand_over(&claiming, own, next, &mailbox, fence)
-            }
-            // A client of another kind reads no mail.
-            Some(_) => txn::leave_untold(&claiming, own, fence),
-        };
-        let answer = self.txn(txn).await?;
-        let left = txn::left(&answer)?;
-        if left == Left::Done {
-            self.after_removal(place, fence, &answer);
+        next: &Contender,
+        fence: bool,
+    ) -> Result<Option<Left>, Fault> {
+        if next.lease == 0 || claim_of_key(&next.key).is_none() {
+            return Ok(None);
         }
-        Ok(left)
+        let mailbox = self.layout.client(next.lease).mailbox;
+        let txn = txn::hand_over(&self.claiming(place), own, next, &mailbox, fence);
+        match self.take_away(place, txn, fence).await {
+            Err(fault) if matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => Ok(None),
+            left => left.map(Some),
+        }
     }
 
     /// Who is next. Any member may answer, also one that lags behind: a wrong answer fails a compare.
@@ -94,19 +88,22 @@ impl EtcdSession {
         Ok(contenders(&self.life.unless_over(read).await?).into_iter().next())
     }
 
-    /// Takes the key away whatever it is.
-    async fn take_away(&self, place: &Place) -> Result<(), Fault> {
-        let fence = place.needs_fence();
-        let answer = self.txn(txn::withdraw(&self.claiming(place), fence)).await?;
-        self.after_removal(place, fence, &answer);
+    /// The key is gone, or is not that of the hold.
+    async fn finish(&self, place: &Place, left: Left, fence: bool) -> Result<(), Fault> {
+        if let Left::Still(_) = left {
+            self.take_away(place, txn::withdraw(&self.claiming(place), fence), fence).await?;
+        }
         Ok(())
     }
 
-    /// Notes that the epoch has moved, when the transaction that took the key away did that too.
-    pub(crate) fn after_removal(&self, place: &Place, fenced: bool, answer: &TxnResponse) {
-        if fenced && let Ok(revision) = revision_of(answer.header()) {
-            self.epoch.moved_to(revision);
+    /// Executes one of the transactions that take a claim's key away.
+    pub(crate) async fn take_away(&self, place: &Place, txn: Txn, fence: bool) -> Result<Left, Fault> {
+        let answer = self.life.unless_over(self.server.txn(txn)).await?;
+        let left = txn::left(&answer)?;
+        if fence && left == Left::Done {
+            self.epoch.moved_to(revision_of(answer.header())?);
             place.fenced();
         }
+        Ok(left)
     }
 }

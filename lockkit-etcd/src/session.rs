@@ -21,6 +21,7 @@ use lockkit_core::{
 use tracing::debug;
 
 use crate::{
+    busy::BusyLately,
     call::{Server, bounded},
     claims::{Claims, Place},
     error::{Effect, Fault},
@@ -48,6 +49,7 @@ pub(crate) struct EtcdSession {
     pub(crate) claims: Arc<Claims>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) life: Life,
+    pub(crate) busy_lately: BusyLately,
 }
 
 impl EtcdSession {
@@ -68,6 +70,7 @@ impl EtcdSession {
             claims: Arc::default(),
             watches: Arc::default(),
             life: Life::default(),
+            busy_lately: BusyLately::default(),
         };
         if let Err(fault) = session.begin().await {
             // Where this fails too, the lease ends with its ttl.

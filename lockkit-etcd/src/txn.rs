@@ -200,6 +200,11 @@ pub(crate) fn own_and_predecessor(own: Revision) -> GetOptions {
         .with_limit(2)
 }
 
+/// A read that only counts.
+pub(crate) fn anybody() -> GetOptions {
+    GetOptions::new().with_prefix().with_count_only()
+}
+
 fn keys_of_queue() -> GetOptions {
     GetOptions::new().with_prefix().with_keys_only()
 }

@@ -21,14 +21,14 @@ use etcd_client::{
     Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
     WatchStream,
 };
-use lockkit_core::limits::RETRY_PAUSE_MAX;
+use lockkit_core::{ErrorKind, limits::RETRY_PAUSE_MAX};
 use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::{
     call::{Server, bounded, pauses},
     claims::{Claims, Place},
-    error::Fault,
+    error::{Effect, Fault},
     keys::ClientKeys,
     life::{Epoch, Life},
     mail::Mail,
@@ -158,6 +158,11 @@ impl Follower {
             };
             debug!(?ended, "watch stream ended");
             tokio::time::sleep(pause.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+            if ended.effect == Effect::LoginStale
+                && let Err(fault) = self.server.log_in().await
+            {
+                debug!(?fault, "no new login for the watch stream");
+            }
             opened = self.open().await;
         }
     }
@@ -249,15 +254,15 @@ impl Follower {
         Ok(())
     }
 
-    /// Does what lets the next stream succeed.
+    /// Why a stream ends whose own watch was cancelled; after a compaction the next one begins behind what was read.
     async fn cancelled_own(&mut self, answer: &WatchResponse) -> Fault {
-        let mended = if answer.compact_revision() > 0 {
-            self.catch_up().await
-        } else {
+        if answer.compact_revision() == 0 {
             // Such as a login that has expired: a stream goes on with the one that it was opened with.
-            self.server.log_in().await
-        };
-        mended.err().unwrap_or_else(|| Fault::nonsense("the server cancelled the watch"))
+            let reason = answer.cancel_reason().to_owned();
+            return Fault::new(Effect::LoginStale, ErrorKind::Denied, reason);
+        }
+        let read = self.catch_up().await;
+        read.err().unwrap_or_else(|| Fault::nonsense("the history of the watch was compacted"))
     }
 
     /// Reads what the compacted history would have told.

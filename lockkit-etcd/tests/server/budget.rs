@@ -2,7 +2,9 @@
 
 use lockkit_testbed::{Etcd, Metrics};
 
-use crate::common::{LONG, acquire, enqueued, fresh_name, release, session};
+use crate::common::{
+    LONG, acquire, enqueued, fresh_name, granted, is_gave_up, release, session, try_acquire,
+};
 
 /// What the server counted between two moments.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,4 +87,22 @@ async fn contention_costs_less_than_2_7_proposals_per_hand_over() {
     assert!(spent.proposals * 10 <= grants * 27, "{spent:?} for {grants} grants");
     assert!(spent.ranges <= grants + grants / 10, "{spent:?} for {grants} grants");
     assert_eq!(spent.others, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tries_for_a_held_lock_cost_no_proposals_but_the_first() {
+    const TRIES: u64 = 20;
+    let etcd = Etcd::start().unwrap();
+    let (session, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&other, &name).await;
+    assert!(is_gave_up(&try_acquire(&session, &name).await));
+    let before = etcd.metrics().unwrap();
+    for _ in 0..TRIES {
+        assert!(is_gave_up(&try_acquire(&session, &name).await));
+    }
+    let spent = spent(&before, &etcd.metrics().unwrap());
+    assert_eq!(spent, Spent { txns: 0, ranges: TRIES, others: 0, proposals: 0 });
+    release(&other, &held).await;
+    let grant = granted(try_acquire(&session, &name).await);
+    release(&session, &grant).await;
 }

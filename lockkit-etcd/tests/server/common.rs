@@ -118,8 +118,14 @@ pub(crate) async fn try_acquire(session: &Arc<dyn Session>, name: &LockName) -> 
     start_claim(session, name, false).ends().await
 }
 
+/// Releases as a keeper does: until it is confirmed.
 pub(crate) async fn release(session: &Arc<dyn Session>, grant: &Grant) {
-    bounded(session.release(grant)).await.unwrap();
+    let confirmed = async {
+        while session.release(grant).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    bounded(confirmed).await;
 }
 
 /// The key of a claim, as the store has it.

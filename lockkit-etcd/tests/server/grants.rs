@@ -130,7 +130,7 @@ async fn a_foreign_contender_is_waited_for_and_succeeded() {
     // And behind us: it watches our key, a mail would be lost on it.
     other.put(key.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
     release(&session, &grant).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [key.clone()]);
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [&*key]);
     assert_eq!(etcd.keys("lockkit/:clients/").unwrap().len(), 2);
     other.delete(key, None).await.unwrap();
 }

@@ -3,5 +3,10 @@
 #![cfg(test)]
 
 mod budget;
+mod cancel;
+mod client;
 mod common;
+mod faults;
 mod grants;
+mod lost_replies;
+mod relay;
