@@ -1,0 +1,113 @@
+//! etcd as a [`Backend`].
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, Result,
+    backend::{
+        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
+        TokenStrength,
+    },
+    limits::TTL_MAX,
+};
+use tracing::warn;
+
+use crate::{EtcdConfig, call::Server, session::EtcdSession};
+
+/// The least ttl that a server with the default election timeout grants.
+const TTL_MIN: Duration = Duration::from_secs(2);
+
+/// The first patch release of each minor one that serves no stale linearizable read after a pause of its process
+/// (etcd #20418).
+const SOUND_SINCE: [(u32, u32, u32); 3] = [(3, 4, 42), (3, 5, 28), (3, 6, 9)];
+
+/// etcd as a lock store.
+///
+/// ```no_run
+/// use lockkit_core::LockClient;
+/// use lockkit_etcd::{EtcdBackend, EtcdConfig};
+///
+/// # async fn example() -> lockkit_core::Result<()> {
+/// let backend = EtcdBackend::new(EtcdConfig::new(["127.0.0.1:2379"])?);
+/// let client = LockClient::builder(backend).build().await?;
+/// let guard = client.lock("orders/42")?.acquire().await?;
+/// println!("writing with token {}", guard.token());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct EtcdBackend {
+    pub(crate) config: EtcdConfig,
+}
+
+impl EtcdBackend {
+    /// The store that this configuration names. No I/O.
+    pub fn new(config: EtcdConfig) -> Self {
+        Self { config }
+    }
+}
+
+#[async_trait]
+impl Backend for EtcdBackend {
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            scheme: "etcd",
+            ttl_min: TTL_MIN,
+            ttl_max: TTL_MAX,
+            beat: BeatInterval::PerTtl(3),
+            lifetime: Lifetime::Session,
+            queue: QueueKind::Fifo,
+            token: TokenStrength::History,
+            loss: LossDetection::SessionPushed,
+            failover: FailoverLoss::Nothing,
+        }
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        let open = async {
+            let server = Server::connect(&self.config).await?;
+            let version = server.version().await?;
+            if !is_sound(&version) {
+                warn!(
+                    version,
+                    "this etcd has known faults that can break locks; 3.4.42, 3.5.28 and 3.6.9 have none"
+                );
+            }
+            EtcdSession::open(server, self.config.layout(), ttl, clock).await
+        };
+        match open.await {
+            Ok(session) => Ok(Arc::new(session)),
+            Err(fault) => Err(fault.into_error("open session")),
+        }
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}
+
+/// Whether a version is free of the faults that are known to break locks.
+fn is_sound(version: &str) -> bool {
+    let numbers: Vec<u32> = version.split(['.', '-', '+']).map_while(|part| part.parse().ok()).collect();
+    let [major, minor, patch] = numbers[..] else { return false };
+    match SOUND_SINCE.iter().find(|since| (since.0, since.1) == (major, minor)) {
+        Some(since) => patch >= since.2,
+        None => SOUND_SINCE.iter().all(|since| (major, minor) > (since.0, since.1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faulty_versions_are_known() {
+        for version in ["3.4.23", "3.5.27", "3.6.8", "3.3.99", "2.3.8", "", "soon", "3.5"] {
+            assert!(!is_sound(version), "{version}");
+        }
+        for version in ["3.4.42", "3.5.28", "3.6.9", "3.7.0", "4.0.0", "3.6.12-rc.1"] {
+            assert!(is_sound(version), "{version}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Requests with a time limit, and the connection that they go over.
+//!
+//! The client crate has no time limit of its own, retries nothing, and while one of several endpoints is down a fixed
+//! share of all calls fails at once because the balancer picked it. Here every request ends within the configured time,
+//! and one that provably never left this process is sent again at once.
+
+use std::{future::Future, time::Duration};
+
+use backon::BackoffBuilder;
+use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
+use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+
+use crate::{
+    EtcdConfig,
+    error::{Effect, Fault},
+};
+
+/// Pause between HTTP/2 pings. etcd ends a connection that is pinged more often than every 5 s.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often a request is sent anew, per endpoint, when there was no connection to send it on: enough to find the one
+/// live endpoint of several.
+const RESENDS_PER_ENDPOINT: usize = 4;
+
+/// A connection to etcd. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Server {
+    client: Client,
+    request_timeout: Duration,
+    sends_max: usize,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("request_timeout", &self.request_timeout).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Prepares the connection, which is opened by the first request: the login, where there is one.
+    pub(crate) async fn connect(config: &EtcdConfig) -> Result<Self, Fault> {
+        let mut options = ConnectOptions::new()
+            // Without it a watch on a member that lost its leader stays silent for ever.
+            .with_require_leader(true)
+            .with_connect_timeout(config.request_timeout)
+            .with_keep_alive(PING_INTERVAL, config.request_timeout);
+        if let Some((user, password)) = &config.login {
+            options = options.with_user(user, password).with_auto_token_refresh(true);
+        }
+        let sends_max = RESENDS_PER_ENDPOINT * config.endpoints.len();
+        let connect = || Client::connect(&config.endpoints, Some(options.clone()));
+        let client = bounded(config.request_timeout, resend(sends_max, connect)).await?;
+        Ok(Self { client, request_timeout: config.request_timeout, sends_max })
+    }
+
+    /// The version that the server says it has.
+    pub(crate) async fn version(&self) -> Result<String, Fault> {
+        let status = self
+            .call(|client| {
+                let mut maintenance = client.maintenance_client();
+                async move { maintenance.status().await }
+            })
+            .await?;
+        Ok(status.version().to_owned())
+    }
+
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, Fault> {
+        self.call(|client| {
+            let (mut kv, txn) = (client.kv_client(), txn.clone());
+            async move { kv.txn(txn).await }
+        })
+        .await
+    }
+
+    pub(crate) async fn range(&self, key: &str, options: GetOptions) -> Result<GetResponse, Fault> {
+        self.call(|client| {
+            let (mut kv, options) = (client.kv_client(), options.clone());
+            async move { kv.get(key, Some(options)).await }
+        })
+        .await
+    }
+
+    /// One request, sent until it reaches a server, with one time limit for everything.
+    pub(crate) async fn call<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let sent = || resend(self.sends_max, || request(&self.client));
+        let logged_in = async {
+            match sent().await {
+                // The client crate renews a token that has expired, but not one older than the last change of a role.
+                Err(fault) if fault.effect == Effect::LoginStale => {
+                    self.client.refresh_token().await?;
+                    sent().await
+                }
+                answer => answer,
+            }
+        };
+        bounded(self.request_timeout, logged_in).await
+    }
+
+    /// Logs in anew, where there is a login: a stream does not do that by itself.
+    pub(crate) async fn log_in(&self) -> Result<(), Fault> {
+        bounded(self.request_timeout, async { Ok(self.client.refresh_token().await?) }).await
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+}
+
+/// Sends a request anew as long as there was no connection to send it on.
+async fn resend<T, F>(sends_max: usize, request: impl Fn() -> F) -> Result<T, Fault>
+where
+    F: Future<Output = Result<T, etcd_client::Error>>,
+{
+    for _ in 1..sends_max {
+        match request().await.map_err(Fault::from) {
+            Err(fault) if fault.effect == Effect::NotSent => {}
+            answer => return answer,
+        }
+    }
+    request().await.map_err(Fault::from)
+}
+
+/// Gives up waiting for the reply after this time; what the request did is unknown then.
+pub(crate) async fn bounded<T>(
+    timeout: Duration,
+    request: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(Fault::no_reply()))
+}
+
+/// Growing, jittered pauses between the tries of one step.
+pub(crate) fn pauses() -> impl Iterator<Item = Duration> + Send {
+    backon::ExponentialBuilder::default()
+        .with_min_delay(RETRY_PAUSE_MIN)
+        .with_max_delay(RETRY_PAUSE_MAX)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}

@@ -1,0 +1,235 @@
+//! How to reach etcd, and where in it the locks lie.
+
+use std::{fmt, time::Duration};
+
+use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
+
+use crate::keys::{Layout, Names};
+
+/// Port of an endpoint that names none.
+const PORT_DEFAULT: u16 = 2379;
+
+/// Prefix of all keys that names none, with [`Names::Encoded`]; other clients' keys have none.
+const PREFIX_DEFAULT: &str = "lockkit/";
+
+/// Longest time for one request that a configuration does not set.
+const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
+
+/// How to reach etcd, and where in it the locks lie.
+///
+/// ```
+/// use lockkit_etcd::{EtcdBackend, EtcdConfig};
+///
+/// let config = EtcdConfig::new(["10.0.0.1:2379", "10.0.0.2:2379"])?.user("app", "secret").prefix("prod/locks");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// let backend = EtcdBackend::new(config);
+/// # Ok::<(), lockkit_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct EtcdConfig {
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) login: Option<(String, String)>,
+    prefix: Option<String>,
+    names: Names,
+    pub(crate) request_timeout: Duration,
+}
+
+impl EtcdConfig {
+    /// The servers, each as `HOST:PORT` or `HOST`; any one that is reachable will do.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` without an endpoint and for one that is not of this form; `Unsupported` for `https://`.
+    pub fn new(endpoints: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
+        let endpoints: Vec<String> =
+            endpoints.into_iter().map(|endpoint| parse_endpoint(endpoint.as_ref())).collect::<Result<_>>()?;
+        if endpoints.is_empty() {
+            return Err(invalid("etcd needs at least one endpoint"));
+        }
+        Ok(Self {
+            endpoints,
+            login: None,
+            prefix: None,
+            names: Names::default(),
+            request_timeout: REQUEST_TIMEOUT_DEFAULT,
+        })
+    }
+
+    /// The configuration of `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PREFIX][?names=raw]
+    /// [&request_timeout=3s]`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` for another scheme, a user without a password, an unknown option; `Unsupported` for TLS.
+    pub fn from_url(mut url: BackendUrl) -> Result<Self> {
+        match url.scheme() {
+            "etcd" => {}
+            "etcds" | "https" => return Err(no_tls()),
+            other => return Err(invalid(format!("{other:?} is not the scheme of etcd"))),
+        }
+        let hosts = url.hosts().iter().map(|host| match host.port {
+            Some(port) => format!("{}:{port}", host.name),
+            None => host.name.clone(),
+        });
+        let mut config = Self::new(hosts)?;
+        match (url.user(), url.password()) {
+            (Some(user), Some(password)) => config = config.user(user, password),
+            (None, None) => {}
+            _ => return Err(invalid("etcd takes a user together with a password, or neither")),
+        }
+        if !matches!(url.path(), "" | "/") {
+            config = config.prefix(url.path());
+        }
+        if let Some(names) = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])? {
+            config = config.names(names);
+        }
+        if let Some(timeout) = url.take_duration("request_timeout")? {
+            config = config.request_timeout(timeout);
+        }
+        url.finish()?;
+        Ok(config)
+    }
+
+    /// Logs in with this name and password.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
+        self.login = Some((name.into(), password.into()));
+        self
+    }
+
+    /// Where the locks lie: all keys begin with this text and a slash, without a slash before it. Empty: no prefix.
+    /// Default: `lockkit`, and none with [`Names::Raw`]. Clients that share locks share the prefix; one prefix must
+    /// not lie inside another.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl AsRef<str>) -> Self {
+        let text = prefix.as_ref().trim_matches('/');
+        self.prefix = Some(if text.is_empty() { String::new() } else { format!("{text}/") });
+        self
+    }
+
+    /// How lock names become keys.
+    #[must_use]
+    pub fn names(mut self, names: Names) -> Self {
+        self.names = names;
+        self
+    }
+
+    /// Longest time for one request (not for an acquire, which is as many requests as it takes); the beats of a short
+    /// ttl shorten it. Default 3 s; raised to 10 ms.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout.max(Duration::from_millis(10));
+        self
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        let default = match self.names {
+            Names::Encoded => PREFIX_DEFAULT,
+            Names::Raw => "",
+        };
+        Layout::new(self.prefix.as_deref().unwrap_or(default), self.names)
+    }
+}
+
+impl fmt::Debug for EtcdConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Taken apart in full, so that a new field must decide here whether it is a secret.
+        let Self { endpoints, login, prefix, names, request_timeout } = self;
+        f.debug_struct("EtcdConfig")
+            .field("endpoints", endpoints)
+            .field("user", &login.as_ref().map(|(user, _)| user))
+            .field("password", &login.as_ref().map(|_| "***"))
+            .field("prefix", prefix)
+            .field("names", names)
+            .field("request_timeout", request_timeout)
+            .finish()
+    }
+}
+
+/// `HOST:PORT` of `[http://]HOST[:PORT]`.
+fn parse_endpoint(text: &str) -> Result<String> {
+    if text.starts_with("https://") {
+        return Err(no_tls());
+    }
+    let authority = text.strip_prefix("http://").unwrap_or(text);
+    // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
+    let malformed = || invalid("an endpoint is HOST or HOST:PORT");
+    if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
+        return Err(malformed());
+    }
+    let host_end = authority.rfind(']').map_or(0, |bracket| bracket + 1);
+    match authority[host_end..].split_once(':') {
+        Some((_, port)) => port.parse::<u16>().map_err(|_| malformed()).map(|_| authority.to_owned()),
+        None => Ok(format!("{authority}:{PORT_DEFAULT}")),
+    }
+}
+
+fn no_tls() -> Error {
+    Error::new(ErrorKind::Unsupported, "configure etcd")
+        .with_message("this version of lockkit speaks to etcd without TLS only: no https:// and no etcds://")
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, "configure etcd").with_message(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::LockName;
+
+    use super::*;
+
+    fn from(url: &str) -> Result<EtcdConfig> {
+        EtcdConfig::from_url(BackendUrl::parse(url)?)
+    }
+
+    fn queue_of_x(config: &EtcdConfig) -> String {
+        config.layout().queue(&LockName::new("x").unwrap()).unwrap().as_str().to_owned()
+    }
+
+    #[test]
+    fn a_url_says_it_all() {
+        let config = from("etcd://me:s%40cret@h1:1,h2,[::1]/prod/locks/?request_timeout=500ms").unwrap();
+        assert_eq!(config.endpoints, ["h1:1", "h2:2379", "[::1]:2379"]);
+        assert_eq!(config.login, Some(("me".into(), "s@cret".into())));
+        assert_eq!(config.request_timeout, Duration::from_millis(500));
+        assert_eq!(queue_of_x(&config), "prod/locks/x/");
+    }
+
+    #[test]
+    fn defaults_of_the_prefix() {
+        assert_eq!(queue_of_x(&from("etcd://h").unwrap()), "lockkit/x/");
+        assert_eq!(queue_of_x(&from("etcd://h/?names=raw").unwrap()), "x/");
+        assert_eq!(queue_of_x(&from("etcd://h/app?names=raw").unwrap()), "app/x/");
+        assert_eq!(queue_of_x(&EtcdConfig::new(["h"]).unwrap().prefix("")), "x/");
+    }
+
+    #[test]
+    fn mistakes_are_told_by_kind() {
+        for (url, kind) in [
+            ("etcd://me@h", ErrorKind::InvalidConfig),
+            ("etcd:///x", ErrorKind::InvalidConfig),
+            ("redis://h", ErrorKind::InvalidConfig),
+            ("etcd://h/?name=raw", ErrorKind::InvalidConfig),
+            ("etcd://h/?names=row", ErrorKind::InvalidConfig),
+            ("etcd://h/?request_timeout=soon", ErrorKind::InvalidConfig),
+            ("https://h", ErrorKind::Unsupported),
+            ("etcds://h", ErrorKind::Unsupported),
+        ] {
+            assert_eq!(from(url).unwrap_err().kind(), kind, "{url}");
+        }
+        for endpoint in ["", "h:port", "h:70000", "me:secret@h:1", "h/x", "http://"] {
+            let error = EtcdConfig::new([endpoint]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{endpoint}");
+            assert!(!error.to_string().contains("secret"));
+        }
+        assert_eq!(EtcdConfig::new(["https://h"]).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert!(EtcdConfig::new([""; 0]).is_err());
+    }
+
+    #[test]
+    fn no_secret_is_printed() {
+        let config = from("etcd://me:hunter2@h").unwrap();
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+}

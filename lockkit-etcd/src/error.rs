@@ -1,0 +1,188 @@
+//! Failed requests: what is known of their effect, and the one table from the client crate's errors to ours.
+
+use std::{borrow::Cow, error::Error as StdError};
+
+use lockkit_core::{Error, ErrorKind};
+use tonic::{Code, ConnectError};
+
+/// What a failed request may have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Nothing: it never left this process.
+    NotSent,
+    /// It may have been executed, or may still be.
+    Unknown,
+    /// Nothing: the server cannot serve it now.
+    Busy,
+    /// Nothing: the server will not do it.
+    Refused,
+    /// Nothing, and the login must be renewed first.
+    LoginStale,
+    /// Nothing: the client's lease has ended.
+    LeaseGone,
+    /// It was not sent, or its reply not awaited, because the session is over.
+    SessionOver,
+}
+
+/// A request that failed.
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) effect: Effect,
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+}
+
+impl Fault {
+    pub(crate) fn new(effect: Effect, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { effect, kind, message: message.into() }
+    }
+
+    /// No reply within the time that a request has.
+    pub(crate) fn no_reply() -> Self {
+        Self::new(Effect::Unknown, ErrorKind::Unavailable, "etcd did not answer in time")
+    }
+
+    /// The lease that everything of this client hangs on has ended.
+    pub(crate) fn lease_gone() -> Self {
+        Self::new(Effect::LeaseGone, ErrorKind::Unavailable, "the client's lease has ended")
+    }
+
+    /// The session is over.
+    pub(crate) fn session_over() -> Self {
+        Self::new(Effect::SessionOver, ErrorKind::Closed, "the session is over")
+    }
+
+    /// An answer that etcd's interface does not allow.
+    pub(crate) fn nonsense(what: &'static str) -> Self {
+        Self::new(Effect::Refused, ErrorKind::Unexpected, what)
+    }
+
+    /// Whether the same request may succeed later; otherwise another try would end like this one.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self.effect {
+            Effect::NotSent | Effect::Unknown | Effect::Busy => true,
+            Effect::Refused | Effect::LoginStale | Effect::LeaseGone | Effect::SessionOver => false,
+        }
+    }
+
+    /// The error that a user sees.
+    pub(crate) fn into_error(self, operation: &'static str) -> Error {
+        // The client crate's error is told in words, not kept as the source: its `Debug` prints whole requests.
+        Error::new(self.kind, operation).with_message(self.message)
+    }
+}
+
+/// The table. Texts: etcd, `api/v3rpc/rpctypes/error.go`.
+impl From<etcd_client::Error> for Fault {
+    fn from(error: etcd_client::Error) -> Self {
+        use etcd_client::Error as Client;
+        match error {
+            Client::GRpcStatus(status) => Self::from(status),
+            Client::TransportError(error) if is_connect_error(&error) => {
+                Self::new(Effect::NotSent, ErrorKind::Unavailable, last_cause(&error))
+            }
+            Client::InvalidArgs(_) | Client::InvalidUri(_) | Client::EndpointError(_) => {
+                Self::new(Effect::NotSent, ErrorKind::InvalidConfig, "an endpoint is not HOST:PORT")
+            }
+            Client::InvalidMetadataValue(_) => {
+                Self::new(Effect::Refused, ErrorKind::Unexpected, "a login token that is no text")
+            }
+            Client::LeaseKeepAliveError(text) if text == "lease not found" => Self::lease_gone(),
+            other => Self::new(Effect::Unknown, ErrorKind::Unavailable, other.to_string()),
+        }
+    }
+}
+
+impl From<tonic::Status> for Fault {
+    fn from(status: tonic::Status) -> Self {
+        let text = status.message().trim_start_matches("etcdserver: ").to_owned();
+        let (effect, kind) = match status.code() {
+            _ if is_connect_error(&status) => {
+                return Self::new(Effect::NotSent, ErrorKind::Unavailable, last_cause(&status));
+            }
+            Code::NotFound if text == "requested lease not found" => return Self::lease_gone(),
+            Code::Unauthenticated => (Effect::LoginStale, ErrorKind::Denied),
+            Code::InvalidArgument if text == "revision of auth store is old" => {
+                (Effect::LoginStale, ErrorKind::Unavailable)
+            }
+            Code::InvalidArgument if text.contains("authentication failed") || text.contains("user name") => {
+                (Effect::Refused, ErrorKind::Denied)
+            }
+            Code::FailedPrecondition if text == "authentication is not enabled" => {
+                return Self::new(
+                    Effect::Refused,
+                    ErrorKind::InvalidConfig,
+                    "a user is configured, but authentication is not enabled at the server",
+                );
+            }
+            Code::PermissionDenied => (Effect::Refused, ErrorKind::Denied),
+            // No room for writes until an operator acts; deletes go on.
+            Code::ResourceExhausted if text.contains("space exceeded") => {
+                (Effect::Refused, ErrorKind::Unavailable)
+            }
+            Code::ResourceExhausted => (Effect::Busy, ErrorKind::Unavailable),
+            Code::Unimplemented => (Effect::Refused, ErrorKind::Unsupported),
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound => {
+                (Effect::Refused, ErrorKind::Unexpected)
+            }
+            // No leader, leader changed, request timed out, connection broken: the proposal may be on its way.
+            _ => (Effect::Unknown, ErrorKind::Unavailable),
+        };
+        Self::new(effect, kind, text)
+    }
+}
+
+/// The transport says `ConnectError` when there was no connection to send on.
+fn is_connect_error(error: &(dyn StdError + 'static)) -> bool {
+    causes(error).any(|error| error.is::<ConnectError>())
+}
+
+/// The last cause: "Connection refused" says more than "transport error".
+fn last_cause(error: &(dyn StdError + 'static)) -> String {
+    format!("cannot connect: {}", causes(error).last().unwrap_or(error))
+}
+
+fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Status;
+
+    use super::*;
+
+    fn fault(code: Code, text: &str) -> (Effect, ErrorKind) {
+        let fault = Fault::from(etcd_client::Error::GRpcStatus(Status::new(code, text)));
+        (fault.effect, fault.kind)
+    }
+
+    #[test]
+    fn the_table() {
+        use Effect::{Busy, LeaseGone, LoginStale, Refused, Unknown};
+        use ErrorKind::{Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
+        for (code, text, expected) in [
+            (Code::NotFound, "etcdserver: requested lease not found", (LeaseGone, Unavailable)),
+            (Code::Unavailable, "etcdserver: no leader", (Unknown, Unavailable)),
+            (Code::Unavailable, "etcdserver: request timed out", (Unknown, Unavailable)),
+            (Code::Cancelled, "Timeout expired", (Unknown, Unavailable)),
+            (Code::Unknown, "h2 protocol error: error reading a body", (Unknown, Unavailable)),
+            (Code::ResourceExhausted, "etcdserver: too many requests", (Busy, Unavailable)),
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", (Refused, Unavailable)),
+            (Code::PermissionDenied, "etcdserver: permission denied", (Refused, Denied)),
+            (Code::Unauthenticated, "etcdserver: invalid auth token", (LoginStale, Denied)),
+            (Code::InvalidArgument, "etcdserver: revision of auth store is old", (LoginStale, Unavailable)),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+                (Refused, Denied),
+            ),
+            (Code::InvalidArgument, "etcdserver: user name is empty", (Refused, Denied)),
+            (Code::FailedPrecondition, "etcdserver: authentication is not enabled", (Refused, InvalidConfig)),
+            (Code::InvalidArgument, "etcdserver: request is too large", (Refused, Unexpected)),
+            (Code::Unimplemented, "unknown service etcdserverpb.KV", (Refused, Unsupported)),
+        ] {
+            assert_eq!(fault(code, text), expected, "{text}");
+        }
+    }
+}

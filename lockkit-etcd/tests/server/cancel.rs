@@ -1,0 +1,120 @@
+//! Claims that are given up, at every place and moment.
+
+use std::sync::Arc;
+
+use lockkit_core::backend::{Acquired, Session};
+use lockkit_testbed::Etcd;
+
+use crate::common::{
+    LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, queue, release, session, shared, start, until,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_waiter_in_the_middle_does_not_hold_up_the_others() {
+    let (etcd, name) = (shared(), fresh_name());
+    let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
+    let held = acquire(&one, &name).await;
+    let second = enqueued(&other, &name).await;
+    let third = enqueued(&one, &name).await;
+    let fourth = enqueued(&other, &name).await;
+    third.control.give_up();
+    assert!(is_gave_up(&third.ends().await));
+    assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 3);
+    release(&one, &held).await;
+    let second = second.granted().await;
+    assert!(fourth.is_waiting());
+    release(&other, &second).await;
+    release(&other, &fourth.granted().await).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_waiter_at_the_head_does_not_hold_up_the_others() {
+    let (etcd, name) = (shared(), fresh_name());
+    let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
+    let held = acquire(&one, &name).await;
+    let second = enqueued(&other, &name).await;
+    let third = enqueued(&one, &name).await;
+    second.control.give_up();
+    assert!(is_gave_up(&second.ends().await));
+    assert!(third.is_waiting());
+    release(&one, &held).await;
+    release(&one, &third.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_given_up_before_it_starts_writes_nothing() {
+    let etcd = Etcd::start().unwrap();
+    let (session, name) = (session(&etcd, LONG).await, fresh_name());
+    let before = etcd.metrics().unwrap().grpc_handled("Txn");
+    let claim = start(&session, &name);
+    claim.control.give_up();
+    // Either the cancel came first, or it is withdrawn.
+    match claim.ends().await {
+        Ok(Acquired::Granted(grant)) => release(&session, &grant).await,
+        end => assert!(is_gave_up(&end)),
+    }
+    assert!(etcd.metrics().unwrap().grpc_handled("Txn") <= before + 2);
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+}
+
+/// The second of three is cancelled while the first releases; whichever comes first, the third is served next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_right_at_the_wake_loses_no_grant() {
+    const ROUNDS: usize = 200;
+    let (etcd, name) = (shared(), fresh_name());
+    let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
+    let (mut granted, mut gave_up) = (0, 0);
+    for round in 0..ROUNDS {
+        let first = acquire(&one, &name).await;
+        let second = enqueued(&other, &name).await;
+        let third = enqueued(&one, &name).await;
+        let releasing: Arc<dyn Session> = Arc::clone(&one);
+        let releasing = tokio::spawn(async move { releasing.release(&first).await });
+        // A different moment in every round.
+        for _ in 0..round % 40 {
+            tokio::task::yield_now().await;
+        }
+        second.control.give_up();
+        match second.ends().await {
+            Ok(Acquired::Granted(grant)) => {
+                granted += 1;
+                release(&other, &grant).await;
+            }
+            end => {
+                gave_up += 1;
+                assert!(is_gave_up(&end), "{end:?}");
+            }
+        }
+        bounded(releasing).await.unwrap().unwrap();
+        let third = third.granted().await;
+        release(&one, &third).await;
+    }
+    println!("{granted} granted, {gave_up} gave up");
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_waits_leave_no_watch_behind() {
+    const WAITS: usize = 20;
+    let etcd = Etcd::start().unwrap();
+    let (one, name) = (session(&etcd, LONG).await, fresh_name());
+    let watchers = || etcd.metrics().unwrap().watchers();
+    until("the session watches its own keys", async || watchers() == 1).await;
+    let held = acquire(&one, &name).await;
+    let mut waiting = Vec::new();
+    for _ in 0..WAITS {
+        waiting.push(enqueued(&one, &name).await);
+    }
+    until("every waiter watches its predecessor", async || watchers() as usize == 1 + WAITS).await;
+    for waiter in &waiting {
+        waiter.control.give_up();
+    }
+    for waiter in waiting {
+        assert!(is_gave_up(&waiter.ends().await));
+    }
+    until("only the session's own watch is left", async || watchers() == 1).await;
+    release(&one, &held).await;
+    drop(one);
+    until("a dropped session watches nothing", async || watchers() == 0).await;
+}

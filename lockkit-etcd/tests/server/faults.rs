@@ -1,0 +1,318 @@
+//! Servers that restart, freeze or cannot be reached, operators who delete and revoke, clients that die.
+
+use std::time::Duration;
+
+use etcd_client::{AlarmAction, AlarmType};
+use lockkit_core::{
+    Clock, ErrorKind,
+    backend::{Acquired, Backend, Loss, Renewal},
+};
+use lockkit_testbed::Etcd;
+
+use crate::{
+    common::{
+        LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of,
+        lease_of_only_session, plain, queue, release, session, session_at, start, until,
+    },
+    relay::Relay,
+};
+
+/// A short ttl for tests that wait for a lease to end, or for a waiter's re-check (every 2 s then).
+const SHORT: Duration = Duration::from_secs(4);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_and_waiter_survive_a_restart_of_the_server() {
+    let mut etcd = Etcd::start().unwrap();
+    let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    etcd.kill().unwrap();
+    let late = start(&other, &fresh_name());
+    assert!(matches!(bounded(one.renew(std::slice::from_ref(&held))).await.session, Renewal::Unknown(_)));
+    etcd.restart().unwrap();
+    let beat = bounded(one.renew(std::slice::from_ref(&held))).await;
+    assert!(matches!(beat.session, Renewal::Renewed { .. }), "{beat:?}");
+    assert!(matches!(beat.holds[..], [(_, Renewal::Renewed { .. })]), "{beat:?}");
+    assert!(waiting.is_waiting());
+    let late = late.granted().await;
+    release(&one, &held).await;
+    let grant = waiting.granted().await;
+    assert!(grant.token() > held.token());
+    release(&other, &grant).await;
+    release(&other, &late).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mail_that_came_while_the_stream_was_broken_is_read_later() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (one, name) = (session(&etcd, LONG).await, fresh_name());
+    let other = session_at(&relay.url(), LONG).await;
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    relay.part();
+    release(&one, &held).await;
+    relay.cut();
+    // By the mail itself: the next re-check is 20 s away.
+    release(&other, &waiting.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compacted_history_costs_a_read_and_no_grant() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (one, name, foreign) = (session(&etcd, LONG).await, fresh_name(), fresh_name());
+    let other = session_at(&relay.url(), LONG).await;
+    let mut plain = plain(&etcd).await;
+    let foreign_key = format!("{}foreign", queue(&foreign));
+    etcd.put(&foreign_key, "").unwrap();
+    let held = acquire(&one, &name).await;
+    let by_mail = enqueued(&other, &name).await;
+    let by_watch = enqueued(&other, &foreign).await;
+    until("the predecessor is watched", async || etcd.metrics().unwrap().watchers() >= 3).await;
+    relay.part();
+    release(&one, &held).await;
+    etcd.delete(&foreign_key).unwrap();
+    let revision = plain.put("x", "", None).await.unwrap().header().unwrap().revision();
+    plain.compact(revision, None).await.unwrap();
+    relay.cut();
+    release(&other, &by_mail.granted().await).await;
+    release(&other, &by_watch.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_lease_is_told_at_once_and_ends_everything() {
+    let etcd = Etcd::start().unwrap();
+    let (session, name) = (session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    plain(&etcd).await.lease_revoke(lease_of_only_session(&etcd)).await.unwrap();
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+    assert!(is_entry_gone(&waiting.ends().await));
+    let beat = bounded(session.renew(&[held])).await;
+    assert!(matches!(beat.session, Renewal::Gone), "{beat:?}");
+    assert!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
+    bounded(session.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_epoch_key_ends_the_session() {
+    let etcd = Etcd::start().unwrap();
+    let session = session(&etcd, LONG).await;
+    let epoch =
+        etcd.keys("lockkit/:clients/").unwrap().into_iter().find(|key| key.ends_with("epoch")).unwrap();
+    etcd.delete(&epoch).unwrap();
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_finds_a_lease_that_ended_unnoticed() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let session = session_at(&relay.url(), LONG).await;
+    relay.part();
+    plain(&etcd).await.lease_revoke(lease_of_only_session(&etcd)).await.unwrap();
+    assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
+    relay.cut();
+    until("the beat says so", async || matches!(bounded(session.renew(&[])).await.session, Renewal::Gone))
+        .await;
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_who_deletes_the_holders_key_ends_that_hold_alone() {
+    let etcd = Etcd::start().unwrap();
+    let (session, name, kept_name) = (session(&etcd, LONG).await, fresh_name(), fresh_name());
+    let deleted = acquire(&session, &name).await;
+    let kept = acquire(&session, &kept_name).await;
+    assert!(etcd.delete(&etcd.keys(&queue(&name)).unwrap()[0]).unwrap());
+    let beat = bounded(session.renew(&[deleted.clone(), kept.clone()])).await;
+    assert!(matches!(beat.session, Renewal::Renewed { .. }), "{beat:?}");
+    for (id, renewal) in beat.holds {
+        assert_eq!(matches!(renewal, Renewal::Gone), id == deleted.claim(), "{renewal:?}");
+    }
+    let next = acquire(&session, &name).await;
+    release(&session, &deleted).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1, "the newer grant is still there");
+    release(&session, &next).await;
+    release(&session, &kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_who_deletes_a_waiters_key_ends_its_wait() {
+    let etcd = Etcd::start().unwrap();
+    let (session, name) = (session(&etcd, SHORT).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let deleted = enqueued(&session, &name).await;
+    let behind = enqueued(&session, &name).await;
+    assert!(etcd.delete(&key_of(&etcd, &deleted.claim)).unwrap());
+    assert!(is_entry_gone(&deleted.ends().await));
+    release(&session, &held).await;
+    release(&session, &behind.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_client_is_succeeded_when_its_lease_ends() {
+    let etcd = Etcd::start().unwrap();
+    let name = fresh_name();
+    let (dead, alive) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
+    let _held = acquire(&dead, &name).await;
+    let _also_dead = enqueued(&dead, &name).await;
+    let waiting = enqueued(&alive, &name).await;
+    // Nobody renews the lease; one revision deletes holder and waiter.
+    release(&alive, &waiting.granted().await).await;
+    assert_eq!(bounded(dead.lost()).await, Loss::Session);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_mail_goes_astray_is_granted_by_its_watch() {
+    let etcd = Etcd::start().unwrap();
+    let name = fresh_name();
+    // The same queue, but the clients' own keys lie elsewhere.
+    let astray = session_at(&format!("{}/lockkit?names=raw", etcd.url()), LONG).await;
+    let apart = session_at(&format!("{}/?names=raw", etcd.url()), LONG).await;
+    let held = acquire(&astray, &name).await;
+    let waiting = {
+        let same_queue = crate::common::name(&format!("lockkit/{name}"));
+        enqueued(&apart, &same_queue).await
+    };
+    release(&astray, &held).await;
+    let grant = waiting.granted().await;
+    assert!(grant.token() > held.token());
+    release(&apart, &grant).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_bounds_every_call() {
+    let etcd = Etcd::start().unwrap();
+    let url = format!("{}/?request_timeout=500ms", etcd.url());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    etcd.pause().unwrap();
+    let beat = bounded(session.renew(std::slice::from_ref(&held))).await;
+    assert!(matches!(beat.session, Renewal::Unknown(_)), "{beat:?}");
+    assert!(matches!(beat.holds[..], [(_, Renewal::Unknown(_))]), "{beat:?}");
+    let error = bounded(session.release(&held)).await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)));
+    let pending = start(&session, &fresh_name());
+    let error = bounded(session.close()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    for claim in [waiting, pending] {
+        assert_eq!(claim.ends().await.unwrap_err().kind(), ErrorKind::Closed);
+    }
+    etcd.resume().unwrap();
+    bounded(session.close()).await.unwrap();
+    until("nothing is left", async || etcd.keys("").unwrap().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_answer_to_a_ping_does_not_count_for_the_next() {
+    let etcd = Etcd::start().unwrap();
+    let url = format!("{}/?request_timeout=500ms", etcd.url());
+    let session = session_at(&url, LONG).await;
+    let armed_at = |beat: lockkit_core::backend::Beat| match beat.session {
+        Renewal::Renewed { armed_at } => armed_at,
+        other => panic!("{other:?}"),
+    };
+    let clock = Clock::boot();
+    let first = armed_at(bounded(session.renew(&[])).await);
+    etcd.pause().unwrap();
+    assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
+    etcd.resume().unwrap();
+    // The frozen ping is answered now; the next beat starts a lifetime of its own.
+    let sent = clock.now();
+    let second = armed_at(bounded(session.renew(&[])).await);
+    assert!(second >= sent && second > first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_server_is_unavailable() {
+    for endpoint in ["127.0.0.1:1", "no-such-host.invalid:2379"] {
+        let backend = backend(&format!("etcd://{endpoint}"));
+        let error = bounded(backend.open_session(LONG, Clock::boot())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        let error = bounded(backend.admin().unwrap().inspect(&fresh_name())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_endpoint_of_several_is_enough() {
+    let etcd = Etcd::start().unwrap();
+    let url = format!("etcd://127.0.0.1:1,{},127.0.0.1:2", etcd.endpoint());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    for _ in 0..50 {
+        let grant = acquire(&session, &name).await;
+        assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Renewed { .. }));
+        release(&session, &grant).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_works_and_survives_a_restart_that_forgets_it() {
+    let mut etcd = Etcd::start().unwrap();
+    etcd.enable_auth("app", "hunter2").unwrap();
+    let session = session_at(&format!("etcd://app:hunter2@{}", etcd.endpoint()), LONG).await;
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    assert!(matches!(
+        bounded(session.renew(std::slice::from_ref(&held))).await.holds[..],
+        [(_, Renewal::Renewed { .. })]
+    ));
+    // The server keeps its login tokens in memory.
+    etcd.restart().unwrap();
+    release(&session, &held).await;
+    release(&session, &waiting.granted().await).await;
+    assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Renewed { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_and_missing_passwords_are_denied_without_being_shown() {
+    async fn open(etcd: &Etcd, login: &str) -> ErrorKind {
+        let backend = backend(&format!("etcd://{login}{}", etcd.endpoint()));
+        let error = bounded(backend.open_session(LONG, Clock::boot())).await.unwrap_err();
+        let text = format!("{error} {error:?} {backend:?}");
+        assert!(!text.contains("hunter") && !text.contains("sesame"), "{text}");
+        error.kind()
+    }
+    let mut etcd = Etcd::start().unwrap();
+    assert_eq!(open(&etcd, "app:hunter2@").await, ErrorKind::InvalidConfig, "there is no authentication yet");
+    etcd.enable_auth("app", "hunter2").unwrap();
+    assert_eq!(open(&etcd, "app:sesame@").await, ErrorKind::Denied);
+    assert_eq!(open(&etcd, "nobody:hunter2@").await, ErrorKind::Denied);
+    assert_eq!(open(&etcd, "").await, ErrorKind::Denied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_over_while_a_claim_comes_in_grants_nothing() {
+    let etcd = Etcd::start().unwrap();
+    let (session, name) = (session(&etcd, LONG).await, fresh_name());
+    bounded(session.close()).await.unwrap();
+    let end = start(&session, &name).ends().await;
+    assert!(!matches!(end, Ok(Acquired::Granted(_))), "{end:?}");
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_room_still_releases_and_renews() {
+    let etcd = Etcd::start().unwrap();
+    let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    let given_up = enqueued(&one, &name).await;
+    plain(&etcd).await.alarm(AlarmAction::Activate, AlarmType::Nospace, None).await.unwrap();
+    let error = start(&one, &fresh_name()).ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("space exceeded"), "{error}");
+    let beat = bounded(one.renew(std::slice::from_ref(&held))).await;
+    assert!(matches!(beat.holds[..], [(_, Renewal::Renewed { .. })]), "{beat:?}");
+    given_up.control.give_up();
+    assert!(is_gave_up(&given_up.ends().await));
+    release(&one, &held).await;
+    release(&other, &waiting.granted().await).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+}

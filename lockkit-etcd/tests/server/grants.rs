@@ -1,0 +1,200 @@
+//! Grants, queues, tries and tokens on a server that nothing happens to.
+
+use crate::common::{
+    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, key_of, name, plain,
+    queue, release, session, shared, try_acquire, until,
+};
+use etcd_client::{DeleteOptions, GetOptions, PutOptions};
+use lockkit_core::{
+    FencingToken, Metadata,
+    backend::{Acquired, Backend},
+};
+use lockkit_testbed::Etcd;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_released_lock_leaves_nothing_but_the_clients_own_two_keys() {
+    let etcd = Etcd::start().unwrap();
+    let session = session(&etcd, LONG).await;
+    let grant = acquire(&session, &name("orders/42")).await;
+    assert_eq!(etcd.keys("lockkit/orders%2F42/").unwrap().len(), 1);
+    release(&session, &grant).await;
+    release(&session, &grant).await;
+    let keys = etcd.keys("").unwrap();
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    assert!(keys.iter().all(|key| key.starts_with("lockkit/:clients/")), "{keys:?}");
+    bounded(session.close()).await.unwrap();
+    bounded(session.close()).await.unwrap();
+    assert_eq!(etcd.keys("").unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_one_and_of_several_clients_are_served_in_order() {
+    let etcd = shared();
+    let name = fresh_name();
+    let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
+    let mut holder = (one.clone(), acquire(&one, &name).await);
+    let mut waiting = Vec::new();
+    for session in [&other, &one, &one, &other, &other, &one] {
+        waiting.push((session.clone(), enqueued(session, &name).await));
+    }
+    let mut tokens = vec![holder.1.token()];
+    for (session, next) in waiting {
+        assert!(next.is_waiting());
+        release(&holder.0, &holder.1).await;
+        holder = (session, next.granted().await);
+        tokens.push(holder.1.token());
+    }
+    release(&holder.0, &holder.1).await;
+    assert_rising(&tokens);
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_that_meets_a_holder_writes_nothing() {
+    let etcd = Etcd::start().unwrap();
+    let (holder, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
+    let name = fresh_name();
+    let grant = acquire(&holder, &name).await;
+    let revision = async || plain(&etcd).await.get("x", None).await.unwrap().header().unwrap().revision();
+    let before = revision().await;
+    for session in [&other, &holder, &other] {
+        assert!(is_gave_up(&try_acquire(session, &name).await));
+    }
+    assert_eq!(revision().await, before);
+    release(&holder, &grant).await;
+    let Ok(Acquired::Granted(tried)) = try_acquire(&other, &name).await else { panic!("it was free") };
+    assert!(tried.token() > grant.token());
+    release(&other, &tried).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_rise_over_a_thousand_hand_overs() {
+    const CLIENTS: usize = 4;
+    const GRANTS_EACH: usize = 250;
+    let name = fresh_name();
+    let mut tasks = Vec::new();
+    let tokens = std::sync::Arc::new(std::sync::Mutex::new(Vec::<FencingToken>::new()));
+    for _ in 0..CLIENTS {
+        let (session, name, tokens) = (session(shared(), LONG).await, name.clone(), tokens.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..GRANTS_EACH {
+                let grant = acquire(&session, &name).await;
+                // A try: two holders at a time would be seen here.
+                tokens.try_lock().unwrap().push(grant.token());
+                release(&session, &grant).await;
+            }
+        }));
+    }
+    for task in tasks {
+        bounded(task).await.unwrap();
+    }
+    let tokens = tokens.lock().unwrap();
+    assert_eq!(tokens.len(), CLIENTS * GRANTS_EACH);
+    assert_rising(&tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_names_are_independent_locks() {
+    let long = "x".repeat(1024);
+    let long_emoji = "🔒".repeat(256);
+    let names = ["a", "a/b", "ab", "a\0", "a%2Fb", "/", "..", "🔒", "a\nb", ":clients", &long, &long_emoji];
+    let session = session(shared(), LONG).await;
+    let mut grants = Vec::new();
+    for odd in names {
+        let grant = try_acquire(&session, &name(odd)).await;
+        let Ok(Acquired::Granted(grant)) = grant else { panic!("{odd:?} is not free: {grant:?}") };
+        grants.push(grant);
+    }
+    for grant in &grants {
+        assert!(is_gave_up(&try_acquire(&session, grant.name()).await), "{:?}", grant.name());
+    }
+    for grant in &grants {
+        release(&session, grant).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_contender_is_waited_for_and_succeeded() {
+    let etcd = Etcd::start().unwrap();
+    let session = session(&etcd, LONG).await;
+    let name = fresh_name();
+    let mut other = plain(&etcd).await;
+    let lease = other.lease_grant(60, None).await.unwrap().id();
+    // As etcd's Go package writes it: the lease in hexadecimal digits, and no value.
+    let key = format!("{}{lease:x}", queue(&name));
+    other.put(key.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
+    let waiting = enqueued(&session, &name).await;
+    let deleted = other.delete(key.clone(), None).await.unwrap().header().unwrap().revision();
+    let grant = waiting.granted().await;
+    assert!(grant.token() >= FencingToken::new(deleted.unsigned_abs()));
+    // And behind us: it watches our key, a mail would be lost on it.
+    other.put(key.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
+    release(&session, &grant).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [&*key]);
+    assert_eq!(etcd.keys("lockkit/:clients/").unwrap().len(), 2);
+    other.delete(key, None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_keys_and_values_are_contenders_without_a_record() {
+    let etcd = Etcd::start().unwrap();
+    let session = session(&etcd, LONG).await;
+    let name = fresh_name();
+    let mut other = plain(&etcd).await;
+    let queue = queue(&name);
+    let huge = vec![0xfe; 1_000_000];
+    other.put(format!("{queue}\u{0}odd"), vec![0xff, 0x00], None).await.unwrap();
+    for number in 0..5 {
+        other.put(format!("{queue}huge-{number}"), huge.clone(), None).await.unwrap();
+    }
+    let waiting = enqueued(&session, &name).await;
+    let admin = backend(&etcd.url());
+    let seen = admin.admin().unwrap().inspect(&name).await.unwrap();
+    assert_eq!(seen.holder.unwrap().entry, "\u{0}odd");
+    assert_eq!(seen.waiters.len(), 6);
+    assert!(seen.waiters.iter().all(|waiter| waiter.metadata.is_none()));
+    for foreign in ["\u{0}", "huge"] {
+        let all = DeleteOptions::new().with_prefix();
+        other.delete(format!("{queue}{foreign}"), Some(all)).await.unwrap();
+    }
+    let grant = waiting.granted().await;
+    release(&session, &grant).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inspection_shows_holder_and_waiters_in_order() {
+    let etcd = shared();
+    let name = fresh_name();
+    let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
+    let admin = backend(&etcd.url());
+    let inspect = async || admin.admin().unwrap().inspect(&name).await.unwrap();
+    assert_eq!(inspect().await, lockkit_core::backend::Inspection::default());
+    let grant = acquire(&one, &name).await;
+    let waiters = [enqueued(&other, &name).await, enqueued(&one, &name).await];
+    let seen = inspect().await;
+    let entry = |claim| key_of(etcd, claim).strip_prefix(&queue(&name)).unwrap().to_owned();
+    let holder = seen.holder.unwrap();
+    assert!(holder.entry.ends_with(&grant.claim().to_string()));
+    assert_eq!(holder.metadata.unwrap().label, Metadata::of_this_process(Some("test")).label);
+    let entries: Vec<String> = seen.waiters.into_iter().map(|waiter| waiter.entry).collect();
+    assert_eq!(entries, waiters.each_ref().map(|waiter| entry(&waiter.claim)));
+    release(&one, &grant).await;
+    let [second, third] = waiters;
+    let second = second.granted().await;
+    release(&other, &second).await;
+    release(&one, &third.granted().await).await;
+    until("the queue is empty", async || inspect().await.holder.is_none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_beside_a_claim_is_that_of_its_owner() {
+    let etcd = shared();
+    let session = session(etcd, LONG).await;
+    let name = fresh_name();
+    let grant = acquire(&session, &name).await;
+    let answer = plain(etcd).await.get(queue(&name), Some(GetOptions::new().with_prefix())).await.unwrap();
+    let record = Metadata::from_json(answer.kvs()[0].value()).unwrap();
+    assert_eq!((record.pid, record.label.as_deref()), (std::process::id(), Some("test")));
+    assert_eq!(answer.kvs()[0].create_revision().unsigned_abs(), grant.token().get());
+    release(&session, &grant).await;
+}

@@ -1,0 +1,144 @@
+//! Replies that never come, and requests that come late.
+
+use lockkit_core::ErrorKind;
+use lockkit_testbed::Etcd;
+
+use crate::{
+    common::{
+        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, queue, release, session, session_at, start,
+        start_claim, until,
+    },
+    relay::Relay,
+};
+
+/// Waits until the server has answered one more transaction.
+async fn one_more_txn(etcd: &Etcd, before: u64) {
+    until("the late request is executed", async || etcd.metrics().unwrap().grpc_handled("Txn") > before)
+        .await;
+}
+
+fn txns(etcd: &Etcd) -> u64 {
+    etcd.metrics().unwrap().grpc_handled("Txn")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_whose_reply_was_lost_is_found_again() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
+    for wait in [true, false] {
+        relay.swallow_replies();
+        let claim = start_claim(&session, &name, wait);
+        until("the claim is executed", async || etcd.keys(&queue(&name)).unwrap().len() == 1).await;
+        relay.cut();
+        let grant = claim.granted().await;
+        assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
+        release(&session, &grant).await;
+        assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_enqueue_after_cancel_leaves_nothing() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
+    relay.hold_requests();
+    let claim = start(&session, &name);
+    relay.holds(&claim.claim.id().to_string()).await;
+    claim.control.give_up();
+    relay.cut();
+    assert!(is_gave_up(&claim.ends().await));
+    let before = txns(&etcd);
+    relay.flush();
+    one_more_txn(&etcd, before).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_enqueue_after_release_leaves_nothing() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
+    relay.hold_requests();
+    let claim = start(&session, &name);
+    relay.holds(&claim.claim.id().to_string()).await;
+    relay.cut();
+    let grant = claim.granted().await;
+    release(&session, &grant).await;
+    let before = txns(&etcd);
+    relay.flush();
+    one_more_txn(&etcd, before).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
+    // The epoch has moved; the next claim carries the new one.
+    let grant = acquire(&session, &name).await;
+    release(&session, &grant).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_enqueue_after_a_busy_try_leaves_nothing() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, other, name) =
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+    relay.hold_requests();
+    let claim = start_claim(&session, &name, false);
+    relay.holds(&claim.claim.id().to_string()).await;
+    let held = acquire(&other, &name).await;
+    relay.cut();
+    assert!(is_gave_up(&claim.ends().await));
+    release(&other, &held).await;
+    let before = txns(&etcd);
+    relay.flush();
+    one_more_txn(&etcd, before).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_newer_grant() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, other, name) =
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let first = acquire(&session, &name).await;
+    let next = enqueued(&other, &name).await;
+    relay.swallow_replies();
+    assert_eq!(bounded(session.release(&first)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    // The read for the successor was lost already; the lock is still held.
+    assert!(next.is_waiting());
+    relay.cut();
+    release(&session, &first).await;
+    let second = next.granted().await;
+
+    let third = enqueued(&session, &name).await;
+    release(&other, &second).await;
+    let third = third.granted().await;
+    // Alone, so that the release is one transaction, and its reply is lost.
+    release(&session, &third).await;
+    let fourth = acquire(&session, &name).await;
+    relay.swallow_replies();
+    assert!(bounded(session.release(&fourth)).await.is_err());
+    until("the release is executed", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
+    let fifth = acquire(&other, &name).await;
+    relay.cut();
+    release(&session, &fourth).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1, "the newer grant is still there");
+    release(&other, &fifth).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_is_repeated_until_it_is_answered() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, other, name) =
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&other, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    relay.part();
+    waiting.control.give_up();
+    assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2);
+    relay.cut();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
+    release(&other, &held).await;
+}

@@ -1,0 +1,12 @@
+//! The backend on a real etcd: sessions driven by hand, claim by claim, while servers, operators and other programs do
+//! their worst.
+#![cfg(test)]
+
+mod budget;
+mod cancel;
+mod client;
+mod common;
+mod faults;
+mod grants;
+mod lost_replies;
+mod relay;
