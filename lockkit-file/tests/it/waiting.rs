@@ -133,6 +133,20 @@ async fn a_late_release_does_not_touch_the_next_grant() {
 }
 
 #[tokio::test]
+async fn a_release_ends_the_lock_whatever_other_handles_there_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
+    let session = backend.open_session(Duration::MAX, Clock::boot()).await.unwrap();
+    let name = LockName::new(NAME).unwrap();
+    assert!(backend.locked_file(&name).unwrap().is_none());
+    let held = granted(&*session).await;
+    let _handle = backend.locked_file(&name).unwrap().unwrap();
+    session.release(&held).await.unwrap();
+    assert!(backend.locked_file(&name).unwrap().is_none());
+    granted(&*session).await;
+}
+
+#[tokio::test]
 async fn closing_frees_everything_and_ends_every_wait() {
     let folder = tempfile::tempdir().unwrap();
     let (session, other) = (session(&folder).await, session(&folder).await);
@@ -141,9 +155,11 @@ async fn closing_frees_everything_and_ends_every_wait() {
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     session.close().await.unwrap();
     assert_eq!(soon("the end of the wait", waiting).await.unwrap_err().kind(), ErrorKind::Closed);
-    granted(&*other).await;
+    let next = granted(&*other).await;
+    other.release(&next).await.unwrap();
     let late = session.acquire(claim(false, &ClaimControl::new())).await;
-    assert!(matches!(late, Ok(Acquired::GaveUp) | Err(_)), "{late:?}");
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Closed);
+    granted(&*other).await;
     session.release(&held).await.unwrap();
     session.close().await.unwrap();
 }
