@@ -67,9 +67,9 @@ async fn a_wait_that_ends_in_time_answers_none_and_leaves_nothing() {
     let mut child = Child::holder(folder.path());
     child.held().await;
     let lock = client.lock(NAME).unwrap();
-    let short = Duration::from_millis(50);
-    // The first polls, the second stands in the local queue behind it.
-    let (first, second) = tokio::join!(lock.acquire_timeout(short), lock.acquire_timeout(short));
+    // Long enough for a first answer on a busy machine. One of the two polls, the other queues behind it.
+    let wait = Duration::from_secs(1);
+    let (first, second) = tokio::join!(lock.acquire_timeout(wait), lock.acquire_timeout(wait));
     assert!(first.unwrap().is_none() && second.unwrap().is_none());
     child.release().await;
     assert!(lock.try_acquire().await.unwrap().is_some());
