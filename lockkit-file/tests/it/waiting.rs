@@ -106,6 +106,25 @@ async fn giving_up_ends_a_wait_and_the_next_in_the_queue_takes_over() {
     next.await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_waiter_behind_a_local_holder_does_not_poll() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder).await;
+    let Acquired::Granted(held) = session.acquire(claim(true, &ClaimControl::new())).await.unwrap() else {
+        panic!("nobody else is there")
+    };
+    let mut next = pin!(session.acquire(claim(true, &ClaimControl::new())));
+    tokio::select! {
+        biased;
+        _ = &mut next => panic!("it is held"),
+        () = tokio::time::sleep(Duration::from_millis(100)) => {}
+    }
+    session.release(&held).await.unwrap();
+    let released = tokio::time::Instant::now();
+    assert!(matches!(next.await, Ok(Acquired::Granted(_))));
+    assert_eq!(released.elapsed(), Duration::ZERO, "no pause lies between release and grant");
+}
+
 #[tokio::test]
 async fn a_try_does_not_wait_for_the_local_queue() {
     let folder = tempfile::tempdir().unwrap();
