@@ -73,3 +73,13 @@ async fn what_others_wrote_into_the_holder_file_is_no_error() {
         assert_eq!((holder.token, holder.metadata), (None, None), "{foreign:?}");
     }
 }
+
+#[tokio::test]
+async fn a_holder_that_cannot_be_shown_holds_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("orders%2F42.holder")).unwrap();
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    let _guard = lock.acquire().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert_eq!(client(folder.path()).await.inspect(NAME).await.unwrap().holder, None);
+}

@@ -16,14 +16,19 @@ mod sale;
 mod service;
 mod stock;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use lockkit::{
     LockClient,
     backend::{BackendUrl, Lifetime},
 };
+use url::Url;
 
 /// What is for sale.
 const ITEMS: u32 = 300;
@@ -78,7 +83,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn service(arguments: &Arguments, socket: &std::path::Path) -> Result<()> {
+async fn service(arguments: &Arguments, socket: &Path) -> Result<()> {
     let lock = match &arguments.backend {
         Some(url) if !arguments.without_lock => Some(connect(url).await?.lock(LOCK)?),
         _ => None,
@@ -88,7 +93,10 @@ async fn service(arguments: &Arguments, socket: &std::path::Path) -> Result<()> 
 
 async fn sell_with_lock(backend: Option<String>) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let url = backend.unwrap_or_else(|| format!("file://{}/locks", folder.path().display()));
+    let url = match backend {
+        Some(url) => url,
+        None => file_url(&folder.path().join("locks"))?,
+    };
     let client = connect(&url).await?;
     let info = client.info().clone();
     ensure!(info.scheme != "memory", "memory: locks within one process, and the services are two");
@@ -118,7 +126,12 @@ async fn sell_without_lock() -> Result<()> {
             return Ok(());
         }
     }
-    anyhow::bail!("without a lock nothing was oversold in {TRIES_WITHOUT_LOCK} tries")
+    bail!("without a lock nothing was oversold in {TRIES_WITHOUT_LOCK} tries")
+}
+
+fn file_url(folder: &Path) -> Result<String> {
+    let url = Url::from_file_path(folder).map_err(|()| anyhow!("{folder:?} is no absolute path"))?;
+    Ok(url.into())
 }
 
 async fn connect(url: &str) -> Result<LockClient> {
