@@ -11,8 +11,11 @@ struct Known {
     is_in: bool,
 }
 
-const BACKENDS: [Known; 2] =
-    [Known { scheme: "memory", is_in: true }, Known { scheme: "file", is_in: cfg!(feature = "file") }];
+const BACKENDS: [Known; 3] = [
+    Known { scheme: "memory", is_in: true },
+    Known { scheme: "etcd", is_in: cfg!(feature = "etcd") },
+    Known { scheme: "file", is_in: cfg!(feature = "file") },
+];
 
 /// Connects to the store that a URL names.
 ///
@@ -70,6 +73,11 @@ pub fn schemes() -> impl Iterator<Item = &'static str> {
 fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
     match url.scheme() {
         "memory" => memory(url),
+        #[cfg(feature = "etcd")]
+        lockkit_etcd::SCHEME => {
+            let config = lockkit_etcd::EtcdConfig::from_url(url)?;
+            Ok(LockClient::builder(lockkit_etcd::EtcdBackend::new(config)))
+        }
         #[cfg(feature = "file")]
         lockkit_file::SCHEME => {
             let config = lockkit_file::FileConfig::from_url(url)?;

@@ -22,6 +22,7 @@
 //! | URL | feature | what it needs |
 //! |---|---|---|
 //! | `memory:` | always there | nothing; one process |
+//! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later; `protoc` to build the client crate |
 //! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |
 //!
 //! No feature is on by default, and without one no client of any store is compiled. Every URL takes the options
@@ -40,6 +41,8 @@ pub use lockkit_core::{
     BootInstant, ClientBuilder, Clock, Error, ErrorKind, Fence, FencingToken, Lock, LockClient, LockGuard,
     LockName, Metadata, Owner, Result, Status, StatusWatch, TimeSource, backend, limits, memory,
 };
+#[cfg(feature = "etcd")]
+pub use lockkit_etcd as etcd;
 #[cfg(feature = "file")]
 pub use lockkit_file as file;
 
