@@ -19,7 +19,7 @@ const BUILD: &str = "test --workspace --all-features --no-run";
 const TEST: &str = "test --workspace --all-features --no-fail-fast";
 
 /// Where the flash sale is held.
-const SALES: [&str; 1] = ["file"];
+const SALES: [&str; 2] = ["file", "etcd"];
 
 const RUSTDOC: &str = "doc --workspace --all-features --no-deps --lib";
 
