@@ -80,3 +80,15 @@ async fn files_lock() {
     guard.release().await.unwrap();
     assert_eq!(refused(&format!("{url}&names=raw")).await.kind(), ErrorKind::InvalidConfig);
 }
+
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn an_etcd_that_is_not_there_is_unavailable_and_its_password_stays_a_secret() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let error = refused(&format!("etcd://me:hunter2@127.0.0.1:{port}/?ttl=10s")).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    let options = refused(&format!("etcd://127.0.0.1:{port}/?tttl=10s")).await;
+    assert_eq!(options.kind(), ErrorKind::InvalidConfig, "{options}");
+}

@@ -38,3 +38,11 @@ fn files_bring_none_either() {
     assert!(found.contains("lockkit-file"), "{found:?}");
     assert_eq!(client_crates(&found), [""; 0]);
 }
+
+#[test]
+fn etcd_brings_its_own_client_and_no_other() {
+    let found = crates("etcd");
+    let brought = client_crates(&found);
+    assert!(brought.contains(&"etcd-client") && brought.contains(&"tonic"), "{brought:?}");
+    assert!(!brought.contains(&"redis") && !brought.contains(&"zookeeper-client"), "{brought:?}");
+}
