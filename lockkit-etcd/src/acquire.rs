@@ -26,7 +26,6 @@ use crate::{
     call::pauses,
     claims::Place,
     error::{Effect, Fault},
-    keys::claim_of_key,
     session::EtcdSession,
     txn::{self, Contender, Enqueued, Revision, contenders, revision_of},
 };
@@ -75,7 +74,7 @@ impl EtcdSession {
     }
 
     async fn claim(&self, claim: &Claim, place: &Arc<Place>) -> Result<End, Fault> {
-        if !claim.wait() && self.busy_lately.expects(&place.queue) && self.is_busy(place).await? {
+        if !claim.wait() && self.busy_lately.expects(&place.queue) && self.is_busy(place).await {
             return Ok(self.meet_holder(claim, place));
         }
         match self.enqueue(claim, place).await? {
@@ -87,10 +86,10 @@ impl EtcdSession {
         }
     }
 
-    /// Asks, without writing anything, whether anybody is in the queue.
-    async fn is_busy(&self, place: &Place) -> Result<bool, Fault> {
+    /// Asks, without writing anything, whether anybody is in the queue; without an answer the enqueue asks again.
+    async fn is_busy(&self, place: &Place) -> bool {
         let read = self.server.range(place.queue.as_str(), txn::anybody());
-        Ok(self.life.unless_over(read).await?.count() > 0)
+        self.life.unless_over(read).await.is_ok_and(|answer| answer.count() > 0)
     }
 
     /// A try ends here.
@@ -138,15 +137,22 @@ impl EtcdSession {
 
     /// Sends one copy of the enqueue, and counts it as outstanding until it is known to be none.
     async fn send_enqueue(&self, claim: &Claim, place: &Place) -> Result<Enqueued, Fault> {
-        let metadata = claim.metadata().to_json();
-        let txn = txn::enqueue(&self.claiming(place), self.epoch.current(), metadata, claim.wait());
+        let (epoch, metadata) = (self.epoch.current(), claim.metadata().to_json());
+        let txn = txn::enqueue(&self.claiming(place), epoch, metadata, claim.wait());
         place.sending();
         let answer = self.txn(txn).await;
         match &answer {
             Err(fault) if matches!(fault.effect, Effect::Unknown | Effect::SessionOver) => {}
             _ => place.answered(),
         }
-        txn::enqueued(&answer?)
+        let answer = txn::enqueued(&answer?)?;
+        match answer.epoch {
+            // The key is gone, or the store has gone back to an earlier history.
+            Some(now) if now < epoch => self.life.lose(),
+            Some(now) => self.epoch.moved_to(now),
+            None => {}
+        }
+        Ok(answer)
     }
 
     /// What the answer to an enqueue means; `None`: nothing was done, because the epoch had moved.
@@ -156,11 +162,6 @@ impl EtcdSession {
         place: &Place,
         answer: Enqueued,
     ) -> Option<ControlFlow<End, Option<Predecessor>>> {
-        match answer.epoch {
-            Some(0) => self.life.lose(),
-            Some(epoch) => self.epoch.moved_to(epoch),
-            None => {}
-        }
         let Some(own) = answer.own else {
             if !claim.wait() && answer.contenders > 0 {
                 return Some(ControlFlow::Break(self.meet_holder(claim, place)));
@@ -191,7 +192,7 @@ impl EtcdSession {
         loop {
             let mut not_before = 0;
             if let Some(predecessor) = &predecessor {
-                let mail_expected = claim_of_key(&predecessor.contender.key).is_some();
+                let mail_expected = predecessor.contender.reads_mail();
                 tokio::select! {
                     biased;
                     token = place.when_granted() => return Ok(End::Granted(token)),
@@ -199,7 +200,7 @@ impl EtcdSession {
                     () = self.life.over() => return Err(Fault::session_over()),
                     gone_at = place.when_predecessor_gone() => not_before = gone_at,
                     () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
-                    never = self.watch(predecessor, mail_expected, place) => match never {},
+                    never = self.watch(predecessor, place) => match never {},
                 }
                 if mail_expected
                     && not_before > 0
@@ -221,8 +222,8 @@ impl EtcdSession {
     }
 
     /// Watches the predecessor until it is dropped.
-    async fn watch(&self, predecessor: &Predecessor, mail_expected: bool, place: &Arc<Place>) -> Infallible {
-        if mail_expected {
+    async fn watch(&self, predecessor: &Predecessor, place: &Arc<Place>) -> Infallible {
+        if predecessor.contender.reads_mail() {
             tokio::time::sleep(WATCH_AFTER).await;
         }
         let key = predecessor.contender.key.clone();

@@ -9,6 +9,7 @@ use std::{future::Future, time::Duration};
 use backon::BackoffBuilder;
 use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
 use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use tokio::time::Instant;
 
 use crate::{
     EtcdConfig,
@@ -18,16 +19,20 @@ use crate::{
 /// Pause between HTTP/2 pings. etcd ends a connection that is pinged more often than every 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often a request is sent anew, per endpoint, when there was no connection to send it on: enough to find the one
-/// live endpoint of several.
-const RESENDS_PER_ENDPOINT: usize = 4;
+/// How often per endpoint a request is sent at once when there was no connection to send it on. One time is not enough: a
+/// refused connection is told to the next request, also when the server is back by then.
+const SENDS_AT_ONCE: usize = 3;
+
+/// Pause between further tries to find a live endpoint among several: the dead ones refuse faster than the live one
+/// connects, and until then the balancer knows no better.
+const NEXT_ENDPOINT_PAUSE: Duration = Duration::from_millis(5);
 
 /// A connection to etcd. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Server {
     client: Client,
     request_timeout: Duration,
-    sends_max: usize,
+    endpoints: usize,
 }
 
 impl std::fmt::Debug for Server {
@@ -39,18 +44,24 @@ impl std::fmt::Debug for Server {
 impl Server {
     /// Prepares the connection, which is opened by the first request: the login, where there is one.
     pub(crate) async fn connect(config: &EtcdConfig) -> Result<Self, Fault> {
-        let mut options = ConnectOptions::new()
+        let options = ConnectOptions::new()
             // Without it a watch on a member that lost its leader stays silent for ever.
             .with_require_leader(true)
             .with_connect_timeout(config.request_timeout)
-            .with_keep_alive(PING_INTERVAL, config.request_timeout);
-        if let Some((user, password)) = &config.login {
-            options = options.with_user(user, password).with_auto_token_refresh(true);
+            .with_keep_alive(PING_INTERVAL, config.request_timeout)
+            .with_auto_token_refresh(true);
+        let client = Client::connect(&config.endpoints, Some(options)).await?;
+        let server =
+            Self { client, request_timeout: config.request_timeout, endpoints: config.endpoints.len() };
+        if config.login.is_some() {
+            // Not by an option of `connect`, which would begin with a connection of its own every time it is repeated.
+            let log_in = |client: &Client| {
+                let (mut client, login) = (client.clone(), config.login.clone());
+                async move { client.update_user(login).await }
+            };
+            server.call(log_in).await?;
         }
-        let sends_max = RESENDS_PER_ENDPOINT * config.endpoints.len();
-        let connect = || Client::connect(&config.endpoints, Some(options.clone()));
-        let client = bounded(config.request_timeout, resend(sends_max, connect)).await?;
-        Ok(Self { client, request_timeout: config.request_timeout, sends_max })
+        Ok(server)
     }
 
     /// The version that the server says it has.
@@ -85,7 +96,7 @@ impl Server {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let sent = || resend(self.sends_max, || request(&self.client));
+        let sent = || send(self.endpoints, self.request_timeout, || request(&self.client));
         let logged_in = async {
             match sent().await {
                 // The client crate renews a token that has expired, but not one older than the last change of a role.
@@ -104,27 +115,33 @@ impl Server {
         bounded(self.request_timeout, async { Ok(self.client.refresh_token().await?) }).await
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
-    }
-
     pub(crate) fn request_timeout(&self) -> Duration {
         self.request_timeout
     }
 }
 
-/// Sends a request anew as long as there was no connection to send it on.
-async fn resend<T, F>(sends_max: usize, request: impl Fn() -> F) -> Result<T, Fault>
+/// Sends a request, again as long as there was no connection to send it on and another endpoint may have one.
+async fn send<T, F>(endpoints: usize, timeout: Duration, request: impl Fn() -> F) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, etcd_client::Error>>,
 {
-    for _ in 1..sends_max {
+    let patience = if endpoints > 1 { timeout / 2 } else { Duration::ZERO };
+    let started = Instant::now();
+    let mut sends = 0;
+    loop {
+        sends += 1;
         match request().await.map_err(Fault::from) {
-            Err(fault) if fault.effect == Effect::NotSent => {}
+            Err(fault) if fault.effect == Effect::NotSent => {
+                if sends >= SENDS_AT_ONCE * endpoints {
+                    if started.elapsed() >= patience {
+                        return Err(fault);
+                    }
+                    tokio::time::sleep(NEXT_ENDPOINT_PAUSE).await;
+                }
+            }
             answer => return answer,
         }
     }
-    request().await.map_err(Fault::from)
 }
 
 /// Gives up waiting for the reply after this time; what the request did is unknown then.

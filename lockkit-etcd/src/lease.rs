@@ -9,7 +9,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use etcd_client::{LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions};
+use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions};
 use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN};
 
 use crate::{
@@ -35,7 +35,7 @@ impl Lease {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
         let armed_at = clock.now();
-        let request = |client: &etcd_client::Client| {
+        let request = |client: &Client| {
             let mut lease = client.lease_client();
             async move { lease.grant(seconds, None).await }
         };
@@ -96,7 +96,14 @@ impl Lease {
                 (keeper, answers)
             }
             // Opening a stream sends the first ping and waits for its answer.
-            None => server.client().lease_client().keep_alive(self.id).await?,
+            None => {
+                let id = self.id;
+                let request = |client: &Client| {
+                    let mut lease = client.lease_client();
+                    async move { lease.keep_alive(id).await }
+                };
+                server.call(request).await?
+            }
         };
         *lock(&self.stream) = Some(stream);
         Ok(armed_at)
@@ -105,7 +112,7 @@ impl Lease {
     /// The keys that hang on the lease.
     pub(crate) async fn keys(&self, server: &Server) -> Result<Vec<Vec<u8>>, Fault> {
         let id = self.id;
-        let request = |client: &etcd_client::Client| {
+        let request = |client: &Client| {
             let mut lease = client.lease_client();
             async move { lease.time_to_live(id, Some(LeaseTimeToLiveOptions::new().with_keys())).await }
         };
@@ -121,7 +128,7 @@ impl Lease {
     pub(crate) async fn revoke(&self, server: &Server) -> Result<(), Fault> {
         let id = self.id;
         drop(lock(&self.stream).take());
-        let request = |client: &etcd_client::Client| {
+        let request = |client: &Client| {
             let mut lease = client.lease_client();
             async move { lease.revoke(id).await }
         };

@@ -15,7 +15,6 @@ use lockkit_core::backend::Grant;
 use crate::{
     claims::Place,
     error::{Effect, Fault},
-    keys::claim_of_key,
     session::EtcdSession,
     txn::{self, Contender, Left, Revision, contenders, revision_of},
 };
@@ -62,7 +61,7 @@ impl EtcdSession {
         next: &Contender,
         fence: bool,
     ) -> Result<Option<Left>, Fault> {
-        if next.lease == 0 || claim_of_key(&next.key).is_none() {
+        if !next.reads_mail() {
             return Ok(None);
         }
         let mailbox = self.layout.client(next.lease).mailbox;

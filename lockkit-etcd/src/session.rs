@@ -124,8 +124,12 @@ impl EtcdSession {
     /// Which of these holds still have their keys.
     async fn still_held(&self, held: &[Grant]) -> Result<HashSet<ClaimId>, Fault> {
         let step = self.beat_step();
-        let listed: HashSet<Vec<u8>> =
-            bounded(step, self.lease.keys(&self.server)).await?.into_iter().collect();
+        let listed: HashSet<Vec<u8>> = match bounded(step, self.lease.keys(&self.server)).await {
+            Ok(keys) => keys.into_iter().collect(),
+            // Such as a list that is longer than one message can be.
+            Err(fault) if fault.effect == Effect::Refused => HashSet::new(),
+            Err(fault) => return Err(fault),
+        };
         let (mut there, mut doubtful) = (HashSet::new(), Vec::new());
         for grant in held {
             match self.claims.get(grant.claim()) {
@@ -138,10 +142,13 @@ impl EtcdSession {
             }
         }
         // The list may be older than a grant that another member has answered: a loss needs a linearizable read.
-        for some in doubtful.chunks(KEYS_PER_LOOK) {
-            there.extend(bounded(step, self.look_for(some)).await?);
-        }
-        Ok(there)
+        bounded(step, async {
+            for some in doubtful.chunks(KEYS_PER_LOOK) {
+                there.extend(self.look_for(some).await?);
+            }
+            Ok(there)
+        })
+        .await
     }
 
     async fn look_for(&self, places: &[(ClaimId, Arc<Place>)]) -> Result<Vec<ClaimId>, Fault> {

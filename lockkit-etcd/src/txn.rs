@@ -9,7 +9,7 @@ use etcd_client::{
 
 use crate::{
     error::Fault,
-    keys::{ClientKeys, LeaseId, Queue},
+    keys::{ClientKeys, LeaseId, Queue, claim_of_key},
     mail::Mail,
 };
 
@@ -19,7 +19,7 @@ pub(crate) type Revision = i64;
 /// A key of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Contender {
-    pub(crate) key: String,
+    pub(crate) key: Vec<u8>,
     pub(crate) created: Revision,
     /// 0 for a key without a lease.
     pub(crate) lease: LeaseId,
@@ -27,9 +27,12 @@ pub(crate) struct Contender {
 
 impl Contender {
     fn from_kv(kv: &KeyValue) -> Self {
-        // A key that is not UTF-8 is foreign in any case; its text is only ever watched.
-        let key = String::from_utf8_lossy(kv.key()).into_owned();
-        Self { key, created: kv.create_revision(), lease: kv.lease() }
+        Self { key: kv.key().to_vec(), created: kv.create_revision(), lease: kv.lease() }
+    }
+
+    /// Whether its client reads mail: whether it is a lockkit client.
+    pub(crate) fn reads_mail(&self) -> bool {
+        self.lease != 0 && str::from_utf8(&self.key).is_ok_and(|key| claim_of_key(key).is_some())
     }
 }
 
@@ -124,7 +127,8 @@ pub(crate) fn hand_over(
         Compare::create_revision(claiming.key, CompareOp::Equal, own),
         Compare::create_revision(&*successor.key, CompareOp::Equal, successor.created),
     ];
-    let mail = Mail { key: successor.key.clone(), created: successor.created };
+    let key = String::from_utf8_lossy(&successor.key).into_owned();
+    let mail = Mail { key, created: successor.created };
     // The successor's lease: the mail ends with the client that it is for.
     let options = PutOptions::new().with_lease(successor.lease);
     let mail = TxnOp::put(mailbox, mail.to_json(), Some(options));

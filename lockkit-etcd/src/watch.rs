@@ -18,8 +18,8 @@ use std::{
 };
 
 use etcd_client::{
-    Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
-    WatchStream,
+    Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
+    WatchResponse, WatchStream,
 };
 use lockkit_core::{ErrorKind, limits::RETRY_PAUSE_MAX};
 use tokio::sync::Notify;
@@ -53,26 +53,34 @@ pub(crate) struct Watches {
 #[derive(Debug, Default)]
 struct Table {
     wanted: HashMap<WatchId, Wanted>,
-    /// Entries that were added or removed and that the stream's task has not looked at; at most two per claim.
-    fresh: VecDeque<WatchId>,
+    /// Entries that were added or removed and that the stream's task has not looked at; `None` while there is no stream.
+    fresh: Option<VecDeque<WatchId>>,
     last_id: WatchId,
+}
+
+impl Table {
+    fn changed(&mut self, id: WatchId) {
+        if let Some(fresh) = &mut self.fresh {
+            fresh.push_back(id);
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Wanted {
-    key: String,
+    key: Vec<u8>,
     from: Revision,
     waiter: Arc<Place>,
 }
 
 impl Watches {
     /// Watches a predecessor's key from this revision on, for its deletion, until the answer is dropped.
-    pub(crate) fn add(self: &Arc<Self>, key: String, from: Revision, waiter: &Arc<Place>) -> Watching {
+    pub(crate) fn add(self: &Arc<Self>, key: Vec<u8>, from: Revision, waiter: &Arc<Place>) -> Watching {
         let mut table = self.lock();
         table.last_id = table.last_id.max(OWN_KEYS) + 1;
         let id = table.last_id;
         table.wanted.insert(id, Wanted { key, from, waiter: Arc::clone(waiter) });
-        table.fresh.push_back(id);
+        table.changed(id);
         drop(table);
         self.changed.notify_one();
         Watching { watches: Arc::clone(self), id }
@@ -81,7 +89,7 @@ impl Watches {
     fn remove(&self, id: WatchId) {
         let mut table = self.lock();
         table.wanted.remove(&id);
-        table.fresh.push_back(id);
+        table.changed(id);
         drop(table);
         self.changed.notify_one();
     }
@@ -89,14 +97,18 @@ impl Watches {
     /// The next entry that the stream's task has to look at: wanted, or not wanted any more.
     fn next_fresh(&self) -> Option<(WatchId, Option<Wanted>)> {
         let mut table = self.lock();
-        let id = table.fresh.pop_front()?;
+        let id = table.fresh.as_mut()?.pop_front()?;
         Some((id, table.wanted.get(&id).cloned()))
     }
 
     /// A new stream knows no watch yet.
-    fn all_fresh(&self) {
+    fn stream_began(&self) {
         let mut table = self.lock();
-        table.fresh = table.wanted.keys().copied().collect();
+        table.fresh = Some(table.wanted.keys().copied().collect());
+    }
+
+    fn stream_ended(&self) {
+        self.lock().fresh = None;
     }
 
     fn waiter(&self, id: WatchId) -> Option<Arc<Place>> {
@@ -151,7 +163,9 @@ impl Follower {
             let ended = match opened {
                 Ok(stream) => {
                     pause = pauses();
+                    self.watches.stream_began();
                     let Err(ended) = self.follow(stream).await;
+                    self.watches.stream_ended();
                     ended
                 }
                 Err(fault) => fault,
@@ -171,13 +185,15 @@ impl Follower {
     pub(crate) async fn open(&mut self) -> Result<WatchStream, Fault> {
         let from = self.next.unwrap_or(FROM_NOW_ON);
         let options = WatchOptions::new().with_prefix().with_watch_id(OWN_KEYS).with_start_revision(from);
-        let mut client = self.server.client().watch_client();
-        let opening = async {
-            let mut stream = client.watch(&*self.keys.folder, Some(options)).await?;
-            let created = stream.message().await?;
-            Ok((stream, created.ok_or_else(|| Fault::nonsense("the server ended the stream"))?))
+        let request = |client: &Client| {
+            let (mut watch, folder, options) =
+                (client.watch_client(), self.keys.folder.clone(), options.clone());
+            async move { watch.watch(folder, Some(options)).await }
         };
-        let (stream, created) = bounded(self.server.request_timeout(), opening).await?;
+        let mut stream = self.server.call(request).await?;
+        let first =
+            async { stream.message().await?.ok_or_else(|| Fault::nonsense("the server ended the stream")) };
+        let created = bounded(self.server.request_timeout(), first).await?;
         if created.canceled() {
             return Err(self.cancelled_own(&created).await);
         }
@@ -189,7 +205,6 @@ impl Follower {
     async fn follow(&mut self, stream: WatchStream) -> Result<Infallible, Fault> {
         let (sender, mut answers) = stream.split();
         let mut requests = Requests { sender, opened: HashSet::new() };
-        self.watches.all_fresh();
         loop {
             while let Some((id, wanted)) = self.watches.next_fresh() {
                 requests.apply(id, wanted).await?;

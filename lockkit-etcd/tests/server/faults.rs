@@ -241,13 +241,18 @@ async fn an_unreachable_server_is_unavailable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_endpoint_of_several_is_enough() {
-    let etcd = Etcd::start().unwrap();
-    let url = format!("etcd://127.0.0.1:1,{},127.0.0.1:2", etcd.endpoint());
-    let (session, name) = (session_at(&url, LONG).await, fresh_name());
-    for _ in 0..50 {
-        let grant = acquire(&session, &name).await;
-        assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Renewed { .. }));
-        release(&session, &grant).await;
+    let mut etcd = Etcd::start().unwrap();
+    for login in ["", "app:hunter2@"] {
+        if !login.is_empty() {
+            etcd.enable_auth("app", "hunter2").unwrap();
+        }
+        let url = format!("etcd://{login}127.0.0.1:1,{},127.0.0.1:2", etcd.endpoint());
+        let (session, name) = (session_at(&url, LONG).await, fresh_name());
+        for _ in 0..50 {
+            let grant = acquire(&session, &name).await;
+            assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Renewed { .. }));
+            release(&session, &grant).await;
+        }
     }
 }
 
