@@ -4,6 +4,7 @@
 
 mod budget;
 mod cancel;
+mod chaos;
 mod client;
 mod common;
 mod faults;

@@ -1,0 +1,107 @@
+//! Everything at once: connections that break, replies that get lost, requests that come late, claims that are given up.
+//! No lease ends, so exclusion, order of tokens and clean queues have no excuse.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use lockkit_core::{
+    FencingToken, LockName,
+    backend::{Acquired, Session},
+};
+use lockkit_testbed::Etcd;
+
+use crate::{
+    common::{
+        LONG, assert_rising, bounded, fresh_name, is_gave_up, queue, release, session_at, start_claim, until,
+    },
+    relay::Relay,
+};
+
+const SESSIONS: usize = 4;
+const CLAIMS_PER_SESSION: usize = 60;
+
+/// What the holders of one lock see of each other.
+#[derive(Debug)]
+struct Lock {
+    name: LockName,
+    held: AtomicBool,
+    tokens: Mutex<Vec<FencingToken>>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exclusion_order_and_clean_queues_survive_a_bad_network() {
+    let etcd = Etcd::start().unwrap();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let locks = [(); 2].map(|()| {
+        Arc::new(Lock { name: fresh_name(), held: AtomicBool::default(), tokens: Mutex::default() })
+    });
+    let (mut relays, mut users) = (Vec::new(), Vec::new());
+    for _ in 0..SESSIONS {
+        let relay = Relay::start(etcd.endpoint()).await;
+        let session = session_at(&relay.url(), LONG).await;
+        // Two users of each session.
+        for _ in 0..2 {
+            users.push(tokio::spawn(use_locks(session.clone(), locks.clone(), random.fork())));
+        }
+        relays.push(relay);
+    }
+    let breaking = tokio::spawn(break_connections(relays, random.fork()));
+    for user in users {
+        tokio::time::timeout(Duration::from_secs(100), user).await.unwrap().unwrap();
+    }
+    breaking.abort();
+    for lock in &locks {
+        let tokens = lock.tokens.lock().unwrap();
+        println!("{} grants of {}", tokens.len(), lock.name);
+        assert_rising(&tokens);
+        until("the queue is empty", async || etcd.keys(&queue(&lock.name)).unwrap().is_empty()).await;
+    }
+}
+
+async fn use_locks(session: Arc<dyn Session>, locks: [Arc<Lock>; 2], mut random: fastrand::Rng) {
+    let pause = |random: &mut fastrand::Rng| Duration::from_micros(random.u64(0..5_000));
+    for _ in 0..CLAIMS_PER_SESSION / 2 {
+        let lock = &locks[random.usize(0..2)];
+        let claim = start_claim(&session, &lock.name, random.f32() < 0.8);
+        if random.f32() < 0.3 {
+            tokio::time::sleep(pause(&mut random)).await;
+            claim.control.give_up();
+        }
+        match claim.ends().await {
+            Ok(Acquired::Granted(grant)) => {
+                assert!(!lock.held.swap(true, Ordering::SeqCst), "two holders of {}", lock.name);
+                lock.tokens.lock().unwrap().push(grant.token());
+                tokio::time::sleep(pause(&mut random)).await;
+                lock.held.store(false, Ordering::SeqCst);
+                release(&session, &grant).await;
+            }
+            // A try may find no server.
+            end => assert!(is_gave_up(&end) || end.is_err(), "{end:?}"),
+        }
+    }
+}
+
+async fn break_connections(relays: Vec<Relay>, mut random: fastrand::Rng) {
+    loop {
+        let relay = &relays[random.usize(0..relays.len())];
+        let while_broken = Duration::from_millis(random.u64(0..60));
+        match random.u8(0..4) {
+            0 => {}
+            1 => relay.part(),
+            2 => relay.swallow_replies(),
+            _ => relay.hold_requests(),
+        }
+        tokio::time::sleep(while_broken).await;
+        relay.cut();
+        // What was held comes late, among what came since.
+        tokio::time::sleep(Duration::from_millis(random.u64(0..60))).await;
+        relay.flush();
+    }
+}
