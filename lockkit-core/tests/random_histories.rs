@@ -1,4 +1,5 @@
 //! Random histories of several clients and a faulty server: what must hold after every step.
+#![allow(clippy::unwrap_used, reason = "for tests only")]
 
 mod common;
 
