@@ -10,11 +10,11 @@ use common::{NAME, TTL, client, eventually, kind, settle};
 use lockkit_core::{
     ErrorKind, LockClient, Owner, Status,
     backend::Lifetime,
-    limits::{TRY_ANSWER_MAX, WAITERS_PER_CLIENT_MAX},
+    limits::{RELEASE_ANSWER_MAX, TRY_ANSWER_MAX, WAITERS_PER_CLIENT_MAX},
     memory::MemoryServer,
 };
 use scripted::Scripted;
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, sleep};
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_of_a_session_that_has_ended_meanwhile_is_not_handed_out() {
@@ -72,6 +72,77 @@ async fn close_is_bounded_while_a_session_is_being_opened() {
     assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
     assert_eq!(waited.0, ErrorKind::Closed);
     assert!(waited.1 < Duration::from_millis(10), "answered at once: {:?}", waited.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_does_not_forget_the_session_that_was_just_lost() {
+    for answers in [false, true] {
+        let backend = Scripted::new(Lifetime::Session);
+        let script = &backend.script;
+        let client = backend.client().await;
+        script.silent.store(true, Ordering::SeqCst);
+        script.lose_session.notify_one();
+        eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+        let start = Instant::now();
+        let (closed, ()) = tokio::join!(client.close(), async {
+            tokio::time::sleep(TTL / 2).await;
+            script.silent.store(!answers, Ordering::SeqCst);
+        });
+        assert_eq!(closed.is_ok(), answers, "{closed:?}");
+        assert_eq!(script.closed.load(Ordering::SeqCst), u64::from(answers));
+        assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_with_lifetimes_of_their_own_end_alone_and_the_client_goes_on() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(guard.is_held(), "renewed");
+    script.silent.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(guard.lost().await.kind(), ErrorKind::Lost);
+    assert!(start.elapsed() <= client.ttl());
+    let tried = || script.releases_tried.load(Ordering::SeqCst);
+    eventually(TTL, "it is given back", || tried() > 0).await;
+    sleep(client.ttl() * 2).await;
+    let tries = tried();
+    sleep(client.ttl() * 2).await;
+    assert_eq!(tried(), tries, "nobody releases for ever what has ended by itself");
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL, "connected", || client.status().current() == Status::Connected).await;
+    let next = lock.acquire().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(next.is_held());
+    assert_eq!(script.opened.load(Ordering::SeqCst), 1, "the session was never replaced");
+    client.close().await.unwrap();
+    assert_eq!(kind(next.release().await), ErrorKind::Lost);
+    assert_eq!(script.releases.load(Ordering::SeqCst), 1, "given back before the session ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_without_a_lifetime_end_by_release_only() {
+    let backend = Scripted::new(Lifetime::Process);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let bounded = lock.clone().max_hold(TTL * 5).acquire().await.unwrap();
+    assert_eq!(guard.remaining(), Duration::MAX);
+    assert!(bounded.remaining() <= TTL * 5);
+    script.silent.store(true, Ordering::SeqCst);
+    sleep(TTL * 100).await;
+    assert!(guard.is_held() && !bounded.is_held());
+    assert_eq!(client.status().current(), Status::Connected);
+    let start = Instant::now();
+    assert_eq!(kind(guard.release().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= RELEASE_ANSWER_MAX + Duration::from_millis(10));
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL, "released", || script.releases.load(Ordering::SeqCst) == 2).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,10 +85,11 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
     let keeper = &last_word.0;
     let mut first = true;
     let mut pauses = pauses();
+    let mut ending = None;
     let outcome = loop {
         let live = match keeper.open_session(first, &mut pauses).await {
             Ok(Some(live)) => live,
-            Ok(None) => break Ok(()),
+            Ok(None) => break keeper.end_of(ending).await,
             Err(error) => break Err(error),
         };
         first = false;
@@ -104,11 +105,7 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
                 keeper.status.send_replace(Status::Lost);
                 live.ended.cancel();
                 keeper.lose_all(why);
-                keeper.runtime.spawn(close_until(
-                    Arc::clone(&live.session),
-                    keeper.clock.clone(),
-                    live.expiry(),
-                ));
+                ending = Some(keeper.start_closing(&live));
                 if live.armed_at() > opened_at {
                     pauses = self::pauses();
                 } else {
@@ -245,7 +242,9 @@ impl Keeper {
             let Some(hold) = self.hold(*id) else { continue };
             match renewal {
                 Renewal::Renewed { armed_at } => {
-                    crate::metrics::margin(self.info.scheme, hold.remaining());
+                    if self.info.lifetime != Lifetime::Process {
+                        crate::metrics::margin(self.info.scheme, hold.remaining());
+                    }
                     hold.renewed(*armed_at);
                 }
                 Renewal::Gone => hold.lose("the server said that the entry is gone"),
@@ -308,9 +307,20 @@ impl Keeper {
         let _ = tokio::time::timeout_at(half, self.lives.wait()).await;
         live.ended.cancel();
         // A task of its own: the last request is not dropped half-way when the time is up.
-        let closing =
-            self.runtime.spawn(close_until(Arc::clone(&live.session), self.clock.clone(), live.expiry()));
-        confirmed(until, closing).await
+        confirmed(until, self.start_closing(live)).await
+    }
+
+    /// The end of a client between two sessions: the last one may still be on its way out.
+    async fn end_of(&self, last: Option<JoinHandle<bool>>) -> Result<()> {
+        let until = tokio::time::Instant::now() + self.ttl.min(CLOSE_ANSWER_MAX);
+        match last {
+            Some(closing) => confirmed(until, closing).await,
+            None => Ok(()),
+        }
+    }
+
+    fn start_closing(&self, live: &Live) -> JoinHandle<bool> {
+        self.runtime.spawn(close_until(Arc::clone(&live.session), self.clock.clone(), live.expiry()))
     }
 }
 

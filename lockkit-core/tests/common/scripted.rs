@@ -22,7 +22,7 @@ use lockkit_core::{
         Loss, LossDetection, QueueKind, Renewal, Session, TokenStrength,
     },
 };
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::common::TTL;
 
@@ -33,6 +33,7 @@ pub struct Script {
     pub closed: AtomicU64,
     pub claims: AtomicU64,
     pub releases: AtomicU64,
+    pub releases_tried: AtomicU64,
     /// Opening a session never answers.
     pub open_hangs: AtomicBool,
     /// Opening a session panics.
@@ -48,7 +49,7 @@ pub struct Script {
     pub acquire_panics: AtomicBool,
     /// The next release panics.
     pub release_panics: AtomicBool,
-    /// Beats are not answered.
+    /// Beats, releases and closes are not answered.
     pub silent: AtomicBool,
 }
 
@@ -75,7 +76,10 @@ impl Backend for Scripted {
             scheme: "scripted",
             ttl_min: Duration::from_millis(10),
             ttl_max: Duration::from_secs(3600),
-            beat: BeatInterval::PerTtl(3),
+            beat: match self.lifetime {
+                Lifetime::Process => BeatInterval::Every(TTL / 3),
+                Lifetime::Session | Lifetime::Hold => BeatInterval::PerTtl(3),
+            },
             lifetime: self.lifetime,
             queue: QueueKind::Unordered,
             token: TokenStrength::Process,
@@ -91,8 +95,12 @@ impl Backend for Scripted {
             std::future::pending::<()>().await;
         }
         assert!(!self.script.open_panics.swap(false, Ordering::SeqCst), "told to");
-        let closed = Semaphore::new(0);
-        Ok(Arc::new(ScriptedSession { script: Arc::clone(&self.script), ttl, clock, closed }))
+        // What the server granted is not what was asked for.
+        let ttl = match self.lifetime {
+            Lifetime::Process => Duration::MAX,
+            Lifetime::Session | Lifetime::Hold => ttl + Duration::from_secs(1),
+        };
+        Ok(Arc::new(ScriptedSession { script: Arc::clone(&self.script), ttl, clock }))
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
@@ -105,14 +113,12 @@ struct ScriptedSession {
     script: Arc<Script>,
     ttl: Duration,
     clock: Clock,
-    closed: Semaphore,
 }
 
 #[async_trait]
 impl Session for ScriptedSession {
     fn ttl(&self) -> Duration {
-        // What the server granted is not what was asked for.
-        self.ttl + Duration::from_secs(1)
+        self.ttl
     }
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
@@ -135,6 +141,7 @@ impl Session for ScriptedSession {
     }
 
     async fn release(&self, _: &Grant) -> Result<()> {
+        self.script.releases_tried.fetch_add(1, Ordering::SeqCst);
         assert!(!self.script.release_panics.swap(false, Ordering::SeqCst), "told to");
         if self.script.silent.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "release"));
@@ -151,7 +158,9 @@ impl Session for ScriptedSession {
     }
 
     async fn close(&self) -> Result<()> {
-        self.closed.close();
+        if self.script.silent.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "close"));
+        }
         self.script.closed.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
