@@ -17,6 +17,9 @@
 //!   the session.
 //! * The server says that a hold or the session is over: [`session`] marks the holds lost at once.
 //! * A release is not confirmed: [`life`] repeats it as long as its session lives.
+//! * A future of the backend panics: an error. A release is tried again; after an acquire, which may have left an entry
+//!   behind, the session is abandoned.
+//! * The server ends every session at once: [`session`] opens the next ones with growing pauses.
 //! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`life`], `Owed`).
 
 mod attempt;
