@@ -38,6 +38,34 @@ async fn a_grant_of_a_session_that_has_ended_meanwhile_is_not_handed_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_whose_deadline_has_passed_is_released_although_its_session_lives() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.late.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    sleep(TTL * 2).await;
+    script.late.store(false, Ordering::SeqCst);
+    script.grants.notify_one();
+    let guard = acquiring.await.unwrap().unwrap();
+    assert!(guard.is_held());
+    assert_eq!((u64::from(guard.token()), script.releases.load(Ordering::SeqCst)), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_lives_on_behind_a_dead_hold_is_abandoned() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    script.holds_unknown.store(true, Ordering::SeqCst);
+    guard.lost().await;
+    eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+    eventually(TTL, "there is a new one", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn sessions_that_end_at_once_are_opened_with_pauses() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;

@@ -49,6 +49,8 @@ pub struct Script {
     pub acquire_panics: AtomicBool,
     /// The next release panics.
     pub release_panics: AtomicBool,
+    /// Beats prove the session alive and tell nothing about holds.
+    pub holds_unknown: AtomicBool,
     /// Beats, releases and closes are not answered.
     pub silent: AtomicBool,
 }
@@ -124,20 +126,25 @@ impl Session for ScriptedSession {
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
         let number = self.script.claims.fetch_add(1, Ordering::SeqCst) + 1;
         assert!(!self.script.acquire_panics.swap(false, Ordering::SeqCst), "told to");
+        let armed_at = self.clock.now();
         if self.script.late.load(Ordering::SeqCst) {
             self.script.grants.notified().await;
         }
-        Ok(Acquired::Granted(Grant::new(&claim, FencingToken::new(number), self.clock.now())))
+        Ok(Acquired::Granted(Grant::new(&claim, FencingToken::new(number), armed_at)))
     }
 
     async fn renew(&self, held: &[Grant]) -> Beat {
         let armed_at = self.clock.now();
         let silent = self.script.silent.load(Ordering::SeqCst);
-        let answer = || match silent {
+        let holds_unknown = silent || self.script.holds_unknown.load(Ordering::SeqCst);
+        let answer = |unknown| match unknown {
             true => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "renew")),
             false => Renewal::Renewed { armed_at },
         };
-        Beat { session: answer(), holds: held.iter().map(|grant| (grant.claim(), answer())).collect() }
+        Beat {
+            session: answer(silent),
+            holds: held.iter().map(|grant| (grant.claim(), answer(holds_unknown))).collect(),
+        }
     }
 
     async fn release(&self, _: &Grant) -> Result<()> {
