@@ -119,10 +119,14 @@ async fn a_few_lost_renewals_do_no_harm() {
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_hold_is_dead_is_abandoned_so_that_others_can_go_on() {
     let server = MemoryServer::new();
-    let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let client = client(&server).await;
+    let mut status = client.status();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
     // Every reply is lost, while every request arrives: the server goes on renewing what the client has given up.
     server.lose_replies(usize::MAX);
     guard.lost().await;
+    let until_abandoned = async { while status.changed().await != Status::Lost {} };
+    tokio::time::timeout(TTL, until_abandoned).await.expect("the session is given up");
     server.lose_replies(0);
     eventually(Duration::from_secs(3), "the dead hold's entry is gone", || {
         server.inspect(&name()).holder.is_none()
@@ -132,7 +136,7 @@ async fn a_session_whose_hold_is_dead_is_abandoned_so_that_others_can_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() {
+async fn an_acquire_that_outlives_its_session_is_granted_in_the_next_one() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
     server.hold_requests();
@@ -195,6 +199,23 @@ async fn suspended_time_counts() {
     let start = Instant::now();
     guard.lost().await;
     assert!(start.elapsed() <= TTL / 3, "told within one beat of the timers");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() {
+    let server = MemoryServer::new();
+    let suspended_ms = Arc::new(AtomicU64::new(0));
+    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    let lock = client.lock(NAME).unwrap();
+    server.hold_requests();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    // The machine sleeps while the request is on its way; its answer comes at once when it wakes up.
+    suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
+    server.deliver_requests();
+    let guard = acquiring.await.unwrap().unwrap();
+    assert!(guard.is_held(), "what is returned is held");
 }
 
 #[tokio::test(start_paused = true)]

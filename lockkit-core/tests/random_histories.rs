@@ -1,5 +1,5 @@
 //! Random histories of several clients and a faulty server: what must hold after every step.
-#![allow(clippy::unwrap_used, reason = "for tests only")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 mod common;
 

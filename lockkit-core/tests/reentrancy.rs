@@ -144,6 +144,11 @@ async fn a_lost_hold_is_lost_for_all_guards_and_not_re_entered() {
     drop(inner);
     settle().await;
     assert!(again.is_held(), "the old guards do not count in the new hold");
+    // Past the deadline, and no task has noticed it yet.
+    tokio::time::advance(TTL).await;
+    let third = lock.acquire().await.unwrap();
+    assert!(third.is_held());
+    assert!(third.token() > again.token());
 }
 
 #[tokio::test(start_paused = true)]

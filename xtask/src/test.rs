@@ -21,6 +21,9 @@ const TEST: &str = "test --workspace --all-features --no-fail-fast";
 /// Where the flash sale is held.
 const SALES: [&str; 2] = ["file", "etcd"];
 
+/// Tests of what a build without a feature says.
+const TEST_NO_FEATURES: &str = "test -p lockkit --test connect";
+
 const RUSTDOC: &str = "doc --workspace --all-features --no-deps --lib";
 
 /// Runs all steps, also after a failed one, and fails at the end; stops where the later steps depend on the failed one.
@@ -37,6 +40,9 @@ pub(crate) fn run(project: &Project) -> Result<()> {
         return report.close();
     }
     report.step("tests, doc tests", |counts| project::run_tests(&mut project.cargo(TEST), counts));
+    report.step("tests, no features", |counts| {
+        project::run_tests(&mut project.cargo(TEST_NO_FEATURES), counts)
+    });
     report.step("rustdoc", |_| project::run(project.cargo(RUSTDOC).env("RUSTDOCFLAGS", "-D warnings")));
     for backend in SALES {
         report.step(&format!("flash sale, {backend}"), |_| demo::run(project, backend));

@@ -48,3 +48,8 @@ pub async fn eventually(within: Duration, what: &str, mut done: impl FnMut() -> 
 pub fn kind<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorKind {
     outcome.unwrap_err().kind()
 }
+
+/// The outcome of something that must come by itself; a hang is a failure.
+pub async fn in_time<T>(awaited: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TTL * 10, awaited).await.expect("no hang")
+}

@@ -29,14 +29,19 @@ async fn a_cancelled_waiter_in_the_middle_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_waiter_at_the_head_does_not_hold_up_the_others() {
-    let (etcd, name) = (shared(), fresh_name());
-    let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
+async fn a_cancelled_waiter_at_the_head_neither_holds_up_nor_lets_in_the_next() {
+    let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
+    let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let held = acquire(&one, &name).await;
     let second = enqueued(&other, &name).await;
     let third = enqueued(&one, &name).await;
+    let count = || etcd.metrics().unwrap();
+    until("both watch their predecessors", async || count().watchers() == 4).await;
+    let looks = count().grpc_handled("Range");
     second.control.give_up();
     assert!(is_gave_up(&second.ends().await));
+    until("the third has looked", async || count().grpc_handled("Range") > looks).await;
+    until("the third watches the holder", async || count().watchers() == 3).await;
     assert!(third.is_waiting());
     release(&one, &held).await;
     release(&one, &third.granted().await).await;

@@ -229,6 +229,28 @@ async fn a_late_answer_to_a_ping_does_not_count_for_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lifetime_counts_from_the_sending_of_the_ping() {
+    let etcd = Etcd::start().unwrap();
+    let session = session(&etcd, LONG).await;
+    let clock = Clock::boot();
+    // On a new stream, and on an open one.
+    for _ in 0..2 {
+        etcd.pause().unwrap();
+        let renewing = tokio::spawn({
+            let session = session.clone();
+            async move { session.renew(&[]).await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let still_frozen = clock.now();
+        etcd.resume().unwrap();
+        match bounded(renewing).await.unwrap().session {
+            Renewal::Renewed { armed_at } => assert!(armed_at <= still_frozen),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_server_is_unavailable() {
     for endpoint in ["127.0.0.1:1", "no-such-host.invalid:2379"] {
         let backend = backend(&format!("etcd://{endpoint}"));
