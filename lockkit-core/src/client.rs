@@ -160,7 +160,7 @@ impl ClientBuilder {
     ///
     /// `InvalidConfig` for a ttl of zero or above the backend's maximum and for a label that is too long;
     /// `Unsupported` outside a tokio runtime without [`own_thread`](Self::own_thread); `Unavailable` and `Denied` from
-    /// the store.
+    /// the store; `Closed` when the keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
     ///
     /// # Cancel safety
     ///

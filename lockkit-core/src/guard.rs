@@ -46,8 +46,8 @@ impl LockGuard {
         self.entered.hold().is_held()
     }
 
-    /// Time to the deadline if no further renewal is acknowledged; zero when the lock is lost, `Duration::MAX` where
-    /// holds have no ttl.
+    /// Time to the deadline if no further renewal is acknowledged, or to the end that
+    /// [`max_hold`](crate::Lock::max_hold) sets; zero when the lock is lost, `Duration::MAX` where holds have no ttl.
     pub fn remaining(&self) -> Duration {
         self.entered.hold().remaining()
     }

@@ -12,7 +12,8 @@ pub const METADATA_BYTES_MAX: usize = 4096;
 /// Longest label of a client, in bytes of UTF-8; leaves room for the other fields of the metadata.
 pub const LABEL_BYTES_MAX: usize = 1024;
 
-/// Callers of one client that may be waiting for locks at the same moment.
+/// Callers of one client that may be waiting for locks at the same moment. One who has left counts until the store
+/// has confirmed that the claim is withdrawn.
 pub const WAITERS_PER_CLIENT_MAX: usize = 65_536;
 
 /// The ttl of a client that names none.

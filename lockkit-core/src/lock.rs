@@ -53,7 +53,8 @@ impl Lock {
     }
 
     /// The same lock with an end to every hold: after this time it is lost and given back, however long its guard
-    /// lives. Bounds a guard that was forgotten (`std::mem::forget`) or whose work hangs.
+    /// lives. Bounds a guard that was forgotten (`std::mem::forget`) or whose work hangs. Counts from the grant, on the
+    /// clock of the deadlines; who enters again shares the end that the grant was taken with.
     #[must_use]
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.wanted.max_hold = Some(longest);

@@ -34,7 +34,8 @@ impl StatusWatch {
         *self.0.borrow()
     }
 
-    /// Waits for a status that this watch has not returned yet; `Closed` again and again once the client is closed.
+    /// Waits for a change that no earlier call has seen, and answers the status then; `Closed` again and again once
+    /// the client is closed.
     ///
     /// # Cancel safety
     ///

@@ -11,7 +11,9 @@ use std::{
 };
 
 use common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
-use lockkit_core::{BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, memory::MemoryServer};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, LockClient, Owner, Status, TimeSource, memory::MemoryServer,
+};
 use tokio::time::{Instant, advance, sleep};
 
 #[tokio::test(start_paused = true)]
@@ -214,4 +216,18 @@ async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() 
     server.deliver_requests();
     let guard = acquiring.await.unwrap().unwrap();
     assert!(guard.is_held(), "what is returned is held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_past_its_deadline_is_not_re_entered_although_no_task_has_run() {
+    let server = MemoryServer::new();
+    let suspended_ms = Arc::new(AtomicU64::new(0));
+    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    let lock = client.lock(NAME).unwrap().reentrant(&Owner::new());
+    let guard = lock.acquire().await.unwrap();
+    suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
+    let again = lock.acquire().await.unwrap();
+    assert!(again.token() > guard.token(), "a new claim, a new token");
+    assert!(again.is_held() && !guard.is_held());
 }

@@ -81,7 +81,7 @@ fn grant(clock: &Clock) -> Grant {
 
 fn hold(hand: &Hand) -> Entered {
     let clock = Clock::new(hand.clone());
-    Hold::enter_first(grant(&clock), TTL, clock)
+    Hold::enter_first(grant(&clock), TTL, None, clock)
 }
 
 fn poll(ticket: &mut Ticket) -> Poll<attempt::Answer> {
@@ -198,7 +198,7 @@ fn settle_grant(table: &Reentry, key: &reentry::Key, attempt: &Arc<attempt::Atte
     let entered = hold(&Hand::new());
     let hold = Arc::clone(entered.hold());
     table.granted(key, attempt, &hold);
-    attempt.end(|| hold.enter());
+    attempt.end(|| Ok(Some(entered.share())));
     drop(entered);
     if hold.end().is_some() {
         table.ended(key, &hold);

@@ -70,7 +70,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
 /// * The keeper drives every future of this trait to its end; none is dropped half-way while the runtime lives. A
 ///   backend that waits for a server puts its own time limit on each request and goes on owning it.
 /// * Several calls run at the same time, also on one lock name (as different claims).
-/// * After [`close`](Self::close) was called, every other pending call ends, with an error if it has no better answer.
+/// * After [`close`](Self::close) was called, every other call ends, with an error if it has no better answer, and a
+///   new one sends nothing: an acquire may come in when the client has just closed.
 ///
 /// # Cancel safety
 ///

@@ -111,6 +111,11 @@ impl Attempt {
         self.control.given_up().await;
     }
 
+    /// Whether somebody still waits for the outcome.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.is_over() && !self.control.has_given_up()
+    }
+
     /// Whether everybody has been answered.
     pub(crate) fn is_over(&self) -> bool {
         lock(&self.callers).over
@@ -210,11 +215,9 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Keeps one of the client's places for waiting callers as long as the ticket lives.
-    pub(crate) fn keeping(self, place: OwnedSemaphorePermit) -> Self {
-        // Field by field: a type with `Drop` cannot be taken apart.
-        let mut ticket = self;
-        ticket._place = Some(place);
-        ticket
+    pub(crate) fn keeping(mut self, place: OwnedSemaphorePermit) -> Self {
+        self._place = Some(place);
+        self
     }
 }
 

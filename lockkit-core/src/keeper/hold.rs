@@ -17,7 +17,7 @@ use super::deadline::deadline;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::Grant,
-    limits::REENTRIES_PER_HOLD_MAX,
+    limits::{CLOCK_READ_ERROR, REENTRIES_PER_HOLD_MAX},
     sync::{Mutex, lock},
 };
 
@@ -25,6 +25,8 @@ use crate::{
 pub(crate) struct Hold {
     grant: Grant,
     ttl: Duration,
+    /// The end of the longest hold that was asked for.
+    ends_at: BootInstant,
     clock: Clock,
     state: Mutex<State>,
     changed: Notify,
@@ -56,10 +58,23 @@ pub(crate) enum End {
 
 impl Hold {
     /// The hold of a grant whose lifetime is `ttl`, with one guard in it.
-    pub(crate) fn enter_first(grant: Grant, ttl: Duration, clock: Clock) -> Entered {
+    pub(crate) fn enter_first(
+        grant: Grant,
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        clock: Clock,
+    ) -> Entered {
+        let ends_at = max_hold.map_or(BootInstant::NEVER, |longest| clock.now().after(longest));
         let state =
             State { phase: Phase::Held, guards: 1, deadline: deadline(grant.armed_at(), ttl), outcome: None };
-        Entered(Arc::new(Self { grant, ttl, clock, state: Mutex::new(state), changed: Notify::new() }))
+        Entered(Arc::new(Self {
+            grant,
+            ttl,
+            ends_at,
+            clock,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }))
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -72,42 +87,44 @@ impl Hold {
     ///
     /// `Unexpected` when there are [`REENTRIES_PER_HOLD_MAX`] already.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Option<Entered>> {
-        let mut state = lock(&self.state);
-        if self.latch(&mut state).is_some() || !matches!(state.phase, Phase::Held) {
-            return Ok(None);
-        }
-        if state.guards == REENTRIES_PER_HOLD_MAX {
-            return Err(Error::new(ErrorKind::Unexpected, "re-enter")
-                .with_lock(self.grant.name())
-                .with_message(format!("{REENTRIES_PER_HOLD_MAX} guards of one owner")));
-        }
-        state.guards += 1;
-        Ok(Some(Entered(Arc::clone(self))))
+        self.look(|state| {
+            if !state.is_held() {
+                return Ok(None);
+            }
+            if state.guards == REENTRIES_PER_HOLD_MAX {
+                return Err(Error::new(ErrorKind::Unexpected, "re-enter")
+                    .with_lock(self.grant.name())
+                    .with_message(format!("{REENTRIES_PER_HOLD_MAX} guards of one owner")));
+            }
+            state.guards += 1;
+            Ok(Some(Entered(Arc::clone(self))))
+        })
     }
 
     fn leave(&self) {
-        let mut state = lock(&self.state);
-        state.guards -= 1;
-        // The release must not wait for the keeper to notice the deadline, nor hide that it had passed.
-        if self.latch(&mut state).is_none() && state.guards == 0 {
-            state.phase = Phase::Releasing;
-        }
-        drop(state);
+        self.look(|state| {
+            state.guards -= 1;
+            // The release must not wait for the keeper to notice the deadline, nor hide that it had passed.
+            if state.is_held() && state.guards == 0 {
+                state.phase = Phase::Releasing;
+            }
+        });
         self.changed.notify_waiters();
     }
 
     /// The server restarted the lifetime; without effect on a hold that has ended or whose deadline has passed.
     pub(crate) fn renewed(&self, armed_at: BootInstant) {
-        let mut state = lock(&self.state);
-        if self.latch(&mut state).is_none() {
-            state.deadline = state.deadline.max(deadline(armed_at, self.ttl));
-        }
+        self.look(|state| {
+            if state.is_held() {
+                state.deadline = state.deadline.max(deadline(armed_at, self.ttl));
+            }
+        });
     }
 
     /// Marks the hold lost; without effect when it has ended already. `why` completes "lock lost: ".
     pub(crate) fn lose(&self, why: &'static str) {
         let mut state = lock(&self.state);
-        if matches!(state.phase, Phase::Held) {
+        if state.is_held() {
             state.phase = Phase::Lost(self.lost_error(why));
             drop(state);
             self.changed.notify_waiters();
@@ -121,25 +138,26 @@ impl Hold {
 
     /// Why the lock is no longer held, if so.
     pub(crate) fn loss(&self) -> Option<Error> {
-        self.latch(&mut lock(&self.state))
+        self.look(|state| state.loss())
     }
 
     /// Whether a renewal may still be sent for it.
     pub(crate) fn wants_renewal(&self) -> bool {
-        let mut state = lock(&self.state);
-        self.latch(&mut state).is_none() && matches!(state.phase, Phase::Held)
+        self.look(|state| state.is_held())
     }
 
-    /// Time to the deadline; zero when the hold has ended.
+    /// Time to the deadline, or to the end of the longest hold; zero when the hold is lost.
     pub(crate) fn remaining(&self) -> Duration {
-        let mut state = lock(&self.state);
-        match self.latch(&mut state) {
-            Some(_) => Duration::ZERO,
-            None if state.deadline.after(crate::limits::CLOCK_READ_ERROR) == BootInstant::NEVER => {
+        self.look(|state| {
+            let until = state.deadline.min(self.ends_at);
+            if state.loss().is_some() {
+                Duration::ZERO
+            } else if until.after(CLOCK_READ_ERROR) == BootInstant::NEVER {
                 Duration::MAX
+            } else {
+                until.since(self.clock.now())
             }
-            None => state.deadline.since(self.clock.now()),
-        }
+        })
     }
 
     /// The deadline as renewals have moved it so far.
@@ -149,12 +167,11 @@ impl Hold {
 
     /// How the hold ended, if it has.
     pub(crate) fn end(&self) -> Option<End> {
-        let mut state = lock(&self.state);
-        match (self.latch(&mut state), &state.phase) {
-            (Some(_), _) => Some(End::Lost),
-            (None, Phase::Releasing) => Some(End::Released),
-            (None, _) => None,
-        }
+        self.look(|state| match state.phase {
+            Phase::Held => None,
+            Phase::Releasing => Some(End::Released),
+            Phase::Lost(_) => Some(End::Lost),
+        })
     }
 
     /// Tells the outcome of the release; the first one counts.
@@ -190,20 +207,47 @@ impl Hold {
         }
     }
 
-    /// Reads the loss, first turning a passed deadline into one.
-    fn latch(&self, state: &mut State) -> Option<Error> {
-        if matches!(state.phase, Phase::Held) && self.clock.now() >= state.deadline {
-            state.phase = Phase::Lost(self.lost_error("no renewal was acknowledged before the deadline"));
+    /// Looks at the state, in which a deadline that has passed is a loss already.
+    fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let passed = self.passed(&state);
+        if let Some(why) = passed {
+            state.phase = Phase::Lost(self.lost_error(why));
+        }
+        let seen = look(&mut state);
+        drop(state);
+        // After the mutex: a waker may look at the hold, or drop a task that has a guard.
+        if passed.is_some() {
             self.changed.notify_waiters();
         }
-        match &state.phase {
-            Phase::Lost(error) => Some(error.clone()),
-            Phase::Held | Phase::Releasing => None,
+        seen
+    }
+
+    /// Which deadline has passed while the lock was held.
+    fn passed(&self, state: &State) -> Option<&'static str> {
+        let now = self.clock.now();
+        match state.is_held() {
+            true if now >= state.deadline => Some("no renewal was acknowledged before the deadline"),
+            true if now >= self.ends_at => Some("it was held for longer than max_hold"),
+            _ => None,
         }
     }
 
     fn lost_error(&self, why: &'static str) -> Error {
         Error::new(ErrorKind::Lost, "hold").with_lock(self.grant.name()).with_message(why)
+    }
+}
+
+impl State {
+    fn is_held(&self) -> bool {
+        matches!(self.phase, Phase::Held)
+    }
+
+    fn loss(&self) -> Option<Error> {
+        match &self.phase {
+            Phase::Lost(error) => Some(error.clone()),
+            Phase::Held | Phase::Releasing => None,
+        }
     }
 }
 
@@ -224,6 +268,13 @@ pub(crate) struct Entered(Arc<Hold>);
 impl Entered {
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.0
+    }
+
+    /// A share for one more caller of the attempt that was granted, also when the hold was lost in this moment: then
+    /// the guard says so, with the reason.
+    pub(crate) fn share(&self) -> Self {
+        lock(&self.0.state).guards += 1;
+        Self(Arc::clone(&self.0))
     }
 
     /// Leaves, and answers the outcome of the release when this was the last guard: `Ok` at once when others remain.

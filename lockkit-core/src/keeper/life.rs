@@ -2,10 +2,13 @@
 
 use std::{
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock},
+    task::Poll,
     time::Duration,
 };
 
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument, debug, debug_span, warn};
 
 use super::{
@@ -15,7 +18,7 @@ use super::{
     deadline::deadline,
     hold::{End, Hold},
     reentry::Key,
-    session::{Live, pauses},
+    session::{Live, panicked, pauses},
 };
 use crate::{
     BootInstant, Error, ErrorKind, Result,
@@ -26,7 +29,15 @@ use crate::{
 
 /// The life of the claims of one attempt. What it owes is taken on before the first poll: a task that is spawned on a
 /// runtime that has ended is dropped without one.
-pub(super) fn live(keeper: Arc<Keeper>, wanted: Wanted, attempt: Arc<Attempt>) -> impl Future<Output = ()> {
+///
+/// `place` is kept until the attempt is over, and not only as long as its caller waits: what callers have started and
+/// left is bounded too.
+pub(super) fn live(
+    keeper: Arc<Keeper>,
+    wanted: Wanted,
+    attempt: Arc<Attempt>,
+    place: Option<OwnedSemaphorePermit>,
+) -> impl Future<Output = ()> {
     let span = debug_span!("lock", name = ?wanted.name);
     let owed = Owed::new(keeper, &wanted, attempt);
     async move {
@@ -37,9 +48,10 @@ pub(super) fn live(keeper: Arc<Keeper>, wanted: Wanted, attempt: Arc<Attempt>) -
             never = attempt.answer_deadlines() => match never {},
         };
         let Some((live, grant)) = owed.settle_failure(acquired) else { return };
-        let hold = owed.settle_grant(&live, grant);
+        let hold = owed.settle_grant(&live, grant, wanted.max_hold);
+        drop(place);
         let token = hold.grant().token();
-        keeper.keep_hold(&live, &hold, wanted.max_hold).instrument(debug_span!("hold", %token)).await;
+        keeper.keep_hold(&live, &hold).instrument(debug_span!("hold", %token)).await;
         owed.forget_reentry(&hold);
         keeper.give_back(&live, &hold).instrument(debug_span!("release", %token)).await;
     }
@@ -54,6 +66,7 @@ impl Keeper {
             let live = tokio::select! {
                 biased;
                 () = attempt.given_up() => return Ok(None),
+                () = self.closing.cancelled() => return Err(closed("acquire").with_lock(&wanted.name)),
                 live = self.live_session() => live.ok_or_else(|| closed("acquire").with_lock(&wanted.name))?,
             };
             let claim = Claim::new(wanted.name.clone(), attempt.queues(), self.metadata(), attempt.control());
@@ -64,7 +77,7 @@ impl Keeper {
                 return Ok(None);
             }
             match acquired {
-                Ok(Acquired::Granted(grant)) if self.clock.now() < deadline(grant.armed_at(), live.ttl()) => {
+                Ok(Acquired::Granted(grant)) if self.is_current(&live, &grant) => {
                     return Ok(Some((live, grant)));
                 }
                 Ok(Acquired::Granted(grant)) => {
@@ -93,14 +106,28 @@ impl Keeper {
             tokio::select! {
                 () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
                 () = attempt.given_up() => return Ok(None),
+                () = self.closing.cancelled() => {}
             }
         }
+    }
+
+    /// Whether a grant may be handed out: not when its deadline has passed, or its session is over already.
+    fn is_current(&self, live: &Live, grant: &Grant) -> bool {
+        let over = live.has_ended() || self.closing.is_cancelled();
+        !over && self.clock.now() < deadline(grant.armed_at(), live.ttl())
     }
 
     /// Drives one claim to its end; a client that closes answers the callers at once and makes it give up.
     async fn claim(&self, live: &Live, claim: Claim, attempt: &Attempt) -> Result<Acquired> {
         let name = claim.name().clone();
-        let mut acquire = live.session().acquire(claim);
+        let work = caught("acquire", live.session().acquire(claim));
+        let mut acquire = std::pin::pin!(async {
+            work.await.unwrap_or_else(|error| {
+                // What it has left behind is unknown, and nobody else can withdraw it.
+                live.abandon("the backend panicked");
+                Err(error.with_lock(&name))
+            })
+        });
         tokio::select! {
             biased;
             acquired = &mut acquire => return acquired,
@@ -110,16 +137,8 @@ impl Keeper {
     }
 
     /// Stands by a hold until it has ended.
-    async fn keep_hold(&self, live: &Live, hold: &Hold, max_hold: Option<Duration>) {
+    async fn keep_hold(&self, live: &Live, hold: &Hold) {
         let granted = tokio::time::Instant::now();
-        let forgotten_at = max_hold.and_then(|longest| granted.checked_add(longest));
-        let forgotten = async {
-            match forgotten_at {
-                Some(moment) => tokio::time::sleep_until(moment).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::pin!(forgotten);
         // Never longer than a beat: timers stop while the machine is suspended, the clock does not.
         let look_every = self.info.beat.interval(live.ttl());
         let end = loop {
@@ -127,7 +146,6 @@ impl Keeper {
             tokio::select! {
                 biased;
                 end = hold.ended() => break end,
-                () = &mut forgotten => hold.lose("it was held for longer than max_hold"),
                 () = tokio::time::sleep(next_look) => {}
             }
         };
@@ -141,7 +159,7 @@ impl Keeper {
     async fn give_back(&self, live: &Live, hold: &Hold) {
         let expired = hold.loss().is_some() && self.clock.now() >= hold.deadline();
         if expired && self.info.lifetime == Lifetime::Session {
-            live.abandon();
+            live.abandon("a hold passed its deadline");
         }
         let outcome = self.release_until_done(live, hold.grant(), Some(hold)).await;
         hold.finish(outcome);
@@ -169,7 +187,8 @@ impl Keeper {
                 if live.has_ended() || (session_does_it && hold.is_some_and(|hold| hold.loss().is_some())) {
                     return Err(unconfirmed().with_message("the session ended first"));
                 }
-                let error = match live.session().release(grant).await {
+                let released = caught("release", live.session().release(grant));
+                let error = match released.await.unwrap_or_else(Err) {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
                 };
@@ -195,6 +214,19 @@ impl Keeper {
         }
         work.await
     }
+}
+
+/// Turns a panic of the backend into an error: a task that dies of it would leave its entry to a session that lives.
+async fn caught<T>(operation: &'static str, work: impl Future<Output = T>) -> Result<T> {
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        match polled {
+            Ok(polled) => polled.map(Ok),
+            Err(_) => Poll::Ready(Err(panicked(operation))),
+        }
+    })
+    .await
 }
 
 /// What a life task owes to others: an answer to its callers, an outcome to its guards, its places in the tables.
@@ -228,10 +260,10 @@ impl Owed {
         acquired.ok().flatten()
     }
 
-    fn settle_grant(&self, live: &Live, grant: Grant) -> Arc<Hold> {
+    fn settle_grant(&self, live: &Live, grant: Grant, max_hold: Option<Duration>) -> Arc<Hold> {
         let keeper = &self.keeper;
         debug!(token = %grant.token(), claim = ?grant.claim(), "granted");
-        let entered = Hold::enter_first(grant, live.ttl(), keeper.clock.clone());
+        let entered = Hold::enter_first(grant, live.ttl(), max_hold, keeper.clock.clone());
         let hold = Arc::clone(entered.hold());
         let _ = self.hold.set(Arc::clone(&hold));
         lock(&keeper.holds).insert(hold.grant().claim(), Arc::clone(&hold));
@@ -243,7 +275,7 @@ impl Owed {
         if let Some(key) = &self.key {
             keeper.reentry.granted(key, &self.attempt, &hold);
         }
-        self.attempt.end(|| hold.enter());
+        self.attempt.end(|| Ok(Some(entered.share())));
         // With this share the hold ends when nobody took one: every caller has left.
         drop(entered);
         hold

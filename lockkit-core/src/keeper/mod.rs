@@ -17,6 +17,9 @@
 //!   the session.
 //! * The server says that a hold or the session is over: [`session`] marks the holds lost at once.
 //! * A release is not confirmed: [`life`] repeats it as long as its session lives.
+//! * A future of the backend panics: an error. A release is tried again; after an acquire, which may have left an entry
+//!   behind, the session is abandoned.
+//! * The server ends every session at once: [`session`] opens the next ones with growing pauses.
 //! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`life`], `Owed`).
 
 mod attempt;
@@ -33,19 +36,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::{
+    attempt::Attempt,
+    hold::Hold,
+    reentry::{Met, Reentry},
+    session::{Current, LastWord, Live},
+};
 pub(crate) use self::{
     attempt::{Answer, Patience},
     hold::Entered,
     runtime::Runtime,
-};
-use self::{
-    attempt::{Attempt, Ticket},
-    hold::Hold,
-    reentry::{Met, Reentry},
-    session::{Current, LastWord, Live},
 };
 use crate::{
     Clock, Error, ErrorKind, LockName, Metadata, Owner, Result, Status,
@@ -68,6 +71,8 @@ pub(crate) struct Keeper {
     backend: Arc<dyn Backend>,
     info: BackendInfo,
     ttl: Duration,
+    /// As the server granted it to the last session.
+    granted_ttl: Mutex<Duration>,
     label: Option<String>,
     clock: Clock,
     runtime: Runtime,
@@ -75,7 +80,7 @@ pub(crate) struct Keeper {
     status: watch::Sender<Status>,
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
     reentry: Reentry,
-    /// Places for callers who wait.
+    /// Places for callers who wait, and for attempts that are being withdrawn.
     places: Arc<Semaphore>,
     /// The life tasks.
     lives: TaskTracker,
@@ -101,6 +106,7 @@ impl Keeper {
             info: backend.info(),
             backend,
             ttl,
+            granted_ttl: Mutex::new(ttl),
             label,
             clock,
             runtime,
@@ -137,10 +143,7 @@ impl Keeper {
 
     /// The lifetime that the server granted to the session, or last granted to one.
     pub(crate) fn granted_ttl(&self) -> Duration {
-        match &*self.current.borrow() {
-            Current::Open(live) => live.ttl(),
-            Current::Opening | Current::Closed(_) => self.ttl,
-        }
+        *lock(&self.granted_ttl)
     }
 
     pub(crate) fn status(&self) -> watch::Receiver<Status> {
@@ -156,15 +159,19 @@ impl Keeper {
         let ticket = match self.meet(wanted, patience)? {
             Met::Held(entered) => return Ok(Some(entered)),
             Met::Busy => return Ok(None),
-            Met::Joined(ticket) => ticket,
+            Met::Joined(ticket) => ticket.keeping(self.place(&wanted.name)?),
             Met::New(attempt, ticket) => {
-                let life = life::live(Arc::clone(self), wanted.clone(), attempt);
+                // One who finds no place leaves at once, and the attempt that nobody else has joined gives up.
+                let (place, ticket) = match self.place(&wanted.name) {
+                    Ok(place) => (Some(place), Ok(ticket)),
+                    Err(error) => (None, Err(error)),
+                };
+                let life = life::live(Arc::clone(self), wanted.clone(), attempt, place);
                 self.runtime.spawn(self.lives.track_future(life));
-                ticket
+                ticket?
             }
         };
-        // One who finds no place leaves at once, and the attempt that nobody else wants gives up.
-        let answer = self.seated(ticket, &wanted.name)?.await;
+        let answer = ticket.await;
         crate::metrics::acquired(&self.info, asked.elapsed(), &answer);
         answer
     }
@@ -179,13 +186,12 @@ impl Keeper {
         }
     }
 
-    fn seated(&self, ticket: Ticket, name: &LockName) -> Result<Ticket> {
-        match Arc::clone(&self.places).try_acquire_owned() {
-            Ok(place) => Ok(ticket.keeping(place)),
-            Err(_) => Err(Error::new(ErrorKind::Unavailable, "acquire").with_lock(name).with_message(
-                format!("{WAITERS_PER_CLIENT_MAX} callers of this client are waiting already"),
-            )),
-        }
+    fn place(&self, name: &LockName) -> Result<OwnedSemaphorePermit> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            Error::new(ErrorKind::Unavailable, "acquire")
+                .with_lock(name)
+                .with_message(format!("{WAITERS_PER_CLIENT_MAX} callers of this client are waiting already"))
+        })
     }
 
     fn metadata(&self) -> Metadata {

@@ -53,7 +53,10 @@ impl Reentry {
                     return Ok(Met::Held(entered));
                 }
             }
-            Some(Place::Pending(_)) if matches!(patience, Patience::Try(_)) => return Ok(Met::Busy),
+            // Not one that everybody has left: its end says nothing about the lock.
+            Some(Place::Pending(attempt)) if matches!(patience, Patience::Try(_)) && attempt.is_wanted() => {
+                return Ok(Met::Busy);
+            }
             Some(Place::Pending(attempt)) => {
                 if let Some(ticket) = attempt.join(patience) {
                     return Ok(Met::Joined(ticket));

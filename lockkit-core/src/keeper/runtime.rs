@@ -31,8 +31,9 @@ impl Runtime {
     /// A runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor does
     /// not stop the renewals.
     pub(crate) async fn on_own_thread() -> Result<Self> {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        // Should this future be dropped while the thread starts, the thread ends again.
+        let stopped = CancellationToken::new();
+        let stop = stopped.clone().drop_guard();
         let (send_handle, handle) = oneshot::channel();
         let body = move || {
             let runtime = match Builder::new_current_thread().enable_all().build() {
@@ -48,7 +49,7 @@ impl Runtime {
             .spawn(body)
             .map_err(|cause| no_runtime("cannot start a thread").with_source(cause))?;
         match handle.await {
-            Ok(Ok(handle)) => Ok(Self { handle, stop }),
+            Ok(Ok(handle)) => Ok(Self { handle, stop: stop.disarm() }),
             Ok(Err(cause)) => Err(no_runtime("cannot start a runtime").with_source(cause)),
             Err(_) => Err(no_runtime("the new thread ended at once")),
         }

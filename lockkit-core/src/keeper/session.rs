@@ -6,7 +6,7 @@ use std::{
 };
 
 use backon::BackoffBuilder;
-use tokio::task::JoinHandle;
+use tokio::{sync::SetOnce, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
@@ -36,8 +36,8 @@ pub(super) struct Live {
     armed_at: Mutex<BootInstant>,
     /// The session is over, for this client at least.
     ended: CancellationToken,
-    /// A hold has passed its deadline where holds live and die with the session.
-    abandoned: CancellationToken,
+    /// Why its own client wants it to end: a hold has passed its deadline where holds live and die with the session.
+    abandoned: SetOnce<&'static str>,
 }
 
 /// Why a session is kept no longer.
@@ -63,8 +63,9 @@ impl Live {
         self.ended.cancelled().await;
     }
 
-    pub(super) fn abandon(&self) {
-        self.abandoned.cancel();
+    pub(super) fn abandon(&self, why: &'static str) {
+        // The first reason is the one that is told.
+        let _ = self.abandoned.set(why);
     }
 
     /// When the server has ended the session, had it heard nothing since the last acknowledged beat; a beat whose
@@ -83,13 +84,17 @@ impl Live {
 pub(super) async fn keep_sessions(last_word: LastWord) {
     let keeper = &last_word.0;
     let mut first = true;
+    let mut pauses = pauses();
+    let mut ending = None;
     let outcome = loop {
-        let live = match keeper.open_session(first).await {
+        let live = match keeper.open_session(first, &mut pauses).await {
             Ok(Some(live)) => live,
-            Ok(None) => break Ok(()),
+            Ok(None) => break keeper.end_of(ending).await,
             Err(error) => break Err(error),
         };
         first = false;
+        let opened_at = live.armed_at();
+        *lock(&keeper.granted_ttl) = live.ttl;
         keeper.current.send_replace(Current::Open(Arc::clone(&live)));
         keeper.status.send_replace(Status::Connected);
         match keeper.keep(&live).await {
@@ -100,11 +105,14 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
                 keeper.status.send_replace(Status::Lost);
                 live.ended.cancel();
                 keeper.lose_all(why);
-                keeper.runtime.spawn(close_until(
-                    Arc::clone(&live.session),
-                    keeper.clock.clone(),
-                    live.expiry(),
-                ));
+                ending = Some(keeper.start_closing(&live));
+                if live.armed_at() > opened_at {
+                    pauses = self::pauses();
+                } else {
+                    // Over before its first beat: one more failed try, or a server that ends every session at once
+                    // would be asked for the next one without end.
+                    keeper.pause(&mut pauses).await;
+                }
             }
         }
     };
@@ -114,19 +122,33 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
 impl Keeper {
     /// Opens a session, again and again with growing pauses; the first one only once, so that a mistake in the
     /// configuration is told to the caller. `None` when the client closes meanwhile.
-    async fn open_session(&self, first: bool) -> Result<Option<Arc<Live>>> {
-        let mut pauses = pauses();
-        loop {
+    async fn open_session(
+        &self,
+        first: bool,
+        pauses: &mut impl Iterator<Item = Duration>,
+    ) -> Result<Option<Arc<Live>>> {
+        while !self.closing.is_cancelled() {
             let asked_at = self.clock.now();
-            // Not raced against `closing`: the session that it may have opened would be left behind.
-            let error = match self.backend.open_session(self.ttl, self.clock.clone()).await {
+            let (backend, ttl, clock) = (Arc::clone(&self.backend), self.ttl, self.clock.clone());
+            // A task of its own: what it opens is not left behind when the client closes meanwhile.
+            let mut opening = self.runtime.spawn(async move { backend.open_session(ttl, clock).await });
+            let opened = tokio::select! {
+                biased;
+                opened = &mut opening => opened.unwrap_or_else(|_| Err(panicked("open session"))),
+                () = self.closing.cancelled() => {
+                    let until = tokio::time::Instant::now() + ttl.min(CLOSE_ANSWER_MAX);
+                    let closing = self.runtime.spawn(close_once_open(opening, self.clock.clone()));
+                    return confirmed(until, closing).await.map(|()| None);
+                }
+            };
+            let error = match opened {
                 Ok(session) => {
                     let live = Live {
                         ttl: session.ttl(),
                         session,
                         armed_at: Mutex::new(asked_at),
                         ended: CancellationToken::new(),
-                        abandoned: CancellationToken::new(),
+                        abandoned: SetOnce::new(),
                     };
                     info!(scheme = self.info.scheme, ttl = ?live.ttl, "session opened");
                     return Ok(Some(Arc::new(live)));
@@ -137,11 +159,16 @@ impl Keeper {
                 return Err(error);
             }
             warn!(%error, "no new session yet");
-            let pause = pauses.next().unwrap_or(RETRY_PAUSE_MAX);
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.closing.cancelled() => return Ok(None),
-            }
+            self.pause(pauses).await;
+        }
+        Ok(None)
+    }
+
+    /// One pause between two tries, cut short when the client closes.
+    async fn pause(&self, pauses: &mut impl Iterator<Item = Duration>) {
+        tokio::select! {
+            () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
+            () = self.closing.cancelled() => {}
         }
     }
 
@@ -155,7 +182,7 @@ impl Keeper {
             let event = tokio::select! {
                 biased;
                 () = self.closing.cancelled() => return Over::Closing,
-                () = live.abandoned.cancelled() => return Over::Lost("a hold passed its deadline"),
+                why = live.abandoned.wait() => return Over::Lost(why),
                 loss = live.session.lost() => Event::Told(loss),
                 answer = answer_of(&mut beat), if beat.is_some() => Event::Answered(answer),
                 () = tokio::time::sleep_until(next_beat), if beat.is_none() => Event::BeatDue,
@@ -185,11 +212,11 @@ impl Keeper {
                         next_beat = next_beat.max(tokio::time::Instant::now());
                     }
                 }
-                Event::Alarm => {
-                    if let Some(over) = self.look_at_clock(live) {
-                        return over;
-                    }
-                }
+                Event::Alarm => {}
+            }
+            // After every event: one that comes in the very moment of the alarm, again and again, would put it off.
+            if let Some(over) = self.look_at_clock(live) {
+                return over;
             }
         }
     }
@@ -215,7 +242,9 @@ impl Keeper {
             let Some(hold) = self.hold(*id) else { continue };
             match renewal {
                 Renewal::Renewed { armed_at } => {
-                    crate::metrics::margin(self.info.scheme, hold.remaining());
+                    if self.info.lifetime != Lifetime::Process {
+                        crate::metrics::margin(self.info.scheme, hold.remaining());
+                    }
                     hold.renewed(*armed_at);
                 }
                 Renewal::Gone => hold.lose("the server said that the entry is gone"),
@@ -278,14 +307,33 @@ impl Keeper {
         let _ = tokio::time::timeout_at(half, self.lives.wait()).await;
         live.ended.cancel();
         // A task of its own: the last request is not dropped half-way when the time is up.
-        let closing =
-            self.runtime.spawn(close_until(Arc::clone(&live.session), self.clock.clone(), live.expiry()));
-        match tokio::time::timeout_at(until, closing).await {
-            Ok(Ok(true)) => Ok(()),
-            _ => Err(Error::new(ErrorKind::Unavailable, "close")
-                .with_message("the store did not confirm the end of the session; it ends with its ttl")),
+        confirmed(until, self.start_closing(live)).await
+    }
+
+    /// The end of a client between two sessions: the last one may still be on its way out.
+    async fn end_of(&self, last: Option<JoinHandle<bool>>) -> Result<()> {
+        let until = tokio::time::Instant::now() + self.ttl.min(CLOSE_ANSWER_MAX);
+        match last {
+            Some(closing) => confirmed(until, closing).await,
+            None => Ok(()),
         }
     }
+
+    fn start_closing(&self, live: &Live) -> JoinHandle<bool> {
+        self.runtime.spawn(close_until(Arc::clone(&live.session), self.clock.clone(), live.expiry()))
+    }
+}
+
+async fn confirmed(until: tokio::time::Instant, closing: JoinHandle<bool>) -> Result<()> {
+    match tokio::time::timeout_at(until, closing).await {
+        Ok(Ok(true)) => Ok(()),
+        _ => Err(Error::new(ErrorKind::Unavailable, "close")
+            .with_message("the store did not confirm the end of the session; it ends with its ttl")),
+    }
+}
+
+pub(super) fn panicked(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unexpected, operation).with_message("the backend panicked")
 }
 
 enum Event {
@@ -296,12 +344,9 @@ enum Event {
 }
 
 async fn answer_of(beat: &mut Option<JoinHandle<Beat>>) -> Beat {
-    let unknown = |why| Beat {
-        session: Renewal::Unknown(Error::new(ErrorKind::Unexpected, "renew").with_message(why)),
-        holds: Vec::new(),
-    };
+    let unknown = || Beat { session: Renewal::Unknown(panicked("renew")), holds: Vec::new() };
     match beat {
-        Some(task) => task.await.unwrap_or_else(|_| unknown("the backend panicked")),
+        Some(task) => task.await.unwrap_or_else(|_| unknown()),
         None => std::future::pending().await,
     }
 }
@@ -318,6 +363,17 @@ async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstan
         tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
     }
     true
+}
+
+/// Closes a session that was still being opened when its client closed.
+async fn close_once_open(opening: JoinHandle<Result<Arc<dyn Session>>>, clock: Clock) -> bool {
+    match opening.await {
+        Ok(Ok(session)) => {
+            let expiry = clock.now().after(session.ttl());
+            close_until(session, clock, expiry).await
+        }
+        _ => true,
+    }
 }
 
 /// Growing, jittered pauses between the tries of one step.

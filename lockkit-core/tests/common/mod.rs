@@ -3,6 +3,7 @@
     dead_code,
     unreachable_pub,
     clippy::unwrap_used,
+    clippy::expect_used,
     reason = "for tests only; each file uses some of it"
 )]
 

@@ -1,0 +1,174 @@
+//! A backend that does what a test tells it, for what the memory server never does.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "for tests only; each file uses some of it"
+)]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, Error, ErrorKind, FencingToken, LockClient, Result,
+    backend::{
+        Acquired, Admin, Backend, BackendInfo, Beat, BeatInterval, Claim, FailoverLoss, Grant, Lifetime,
+        Loss, LossDetection, QueueKind, Renewal, Session, TokenStrength,
+    },
+};
+use tokio::sync::Notify;
+
+use crate::common::TTL;
+
+/// What the sessions of a [`Scripted`] backend do; shared with the test.
+#[derive(Debug, Default)]
+pub struct Script {
+    pub opened: AtomicU64,
+    pub closed: AtomicU64,
+    pub claims: AtomicU64,
+    pub releases: AtomicU64,
+    pub releases_tried: AtomicU64,
+    /// Opening a session never answers.
+    pub open_hangs: AtomicBool,
+    /// Opening a session panics.
+    pub open_panics: AtomicBool,
+    /// Every session is told lost as soon as it is open.
+    pub flapping: AtomicBool,
+    /// Tells the session that it is over, once.
+    pub lose_session: Notify,
+    /// Claims wait here for their grant, also when they were given up or their session was closed.
+    pub late: AtomicBool,
+    pub grants: Notify,
+    /// The next acquire panics.
+    pub acquire_panics: AtomicBool,
+    /// The next release panics.
+    pub release_panics: AtomicBool,
+    /// Beats prove the session alive and tell nothing about holds.
+    pub holds_unknown: AtomicBool,
+    /// Beats, releases and closes are not answered.
+    pub silent: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Scripted {
+    pub script: Arc<Script>,
+    pub lifetime: Lifetime,
+}
+
+impl Scripted {
+    pub fn new(lifetime: Lifetime) -> Self {
+        Self { script: Arc::default(), lifetime }
+    }
+
+    pub async fn client(&self) -> LockClient {
+        LockClient::builder(self.clone()).ttl(TTL).clock(Clock::tokio()).build().await.unwrap()
+    }
+}
+
+#[async_trait]
+impl Backend for Scripted {
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            scheme: "scripted",
+            ttl_min: Duration::from_millis(10),
+            ttl_max: Duration::from_secs(3600),
+            beat: match self.lifetime {
+                Lifetime::Process => BeatInterval::Every(TTL / 3),
+                Lifetime::Session | Lifetime::Hold => BeatInterval::PerTtl(3),
+            },
+            lifetime: self.lifetime,
+            queue: QueueKind::Unordered,
+            token: TokenStrength::Process,
+            loss: LossDetection::Beat,
+            failover: FailoverLoss::NoFailover,
+        }
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        self.script.opened.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        if self.script.open_hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        assert!(!self.script.open_panics.swap(false, Ordering::SeqCst), "told to");
+        // What the server granted is not what was asked for.
+        let ttl = match self.lifetime {
+            Lifetime::Process => Duration::MAX,
+            Lifetime::Session | Lifetime::Hold => ttl + Duration::from_secs(1),
+        };
+        Ok(Arc::new(ScriptedSession { script: Arc::clone(&self.script), ttl, clock }))
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        None
+    }
+}
+
+#[derive(Debug)]
+struct ScriptedSession {
+    script: Arc<Script>,
+    ttl: Duration,
+    clock: Clock,
+}
+
+#[async_trait]
+impl Session for ScriptedSession {
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    async fn acquire(&self, claim: Claim) -> Result<Acquired> {
+        let number = self.script.claims.fetch_add(1, Ordering::SeqCst) + 1;
+        assert!(!self.script.acquire_panics.swap(false, Ordering::SeqCst), "told to");
+        let armed_at = self.clock.now();
+        if self.script.late.load(Ordering::SeqCst) {
+            self.script.grants.notified().await;
+        }
+        Ok(Acquired::Granted(Grant::new(&claim, FencingToken::new(number), armed_at)))
+    }
+
+    async fn renew(&self, held: &[Grant]) -> Beat {
+        let armed_at = self.clock.now();
+        let silent = self.script.silent.load(Ordering::SeqCst);
+        let holds_unknown = silent || self.script.holds_unknown.load(Ordering::SeqCst);
+        let answer = |unknown| match unknown {
+            true => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "renew")),
+            false => Renewal::Renewed { armed_at },
+        };
+        Beat {
+            session: answer(silent),
+            holds: held.iter().map(|grant| (grant.claim(), answer(holds_unknown))).collect(),
+        }
+    }
+
+    async fn release(&self, _: &Grant) -> Result<()> {
+        self.script.releases_tried.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.script.release_panics.swap(false, Ordering::SeqCst), "told to");
+        if self.script.silent.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "release"));
+        }
+        self.script.releases.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn lost(&self) -> Loss {
+        if !self.script.flapping.load(Ordering::SeqCst) {
+            self.script.lose_session.notified().await;
+        }
+        Loss::Session
+    }
+
+    async fn close(&self) -> Result<()> {
+        if self.script.silent.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "close"));
+        }
+        self.script.closed.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! What a backend may do and the memory server never does: late grants, sessions that end at once, hangs, panics.
+
+mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
+
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
+
+use common::{NAME, TTL, client, eventually, kind, settle};
+use lockkit_core::{
+    ErrorKind, LockClient, Owner, Status,
+    backend::Lifetime,
+    limits::{RELEASE_ANSWER_MAX, TRY_ANSWER_MAX, WAITERS_PER_CLIENT_MAX},
+    memory::MemoryServer,
+};
+use scripted::Scripted;
+use tokio::time::{Instant, advance, sleep};
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_a_session_that_has_ended_meanwhile_is_not_handed_out() {
+    for lifetime in [Lifetime::Session, Lifetime::Hold] {
+        let backend = Scripted::new(lifetime);
+        let script = &backend.script;
+        let client = backend.client().await;
+        script.late.store(true, Ordering::SeqCst);
+        let lock = client.lock(NAME).unwrap();
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        settle().await;
+        script.lose_session.notify_one();
+        eventually(TTL, "a new session", || client.status().current() == Status::Connected).await;
+        settle().await;
+        script.late.store(false, Ordering::SeqCst);
+        script.grants.notify_one();
+        let guard = acquiring.await.unwrap().unwrap();
+        assert!(guard.is_held());
+        assert_eq!(u64::from(guard.token()), 2, "a claim of the new session");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_deadline_has_passed_is_released_although_its_session_lives() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.late.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    sleep(TTL * 2).await;
+    script.late.store(false, Ordering::SeqCst);
+    script.grants.notify_one();
+    let guard = acquiring.await.unwrap().unwrap();
+    assert!(guard.is_held());
+    assert_eq!((u64::from(guard.token()), script.releases.load(Ordering::SeqCst)), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_lives_on_behind_a_dead_hold_is_abandoned() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    script.holds_unknown.store(true, Ordering::SeqCst);
+    guard.lost().await;
+    eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+    eventually(TTL, "there is a new one", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_that_end_at_once_are_opened_with_pauses() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.flapping.store(true, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    for _ in 0..20 {
+        settle().await;
+    }
+    let opened = script.opened.load(Ordering::SeqCst);
+    assert!(opened <= 3, "{opened} sessions without any time having passed");
+    script.flapping.store(false, Ordering::SeqCst);
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_is_bounded_while_a_session_is_being_opened() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.open_hangs.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "opening", || backend.script.opened.load(Ordering::SeqCst) == 2).await;
+    let lock = client.lock(NAME).unwrap();
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    let start = Instant::now();
+    let (closed, waited) = tokio::join!(client.close(), async {
+        let answer = waiter.await.unwrap();
+        (kind(answer), start.elapsed())
+    });
+    assert_eq!(kind(closed), ErrorKind::Unavailable, "a session may have been opened");
+    assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+    assert_eq!(waited.0, ErrorKind::Closed);
+    assert!(waited.1 < Duration::from_millis(10), "answered at once: {:?}", waited.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_does_not_forget_the_session_that_was_just_lost() {
+    for answers in [false, true] {
+        let backend = Scripted::new(Lifetime::Session);
+        let script = &backend.script;
+        let client = backend.client().await;
+        script.silent.store(true, Ordering::SeqCst);
+        script.lose_session.notify_one();
+        eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+        let start = Instant::now();
+        let (closed, ()) = tokio::join!(client.close(), async {
+            tokio::time::sleep(TTL / 2).await;
+            script.silent.store(!answers, Ordering::SeqCst);
+        });
+        assert_eq!(closed.is_ok(), answers, "{closed:?}");
+        assert_eq!(script.closed.load(Ordering::SeqCst), u64::from(answers));
+        assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_with_lifetimes_of_their_own_end_alone_and_the_client_goes_on() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(guard.is_held(), "renewed");
+    script.silent.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(guard.lost().await.kind(), ErrorKind::Lost);
+    assert!(start.elapsed() <= client.ttl());
+    let tried = || script.releases_tried.load(Ordering::SeqCst);
+    eventually(TTL, "it is given back", || tried() > 0).await;
+    sleep(client.ttl() * 2).await;
+    let tries = tried();
+    sleep(client.ttl() * 2).await;
+    assert_eq!(tried(), tries, "nobody releases for ever what has ended by itself");
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL, "connected", || client.status().current() == Status::Connected).await;
+    let next = lock.acquire().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(next.is_held());
+    assert_eq!(script.opened.load(Ordering::SeqCst), 1, "the session was never replaced");
+    client.close().await.unwrap();
+    assert_eq!(kind(next.release().await), ErrorKind::Lost);
+    assert_eq!(script.releases.load(Ordering::SeqCst), 1, "given back before the session ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_without_a_lifetime_end_by_release_only() {
+    let backend = Scripted::new(Lifetime::Process);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let bounded = lock.clone().max_hold(TTL * 5).acquire().await.unwrap();
+    assert_eq!(guard.remaining(), Duration::MAX);
+    assert!(bounded.remaining() <= TTL * 5);
+    script.silent.store(true, Ordering::SeqCst);
+    sleep(TTL * 100).await;
+    assert!(guard.is_held() && !bounded.is_held());
+    assert_eq!(client.status().current(), Status::Connected);
+    let start = Instant::now();
+    assert_eq!(kind(guard.release().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= RELEASE_ANSWER_MAX + Duration::from_millis(10));
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL, "released", || script.releases.load(Ordering::SeqCst) == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_while_opening_does_not_leave_the_client_dead() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.open_panics.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_panicked_is_tried_again_and_an_acquire_that_panicked_ends_its_session() {
+    for in_release in [false, true] {
+        let backend = Scripted::new(Lifetime::Session);
+        let script = &backend.script;
+        let client = backend.client().await;
+        let lock = client.lock(NAME).unwrap();
+        if in_release {
+            let guard = lock.acquire().await.unwrap();
+            script.release_panics.store(true, Ordering::SeqCst);
+            guard.release().await.expect("tried again");
+            assert_eq!(script.releases.load(Ordering::SeqCst), 1);
+        } else {
+            script.acquire_panics.store(true, Ordering::SeqCst);
+            assert_eq!(kind(lock.acquire().await), ErrorKind::Unexpected);
+            eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+        }
+        assert!(lock.acquire().await.unwrap().is_held(), "the client goes on");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_deadline_passed_in_a_pause_is_lost_although_beats_keep_failing() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    server.hold_requests();
+    settle().await;
+    advance(TTL).await;
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_does_not_meet_an_attempt_that_its_owner_has_given_up() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    server.hold_requests();
+    assert_eq!(kind(lock.acquire_timeout(Duration::from_millis(10)).await), ErrorKind::Unavailable);
+    let start = Instant::now();
+    assert_eq!(kind(lock.try_acquire().await), ErrorKind::Unavailable, "nobody said busy");
+    assert!(start.elapsed() <= TRY_ANSWER_MAX + Duration::from_millis(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_that_are_still_being_withdrawn_count_against_the_limit() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    server.hold_requests();
+    for _ in 0..WAITERS_PER_CLIENT_MAX {
+        let lock = client.lock(NAME).unwrap();
+        let task = tokio::spawn(async move { lock.acquire().await });
+        tokio::task::yield_now().await;
+        task.abort();
+    }
+    settle().await;
+    let refused = client.lock(NAME).unwrap().acquire_timeout(TTL / 100).await.unwrap_err();
+    assert!(refused.to_string().contains("are waiting already"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_granted_ttl_is_known_also_between_two_sessions() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    let granted = client.ttl();
+    assert!(granted > TTL);
+    backend.script.open_hangs.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    assert_eq!(client.ttl(), granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_hold_although_no_task_has_run() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().max_hold(TTL / 3);
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.remaining() <= TTL / 3);
+    advance(TTL / 2).await;
+    assert!(!guard.is_held());
+    assert!(guard.check().unwrap_err().to_string().contains("max_hold"));
+}
+
+#[test]
+fn a_build_dropped_while_its_thread_starts_leaves_no_thread() {
+    let threads = || {
+        std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+            .filter(|name| name.trim() == "lockkit-keeper")
+            .count()
+    };
+    let server = MemoryServer::new();
+    let mut build = Box::pin(LockClient::builder(server.backend()).own_thread().build());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(build.as_mut().poll(&mut context).is_pending());
+    let start = std::time::Instant::now();
+    std::thread::sleep(Duration::from_millis(200));
+    drop(build);
+    while threads() > 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "the thread lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A waker may look at a guard, or be the last owner of a task that holds one.
+#[test]
+fn a_waker_that_looks_at_the_guard_does_not_deadlock() {
+    struct Looks(std::sync::Mutex<Option<std::sync::Weak<lockkit_core::LockGuard>>>);
+    impl std::task::Wake for Looks {
+        fn wake(self: std::sync::Arc<Self>) {
+            if let Some(guard) = self.0.lock().unwrap().as_ref().and_then(std::sync::Weak::upgrade) {
+                assert!(!guard.is_held());
+            }
+        }
+    }
+    let (done, waited) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let server = MemoryServer::new();
+            let guard =
+                std::sync::Arc::new(client(&server).await.lock(NAME).unwrap().acquire().await.unwrap());
+            let waker = std::sync::Arc::new(Looks(Some(std::sync::Arc::downgrade(&guard)).into())).into();
+            let mut lost = Box::pin(guard.lost());
+            assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+            advance(TTL).await;
+            assert!(!guard.is_held());
+        });
+        done.send(()).unwrap();
+    });
+    waited.recv_timeout(Duration::from_secs(30)).expect("no deadlock");
+}
