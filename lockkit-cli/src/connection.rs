@@ -1,0 +1,74 @@
+//! The way to a store.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use lockkit::{ClientBuilder, LockClient, LockName};
+
+use crate::{exit::Failure, store::Store};
+
+/// A store that can be connected to.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    builder: ClientBuilder,
+    #[cfg(feature = "file")]
+    files: Option<lockkit::file::FileBackend>,
+}
+
+impl Connection {
+    /// The way to this store, with these settings instead of those in its URL. No I/O.
+    pub(crate) fn to(store: &Store, ttl: Option<Duration>, label: Option<&str>) -> Result<Self, Failure> {
+        let mut connection = Self::to_url(store.url())?;
+        if let Some(ttl) = ttl {
+            connection.builder = connection.builder.ttl(ttl);
+        }
+        if let Some(label) = label {
+            connection.builder = connection.builder.label(label);
+        }
+        Ok(connection)
+    }
+
+    /// Connects. The client renews on a thread of its own, whatever the rest of this program waits for.
+    pub(crate) async fn open(&self) -> lockkit::Result<LockClient> {
+        self.builder.clone().own_thread().build().await
+    }
+
+    #[cfg(not(feature = "file"))]
+    fn to_url(url: &str) -> Result<Self, Failure> {
+        Ok(Self { builder: lockkit::builder(url)? })
+    }
+
+    /// Makes the backend for files itself, to get at the files that it locks.
+    #[cfg(feature = "file")]
+    fn to_url(url: &str) -> Result<Self, Failure> {
+        let mut parts = lockkit::backend::BackendUrl::parse(url)?;
+        if parts.scheme() != lockkit::file::SCHEME {
+            return Ok(Self { builder: lockkit::builder(url)?, files: None });
+        }
+        let (ttl, label) = (parts.take_duration("ttl")?, parts.take("label"));
+        let files = lockkit::file::FileBackend::new(lockkit::file::FileConfig::from_url(parts)?);
+        let mut builder = LockClient::builder(files.clone());
+        if let Some(ttl) = ttl {
+            builder = builder.ttl(ttl);
+        }
+        if let Some(label) = label {
+            builder = builder.label(label);
+        }
+        Ok(Self { builder, files: Some(files) })
+    }
+
+    /// Another handle of the file behind a lock that would end with this process; none where a lease outlives it.
+    #[cfg(feature = "file")]
+    pub(crate) fn locked_file(&self, name: &LockName) -> Result<Option<OwnedFd>, Failure> {
+        let Some(files) = &self.files else { return Ok(None) };
+        match files.locked_file(name) {
+            Ok(file) => Ok(file.map(OwnedFd::from)),
+            Err(cause) => Err(Failure::system("share the lock file", cause)),
+        }
+    }
+
+    /// Another handle of the file behind a lock: this build knows no such locks.
+    #[cfg(not(feature = "file"))]
+    pub(crate) fn locked_file(&self, _name: &LockName) -> Result<Option<OwnedFd>, Failure> {
+        Ok(None)
+    }
+}

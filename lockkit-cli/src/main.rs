@@ -1,0 +1,97 @@
+//! The `lockkit` program: run a command under a distributed lock.
+//!
+//! | process | does |
+//! |---|---|
+//! | `lockkit run` | holds the lock, supervises the job ([`supervise`]) |
+//! | its command | the job: leads a process group of its own; it starts as a [`trampoline`] |
+//! | a [`watcher`] | kills the job's group when `lockkit run` no longer can |
+
+#[cfg(not(unix))]
+compile_error!("lockkit runs jobs in process groups, which only Unix has");
+
+mod acquire;
+mod args;
+mod clock;
+mod connection;
+mod exit;
+mod group;
+mod held;
+mod job;
+mod run;
+mod signals;
+mod store;
+mod supervise;
+mod terminal;
+mod trampoline;
+mod watcher;
+mod who;
+
+use std::{
+    future::Future,
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+};
+
+use clap::Parser;
+
+use self::{
+    args::{Action, Arguments},
+    exit::{Failure, USAGE, say},
+};
+
+fn main() -> ExitCode {
+    let action = match Arguments::try_parse() {
+        Ok(arguments) => arguments.action,
+        Err(refused) => return explain(&refused),
+    };
+    let outcome = match action {
+        Action::Run(arguments) => block_on(run::run(arguments)),
+        Action::Who(arguments) => block_on(who::who(arguments)),
+        Action::ExecWhenTold { gate, command } => Ok(trampoline::exec_when_told(gate, &command)),
+        Action::WatchGroup => {
+            watcher::watch_group();
+            Ok(0)
+        }
+    };
+    match outcome {
+        Ok(status) => ExitCode::from(status),
+        Err(Failure { status, message }) => {
+            say(message);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Runs one of the actions that need a runtime; the processes beside a job do without.
+fn block_on(action: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|cause| Failure::system("start", cause))?;
+    runtime.block_on(action)
+}
+
+/// Answers arguments that ask for help, or make no sense: those in one line.
+fn explain(refused: &clap::Error) -> ExitCode {
+    if !refused.use_stderr() {
+        let _ = refused.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = refused.to_string();
+    let paragraph: Vec<&str> =
+        text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    say(format_args!("{}; see lockkit --help", paragraph.join(" ").trim_start_matches("error: ")));
+    ExitCode::from(USAGE)
+}
+
+/// This program, to be run again under a hidden subcommand; the same file, also where an upgrade has replaced it.
+fn program() -> io::Result<Command> {
+    let mut program = if cfg!(any(target_os = "linux", target_os = "android")) {
+        Command::new("/proc/self/exe")
+    } else {
+        Command::new(std::env::current_exe()?)
+    };
+    program.arg0("lockkit");
+    Ok(program)
+}

@@ -1,0 +1,75 @@
+//! The terminal: whose keys it reads, and who is stopped by Ctrl-Z.
+//!
+//! The job is a process group of its own, so by default it is a *background* group of the terminal: reading from it
+//! stops the job (SIGTTIN), and Ctrl-C does not reach it. Therefore:
+//!
+//! * standard input and output are both the terminal: the job gets it before the command starts;
+//! * otherwise (`lockkit run ... | less`) it may be a neighbour in the pipeline that needs the terminal: the job gets it
+//!   when it asks, that is when it is stopped by SIGTTIN or SIGTTOU; Ctrl-C and Ctrl-Z come here and are forwarded;
+//! * only ever from a program that is itself in the foreground.
+//!
+//! SIGTTOU is blocked in this program, which makes `tcsetpgrp` work, and messages appear, from the background too
+//! (POSIX, "tcsetpgrp": a process that blocks SIGTTOU is allowed to).
+
+use std::{
+    fs::File,
+    io::{IsTerminal, stdin, stdout},
+};
+
+use nix::sys::signal::{SigSet, Signal as NixSignal};
+use rustix::{
+    process::{Pid, getpgrp, getsid},
+    termios::{tcgetpgrp, tcsetpgrp},
+};
+
+use crate::group::Group;
+
+/// The controlling terminal of this process, which is in the foreground or was.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    tty: File,
+    own: Pid,
+    given: bool,
+}
+
+impl Terminal {
+    /// The controlling terminal, if there is one.
+    pub(crate) fn open() -> Option<Self> {
+        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        SigSet::from(NixSignal::SIGTTOU).thread_block().ok()?;
+        Some(Self { tty, own: getpgrp(), given: false })
+    }
+
+    /// Whether the job should have the terminal from its start.
+    pub(crate) fn is_for_the_job(&self) -> bool {
+        stdin().is_terminal() && stdout().is_terminal()
+    }
+
+    /// Makes the job the foreground group, if it is for us to give.
+    pub(crate) fn give_to(&mut self, job: Group) -> bool {
+        if !self.given && self.is_ours() {
+            self.given = tcsetpgrp(&self.tty, job.id()).is_ok();
+        }
+        self.given
+    }
+
+    /// Takes the terminal back from the job, or from whatever the job has given it to. Whether it had been given.
+    pub(crate) fn take_back(&mut self) -> bool {
+        let given = std::mem::take(&mut self.given);
+        if given {
+            let _ = tcsetpgrp(&self.tty, self.own);
+        }
+        given
+    }
+
+    /// Whether this process is in the foreground.
+    pub(crate) fn is_ours(&self) -> bool {
+        tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == self.own)
+    }
+
+    /// Whether somebody would continue this process if it stopped: a shell with job control, which is in another
+    /// group of the session. Without one (`docker run -it`, `xterm -e`) a stop would be for ever.
+    pub(crate) fn has_a_shell(&self) -> bool {
+        getsid(None).is_ok_and(|session| session != self.own)
+    }
+}

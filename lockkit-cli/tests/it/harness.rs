@@ -1,0 +1,155 @@
+//! A lock folder of its own, and programs that do not outlive the test.
+
+use std::{
+    ffi::OsStr,
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// No step takes this long, unless it hangs.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// A folder of its own, with the user's state folder in it.
+pub(crate) struct Home(TempDir);
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `lockkit` with these arguments, in this folder.
+    pub(crate) fn lockkit<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_lockkit"));
+        command.args(arguments);
+        command
+    }
+
+    /// `lockkit run` with these options, with a script for the shell as its command.
+    pub(crate) fn run(&self, options: &[&str], script: &str) -> Command {
+        let mut command = self.lockkit(["run"]);
+        command.args(options).args(["--", "sh", "-c", script]);
+        command
+    }
+
+    /// Any program in this folder; the shell finds `lockkit` in LOCKKIT.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("LOCKKIT_") {
+                command.env_remove(variable);
+            }
+        }
+        command
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("LOCKKIT", env!("CARGO_BIN_EXE_lockkit"))
+            .current_dir(self.0.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+}
+
+/// What a program that ran to its end has left.
+pub(crate) struct Done {
+    pub(crate) status: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Done {
+    /// Every message is one line that says who speaks.
+    pub(crate) fn message(&self) -> &str {
+        let message = self.stderr.trim_end();
+        assert!(message.starts_with("lockkit: ") && !message.contains('\n'), "{message:?}");
+        message
+    }
+}
+
+/// Runs a program to its end.
+pub(crate) fn done(mut command: Command) -> Done {
+    Started::new(&mut command).done()
+}
+
+/// A running program: killed when dropped.
+pub(crate) struct Started {
+    child: Child,
+    pub(crate) stdout: BufReader<ChildStdout>,
+}
+
+impl Started {
+    pub(crate) fn new(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
+    }
+
+    /// Starts a program and waits for its first line, `started`.
+    pub(crate) fn until_started(command: &mut Command) -> Self {
+        let mut started = Self::new(command);
+        let line = started.line();
+        assert_eq!(line, "started", "{}", started.done().stderr);
+        started
+    }
+
+    /// The next line of its output.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn close_stdin(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn done(mut self) -> Done {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut stdout).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let status = self.child.wait().unwrap();
+        Done { status: status.code().unwrap_or(-1), stdout, stderr }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until something is there.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < HANG, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,12 @@
+//! The program as users run it: the real binary, real processes, real stores.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
+
+mod exclusion;
+mod harness;
+mod killed;
+mod nesting;
+mod processes;
+mod secrets;
+mod signals;
+mod statuses;

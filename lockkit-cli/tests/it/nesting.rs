@@ -1,0 +1,50 @@
+//! The same lock inside itself.
+
+use crate::harness::{Home, Started, done};
+
+#[test]
+fn the_same_lock_inside_itself_is_refused_at_any_depth() {
+    let home = Home::new();
+    let inner = "\"$LOCKKIT\" run a -- echo ran";
+    let between = format!("\"$LOCKKIT\" run b -- sh -c '{inner}'");
+    for script in [inner, &between] {
+        let nested = done(home.run(&["a"], script));
+        assert_eq!((nested.status, &*nested.stdout), (64, ""));
+        assert!(nested.message().contains("around this one"), "{}", nested.stderr);
+    }
+}
+
+#[test]
+fn another_path_to_the_same_folder_is_the_same_lock() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path("state/lockkit/locks")).unwrap();
+    std::os::unix::fs::symlink(home.path("state/lockkit/locks"), home.path("link")).unwrap();
+    let script = format!("\"$LOCKKIT\" run --backend file://{}/ a -- echo ran", home.path("link").display());
+    assert_eq!(done(home.run(&["a"], &script)).status, 64);
+}
+
+#[test]
+fn other_names_and_other_stores_nest() {
+    let home = Home::new();
+    let elsewhere =
+        format!("\"$LOCKKIT\" run --backend file://{} a -- echo ran", home.path("other").display());
+    for script in ["\"$LOCKKIT\" run b -- echo ran", &elsewhere] {
+        let nested = done(home.run(&["a"], script));
+        assert_eq!((nested.status, &*nested.stdout), (0, "ran\n"), "{}", nested.stderr);
+    }
+}
+
+#[test]
+fn a_daemon_may_take_the_lock_of_the_job_that_started_it_once_that_is_over() {
+    let home = Home::new();
+    let inherited = done(home.run(&["a"], "echo \"$LOCKKIT_HELD\"")).stdout;
+    let again = |options: &[&str]| {
+        let mut command = home.run(options, "echo ran");
+        command.env("LOCKKIT_HELD", inherited.trim());
+        done(command)
+    };
+    assert_eq!(again(&["a"]).status, 0);
+    // Held by somebody else: an ordinary wait.
+    let _holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
+    assert_eq!(again(&["--timeout", "100ms", "a"]).status, 75);
+}

@@ -1,0 +1,83 @@
+//! The process table.
+
+use rustix::process::Pid;
+
+/// A line of the process table.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) parent: i32,
+    pub(crate) group: i32,
+    pub(crate) state: char,
+}
+
+impl Process {
+    /// Reads a line of `/proc/PID/stat`.
+    pub(crate) fn parse(stat: &str) -> Option<Self> {
+        let (pid, rest) = stat.split_once(" (")?;
+        let mut fields = rest.rsplit_once(") ")?.1.split(' ');
+        let state = fields.next()?.chars().next()?;
+        let mut number = || fields.next()?.parse().ok();
+        Some(Self { pid: pid.parse().ok()?, state, parent: number()?, group: number()? })
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+
+    pub(crate) fn arguments(&self) -> String {
+        let bytes = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).replace('\0', " ")
+    }
+
+    pub(crate) fn environment(&self) -> Vec<u8> {
+        std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap()
+    }
+
+    /// The open descriptors and what they lead to.
+    pub(crate) fn descriptors(&self) -> Vec<(i32, String)> {
+        let mut descriptors: Vec<(i32, String)> = std::fs::read_dir(format!("/proc/{}/fd", self.pid))
+            .unwrap()
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let target = std::fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned();
+                Some((entry.file_name().to_str()?.parse().ok()?, target))
+            })
+            .collect();
+        descriptors.sort();
+        descriptors
+    }
+}
+
+/// Every process that is not a zombie.
+pub(crate) fn alive() -> Vec<Process> {
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("stat")).ok())
+        .filter_map(|stat| Process::parse(&stat))
+        .filter(Process::is_alive)
+        .collect()
+}
+
+/// The members of a group that are alive.
+pub(crate) fn members(group: i32) -> Vec<Process> {
+    alive().into_iter().filter(|process| process.group == group).collect()
+}
+
+/// The watcher of a `lockkit run`, if there is one.
+pub(crate) fn watcher_of(lockkit: Pid) -> Option<Process> {
+    child_of(lockkit, |process| process.arguments().contains("watch-group"))
+}
+
+/// The command of a `lockkit run`, once it has started.
+pub(crate) fn command_of(lockkit: Pid) -> Option<Process> {
+    child_of(lockkit, |process| {
+        let arguments = process.arguments();
+        !arguments.is_empty() && !arguments.starts_with("lockkit ")
+    })
+}
+
+fn child_of(lockkit: Pid, wanted: impl Fn(&Process) -> bool) -> Option<Process> {
+    let parent = lockkit.as_raw_nonzero().get();
+    alive().into_iter().find(|process| process.parent == parent && wanted(process))
+}

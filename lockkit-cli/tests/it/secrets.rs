@@ -1,0 +1,58 @@
+//! Passwords stay with us.
+
+use crate::{
+    harness::{Home, Started, done},
+    processes::{alive, command_of, watcher_of},
+};
+
+const SECRET: &str = "hunter2-but-longer";
+
+#[test]
+fn a_password_in_the_arguments_is_refused_and_not_repeated() {
+    let home = Home::new();
+    for url in [format!("etcd://me:{SECRET}@127.0.0.1:1"), format!("etcd://me:{SECRET}@127.0.0.1:port")] {
+        for arguments in
+            [&["run", "--backend", &url, "a", "--", "true"][..], &["who", "--backend", &url, "a"]]
+        {
+            let refused = done(home.lockkit(arguments));
+            assert_eq!(refused.status, 64);
+            assert!(refused.message().contains("--password-file"));
+            assert!(!refused.stderr.contains(SECRET));
+        }
+    }
+}
+
+#[test]
+fn no_message_about_a_url_of_the_environment_repeats_it() {
+    let home = Home::new();
+    for url in [
+        format!("tape://me:{SECRET}@h"),
+        format!("etcd://me:{SECRET}@h:port"),
+        format!("file://me:{SECRET}@h/locks"),
+    ] {
+        let mut command = home.run(&["a"], "echo ran");
+        command.env("LOCKKIT_BACKEND", &url);
+        let refused = done(command);
+        assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
+        assert!(!refused.message().contains(SECRET), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn neither_command_nor_watcher_nor_any_process_list_has_the_password() {
+    let home = Home::new();
+    let mut command = home.run(&["a"], "echo started; exec sleep 1000");
+    let lockkit = Started::until_started(command.env("LOCKKIT_PASSWORD", SECRET));
+    assert_no_leak(&lockkit);
+}
+
+/// The password is known to `lockkit run` alone.
+pub(crate) fn assert_no_leak(lockkit: &Started) {
+    let holds = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(SECRET);
+    let command = command_of(lockkit.pid()).unwrap();
+    assert!(!command.environment().is_empty() && !holds(&command.environment()));
+    assert_eq!(watcher_of(lockkit.pid()).unwrap().environment(), b"");
+    for process in alive() {
+        assert!(!process.arguments().contains(SECRET), "{process:?}");
+    }
+}

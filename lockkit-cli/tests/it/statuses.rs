@@ -1,0 +1,162 @@
+//! Exit statuses and messages.
+
+use crate::harness::{Home, Started, done};
+
+#[test]
+fn the_status_is_that_of_the_command() {
+    let home = Home::new();
+    for status in [0, 3, 255] {
+        let run = done(home.run(&["a"], &format!("exit {status}")));
+        assert_eq!((run.status, &*run.stderr), (status, ""));
+    }
+}
+
+#[test]
+fn a_signal_that_ends_the_command_is_128_and_its_number() {
+    let home = Home::new();
+    // 40 is a real-time signal: it has no name in most tables.
+    for signal in [1, 9, 15, 40] {
+        assert_eq!(done(home.run(&["a"], &format!("kill -{signal} $$"))).status, 128 + signal);
+    }
+}
+
+#[test]
+fn a_command_that_cannot_run_is_126_or_127() {
+    let home = Home::new();
+    let missing = done(home.lockkit(["run", "a", "--", "no-such-command"]));
+    assert_eq!(missing.status, 127);
+    assert!(missing.message().contains("no-such-command"));
+    std::fs::write(home.path("plain"), "").unwrap();
+    let plain = done(home.lockkit(["run", "a", "--", "./plain"]));
+    assert_eq!(plain.status, 126);
+    assert!(plain.message().contains("./plain"));
+}
+
+#[test]
+fn the_command_knows_its_lock_and_a_rising_token() {
+    let home = Home::new();
+    let tokens = [(); 3].map(|()| {
+        let run = done(home.run(&["orders/42 ü"], "echo \"$LOCKKIT_NAME=$LOCKKIT_TOKEN\""));
+        run.stdout.trim().strip_prefix("orders/42 ü=").unwrap().parse::<u64>().unwrap()
+    });
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+}
+
+#[test]
+fn a_lock_that_is_not_free_in_time_is_75_and_names_its_holder() {
+    let home = Home::new();
+    let holder = Started::until_started(
+        &mut home.run(&["--label", "nightly backup", "a"], "echo started; exec sleep 1000"),
+    );
+    let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    for timeout in ["0s", "150ms"] {
+        let late = done(home.run(&["--timeout", timeout, "a"], "echo ran"));
+        assert_eq!((late.status, &*late.stdout), (75, ""));
+        let message = late.message();
+        for part in
+            [&host, &format!("pid {}", holder.pid().as_raw_nonzero()), "\"nightly backup\"", "since 20"]
+        {
+            assert!(message.contains(part), "{part:?} in {message:?}");
+        }
+    }
+}
+
+#[test]
+fn who_tells_the_holder_and_json_for_programs() {
+    let home = Home::new();
+    let free = done(home.lockkit(["who", "a"]));
+    assert_eq!((free.status, &*free.stdout), (0, "\"a\" is free\n"));
+    let holder =
+        Started::until_started(&mut home.run(&["--label", "x", "a"], "echo started; exec sleep 1000"));
+    let pid = holder.pid().as_raw_nonzero().get();
+    let text = done(home.lockkit(["who", "a"])).stdout;
+    assert!(text.contains(&format!("pid {pid}")) && text.contains("label \"x\""), "{text}");
+    let json = done(home.lockkit(["who", "a", "--json"])).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["name"], &json["holder"]["pid"]), (&"a".into(), &pid.into()));
+    assert!(json["holder"]["token"].as_u64().unwrap() > 0);
+    assert_eq!(json["waiters"], serde_json::json!([]));
+}
+
+#[test]
+fn mistakes_are_told_in_one_line_and_the_command_does_not_run() {
+    let home = Home::new();
+    let mebibyte = "x".repeat(100_000);
+    let cases: &[(&[&str], i32)] = &[
+        (&["run", "a"], 64),
+        (&["run", "a", "echo", "ran"], 64),
+        (&["run", "--timeout", "soon", "a", "--", "echo", "ran"], 64),
+        (&["run", "--ttl", "0s", "a", "--", "echo", "ran"], 78),
+        (&["run", "", "--", "echo", "ran"], 64),
+        (&["run", &mebibyte, "--", "echo", "ran"], 64),
+        (&["run", "--backend", "tape:", "a", "--", "echo", "ran"], 78),
+        (&["run", "--backend", "no url", "a", "--", "echo", "ran"], 78),
+        (&["run", "--backend", "file:///dev/null/x", "a", "--", "echo", "ran"], 78),
+        (&["run", "--label", &mebibyte, "a", "--", "echo", "ran"], 78),
+        (&["who"], 64),
+        (&["sing"], 64),
+        (&[], 64),
+    ];
+    for (arguments, status) in cases {
+        let refused = done(home.lockkit(*arguments));
+        assert_eq!(
+            (refused.status, &*refused.stdout),
+            (*status, ""),
+            "{arguments:.100?}: {}",
+            refused.stderr
+        );
+        assert!(refused.message().len() < 500, "{arguments:.100?}");
+    }
+}
+
+#[test]
+fn help_says_what_the_lock_does_not_protect() {
+    let home = Home::new();
+    let help = done(home.lockkit(["run", "--help"]));
+    assert_eq!(help.status, 0);
+    let text = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["leave the group", "76 lock lost", "LOCKKIT_TOKEN", "--password-file", "LOCKKIT_BACKEND"] {
+        assert!(text.contains(part), "{part}");
+    }
+    assert!(!text.contains("watch-group"));
+}
+
+#[test]
+fn odd_names_are_locks_of_their_own() {
+    let home = Home::new();
+    let names = ["/", "..", "{}", "🔒", "a\nb", "a", "a/b", "A", "%2F"];
+    let holders =
+        names.map(|name| Started::until_started(&mut home.run(&[name], "echo started; exec sleep 1000")));
+    for name in names {
+        assert_eq!(done(home.run(&["--timeout", "0s", name], "")).status, 75, "{name:?}");
+    }
+    drop(holders);
+}
+
+#[test]
+fn the_argument_wins_over_the_environment_and_both_over_the_default() {
+    let home = Home::new();
+    let url = |folder: &str| format!("file://{}", home.path(folder).display());
+    let mut with_variable = home.run(&["a"], "exit 0");
+    assert_eq!(
+        done({
+            with_variable.env("LOCKKIT_BACKEND", url("variable"));
+            with_variable
+        })
+        .status,
+        0
+    );
+    assert!(home.path("variable").is_dir() && !home.path("state").exists());
+    let mut with_both = home.run(&["--backend", &url("argument"), "a"], "exit 0");
+    assert_eq!(
+        done({
+            with_both.env("LOCKKIT_BACKEND", url("variable2"));
+            with_both
+        })
+        .status,
+        0
+    );
+    assert!(home.path("argument").is_dir() && !home.path("variable2").exists());
+    assert_eq!(done(home.run(&["a"], "exit 0")).status, 0);
+    assert!(home.path("state/lockkit/locks").is_dir());
+}
