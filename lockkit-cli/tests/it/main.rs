@@ -10,3 +10,4 @@ mod processes;
 mod secrets;
 mod signals;
 mod statuses;
+mod terminal;

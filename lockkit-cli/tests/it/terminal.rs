@@ -1,0 +1,194 @@
+//! Jobs at a terminal.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::{Read, Write},
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::harness::{HANG, Home};
+
+/// The key that interrupts the foreground job, and the one that stops it.
+const CTRL_C: &str = "\u{3}";
+const CTRL_Z: &str = "\u{1a}";
+
+/// A job that reads the terminal. Its quotes keep what it prints apart from the terminal's echo of the script.
+const READER: &str = "echo sta''rted; read line; echo g''ot $line";
+
+/// Prints whether it is in the foreground of its terminal (proc_pid_stat(5): pgrp, tpgid).
+const FOREGROUND: &str = "cut -d ' ' -f 5,8 /proc/self/stat | (read group foreground; \
+                          [ $group = $foreground ] && echo fore''ground || echo back''ground)";
+
+/// A terminal with a program that leads its session.
+struct Terminal {
+    program: Child,
+    keys: File,
+    screen: Receiver<Vec<u8>>,
+    seen: String,
+}
+
+impl Terminal {
+    fn with<A: AsRef<OsStr>>(home: &Home, arguments: impl IntoIterator<Item = A>) -> Self {
+        let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&keys).unwrap();
+        unlockpt(&keys).unwrap();
+        let path = ptsname(&keys, Vec::new()).unwrap();
+        let side = File::options().read(true).write(true).open(OsStr::from_bytes(path.to_bytes())).unwrap();
+        let stdio = || Stdio::from(OwnedFd::from(side.try_clone().unwrap()));
+        let mut session: Command = home.command("setsid");
+        session.args(["--ctty", "--wait"]).args(arguments).env("PS1", "$ ");
+        let program = session.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
+        let keys = File::from(keys);
+        let (mut reader, (sender, screen)) = (keys.try_clone().unwrap(), channel());
+        thread::spawn(move || {
+            let mut buffer = [0; 1024];
+            // An error: the last program at the terminal has ended.
+            while let Ok(length @ 1..) = reader.read(&mut buffer) {
+                if sender.send(buffer[..length].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { program, keys, screen, seen: String::new() }
+    }
+
+    fn with_lockkit(home: &Home, script: &str) -> Self {
+        Self::with(home, [env!("CARGO_BIN_EXE_lockkit"), "run", "a", "--", "sh", "-c", script])
+    }
+
+    fn with_shell(home: &Home, script: &str) -> Self {
+        Self::with(home, ["sh", "-c", script])
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until the screen shows a text, and forgets what is before it.
+    fn shows(&mut self, text: &str) {
+        while !self.seen.contains(text) {
+            let more = self.screen.recv_timeout(HANG);
+            let more = more.unwrap_or_else(|_| panic!("no {text:?} on the screen: {:?}", self.seen));
+            self.seen += &String::from_utf8_lossy(&more);
+        }
+        self.seen = self.seen.split_once(text).unwrap().1.to_owned();
+    }
+
+    /// Waits for the end of the session.
+    fn status(mut self) -> i32 {
+        self.program.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+#[test]
+fn the_job_is_in_the_foreground_and_gets_the_keys() {
+    let home = Home::new();
+    let mut terminal = Terminal::with_lockkit(&home, &format!("{FOREGROUND}; {READER}; exit 5"));
+    terminal.shows("foreground");
+    terminal.shows("started");
+    terminal.press("hello\n");
+    terminal.shows("got hello");
+    assert_eq!(terminal.status(), 5);
+}
+
+#[test]
+fn the_interrupt_key_reaches_the_job() {
+    let home = Home::new();
+    let mut terminal =
+        Terminal::with_lockkit(&home, "trap 'echo interr''upted; exit 4' INT; echo sta''rted; read line");
+    terminal.shows("started");
+    terminal.press(CTRL_C);
+    terminal.shows("interrupted");
+    assert_eq!(terminal.status(), 4);
+}
+
+#[test]
+fn the_terminal_is_given_back() {
+    let home = Home::new();
+    let script =
+        format!("\"$LOCKKIT\" run a -- true; {FOREGROUND}; \"$LOCKKIT\" run a -- nothing; {FOREGROUND}");
+    let mut terminal = Terminal::with_shell(&home, &script);
+    terminal.shows("foreground");
+    terminal.shows("nothing: No such file");
+    terminal.shows("foreground");
+    assert_eq!(terminal.status(), 0);
+}
+
+#[test]
+fn in_a_pipeline_the_terminal_stays_with_the_neighbours_until_the_job_asks_for_it() {
+    let home = Home::new();
+    let job = "echo started; until [ -e enough ]; do sleep 0.01; done";
+    let quiet =
+        format!("\"$LOCKKIT\" run a -- sh -c '{job}' | (read started; {FOREGROUND}; touch enough; cat)");
+    let mut terminal = Terminal::with_shell(&home, &quiet);
+    terminal.shows("foreground");
+    assert_eq!(terminal.status(), 0);
+
+    let mut terminal = Terminal::with_shell(
+        &home,
+        &format!("\"$LOCKKIT\" run a -- sh -c '{}' | cat", READER.replace("''", "\"\"")),
+    );
+    terminal.shows("started");
+    terminal.press("hello\n");
+    terminal.shows("got hello");
+    assert_eq!(terminal.status(), 0);
+}
+
+#[test]
+fn the_interrupt_key_is_forwarded_where_the_job_does_not_have_the_terminal() {
+    let home = Home::new();
+    let job = "trap \"echo interr\"\"upted; exit 4\" INT; echo sta\"\"rted; while :; do sleep 0.01; done";
+    let mut terminal = Terminal::with_shell(
+        &home,
+        &format!("trap : INT; \"$LOCKKIT\" run a -- sh -c '{job}' | (trap \"\" INT; cat)"),
+    );
+    terminal.shows("started");
+    terminal.press(CTRL_C);
+    terminal.shows("interrupted");
+}
+
+#[test]
+fn a_shell_stops_and_continues_lockkit_and_its_job_as_one() {
+    let home = Home::new();
+    let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
+    terminal.shows("$ ");
+    terminal.press(&format!("\"$LOCKKIT\" run a -- sh -c '{}'\n", READER.replace("''", "\"\"")));
+    terminal.shows("started");
+    terminal.press(CTRL_Z);
+    terminal.shows("Stopped");
+    terminal.press("\"$LOCKKIT\" run --timeout 0s a -- true; echo st\"\"atus $?\n");
+    terminal.shows("status 75");
+    // In the background it stops again when it asks for the terminal.
+    terminal.press("bg\n");
+    terminal.press("wait %1; echo wai\"\"ted\n");
+    terminal.shows("waited");
+    terminal.press("fg\n");
+    terminal.press("hello\n");
+    terminal.shows("got hello");
+    terminal.press("exit 6\n");
+    assert_eq!(terminal.status(), 6);
+}
+
+#[test]
+fn where_nobody_could_continue_it_the_job_is_not_left_stopped() {
+    let home = Home::new();
+    let mut terminal = Terminal::with_lockkit(&home, READER);
+    terminal.shows("started");
+    terminal.press(CTRL_Z);
+    terminal.press("hello\n");
+    terminal.shows("got hello");
+    assert_eq!(terminal.status(), 0);
+}
