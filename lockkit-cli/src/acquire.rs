@@ -1,21 +1,25 @@
 //! The wait for the lock.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit::{LockClient, LockGuard, LockName, backend::Inspection};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     exit::{Failure, NOT_ACQUIRED, USAGE},
     held::Held,
+    supervise::lead,
     who::describe,
 };
 
 /// Longest time that a look at the holder delays the answer.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
+/// Pause between two looks whether a late grant was renewed.
+const FRESH_PAUSE: Duration = Duration::from_millis(10);
+
 /// Acquires the lock: within `patience` (zero: asks once), or however long it takes. Refuses a lock that a
-/// `lockkit run` around this process holds, in the store of this identity.
+/// `lockkit run` around this process holds.
 ///
 /// # Cancel safety
 ///
@@ -25,30 +29,45 @@ pub(crate) async fn acquire(
     name: &LockName,
     patience: Option<Duration>,
     held: &Held,
-    store: &str,
 ) -> Result<LockGuard, Failure> {
-    if held.names(store, name) {
-        let holder = client.inspect(name.as_str()).await?;
-        if held.is_holder(store, name, &holder) {
-            let message = format!("lock {:?} is held by the `lockkit run` around this one", name.as_str());
-            return Err(Failure::new(USAGE, message));
-        }
+    if held.has(name) && held.is_holder_of(name, &client.inspect(name.as_str()).await?) {
+        let message = format!("lock {:?} is held by the `lockkit run` around this one", name.as_str());
+        return Err(Failure::new(USAGE, message));
     }
     let lock = client.lock(name.as_str())?;
-    let (guard, within) = match patience {
-        None => (Some(lock.acquire().await?), String::new()),
-        Some(Duration::ZERO) => (lock.try_acquire().await?, " at once".into()),
-        Some(patience) => (lock.acquire_timeout(patience).await?, " in time".into()),
-    };
-    match guard {
-        Some(guard) => Ok(guard),
-        None => {
-            let holder = timeout(LOOK_MAX, client.inspect(name.as_str())).await;
-            let holder = holder.ok().and_then(Result::ok).unwrap_or_default();
-            let message = format!("lock {:?} not acquired{within}: {}", name.as_str(), held_by(&holder));
-            Err(Failure::new(NOT_ACQUIRED, message))
+    let until = patience.and_then(|patience| Instant::now().checked_add(patience));
+    loop {
+        let (guard, within) = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            None => (Some(lock.acquire().await?), ""),
+            Some(Duration::ZERO) => (lock.try_acquire().await?, " at once"),
+            Some(left) => (lock.acquire_timeout(left).await?, " in time"),
+        };
+        match guard {
+            Some(guard) if is_fresh(&guard, client.ttl()).await => return Ok(guard),
+            // Lost before anything was done under it.
+            Some(_) => {}
+            None => {
+                let holder = timeout(LOOK_MAX, client.inspect(name.as_str())).await;
+                let holder = holder.ok().and_then(Result::ok).unwrap_or_default();
+                let message = format!("lock {:?} not acquired{within}: {}", name.as_str(), held_by(&holder));
+                return Err(Failure::new(NOT_ACQUIRED, message));
+            }
         }
     }
+}
+
+/// Waits until a job can start; false when the lock is lost before.
+///
+/// A server that was away for a while may grant a lock late in the lifetime of a session that it has not renewed yet:
+/// a job that started then would be told to end at once.
+async fn is_fresh(guard: &LockGuard, ttl: Duration) -> bool {
+    while guard.remaining() <= lead(ttl) {
+        tokio::select! {
+            _ = guard.lost() => return false,
+            () = sleep(FRESH_PAUSE) => {}
+        }
+    }
+    true
 }
 
 /// Who is in the way, in words.

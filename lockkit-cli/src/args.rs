@@ -17,7 +17,8 @@ continued in time.
 
 The lock is given back when the last process of the group has ended, also where that is later than the command: wait \
 for, or end, what you start in the background. Processes that leave the group (setsid, daemons, jobs of an interactive \
-shell) are not waited for and not ended: they are outside of what the lock protects.
+shell) are not waited for and not ended: they are outside of what the lock protects. So are processes that lockkit has \
+no right to signal: write `sudo lockkit run ... -- command`, not `lockkit run ... -- sudo command`.
 
 Exit status: that of the command, 126 if it cannot be executed, 127 if there is none, 128+n if signal n ended it or \
 the wait; 75 not acquired in time, 76 lock lost while the command ran; 64 wrong arguments, or a lock that an enclosing \

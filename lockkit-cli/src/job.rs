@@ -35,6 +35,8 @@ pub(crate) struct Job {
     /// The locked file of a lock that would end with this process; the watcher keeps it beyond.
     lock: Option<OwnedFd>,
     terminal: Option<Terminal>,
+    /// Whether it was said that the job cannot be ended.
+    refused: bool,
 }
 
 impl Job {
@@ -62,7 +64,7 @@ impl Job {
             terminal.give_to(group);
         }
         gate.open().map_err(failed)?;
-        Ok(Self { group, status: None, watcher, watchers: 1, deadline: None, lock, terminal })
+        Ok(Self { group, status: None, watcher, watchers: 1, deadline: None, lock, terminal, refused: false })
     }
 
     pub(crate) fn group(&self) -> Group {
@@ -100,9 +102,11 @@ impl Job {
     }
 
     /// Ends the job: asks its processes to end, or makes them.
-    pub(crate) fn end(&self, kill: bool) {
+    pub(crate) fn end(&mut self, kill: bool) {
         let sent = if kill { self.group.kill() } else { self.group.terminate() };
-        if let Err(cause) = sent {
+        if let Err(cause) = sent
+            && !std::mem::replace(&mut self.refused, true)
+        {
             say(format_args!("cannot end the job: {cause}"));
         }
     }
@@ -122,11 +126,8 @@ impl Job {
         }
     }
 
-    /// The group is gone: nobody watches it any more, and the terminal is ours again.
-    pub(crate) fn finish(mut self) {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.take_back();
-        }
+    /// The group is gone: nobody needs to watch it any more, and the terminal is ours again.
+    pub(crate) fn finish(self) {
         self.watcher.dismiss();
     }
 
@@ -174,9 +175,10 @@ impl Job {
         }
         self.watchers += 1;
         let mut watcher = start_watcher(self.lock.as_ref())?;
-        let told = watcher.watch(self.group).and_then(|()| watcher.set_deadline(self.deadline));
+        // An error: it is dead already, which `reap` will find.
+        let _ = watcher.watch(self.group).and_then(|()| watcher.set_deadline(self.deadline));
         std::mem::replace(&mut self.watcher, watcher).kill();
-        told.map_err(|cause| Failure::system("watch the job", cause))
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     exit::{Failure, LOST, say, status_of_signal},
     held::{self, Held},
     job::Job,
-    signals::{ENDING, JOB_CONTROL, Signals},
+    signals::{Children, ENDING, JOB_CONTROL, Signals},
     store::Store,
     supervise::{Hold, supervise},
 };
@@ -30,7 +30,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let name = LockName::new(&arguments.name)?;
     let store = Store::from(&arguments.store)?;
     let connection = Connection::to(&store, arguments.ttl, arguments.label.as_deref())?;
-    let (identity, held) = (store.identity()?, Held::from_environment());
+    let held = Held::from_environment();
 
     let mut signals = Signals::hear(ENDING)?;
     let client = match unless_ended(&mut signals, connection.open()).await {
@@ -38,7 +38,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
         Err(signal) => return Ok(ended_by(signal, &name)),
     };
     let patience = arguments.timeout.map(|patience| patience.saturating_sub(started.elapsed()));
-    let guard = unless_ended(&mut signals, acquire(&client, &name, patience, &held, &identity)).await;
+    let guard = unless_ended(&mut signals, acquire(&client, &name, patience, &held)).await;
     let outcome = match guard {
         Ok(Ok(guard)) => {
             let environment = store
@@ -47,7 +47,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
                 .chain([
                     ("LOCKKIT_NAME", Some(name.to_string())),
                     ("LOCKKIT_TOKEN", Some(guard.token().to_string())),
-                    (held::VARIABLE, Some(held.and(identity, &name))),
+                    (held::VARIABLE, Some(held.and(&name))),
                 ])
                 .collect();
             let work = Work { command: &arguments.command, environment, connection: &connection };
@@ -84,29 +84,30 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Runs the command and gives the lock back, in any case.
+    /// Runs the command, then gives the lock back; after an error the end of the session does that.
     async fn run(self, client: &LockClient, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
-        let outcome = self.under(&guard, client.ttl(), signals).await;
-        let held_to_the_end = guard.check();
-        if let Err(error) = guard.release().await
-            && held_to_the_end.is_ok()
-        {
-            say(format_args!("{error}; the lock ends by itself within {:?}", client.ttl()));
+        let status = self.under(&guard, client.ttl(), signals).await?;
+        if status != LOST {
+            // It may have been lost in the moment in which the job ended.
+            guard.check()?;
         }
-        match (outcome, held_to_the_end) {
-            // A loss that came together with the end of the job.
-            (Ok(status), Err(error)) if status != LOST => Err(error.into()),
-            (outcome, _) => outcome,
+        match guard.release().await {
+            Err(error) if status != LOST => {
+                say(format_args!("{error}; the lock ends by itself within {:?}", client.ttl()));
+            }
+            _ => {}
         }
+        Ok(status)
     }
 
     async fn under(self, guard: &LockGuard, ttl: Duration, signals: &mut Signals) -> Result<u8, Failure> {
         let locked_file = self.connection.locked_file(guard.name())?;
         signals.hear_also(JOB_CONTROL)?;
+        let mut children = Children::watch()?;
         let mut job = Job::start(self.command, self.environment, locked_file)?;
-        let status = supervise(&mut job, guard, ttl, signals).await;
+        let status = supervise(&mut job, guard, ttl, signals, &mut children).await;
         job.finish();
-        status
+        Ok(status)
     }
 }
 

@@ -58,6 +58,26 @@ impl Signals {
     }
 }
 
+/// Tells that a child has ended, stopped or continued. To be made before the first child.
+#[derive(Debug)]
+pub(crate) struct Children(unix::Signal);
+
+impl Children {
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        let signal = unix::signal(SignalKind::child());
+        signal.map(Self).map_err(|cause| Failure::system("handle signals", cause))
+    }
+
+    /// Waits for the next change, of whichever child.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub(crate) async fn changed(&mut self) {
+        self.0.recv().await;
+    }
+}
+
 /// The signals that this process was started to ignore, where the platform tells without unsafe code.
 fn ignored() -> BTreeSet<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

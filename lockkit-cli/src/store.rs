@@ -47,20 +47,6 @@ impl Store {
         &self.url
     }
 
-    /// A name of the store that holds no secret, the same for every spelling of the same options.
-    pub(crate) fn identity(&self) -> Result<String, Failure> {
-        let url = BackendUrl::parse(&self.url)?;
-        let mut hosts: Vec<String> = url.hosts().iter().map(|host| format!("{host:?}")).collect();
-        hosts.sort();
-        let path = match url.scheme() {
-            // Two paths may lead to one folder; one that is not there yet holds no locks.
-            "file" => fs::canonicalize(url.path()).map(|path| path.to_string_lossy().into_owned()).ok(),
-            _ => None,
-        };
-        let path = path.unwrap_or_else(|| url.path().trim_end_matches('/').to_owned());
-        Ok(format!("{}://{}{path}", url.scheme(), hosts.join(",")))
-    }
-
     /// The variables that the command must not see.
     pub(crate) fn secret_variables(&self) -> impl Iterator<Item = &'static str> {
         ["LOCKKIT_PASSWORD"].into_iter().chain(self.secret_in_environment.then_some("LOCKKIT_BACKEND"))
@@ -177,15 +163,5 @@ mod tests {
         assert!(may_hold_password("etcd://me:hunter2@h:port"));
         assert!(!may_hold_password("etcd://me@h:1"));
         assert!(!may_hold_password("file:///locks"));
-    }
-
-    #[test]
-    fn the_identity_knows_no_password_and_no_option() {
-        let identity =
-            |url: &str| Store { url: url.to_owned(), secret_in_environment: false }.identity().unwrap();
-        let plain = identity("etcd://h1:1,h2:2/app");
-        assert_eq!(identity("etcd://me:hunter2@h2:2,h1:1/app/?ttl=3s"), plain);
-        assert_ne!(identity("etcd://h1:1/app"), plain);
-        assert_ne!(identity("etcd://h1:1,h2:2/other"), plain);
     }
 }

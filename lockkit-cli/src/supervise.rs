@@ -7,7 +7,7 @@
 //! | the job cannot be watched any more | at once | after the lead |
 //! | the deadline has passed unnoticed (this program was stopped) | | at once |
 //!
-//! lead = min(ttl / 4, [`LEAD_MAX`]). SIGKILL is repeated until no member of the group is left; only then is the lock
+//! The [`lead`] is min(ttl / 4, [`LEAD_MAX`]). SIGKILL is repeated until no member of the group is left; only then is the lock
 //! given back. A renewal that arrives after the first SIGTERM changes nothing: the job was told to end.
 
 use std::{
@@ -15,14 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use crate::{
     clock,
     exit::{Failure, LOST, say},
     group::LOOK_PAUSE_MAX,
     job::Job,
-    signals::Signals,
+    signals::{Children, Signals},
 };
 
 /// Longest time between SIGTERM and the deadline.
@@ -40,6 +38,11 @@ const LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// After this time it is said that processes of the group are waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Time between SIGTERM and the deadline.
+pub(crate) fn lead(ttl: Duration) -> Duration {
+    (ttl / 4).min(LEAD_MAX)
+}
+
 /// What is known about a lock that is held.
 pub(crate) trait Hold {
     /// Time to the deadline as it is known now; `Duration::MAX` where a hold has none.
@@ -56,9 +59,8 @@ pub(crate) async fn supervise(
     hold: &impl Hold,
     ttl: Duration,
     signals: &mut Signals,
-) -> Result<u8, Failure> {
-    let mut children =
-        signal(SignalKind::child()).map_err(|cause| Failure::system("handle signals", cause))?;
+    children: &mut Children,
+) -> u8 {
     let mut lost = pin!(hold.lost());
     let mut ladder = Ladder::new(ttl);
     let mut verdict = Verdict::default();
@@ -71,7 +73,7 @@ pub(crate) async fn supervise(
         if let Some(status) = job.status()
             && !job.group().is_alive()
         {
-            return Ok(verdict.0.unwrap_or(status));
+            return verdict.0.unwrap_or(status);
         }
         let pause = match ladder.step(clock::now(), hold.remaining()) {
             Step::Wait(pause) => pause,
@@ -100,7 +102,7 @@ pub(crate) async fn supervise(
                 ladder.lost(clock::now());
             }
             signal = signals.next() => job.forward(signal),
-            _ = children.recv() => {}
+            () = children.changed() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -151,7 +153,7 @@ enum Ending {
 
 impl Ladder {
     fn new(ttl: Duration) -> Self {
-        Self { lead: (ttl / 4).min(LEAD_MAX), deadline: None, ending: Ending::No, knows_of_loss: false }
+        Self { lead: lead(ttl), deadline: None, ending: Ending::No, knows_of_loss: false }
     }
 
     /// The store says that the lock is gone, or its deadline has passed.

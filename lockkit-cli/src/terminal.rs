@@ -53,17 +53,15 @@ impl Terminal {
         self.given
     }
 
-    /// Takes the terminal back from the job, or from whatever the job has given it to. Whether it had been given.
-    pub(crate) fn take_back(&mut self) -> bool {
-        let given = std::mem::take(&mut self.given);
-        if given {
+    /// Takes the terminal back from the job, or from whatever the job has given it to.
+    pub(crate) fn take_back(&mut self) {
+        if std::mem::take(&mut self.given) {
             let _ = tcsetpgrp(&self.tty, self.own);
         }
-        given
     }
 
     /// Whether this process is in the foreground.
-    pub(crate) fn is_ours(&self) -> bool {
+    fn is_ours(&self) -> bool {
         tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == self.own)
     }
 
@@ -71,5 +69,11 @@ impl Terminal {
     /// group of the session. Without one (`docker run -it`, `xterm -e`) a stop would be for ever.
     pub(crate) fn has_a_shell(&self) -> bool {
         getsid(None).is_ok_and(|session| session != self.own)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.take_back();
     }
 }

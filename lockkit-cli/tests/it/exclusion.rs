@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use crate::{
     harness::{Done, Home, Started, done, eventually},
+    killed::STUBBORN,
     processes::{command_of, members},
 };
 
@@ -69,4 +70,32 @@ fn a_killed_command_frees_the_lock_at_once_also_while_others_wait() {
     eventually("the end of the first job", || {
         members(holder.pid().as_raw_nonzero().get()).is_empty().then_some(())
     });
+}
+
+#[test]
+fn a_lost_lock_ends_the_job_also_one_that_is_stopped() {
+    let home = Home::new();
+    let script = "trap 'echo told; exit 3' TERM; echo started; kill -STOP $$; exec sleep 1000";
+    let ended = lose_the_lock_of(&home, script);
+    assert_eq!((ended.status, &*ended.stdout), (76, "told\n"));
+    assert!(ended.message().contains("lost"), "{}", ended.stderr);
+    assert_eq!(done(home.run(&["a"], "exit 0")).status, 0);
+}
+
+#[test]
+fn a_job_that_does_not_end_when_told_is_killed() {
+    let home = Home::new();
+    // Without a deadline the watcher does not help.
+    let ended = lose_the_lock_of(&home, STUBBORN);
+    assert_eq!(ended.status, 76, "{}", ended.stderr);
+}
+
+/// Runs a job, and deletes the file of its lock.
+fn lose_the_lock_of(home: &Home, script: &str) -> Done {
+    let holder = Started::until_started(&mut home.run(&["a"], script));
+    let group = command_of(holder.pid()).unwrap().group;
+    std::fs::remove_file(home.path("state/lockkit/locks/a.lock")).unwrap();
+    let ended = holder.done();
+    assert_eq!(members(group).len(), 0);
+    ended
 }

@@ -1,6 +1,9 @@
 //! `lockkit run` is killed -9, or its watcher is.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -133,9 +136,11 @@ fn the_watcher_keeps_nothing_open_but_its_pipe_and_the_lock() {
 #[test]
 fn nothing_is_left_behind_by_a_job_that_ends() {
     let home = Home::new();
-    let lockkit = Started::until_started(&mut home.run(&["a"], "echo started; read line"));
+    let mut job = home.run(&["a"], "echo started; read line");
+    let mut lockkit = Started::until_started(job.stdin(Stdio::piped()));
     let watcher = watcher_of(lockkit.pid()).unwrap().pid;
-    assert_eq!(lockkit.done().status, 1, "its input is empty");
+    lockkit.close_stdin();
+    assert_eq!(lockkit.done().status, 1, "read has found the end of its input");
     eventually("the end of the watcher", || {
         alive().iter().all(|process| process.pid != watcher).then_some(())
     });

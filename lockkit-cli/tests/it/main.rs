@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
 
+#[cfg(feature = "etcd")]
+mod etcd;
 mod exclusion;
 mod harness;
 mod killed;
