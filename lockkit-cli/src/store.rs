@@ -3,7 +3,12 @@
 //! Where a password can leak, and what is done: arguments (`ps` shows them to everybody): refused. The environment of
 //! the command: taken out. The watcher: gets no environment. Errors and `Debug`: never hold the URL.
 
-use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf};
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+};
 
 use etcetera::BaseStrategy;
 use lockkit::backend::BackendUrl;
@@ -14,6 +19,9 @@ use crate::{
     args::StoreArguments,
     exit::{CONFIG, Failure, USAGE},
 };
+
+/// Longest password file that is read, in bytes.
+const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// A store, as the arguments and the environment name it.
 pub(crate) struct Store {
@@ -119,9 +127,12 @@ fn with_password(url: String, arguments: &StoreArguments) -> Result<String, Fail
 }
 
 /// The first line of the file.
-fn read_password(file: &std::path::Path) -> Result<String, Failure> {
+fn read_password(file: &Path) -> Result<String, Failure> {
     let failed = |cause: String| Failure::new(CONFIG, format!("password file {}: {cause}", file.display()));
-    let text = fs::read_to_string(file).map_err(|cause| failed(cause.to_string()))?;
+    let mut text = String::new();
+    fs::File::open(file)
+        .and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text))
+        .map_err(|cause| failed(cause.to_string()))?;
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(failed("is empty".into())),

@@ -5,7 +5,7 @@ use crate::harness::{Home, Started, done};
 #[test]
 fn the_same_lock_inside_itself_is_refused_at_any_depth() {
     let home = Home::new();
-    let inner = "\"$LOCKKIT\" run a -- echo ran";
+    let inner = "\"$LOCKKIT\" run --timeout 10s a -- echo ran";
     let between = format!("\"$LOCKKIT\" run b -- sh -c '{inner}'");
     for script in [inner, &between] {
         let nested = done(home.run(&["a"], script));
