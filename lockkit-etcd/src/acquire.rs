@@ -2,8 +2,8 @@
 //!
 //! Failure cases:
 //!
-//! * The reply to the enqueue is lost: it is sent again; the claim's key has a name of its own, so a copy finds what an
-//!   earlier one did. Copies that were never answered may arrive at any later time, so a claim that had any ends by a
+//! * The reply to the enqueue is lost: it is sent again; no other claim has this key, so a copy finds what an earlier one
+//!   did. Copies that were never answered may arrive at any later time, so a claim that had any ends by a
 //!   transaction that moves the client's epoch, which every copy compares: a late one does nothing then.
 //! * The claim is given up on the way: the request that is under way is awaited (it has a time limit), then the key is
 //!   taken away, again and again until that is answered.
@@ -17,7 +17,7 @@ use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
 
 use lockkit_core::{
     Error, FencingToken, Result,
-    backend::{Acquired, Claim, Grant, recheck_pause},
+    backend::{Acquired, Claim, ClaimId, Grant, recheck_pause},
     limits::RETRY_PAUSE_MAX,
 };
 use tracing::debug;
@@ -25,7 +25,7 @@ use tracing::debug;
 use crate::{
     call::pauses,
     claims::Place,
-    error::{Effect, Fault},
+    error::Fault,
     session::EtcdSession,
     txn::{self, Contender, Enqueued, Revision, contenders, revision_of},
 };
@@ -54,7 +54,7 @@ struct Predecessor {
 impl EtcdSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
         let queue = self.layout.queue(claim.name())?;
-        let key = queue.key(self.lease.id(), claim.id());
+        let key = self.spare_keys.take(&queue).unwrap_or_else(|| queue.key(self.lease.id(), claim.id()));
         let place = self.claims.enter(claim.id(), queue, key);
         let end = self.claim(claim, &place).await;
         if let Ok(End::Granted(token)) = end {
@@ -118,9 +118,6 @@ impl EtcdSession {
                 },
                 Err(fault) => fault,
             };
-            if let Some(token) = place.token() {
-                return Ok(ControlFlow::Break(End::Granted(token)));
-            }
             // A try does not wait for a server that is away, unless something of it may have got through.
             let worth_another = claim.wait() || place.needs_fence();
             if !fault.may_pass() || !worth_another {
@@ -142,7 +139,7 @@ impl EtcdSession {
         place.sending();
         let answer = self.txn(txn).await;
         match &answer {
-            Err(fault) if matches!(fault.effect, Effect::Unknown | Effect::SessionOver) => {}
+            Err(fault) if fault.leaves_doubt() => place.put_in_doubt(),
             _ => place.answered(),
         }
         let answer = txn::enqueued(&answer?)?;
@@ -168,7 +165,7 @@ impl EtcdSession {
             }
             return self.life.is_over().then_some(ControlFlow::Break(End::EntryGone));
         };
-        let own = place.created(own);
+        place.created(own);
         let alone = answer.contenders == 1;
         // A try is in the queue only when nobody was there before it.
         if alone || !claim.wait() {
@@ -283,7 +280,15 @@ impl EtcdSession {
                 () = self.life.over() => {}
             }
         }
-        self.claims.forget(claim.id());
+        self.forget(claim.id(), place);
+    }
+
+    /// Forgets a claim that has ended; a later one may have its key.
+    pub(crate) fn forget(&self, id: ClaimId, place: &Place) {
+        self.claims.forget(id);
+        if !place.is_in_doubt() {
+            self.spare_keys.leave(&place.queue, place.key.clone());
+        }
     }
 
     async fn withdraw_once(&self, claim: &Claim, place: &Place) -> Result<(), Fault> {

@@ -21,7 +21,7 @@ const REMEMBERED_MAX: usize = 1024;
 
 /// Locks that a try has met busy a moment ago.
 #[derive(Debug, Default)]
-pub(crate) struct BusyLately(Mutex<HashMap<String, Instant>>);
+pub(crate) struct BusyLately(Mutex<HashMap<Queue, Instant>>);
 
 impl BusyLately {
     /// A try has met a holder.
@@ -30,12 +30,12 @@ impl BusyLately {
         if seen.len() >= REMEMBERED_MAX {
             seen.clear();
         }
-        seen.insert(queue.as_str().to_owned(), Instant::now());
+        seen.insert(queue.clone(), Instant::now());
     }
 
     /// Whether a try is likely to meet a holder.
     pub(crate) fn expects(&self, queue: &Queue) -> bool {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(queue.as_str()).is_some_and(|at| at.elapsed() < BUSY_FOR)
+        seen.get(queue).is_some_and(|at| at.elapsed() < BUSY_FOR)
     }
 }

@@ -8,42 +8,49 @@ use std::{
 use lockkit_core::{FencingToken, backend::ClaimId};
 use tokio::sync::watch;
 
-use crate::{
-    keys::{Queue, claim_of_key},
-    mail::Mail,
-    txn::Revision,
-};
+use crate::{keys::Queue, mail::Mail, txn::Revision};
 
 /// All claims of a session that may have a key at the server.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<HashMap<ClaimId, Arc<Place>>>);
+pub(crate) struct Claims(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    by_id: HashMap<ClaimId, Arc<Place>>,
+    by_key: HashMap<String, Arc<Place>>,
+}
 
 impl Claims {
     /// Notes a claim before its first request is sent: mail for it may be here before the reply.
     pub(crate) fn enter(&self, id: ClaimId, queue: Queue, key: String) -> Arc<Place> {
-        let place = Arc::new(Place { queue, key, progress: watch::Sender::default() });
-        self.lock().insert(id, Arc::clone(&place));
+        let place = Arc::new(Place { queue, key: key.clone(), progress: watch::Sender::default() });
+        let mut table = self.lock();
+        table.by_id.insert(id, Arc::clone(&place));
+        table.by_key.insert(key, Arc::clone(&place));
         place
     }
 
     pub(crate) fn get(&self, id: ClaimId) -> Option<Arc<Place>> {
-        self.lock().get(&id).cloned()
+        self.lock().by_id.get(&id).cloned()
     }
 
     /// Forgets a claim of which nothing is left at the server.
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.lock().remove(&id);
+        let mut table = self.lock();
+        if let Some(place) = table.by_id.remove(&id) {
+            table.by_key.remove(&place.key);
+        }
     }
 
-    /// Hands a mail to its claim; one for a claim that has ended is late and without meaning.
+    /// Hands a mail to the claim that has this key; the claim finds out whether it is meant.
     pub(crate) fn deliver(&self, mail: &Mail, revision: Revision) {
-        let place = claim_of_key(&mail.key).and_then(|id| self.get(id));
-        if let Some(place) = place.filter(|place| place.key == mail.key) {
+        let place = self.lock().by_key.get(&mail.key).cloned();
+        if let Some(place) = place {
             place.deliver(mail.created, revision);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Place>>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -58,16 +65,32 @@ pub(crate) struct Place {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
-    /// The create revision of the claim's key, once a reply or a mail has told it.
+    /// The create revision of the claim's key, once a reply has told it.
     own: Option<Revision>,
     /// Copies of the enqueue that were sent and not answered: each may still be executed.
     unanswered: u32,
+    /// A request that names the key may still be executed, or was once in doubt.
+    in_doubt: bool,
+    /// The newest mail that came before `own` was known: the create revision that it names, and its own revision.
+    early_mail: Option<(Revision, Revision)>,
     /// The revision of the first proof that the claim holds the lock.
     granted: Option<Revision>,
     /// Nobody was behind the claim when it was granted.
     alone: bool,
     /// The revision at which the predecessor's key was deleted, until somebody has looked; 0 when only a look can tell.
     predecessor_gone: Option<Revision>,
+}
+
+impl Progress {
+    /// The transaction that put this mail has proved that the key was there with this create revision, and first. With
+    /// another one it was about an earlier claim that had the key.
+    fn take_mail(&mut self, created: Revision, revision: Revision) -> bool {
+        let counts = self.granted.is_none() && self.own == Some(created);
+        if counts {
+            self.granted = Some(revision);
+        }
+        counts
+    }
 }
 
 impl Place {
@@ -91,11 +114,24 @@ impl Place {
         self.progress.borrow().unanswered > 0
     }
 
-    /// Notes the create revision, unless a mail was faster; answers the one that counts.
-    pub(crate) fn created(&self, own: Revision) -> Revision {
-        let mut counts = own;
-        self.progress.send_modify(|progress| counts = *progress.own.get_or_insert(own));
-        counts
+    /// A request that names the key was not answered: it may be executed at any later time.
+    pub(crate) fn put_in_doubt(&self) {
+        self.progress.send_modify(|progress| progress.in_doubt = true);
+    }
+
+    /// Whether another claim must not use the key.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.progress.borrow().in_doubt
+    }
+
+    /// Notes the create revision that an answer to the enqueue has told.
+    pub(crate) fn created(&self, own: Revision) {
+        self.progress.send_modify(|progress| {
+            progress.own = Some(own);
+            if let Some((created, revision)) = progress.early_mail.take() {
+                progress.take_mail(created, revision);
+            }
+        });
     }
 
     pub(crate) fn own(&self) -> Option<Revision> {
@@ -123,16 +159,13 @@ impl Place {
         self.progress.borrow().alone
     }
 
-    /// The transaction that put this mail has proved that the key of this create revision is alive and first. A mail
-    /// for another one is about a key that has gone since.
     fn deliver(&self, created: Revision, revision: Revision) {
         self.progress.send_if_modified(|progress| {
-            let counts = progress.granted.is_none() && progress.own.is_none_or(|own| own == created);
-            if counts {
-                progress.own = Some(created);
-                progress.granted = Some(revision);
+            if progress.own.is_none() {
+                progress.early_mail = progress.early_mail.max(Some((created, revision)));
+                return false;
             }
-            counts
+            progress.take_mail(created, revision)
         });
     }
 
@@ -197,7 +230,7 @@ mod tests {
     #[test]
     fn the_first_proof_fixes_the_token() {
         let (claims, place) = claims_with_one();
-        assert_eq!(place.created(10), 10);
+        place.created(10);
         claims.deliver(&mail(&place, 10), 20);
         claims.deliver(&mail(&place, 10), 30);
         assert_eq!(place.granted(40, true), FencingToken::new(20));
@@ -205,20 +238,25 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_before_the_reply_supplies_the_create_revision() {
+    fn a_mail_before_the_reply_waits_for_it() {
         let (claims, place) = claims_with_one();
         claims.deliver(&mail(&place, 10), 20);
-        assert_eq!(place.created(11), 10);
+        assert_eq!(place.token(), None);
+        place.created(10);
         assert_eq!(place.token(), Some(FencingToken::new(20)));
     }
 
     #[test]
-    fn mail_for_another_incarnation_or_key_is_ignored() {
+    fn mail_for_an_earlier_claim_or_another_key_is_ignored() {
         let (claims, place) = claims_with_one();
+        claims.deliver(&mail(&place, 8), 20);
         place.created(10);
         claims.deliver(&mail(&place, 9), 20);
         claims.deliver(&Mail { key: format!("y{}", place.key), created: 10 }, 20);
-        claims.deliver(&Mail { key: "x/7-nonsense".into(), created: 10 }, 20);
+        assert_eq!(place.token(), None);
+        let ids: Vec<ClaimId> = claims.lock().by_id.keys().copied().collect();
+        claims.forget(ids[0]);
+        claims.deliver(&mail(&place, 10), 20);
         assert_eq!(place.token(), None);
     }
 }

@@ -65,6 +65,11 @@ impl Fault {
         }
     }
 
+    /// Whether the request may have been executed, or may still be.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        matches!(self.effect, Effect::Unknown | Effect::SessionOver)
+    }
+
     /// The error that a user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         // The client crate's error is told in words, not kept as the source: its `Debug` prints whole requests.

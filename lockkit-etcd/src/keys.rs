@@ -1,7 +1,8 @@
 //! Where everything lies in the store.
 //!
 //! ```text
-//! PREFIX NAME /<lease>-<claim>          one key per claim, with the client's lease; the oldest one holds the lock
+//! PREFIX NAME /<lease>-<claim>          one key per claim, with the client's lease; the oldest one holds the lock.
+//!                                       Named after the first of the claims that used it, one after the other
 //! PREFIX :clients/<lease>/mailbox       where releasing clients tell this one that a claim of it is next
 //! PREFIX :clients/<lease>/epoch         written anew when a claim ends whose enqueue may still be on its way
 //! ```
@@ -9,6 +10,8 @@
 //! Everything under `PREFIX NAME /` counts as a contender for every client of this queue, those of etcd's own Go
 //! package included, so nothing but claims may ever lie there. An encoded name holds neither `/` nor `:`, so no two
 //! queues and no queue and `:clients/` lie inside each other.
+
+use std::sync::Arc;
 
 use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX};
 
@@ -55,7 +58,7 @@ impl Layout {
                 .with_lock(name)
                 .with_message(format!("overlaps with the clients' own keys {clients:?}")));
         }
-        Ok(Queue(queue))
+        Ok(Queue(queue.into()))
     }
 
     /// The keys of the client that has this lease.
@@ -70,26 +73,26 @@ impl Layout {
 }
 
 /// The queue of one lock: the common beginning of its claims' keys, with the slash at its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Queue(String);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Queue(Arc<str>);
 
 impl Queue {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The key of a claim.
+    /// A new key, named after this claim.
     pub(crate) fn key(&self, lease: LeaseId, claim: ClaimId) -> String {
         format!("{}{lease:x}-{claim}", self.0)
     }
 }
 
-/// The claim whose key this is, in whichever queue; `None` for a key that a lockkit client would not write.
-pub(crate) fn claim_of_key(key: &str) -> Option<ClaimId> {
-    let (_, entry) = key.rsplit_once('/')?;
-    let (lease, claim) = entry.split_once('-')?;
-    LeaseId::from_str_radix(lease, 16).ok()?;
-    ClaimId::parse(claim)
+/// Whether a lockkit client would write this key.
+pub(crate) fn is_claim(key: &str) -> bool {
+    let entry = key.rsplit_once('/').and_then(|(_, entry)| entry.split_once('-'));
+    entry.is_some_and(|(lease, claim)| {
+        LeaseId::from_str_radix(lease, 16).is_ok() && ClaimId::parse(claim).is_some()
+    })
 }
 
 /// The two keys that a client has beside its claims, in a folder that one watch covers.
@@ -117,7 +120,7 @@ mod tests {
         let queue = layout.queue(&name("orders/42")).unwrap();
         let key = queue.key(0x694d_7c3f, claim);
         assert_eq!(key, format!("lockkit/orders%2F42/694d7c3f-{claim}"));
-        assert_eq!(claim_of_key(&key), Some(claim));
+        assert!(is_claim(&key));
         assert_eq!(layout.client(0xaf).mailbox, "lockkit/:clients/af/mailbox");
         assert_eq!(layout.client(0xaf).epoch, "lockkit/:clients/af/epoch");
     }
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     fn foreign_keys_are_no_claims() {
         for foreign in ["", "q/694d7c3f", "q/x-y", "q/694d7c3f-00", "694d7c3f", "q/694d7c3f-0123456789"] {
-            assert_eq!(claim_of_key(foreign), None, "{foreign}");
+            assert!(!is_claim(foreign), "{foreign}");
         }
     }
 

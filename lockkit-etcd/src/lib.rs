@@ -28,6 +28,7 @@ mod life;
 mod mail;
 mod release;
 mod session;
+mod spare;
 mod txn;
 mod watch;
 

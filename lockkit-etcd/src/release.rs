@@ -26,7 +26,7 @@ impl EtcdSession {
     pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), Fault> {
         let Some(place) = self.claims.get(grant.claim()) else { return Ok(()) };
         self.leave(&place).await?;
-        self.claims.forget(grant.claim());
+        self.forget(grant.claim(), &place);
         Ok(())
     }
 
@@ -97,7 +97,11 @@ impl EtcdSession {
 
     /// Executes one of the transactions that take a claim's key away.
     pub(crate) async fn take_away(&self, place: &Place, txn: Txn, fence: bool) -> Result<Left, Fault> {
-        let answer = self.life.unless_over(self.server.txn(txn)).await?;
+        let answer = self.life.unless_over(self.server.txn(txn)).await;
+        if answer.as_ref().is_err_and(Fault::leaves_doubt) {
+            place.put_in_doubt();
+        }
+        let answer = answer?;
         let left = txn::left(&answer)?;
         if fence && left == Left::Done {
             self.epoch.moved_to(revision_of(answer.header())?);

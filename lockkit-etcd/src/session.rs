@@ -28,6 +28,7 @@ use crate::{
     keys::{ClientKeys, Layout},
     lease::Lease,
     life::{Epoch, Life},
+    spare::SpareKeys,
     txn::{self, Claiming, revision_of},
     watch::{Follower, Watches},
 };
@@ -50,6 +51,7 @@ pub(crate) struct EtcdSession {
     pub(crate) watches: Arc<Watches>,
     pub(crate) life: Life,
     pub(crate) busy_lately: BusyLately,
+    pub(crate) spare_keys: SpareKeys,
 }
 
 impl EtcdSession {
@@ -71,6 +73,7 @@ impl EtcdSession {
             watches: Arc::default(),
             life: Life::default(),
             busy_lately: BusyLately::default(),
+            spare_keys: SpareKeys::default(),
         };
         if let Err(fault) = session.begin().await {
             // Where this fails too, the lease ends with its ttl.

@@ -9,7 +9,7 @@ use etcd_client::{
 
 use crate::{
     error::Fault,
-    keys::{ClientKeys, LeaseId, Queue, claim_of_key},
+    keys::{ClientKeys, LeaseId, Queue, is_claim},
     mail::Mail,
 };
 
@@ -32,7 +32,7 @@ impl Contender {
 
     /// Whether its client reads mail: whether it is a lockkit client.
     pub(crate) fn reads_mail(&self) -> bool {
-        self.lease != 0 && str::from_utf8(&self.key).is_ok_and(|key| claim_of_key(key).is_some())
+        self.lease != 0 && str::from_utf8(&self.key).is_ok_and(is_claim)
     }
 }
 

@@ -16,9 +16,7 @@ use lockkit_core::{
 use lockkit_testbed::Etcd;
 
 use crate::{
-    common::{
-        LONG, assert_rising, bounded, fresh_name, is_gave_up, queue, release, session_at, start_claim, until,
-    },
+    common::{LONG, assert_rising, fresh_name, is_gave_up, queue, release, session_at, start_claim, until},
     relay::Relay,
 };
 
@@ -58,7 +56,7 @@ async fn exclusion_order_and_clean_queues_survive_a_bad_network() {
     }
     breaking.abort();
     for lock in &locks {
-        let tokens = lock.tokens.lock().unwrap();
+        let tokens = lock.tokens.lock().unwrap().clone();
         println!("{} grants of {}", tokens.len(), lock.name);
         assert_rising(&tokens);
         until("the queue is empty", async || etcd.keys(&queue(&lock.name)).unwrap().is_empty()).await;

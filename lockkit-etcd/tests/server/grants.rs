@@ -198,3 +198,21 @@ async fn the_record_beside_a_claim_is_that_of_its_owner() {
     assert_eq!(answer.kvs()[0].create_revision().unsigned_abs(), grant.token().get());
     release(&session, &grant).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_of_one_client_use_the_same_keys_one_after_the_other() {
+    let etcd = shared();
+    let (session, name) = (session(etcd, LONG).await, fresh_name());
+    let mut seen = Vec::new();
+    for _ in 0..10 {
+        let held = acquire(&session, &name).await;
+        let waiting = enqueued(&session, &name).await;
+        seen.extend(etcd.keys(&queue(&name)).unwrap());
+        release(&session, &held).await;
+        release(&session, &waiting.granted().await).await;
+    }
+    assert_eq!(seen.len(), 20);
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+}

@@ -5,8 +5,8 @@ use lockkit_testbed::Etcd;
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, queue, release, session, session_at, start,
-        start_claim, until,
+        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, key_of, queue, release, session,
+        session_at, start, start_claim, until,
     },
     relay::Relay,
 };
@@ -141,4 +141,28 @@ async fn a_cancel_is_repeated_until_it_is_answered() {
     assert!(is_gave_up(&waiting.ends().await));
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
     release(&other, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_doubt_is_not_used_again() {
+    let etcd = Etcd::start().unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, other, name) =
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&other, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    let key = key_of(&etcd, &waiting.claim);
+    // Its withdrawal is under way twice: once answered, once late.
+    relay.hold_requests();
+    waiting.control.give_up();
+    relay.holds(&key).await;
+    relay.cut();
+    assert!(is_gave_up(&waiting.ends().await));
+    let again = enqueued(&session, &name).await;
+    let before = txns(&etcd);
+    relay.flush();
+    one_more_txn(&etcd, before).await;
+    assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2, "the late withdrawal took the new claim away");
+    release(&other, &held).await;
+    release(&session, &again.granted().await).await;
 }
