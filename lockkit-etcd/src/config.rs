@@ -15,6 +15,10 @@ const PREFIX_DEFAULT: &str = "lockkit/";
 /// Longest time for one request that a configuration does not set.
 const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
+/// What is configured is moved into these bounds.
+const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
 /// How to reach etcd, and where in it the locks lie.
 ///
 /// ```
@@ -115,10 +119,10 @@ impl EtcdConfig {
     }
 
     /// Longest time for one request (not for an acquire, which is as many requests as it takes); the beats of a short
-    /// ttl shorten it. Default 3 s; raised to 10 ms.
+    /// ttl shorten it. Default 3 s; at least 10 ms, at most 60 s.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.request_timeout = timeout.max(Duration::from_millis(10));
+        self.request_timeout = timeout.clamp(REQUEST_TIMEOUT_MIN, REQUEST_TIMEOUT_MAX);
         self
     }
 

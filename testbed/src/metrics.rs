@@ -38,6 +38,11 @@ impl Metrics {
         self.sum("etcd_server_proposals_committed_total", &[])
     }
 
+    /// etcd: events that were sent to watchers.
+    pub fn events(&self) -> u64 {
+        self.sum("etcd_debugging_mvcc_events_total", &[])
+    }
+
     /// etcd: watchers that are registered.
     pub fn watchers(&self) -> u64 {
         self.sum("etcd_debugging_mvcc_watcher_total", &[])
