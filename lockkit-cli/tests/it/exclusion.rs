@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::{
     harness::{Done, Home, Started, done, eventually},
     killed::STUBBORN,
-    processes::{command_of, members},
+    processes::{command_of, members, running_command_of},
 };
 
 /// Fails when another one runs at the same moment: with noclobber, the shell opens with O_EXCL.
@@ -38,7 +38,7 @@ fn the_lock_is_held_until_the_last_process_of_the_group_has_ended() {
     let home = Home::new();
     let script = "sh -c 'until [ -e enough ]; do sleep 0.01; done' >/dev/null 2>&1 & echo started; exit 7";
     let mut job = Started::until_started(&mut home.run(&["a"], script));
-    eventually("the end of the command", || command_of(job.pid()).is_none().then_some(()));
+    eventually("the end of the command", || running_command_of(job.pid()).is_none().then_some(()));
     for _ in 0..3 {
         assert_eq!(done(home.run(&["--timeout", "100ms", "a"], "")).status, 75);
         assert!(job.runs());
@@ -93,7 +93,7 @@ fn a_job_that_does_not_end_when_told_is_killed() {
 /// Runs a job, and deletes the file of its lock.
 fn lose_the_lock_of(home: &Home, script: &str) -> Done {
     let holder = Started::until_started(&mut home.run(&["a"], script));
-    let group = command_of(holder.pid()).unwrap().group;
+    let group = command_of(holder.pid()).group;
     std::fs::remove_file(home.path("state/lockkit/locks/a.lock")).unwrap();
     let ended = holder.done();
     assert_eq!(members(group).len(), 0);

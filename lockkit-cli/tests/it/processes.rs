@@ -2,6 +2,8 @@
 
 use rustix::process::Pid;
 
+use crate::harness::eventually;
+
 /// A line of the process table.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
@@ -69,8 +71,13 @@ pub(crate) fn watcher_of(lockkit: Pid) -> Option<Process> {
     child_of(lockkit, |process| process.arguments().contains("watch-group"))
 }
 
-/// The command of a `lockkit run`, once it has started.
-pub(crate) fn command_of(lockkit: Pid) -> Option<Process> {
+/// The command of a `lockkit run`; waits for it, for a process has no arguments while it executes another program.
+pub(crate) fn command_of(lockkit: Pid) -> Process {
+    eventually("the command", || running_command_of(lockkit))
+}
+
+/// The command of a `lockkit run`, if there is one at this moment.
+pub(crate) fn running_command_of(lockkit: Pid) -> Option<Process> {
     child_of(lockkit, |process| {
         let arguments = process.arguments();
         !arguments.is_empty() && !arguments.starts_with("lockkit ")

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use crate::{
-    harness::{Home, Started, done},
+    harness::{Home, Started, done, eventually},
     processes::command_of,
 };
 
@@ -37,7 +37,7 @@ fn signals_are_passed_on_to_the_whole_group() {
         let both = [format!("leader {name}"), format!("member {name}")];
         assert_eq!(heard, both[..expected]);
     }
-    let group = command_of(lockkit.pid()).unwrap().group;
+    let group = command_of(lockkit.pid()).group;
     rustix::process::kill_process_group(rustix::process::Pid::from_raw(group).unwrap(), Signal::KILL)
         .unwrap();
     assert_eq!(lockkit.done().status, 137);
@@ -58,11 +58,10 @@ fn a_stopped_job_can_be_ended() {
     let home = Home::new();
     let lockkit =
         Started::until_started(&mut home.run(&["a"], "echo started; kill -STOP $$; echo continued"));
-    let command = command_of(lockkit.pid()).unwrap();
-    crate::harness::eventually("the stop", || (command_of(lockkit.pid())?.state == 'T').then_some(()));
+    eventually("the stop", || (command_of(lockkit.pid()).state == 'T').then_some(()));
     lockkit.send(Signal::TERM);
     let ended = lockkit.done();
-    assert_eq!((ended.status, &*ended.stdout), (143, ""), "{command:?}");
+    assert_eq!((ended.status, &*ended.stdout), (143, ""));
 }
 
 #[test]
@@ -72,7 +71,7 @@ fn a_signal_ends_the_wait_and_nothing_of_it_is_left() {
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)]
     {
         let waiter = Started::new(&mut home.run(&["a"], "echo ran"));
-        crate::harness::eventually("the handlers", || handles(&waiter, Signal::TERM).then_some(()));
+        eventually("the handlers", || handles(&waiter, Signal::TERM).then_some(()));
         waiter.send(signal);
         let ended = waiter.done();
         assert_eq!((ended.status, &*ended.stdout), (status, ""));

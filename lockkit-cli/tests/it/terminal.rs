@@ -19,11 +19,11 @@ const CTRL_C: &str = "\u{3}";
 const CTRL_Z: &str = "\u{1a}";
 
 /// A job that reads the terminal. Its quotes keep what it prints apart from the terminal's echo of the script.
-const READER: &str = "echo sta''rted; read line; echo g''ot $line";
+const READER: &str = "echo sta\"\"rted; read line; echo g\"\"ot $line";
 
 /// Prints whether it is in the foreground of its terminal (proc_pid_stat(5): pgrp, tpgid).
-const FOREGROUND: &str = "cut -d ' ' -f 5,8 /proc/self/stat | (read group foreground; \
-                          [ $group = $foreground ] && echo fore''ground || echo back''ground)";
+const FOREGROUND: &str = "cut -d \" \" -f 5,8 /proc/self/stat | (read group foreground; \
+                          [ $group = $foreground ] && echo foreground || echo background)";
 
 /// A terminal with a program that leads its session.
 struct Terminal {
@@ -58,12 +58,16 @@ impl Terminal {
         Self { program, keys, screen, seen: String::new() }
     }
 
-    fn with_lockkit(home: &Home, script: &str) -> Self {
-        Self::with(home, [env!("CARGO_BIN_EXE_lockkit"), "run", "a", "--", "sh", "-c", script])
+    /// A shell without job control, which stays until the enter key is pressed: when the leader of a session ends,
+    /// the terminal forgets what is not on the screen yet.
+    fn with_shell(home: &Home, script: &str) -> Self {
+        let script = format!("trap : INT; {script}\nstatus=$?; read enter; exit $status");
+        Self::with(home, ["sh", "-c", &script])
     }
 
-    fn with_shell(home: &Home, script: &str) -> Self {
-        Self::with(home, ["sh", "-c", script])
+    /// `lockkit run` of a script without single quotes.
+    fn with_lockkit(home: &Home, script: &str) -> Self {
+        Self::with_shell(home, &format!("\"$LOCKKIT\" run a -- sh -c '{script}'"))
     }
 
     fn press(&mut self, keys: &str) {
@@ -80,8 +84,10 @@ impl Terminal {
         self.seen = self.seen.split_once(text).unwrap().1.to_owned();
     }
 
-    /// Waits for the end of the session.
+    /// Ends the session.
     fn status(mut self) -> i32 {
+        // An interactive shell may be gone already.
+        let _ = self.keys.write_all(b"\n");
         self.program.wait().unwrap().code().unwrap()
     }
 }
@@ -108,7 +114,7 @@ fn the_job_is_in_the_foreground_and_gets_the_keys() {
 fn the_interrupt_key_reaches_the_job() {
     let home = Home::new();
     let mut terminal =
-        Terminal::with_lockkit(&home, "trap 'echo interr''upted; exit 4' INT; echo sta''rted; read line");
+        Terminal::with_lockkit(&home, "trap \"echo interrupted; exit 4\" INT; echo started; read line");
     terminal.shows("started");
     terminal.press(CTRL_C);
     terminal.shows("interrupted");
@@ -137,10 +143,7 @@ fn in_a_pipeline_the_terminal_stays_with_the_neighbours_until_the_job_asks_for_i
     terminal.shows("foreground");
     assert_eq!(terminal.status(), 0);
 
-    let mut terminal = Terminal::with_shell(
-        &home,
-        &format!("\"$LOCKKIT\" run a -- sh -c '{}' | cat", READER.replace("''", "\"\"")),
-    );
+    let mut terminal = Terminal::with_shell(&home, &format!("\"$LOCKKIT\" run a -- sh -c '{READER}' | cat"));
     terminal.shows("started");
     terminal.press("hello\n");
     terminal.shows("got hello");
@@ -150,11 +153,9 @@ fn in_a_pipeline_the_terminal_stays_with_the_neighbours_until_the_job_asks_for_i
 #[test]
 fn the_interrupt_key_is_forwarded_where_the_job_does_not_have_the_terminal() {
     let home = Home::new();
-    let job = "trap \"echo interr\"\"upted; exit 4\" INT; echo sta\"\"rted; while :; do sleep 0.01; done";
-    let mut terminal = Terminal::with_shell(
-        &home,
-        &format!("trap : INT; \"$LOCKKIT\" run a -- sh -c '{job}' | (trap \"\" INT; cat)"),
-    );
+    let job = "trap \"echo interrupted; exit 4\" INT; echo started; while :; do sleep 0.01; done";
+    let mut terminal =
+        Terminal::with_shell(&home, &format!("\"$LOCKKIT\" run a -- sh -c '{job}' | (trap \"\" INT; cat)"));
     terminal.shows("started");
     terminal.press(CTRL_C);
     terminal.shows("interrupted");
@@ -165,7 +166,7 @@ fn a_shell_stops_and_continues_lockkit_and_its_job_as_one() {
     let home = Home::new();
     let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
     terminal.shows("$ ");
-    terminal.press(&format!("\"$LOCKKIT\" run a -- sh -c '{}'\n", READER.replace("''", "\"\"")));
+    terminal.press(&format!("\"$LOCKKIT\" run a -- sh -c '{READER}'\n"));
     terminal.shows("started");
     terminal.press(CTRL_Z);
     terminal.shows("Stopped");
