@@ -87,17 +87,14 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// `InvalidName`; `Unsupported` where the backend cannot look; `Unavailable` and `Denied` from the store.
+    /// `InvalidName`; `Unsupported` where the backend cannot look; `Unavailable` and `Denied` from the store; `Closed`
+    /// when the runtime has ended.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
-        let name = LockName::new(name)?;
-        match self.0.keeper().backend().admin() {
-            Some(admin) => admin.inspect(&name).await,
-            None => Err(Error::new(ErrorKind::Unsupported, "inspect").with_lock(&name)),
-        }
+        self.0.keeper().inspect(LockName::new(name)?).await
     }
 
     /// Ends the session: guards are lost, waiting calls answer `Closed`, as do all later ones. Bounded by the ttl,

@@ -105,7 +105,7 @@ impl LockGuard {
     ///
     /// `Lost` when the hold had ended before; `Unavailable` when the store has not confirmed within
     /// [`RELEASE_ANSWER_MAX`](crate::limits::RELEASE_ANSWER_MAX): the release goes on in the background, and the ttl
-    /// is the last resort. `Closed` when the runtime has ended.
+    /// is the last resort. So it is when the session ends first. `Closed` when the runtime has ended.
     ///
     /// # Cancel safety
     ///

@@ -130,13 +130,14 @@ fn a_guard_that_outlives_its_runtime_is_lost_and_drops_in_peace() {
                 kind(lock.acquire().await),
                 kind(lock.try_acquire().await),
                 kind(lock.acquire_timeout(TTL).await),
+                kind(client.inspect(NAME).await),
                 kind(client.close().await),
             ];
             told.send((kinds, kind(guard.release().await))).unwrap();
         });
     });
     let (closed, lost) = outcome.recv_timeout(Duration::from_secs(30)).expect("nothing hangs");
-    assert_eq!(closed, [ErrorKind::Closed; 4]);
+    assert_eq!(closed, [ErrorKind::Closed; 5]);
     assert_eq!(lost, ErrorKind::Lost);
 }
 

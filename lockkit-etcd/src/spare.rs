@@ -2,7 +2,7 @@
 //!
 //! To etcd a deleted key stays part of its queue until the history is compacted: every read of the queue walks over it.
 //! With a key of its own for every claim a lock that was taken 30,000 times since the last compaction took ten times as
-//! long as a fresh one (`docs/decisions/0002-etcd-keys-are-used-again.md`). So a claim leaves its key to the next one.
+//! long as a fresh one (`docs/decisions/0004-etcd-keys-are-used-again.md`). So a claim leaves its key to the next one.
 //!
 //! A key is left only when every request that names it was answered: then nothing that is still on its way can touch the
 //! claim that uses it next. What was *seen* of an earlier claim tells itself by its create revision.

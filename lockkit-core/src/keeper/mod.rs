@@ -52,7 +52,7 @@ pub(crate) use self::{
 };
 use crate::{
     Clock, Error, ErrorKind, LockName, Metadata, Owner, Result, Status,
-    backend::{Backend, BackendInfo, ClaimId, Grant},
+    backend::{Backend, BackendInfo, ClaimId, Grant, Inspection},
     limits::WAITERS_PER_CLIENT_MAX,
     sync::{Mutex, lock},
 };
@@ -133,8 +133,16 @@ impl Keeper {
         Ok(keeper)
     }
 
-    pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
-        &self.backend
+    /// Looks into the store; on the keeper's runtime, which drives the backend's connections.
+    pub(crate) async fn inspect(&self, name: LockName) -> Result<Inspection> {
+        let backend = Arc::clone(&self.backend);
+        let looking = self.runtime.spawn(async move {
+            match backend.admin() {
+                Some(admin) => admin.inspect(&name).await,
+                None => Err(Error::new(ErrorKind::Unsupported, "inspect").with_lock(&name)),
+            }
+        });
+        looking.await.unwrap_or_else(|_| Err(closed("inspect")))
     }
 
     pub(crate) fn info(&self) -> &BackendInfo {
