@@ -175,7 +175,9 @@ impl Keeper {
     /// Renews the session until it is over.
     async fn keep(&self, live: &Arc<Live>) -> Over {
         let interval = self.info.beat.interval(live.ttl);
-        let mut next_beat = tokio::time::Instant::now() + interval;
+        // From the sending of the open, as the deadline: its answer may have taken most of the first lifetime.
+        let opening = self.clock.now().since(live.armed_at());
+        let mut next_beat = tokio::time::Instant::now() + interval.saturating_sub(opening);
         let mut beat: Option<JoinHandle<Beat>> = None;
         loop {
             let alarm = tokio::time::sleep(self.next_alarm(live));
