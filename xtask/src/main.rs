@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod conformance;
 mod counts;
 mod demo;
 mod mutate;
@@ -32,6 +33,11 @@ enum Command {
         #[arg(long, value_name = "URL|etcd", default_value = "file")]
         backend: String,
     },
+    /// Runs the conformance suite: one line per case, a closing line per backend.
+    Conformance {
+        /// memory, file, etcd; default: all.
+        backends: Vec<String>,
+    },
     /// Checks the house rules that no compiler knows.
     Tidy,
     /// Removes one safety step at a time and sees whether the tests named in the patch turn red.
@@ -56,6 +62,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Test => test::run(&project),
         Command::Demo { backend } => demo::run(&project, &backend),
+        Command::Conformance { backends } => conformance::run(&project, &backends),
         Command::Tidy => tidy::run(&project),
         Command::Mutate { name } => mutate::run(&project, name.as_deref()),
     }

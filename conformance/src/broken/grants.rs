@@ -1,0 +1,136 @@
+//! What a broken backend answers to a claim.
+
+use std::{sync::Arc, time::Duration};
+
+use lockkit_core::{
+    Error, ErrorKind, FencingToken, LockName, Result,
+    backend::{Acquired, Claim, Grant},
+};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Defect, wrapper::BrokenSession};
+
+/// Longer than a request that arrives takes, on a paused clock.
+const NO_ANSWER: Duration = Duration::from_millis(200);
+
+impl BrokenSession {
+    pub(super) async fn broken_acquire(&self, claim: Claim) -> Result<Acquired> {
+        match self.defect {
+            Defect::DoubleGrant => Ok(self.invented(&claim)),
+            Defect::OrphanOnCancel => self.orphan_on_cancel(claim).await,
+            Defect::OrphanOnTry if !claim.wait() => self.orphan_on_try(claim).await,
+            Defect::SlowWakeUp | Defect::LostWakeUp => self.wake_up_late(claim).await,
+            Defect::FalseFifo => self.serve_the_youngest(claim).await,
+            Defect::LossyNames => self.under_a_cut_name(claim).await,
+            Defect::NoRetry => self.without_retry(claim).await,
+            Defect::FailureToldAsBusy if !claim.wait() => {
+                // The claim is known to nobody then; it was a try.
+                timeout(NO_ANSWER, self.inner.acquire(claim)).await.unwrap_or(Ok(Acquired::GaveUp))
+            }
+            Defect::DeafClose => match self.inner.acquire(claim).await {
+                Err(error) if error.kind() == ErrorKind::Closed => std::future::pending().await,
+                answer => answer,
+            },
+            _ => {
+                let acquired = self.inner.acquire(claim.clone()).await?;
+                self.changed(&claim, acquired)
+            }
+        }
+    }
+
+    fn changed(&self, claim: &Claim, acquired: Acquired) -> Result<Acquired> {
+        let with_token = |grant: &Grant, token: u64| {
+            Acquired::Granted(Grant::new(claim, FencingToken::new(token), grant.armed_at()))
+        };
+        Ok(match (self.defect, acquired) {
+            (Defect::EqualToken, Acquired::Granted(grant)) => with_token(&grant, 7),
+            (Defect::FallingToken, Acquired::Granted(grant)) => {
+                with_token(&grant, u64::from(u32::MAX) - grant.token().get())
+            }
+            (Defect::LateStamp, Acquired::Granted(grant)) => {
+                Acquired::Granted(Grant::new(claim, grant.token(), self.clock.now()))
+            }
+            (Defect::GrantOnDeadEntry, Acquired::EntryGone) => self.invented(claim),
+            (Defect::BusyToldAsFailure, Acquired::GaveUp) if !claim.has_given_up() => {
+                return Err(Error::new(ErrorKind::Unavailable, "acquire"));
+            }
+            (_, acquired) => acquired,
+        })
+    }
+
+    async fn orphan_on_cancel(&self, claim: Claim) -> Result<Acquired> {
+        self.contended(&claim).await;
+        let (deaf, _) = self.detached(&claim, claim.name().clone(), claim.wait());
+        let inner = Arc::clone(&self.inner);
+        let acquiring = tokio::spawn(async move { inner.acquire(deaf).await });
+        tokio::select! {
+            biased;
+            acquired = acquiring => acquired.unwrap_or(Ok(Acquired::EntryGone)),
+            () = claim.give_up() => Ok(Acquired::GaveUp),
+        }
+    }
+
+    async fn orphan_on_try(&self, claim: Claim) -> Result<Acquired> {
+        let (queues, _) = self.detached(&claim, claim.name().clone(), true);
+        let acquired = self.inner.acquire(claim).await?;
+        if matches!(acquired, Acquired::GaveUp) {
+            let inner = Arc::clone(&self.inner);
+            tokio::spawn(async move { inner.acquire(queues).await });
+        }
+        Ok(acquired)
+    }
+
+    async fn wake_up_late(&self, claim: Claim) -> Result<Acquired> {
+        let contended = self.contended(&claim).await;
+        let acquired = self.inner.acquire(claim.clone()).await?;
+        let Acquired::Granted(grant) = &acquired else { return Ok(acquired) };
+        if !contended {
+            return Ok(acquired);
+        }
+        let released = self.shared.state().released.get(claim.name()).copied();
+        // A notification comes at once, so whatever comes later was found by looking again.
+        let notified = released.is_some_and(|at| Instant::now() - at < NO_ANSWER);
+        match self.defect {
+            Defect::SlowWakeUp => sleep(self.ttl / 10).await,
+            _ if notified => {}
+            _ => {
+                claim.give_up().await;
+                self.inner.release(grant).await?;
+                return Ok(Acquired::GaveUp);
+            }
+        }
+        Ok(acquired)
+    }
+
+    async fn under_a_cut_name(&self, claim: Claim) -> Result<Acquired> {
+        let letters = claim.name().as_str().chars().filter(|letter| letter.is_ascii_alphanumeric());
+        let cut = LockName::new(letters.take(64).collect::<String>().to_lowercase())?;
+        let (other, control) = self.detached(&claim, cut, claim.wait());
+        let forward = async {
+            claim.give_up().await;
+            control.give_up();
+            std::future::pending::<()>().await;
+        };
+        let acquired = tokio::select! {
+            acquired = self.inner.acquire(other) => acquired?,
+            () = forward => Acquired::GaveUp,
+        };
+        if control.was_contended() {
+            claim.note_contended();
+        }
+        Ok(acquired)
+    }
+
+    async fn without_retry(&self, claim: Claim) -> Result<Acquired> {
+        let contended = self.contended(&claim).await;
+        let inner = Arc::clone(&self.inner);
+        let sent = claim.clone();
+        let mut acquiring = tokio::spawn(async move { inner.acquire(sent).await });
+        let patience = if contended { Duration::MAX } else { NO_ANSWER };
+        match timeout(patience, &mut acquiring).await {
+            Ok(acquired) => acquired.unwrap_or(Ok(Acquired::EntryGone)),
+            // What was sent may still arrive, and nobody will take it back.
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "acquire").with_lock(claim.name())),
+        }
+    }
+}

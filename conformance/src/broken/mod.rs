@@ -1,0 +1,157 @@
+//! Wrong backends, one per promise: the suite is tested on them. Each is the memory backend with one thing broken.
+//!
+//! `tests/self_check.rs` says which cases fail on each. Whoever writes a backend may read here what goes wrong.
+
+mod grants;
+mod queue;
+mod wrapper;
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use anyhow::{Result, bail};
+use lockkit_core::{
+    backend::{Backend, BackendInfo, QueueKind},
+    memory::MemoryServer,
+};
+
+use self::wrapper::BrokenBackend;
+use crate::{
+    AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time,
+    memory::{MEMORY_HOOKS, MemoryStore},
+};
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Defect {
+    /// Everybody is granted everything.
+    DoubleGrant,
+    /// Every grant has the same token.
+    EqualToken,
+    /// Tokens fall.
+    FallingToken,
+    /// A release ends whatever hold there is on the lock.
+    ForeignRelease,
+    /// A claim that gives up is answered, and stays in the queue.
+    OrphanOnCancel,
+    /// A try that finds the lock busy stays in the queue.
+    OrphanOnTry,
+    /// A waiter looks only when it is notified, and notifications come late.
+    SlowWakeUp,
+    /// A waiter never looks again by itself.
+    LostWakeUp,
+    /// A lost session is not told, and every renewal is answered as if all were well.
+    UnseenLoss,
+    /// A lifetime counts from the answer instead of the sending.
+    LateStamp,
+    /// A release is confirmed, and not done.
+    EmptyRelease,
+    /// A closed session lives on, renewed for ever.
+    EternalSession,
+    /// Waiters are served in any order, while first come, first served is claimed.
+    FalseFifo,
+    /// The server's sessions live ten times as long as told.
+    SlowExpiry,
+    /// The server's sessions live a third of what is told.
+    EarlyExpiry,
+    /// A request that fails is told as busy.
+    FailureToldAsBusy,
+    /// Busy is told as a failure.
+    BusyToldAsFailure,
+    /// The loss of one hold is told as the loss of the session.
+    LossOfAll,
+    /// A waiter whose entry vanished is told that it was granted.
+    GrantOnDeadEntry,
+    /// Names are cut to their letters.
+    LossyNames,
+    /// A beat forgets every hold but the first.
+    ForgetfulBeat,
+    /// A ttl of years is granted.
+    AnyTtl,
+    /// Closing a session leaves its pending claims waiting.
+    DeafClose,
+    /// A request that gets no answer is not sent again.
+    NoRetry,
+    /// Closing a second time is an error.
+    CloseOnce,
+}
+
+impl Defect {
+    /// All of them.
+    pub const ALL: [Self; 25] = [
+        Self::DoubleGrant,
+        Self::EqualToken,
+        Self::FallingToken,
+        Self::ForeignRelease,
+        Self::OrphanOnCancel,
+        Self::OrphanOnTry,
+        Self::SlowWakeUp,
+        Self::LostWakeUp,
+        Self::UnseenLoss,
+        Self::LateStamp,
+        Self::EmptyRelease,
+        Self::EternalSession,
+        Self::FalseFifo,
+        Self::SlowExpiry,
+        Self::EarlyExpiry,
+        Self::FailureToldAsBusy,
+        Self::BusyToldAsFailure,
+        Self::LossOfAll,
+        Self::GrantOnDeadEntry,
+        Self::LossyNames,
+        Self::ForgetfulBeat,
+        Self::AnyTtl,
+        Self::DeafClose,
+        Self::NoRetry,
+        Self::CloseOnce,
+    ];
+}
+
+/// The memory backend with one defect.
+#[derive(Clone, Copy, Debug)]
+pub struct BrokenHarness(pub Defect);
+
+impl Harness for BrokenHarness {
+    fn name(&self) -> String {
+        format!("{:?}", self.0)
+    }
+
+    fn info(&self) -> BackendInfo {
+        info(self.0)
+    }
+
+    fn time(&self) -> Time {
+        Time::Paused
+    }
+
+    fn rounds(&self) -> Rounds {
+        Rounds::Few
+    }
+
+    fn hooks(&self) -> Vec<Hook> {
+        MEMORY_HOOKS.to_vec()
+    }
+
+    fn parallel(&self) -> usize {
+        2
+    }
+
+    fn store(&self, _: Sharing) -> Result<Arc<dyn Store>> {
+        let (defect, shared) = (self.0, wrapper::Shared::default());
+        Ok(Arc::new(MemoryStore::new(move |server| {
+            AnyBackend::new(BrokenBackend::new(server.backend(), defect, shared.clone()))
+        })))
+    }
+
+    fn connect(&self, _: &str) -> Result<AnyBackend> {
+        bail!("a memory server is in one process")
+    }
+}
+
+fn info(defect: Defect) -> BackendInfo {
+    let honest = MemoryServer::new().backend().info();
+    match defect {
+        Defect::AnyTtl => BackendInfo { ttl_max: Duration::MAX, ..honest },
+        Defect::FalseFifo => BackendInfo { queue: QueueKind::Fifo, ..honest },
+        _ => honest,
+    }
+}

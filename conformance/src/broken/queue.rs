@@ -1,0 +1,47 @@
+//! A queue that serves the youngest first.
+
+use std::sync::Arc;
+
+use lockkit_core::{
+    Result,
+    backend::{Acquired, Claim},
+};
+use tokio::sync::oneshot;
+
+use super::wrapper::BrokenSession;
+
+impl BrokenSession {
+    /// Queues like everybody, but whatever grant arrives goes to the youngest waiter.
+    pub(super) async fn serve_the_youngest(&self, claim: Claim) -> Result<Acquired> {
+        if !claim.wait() {
+            return self.inner.acquire(claim).await;
+        }
+        let (youngest, mut served) = oneshot::channel();
+        self.shared.state().waiting.entry(claim.name().clone()).or_default().push(youngest);
+        let (inner, shared, queued) = (Arc::clone(&self.inner), self.shared.clone(), claim.clone());
+        let mut acquiring = tokio::spawn(async move {
+            let mut acquired = inner.acquire(queued.clone()).await;
+            while let Ok(Acquired::Granted(grant)) = acquired {
+                let youngest = shared.state().waiting.get_mut(queued.name()).and_then(Vec::pop);
+                let Some(youngest) = youngest else {
+                    // Everybody has left.
+                    let _ = inner.release(&grant).await;
+                    return Ok(Acquired::GaveUp);
+                };
+                match youngest.send(grant) {
+                    Ok(()) => return Ok(Acquired::EntryGone),
+                    Err(grant) => acquired = Ok(Acquired::Granted(grant)),
+                }
+            }
+            acquired
+        });
+        tokio::select! {
+            biased;
+            Ok(grant) = &mut served => Ok(Acquired::Granted(grant)),
+            Ok(other) = &mut acquiring => match (other?, served.await) {
+                (_, Ok(grant)) => Ok(Acquired::Granted(grant)),
+                (other, Err(_)) => Ok(other),
+            },
+        }
+    }
+}

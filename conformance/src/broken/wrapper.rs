@@ -1,0 +1,226 @@
+//! The broken backend and its session: each method does what the defect says, or what the memory backend does.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, Error, ErrorKind, FencingToken, LockName, Result,
+    backend::{
+        Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimControl, Grant, Loss, Renewal, Session,
+    },
+    limits::TTL_MAX,
+    memory::MemoryBackend,
+};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{Defect, info};
+
+/// What the clients of one broken store share.
+#[derive(Clone, Default)]
+pub(super) struct Shared(Arc<Mutex<State>>);
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) last_token: u64,
+    /// Sessions that hold a lock, with their grants.
+    pub(super) holds: HashMap<LockName, Vec<HoldOf>>,
+    /// When a hold of the lock was last released.
+    pub(super) released: HashMap<LockName, Instant>,
+    /// Who waits for a grant of the lock, the youngest last.
+    pub(super) waiting: HashMap<LockName, Vec<oneshot::Sender<Grant>>>,
+}
+
+/// A grant, and the session that it was made in.
+type HoldOf = (Arc<dyn Session>, Grant);
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct BrokenBackend {
+    inner: MemoryBackend,
+    defect: Defect,
+    shared: Shared,
+}
+
+impl BrokenBackend {
+    pub(super) fn new(inner: MemoryBackend, defect: Defect, shared: Shared) -> Self {
+        Self { inner, defect, shared }
+    }
+}
+
+#[async_trait]
+impl Backend for BrokenBackend {
+    fn info(&self) -> BackendInfo {
+        info(self.defect)
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        let of_server = match self.defect {
+            Defect::SlowExpiry => ttl * 10,
+            // Just enough to get from one beat to the next.
+            Defect::EarlyExpiry => ttl * 2 / 5,
+            _ => ttl.min(TTL_MAX),
+        };
+        let inner = self.inner.open_session(of_server, clock.clone()).await?;
+        Ok(Arc::new(BrokenSession {
+            inner,
+            defect: self.defect,
+            shared: self.shared.clone(),
+            ttl,
+            clock,
+            looker: self.inner.clone(),
+            closed: AtomicBool::new(false),
+        }))
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.inner.admin()
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct BrokenSession {
+    pub(super) inner: Arc<dyn Session>,
+    pub(super) defect: Defect,
+    pub(super) shared: Shared,
+    pub(super) ttl: Duration,
+    pub(super) clock: Clock,
+    looker: MemoryBackend,
+    closed: AtomicBool,
+}
+
+impl BrokenSession {
+    pub(super) fn next_token(&self) -> FencingToken {
+        let mut state = self.shared.state();
+        state.last_token += 1;
+        FencingToken::new(state.last_token)
+    }
+
+    /// A grant that the server knows nothing of.
+    pub(super) fn invented(&self, claim: &Claim) -> Acquired {
+        Acquired::Granted(Grant::new(claim, self.next_token(), self.clock.now()))
+    }
+
+    /// Whether somebody holds the lock now; noted at the claim.
+    pub(super) async fn contended(&self, claim: &Claim) -> bool {
+        let found = self.looker.inspect(claim.name()).await;
+        let contended = found.is_ok_and(|found| found.holder.is_some());
+        if contended {
+            claim.note_contended();
+        }
+        contended
+    }
+
+    /// Another claim for the same lock, or for that of `name`, that does not hear when the first one gives up.
+    pub(super) fn detached(&self, claim: &Claim, name: LockName, wait: bool) -> (Claim, ClaimControl) {
+        let control = ClaimControl::new();
+        (Claim::new(name, wait, claim.metadata().clone(), &control), control)
+    }
+}
+
+#[async_trait]
+impl Session for BrokenSession {
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    async fn acquire(&self, claim: Claim) -> Result<Acquired> {
+        let name = claim.name().clone();
+        let acquired = self.broken_acquire(claim).await;
+        if let (Defect::ForeignRelease, Ok(Acquired::Granted(grant))) = (self.defect, &acquired) {
+            let hold = (Arc::clone(&self.inner), grant.clone());
+            self.shared.state().holds.entry(name).or_default().push(hold);
+        }
+        acquired
+    }
+
+    async fn renew(&self, held: &[Grant]) -> Beat {
+        let all_well = |clock: &Clock| {
+            let renewed = || Renewal::Renewed { armed_at: clock.now() };
+            Beat { session: renewed(), holds: held.iter().map(|grant| (grant.claim(), renewed())).collect() }
+        };
+        match self.defect {
+            Defect::ForgetfulBeat => return self.inner.renew(&held[..held.len().min(1)]).await,
+            // The holds are not the server's.
+            Defect::DoubleGrant => {
+                let _ = self.inner.renew(&[]).await;
+                return all_well(&self.clock);
+            }
+            _ => {}
+        }
+        let mut beat = self.inner.renew(held).await;
+        match self.defect {
+            Defect::UnseenLoss if !matches!(beat.session, Renewal::Unknown(_)) => all_well(&self.clock),
+            Defect::LateStamp => {
+                let now = self.clock.now();
+                let renewals = beat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut beat.session]);
+                for renewal in renewals {
+                    if let Renewal::Renewed { armed_at } = renewal {
+                        *armed_at = now;
+                    }
+                }
+                beat
+            }
+            Defect::LossOfAll if beat.holds.iter().any(|(_, renewal)| matches!(renewal, Renewal::Gone)) => {
+                Beat { session: Renewal::Gone, ..beat }
+            }
+            _ => beat,
+        }
+    }
+
+    async fn release(&self, grant: &Grant) -> Result<()> {
+        match self.defect {
+            Defect::EmptyRelease => return Ok(()),
+            Defect::ForeignRelease => {
+                let holds = self.shared.state().holds.remove(grant.name()).unwrap_or_default();
+                for (session, held) in holds {
+                    session.release(&held).await?;
+                }
+            }
+            _ => {}
+        }
+        self.shared.state().released.insert(grant.name().clone(), Instant::now());
+        self.inner.release(grant).await
+    }
+
+    async fn lost(&self) -> Loss {
+        if self.defect == Defect::UnseenLoss {
+            std::future::pending::<()>().await;
+        }
+        self.inner.lost().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        if self.defect == Defect::EternalSession {
+            let (inner, pause) = (Arc::clone(&self.inner), self.ttl / 4);
+            tokio::spawn(async move {
+                loop {
+                    inner.renew(&[]).await;
+                    tokio::time::sleep(pause).await;
+                }
+            });
+            return Ok(());
+        }
+        if self.defect == Defect::CloseOnce && self.closed.swap(true, Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "close"));
+        }
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,180 @@
+//! A case: one promise, and what it takes to try it.
+
+use std::{fmt, future::Future, pin::Pin};
+
+use anyhow::Result;
+use lockkit_core::backend::{Lifetime, LossDetection, QueueKind};
+
+use crate::{Fault, Harness, Hook, Sharing, Time, context::Cx};
+
+/// One promise as something that can fail.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// A sentence; stable.
+    pub name: &'static str,
+    /// The scenarios of the design that it stands for, such as `C1`.
+    pub scenarios: &'static [&'static str],
+    /// What it proves.
+    pub properties: &'static [Property],
+    /// What a backend must claim, and a harness have, for the case to make sense.
+    pub needs: &'static [Need],
+    /// Bugs of other lock clients that it would have caught, by their row in the corpus.
+    pub bugs: &'static [u8],
+    pub(crate) run: fn(Cx) -> Running,
+}
+
+pub(crate) type Running = Pin<Box<dyn Future<Output = Result<()>>>>;
+
+impl Case {
+    /// Why this backend cannot be tried with this case; `None` when it can.
+    pub fn unmet(&self, harness: &dyn Harness) -> Option<String> {
+        self.needs.iter().find_map(|need| need.unmet(harness))
+    }
+
+    pub(crate) fn sharing(&self) -> Sharing {
+        let harms = |need: &Need| matches!(need, Need::Hook(hook) if hook.harms_others());
+        if self.needs.iter().any(harms) { Sharing::Own } else { Sharing::Shared }
+    }
+
+    /// Scenarios and properties, as `C1 P1 P3`.
+    pub fn label(&self) -> String {
+        let properties = self.properties.iter().map(ToString::to_string);
+        self.scenarios.iter().map(ToString::to_string).chain(properties).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.label())
+    }
+}
+
+/// What the suite proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Property {
+    /// Mutual exclusion, timed: two guards of one name are never both held.
+    P1,
+    /// Mutual exclusion, fenced: the token orders writes whatever clocks and pauses do.
+    P2,
+    /// Token order: distinct, and rising in real-time order.
+    P3,
+    /// Crash freedom: a dead holder delays the next waiter for a bounded time.
+    P4,
+    /// No lost wake-up.
+    P5,
+    /// No orphan: an attempt without a grant leaves nothing.
+    P6,
+    /// No foreign release or renewal.
+    P7,
+    /// No renewal after the end of a hold.
+    P8,
+    /// Re-entry by owner.
+    P9,
+    /// First come, first served.
+    P10,
+    /// Bounded detection of a loss.
+    P11,
+    /// Truthful errors: unknown is never told as busy or granted.
+    P12,
+    /// No residue.
+    P13,
+    /// A fault of one lock does not end another.
+    P14,
+    /// Names and foreign data: independence, confinement, no secrets told.
+    Security,
+}
+
+impl fmt::Display for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What a case presupposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The harness can do this.
+    Hook(Hook),
+    /// The backend claims first come, first served.
+    Fifo,
+    /// Holds end when they are not renewed.
+    Ttl,
+    /// Holds live and die with their client's session.
+    SessionLifetime,
+    /// A lost session is told at once.
+    SessionPushed,
+    /// The case measures the machine's own time.
+    RealTime,
+    /// The library lacks it so far: the case says what.
+    Library(&'static str),
+}
+
+impl Need {
+    fn unmet(self, harness: &dyn Harness) -> Option<String> {
+        let info = harness.info();
+        let (met, reason) = match self {
+            Self::Hook(hook) => {
+                (harness.hooks().contains(&hook), format!("the harness has no hook {hook:?}"))
+            }
+            Self::Fifo => (info.queue == QueueKind::Fifo, "FIFO is not claimed".to_owned()),
+            Self::Ttl => (
+                info.lifetime != Lifetime::Process,
+                "holds have no ttl: they end by release or with their process".to_owned(),
+            ),
+            Self::SessionLifetime => {
+                (info.lifetime == Lifetime::Session, "holds do not live and die with a session".to_owned())
+            }
+            Self::SessionPushed => (
+                info.loss == LossDetection::SessionPushed,
+                "telling a lost session at once is not claimed".to_owned(),
+            ),
+            Self::RealTime => (harness.time() == Time::Real, "the store runs on a paused clock".to_owned()),
+            Self::Library(what) => (false, what.to_owned()),
+        };
+        (!met).then_some(reason)
+    }
+}
+
+impl Hook {
+    /// Whether its use disturbs whoever shares the store.
+    fn harms_others(self) -> bool {
+        match self {
+            Self::Freeze
+            | Self::Restart
+            | Self::HoldRequests
+            | Self::SwallowReplies
+            | Self::DropNotifications
+            | Self::Reset
+            // Others' requests would be counted too.
+            | Self::Requests => true,
+            Self::Processes
+            | Self::Entries
+            | Self::EndSessionOfHolder
+            | Self::EndSessionOfWaiter
+            | Self::DeleteEntries
+            | Self::WriteJunk => false,
+        }
+    }
+}
+
+impl Case {
+    /// Whether the case has said that it uses this fault.
+    pub(crate) fn declares(&self, fault: &Fault) -> bool {
+        self.needs.contains(&Need::Hook(fault.hook()))
+    }
+}
+
+/// A case of the function with its name.
+macro_rules! case {
+    ($name:ident: $($scenario:ident)+, $($property:ident)+ $(, needs $($need:expr),+)? $(; bugs $($bug:literal)+)?) => {
+        $crate::case::Case {
+            name: stringify!($name),
+            scenarios: &[$(stringify!($scenario)),+],
+            properties: &[$($crate::case::Property::$property),+],
+            needs: &[$($($need),+)?],
+            bugs: &[$($($bug),+)?],
+            run: |cx| Box::pin($name(cx)),
+        }
+    };
+}
+pub(crate) use case;

@@ -1,0 +1,114 @@
+//! Attempts that end without a grant: busy, timed out, silent.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lockkit_core::{ErrorKind, limits::TRY_ANSWER_MAX};
+use tokio::time::Instant;
+
+use crate::{
+    Case, Fault, Hook,
+    case::{Need, case},
+    context::{Cx, kind, within},
+};
+
+pub(super) const CASES: &[Case] = &[
+    case!(a_storm_of_tries_is_busy_and_leaves_nothing: C4, P6 P12; bugs 30),
+    case!(a_timeout_leaves_nothing_that_delays_others: C5, P6; bugs 6 16 31),
+    case!(a_timeout_answers_none_in_time: C5, P12; bugs 31),
+    case!(silence_is_never_told_as_busy: F15, P12, needs Need::Hook(Hook::Freeze); bugs 55 63),
+    case!(timed_out_acquires_leave_no_entries: C5, P13, needs Need::Hook(Hook::Entries); bugs 16 54),
+    case!(a_zero_timeout_is_a_try: C5, P12; bugs 53),
+];
+
+async fn a_storm_of_tries_is_busy_and_leaves_nothing(cx: Cx) -> Result<()> {
+    let (clients, tries) = (cx.times(50, 8), cx.times(200, 10));
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let mut storm = Vec::new();
+    for _ in 0..clients {
+        let lock = cx.lock(&name).await?;
+        storm.push(tokio::spawn(async move {
+            for _ in 0..tries {
+                ensure!(lock.try_acquire().await?.is_none(), "a held lock was granted");
+            }
+            Ok(())
+        }));
+    }
+    for client in storm {
+        client.await??;
+    }
+    let next = cx.lock(&name).await?;
+    held.release().await?;
+    // A try that had left an entry would be served now, with nobody behind it.
+    let guard = next.try_acquire().await?.context("the first try after the release is granted")?;
+    Ok(guard.release().await?)
+}
+
+async fn a_timeout_leaves_nothing_that_delays_others(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let gone = cx.lock(&name).await?;
+    ensure!(gone.acquire_timeout(Duration::from_millis(200)).await?.is_none(), "two clients hold it");
+    held.release().await?;
+    let next = cx.client().await?;
+    let bound = cx.bounds_of(&next).cleanup();
+    let guard = next.lock(name.as_str())?.acquire_timeout(bound).await?;
+    Ok(guard.context("a waiter that timed out is still in the way")?.release().await?)
+}
+
+async fn a_timeout_answers_none_in_time(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let waiting = cx.lock(&name).await?;
+    let (asked, start) = (Duration::from_millis(200), Instant::now());
+    ensure!(waiting.acquire_timeout(asked).await?.is_none(), "two clients hold it");
+    let (took, slack) = (start.elapsed(), cx.bounds(cx.long_ttl()).slack);
+    ensure!(took >= asked && took <= asked + slack, "answered after {took:?} instead of {asked:?}");
+    Ok(held.release().await?)
+}
+
+async fn silence_is_never_told_as_busy(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let asking = cx.lock(&name).await?;
+    ensure!(asking.try_acquire().await?.is_none(), "busy while the store answers");
+    cx.inflict(Fault::Freeze).await?;
+    let slack = cx.bounds(cx.long_ttl()).slack;
+    let start = Instant::now();
+    let of_try = asking.try_acquire().await;
+    let took = start.elapsed();
+    let of_wait = asking.acquire_timeout(Duration::from_millis(300)).await;
+    cx.inflict(Fault::Thaw).await?;
+    ensure!(kind(of_try)? == ErrorKind::Unavailable, "nobody knows whether it was busy");
+    ensure!(kind(of_wait)? == ErrorKind::Unavailable, "nobody knows whether it was busy");
+    ensure!(took <= TRY_ANSWER_MAX + slack, "a try took {took:?}");
+    Ok(within(slack + cx.bounds(cx.long_ttl()).recheck, "the release", held.release()).await??)
+}
+
+async fn timed_out_acquires_leave_no_entries(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let before = cx.entries(&name).await?;
+    let client = cx.client().await?;
+    let waiting = client.lock(name.as_str())?;
+    for _ in 0..cx.times(1_000, 20) {
+        let patience = Duration::from_millis(1 + cx.random(10));
+        // An answer that did not come in these few milliseconds is an honest `Unavailable`.
+        match waiting.acquire_timeout(patience).await {
+            Ok(guard) => ensure!(guard.is_none(), "two clients hold it"),
+            Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+        }
+    }
+    let clean = async || Ok(cx.entries(&name).await? == before);
+    cx.eventually(cx.bounds_of(&client).cleanup(), "only the holder's entry is left", clean).await?;
+    Ok(held.release().await?)
+}
+
+async fn a_zero_timeout_is_a_try(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let (one, other) = (cx.lock(&name).await?, cx.lock(&name).await?);
+    let held = one.acquire_timeout(Duration::ZERO).await?.context("a free lock is granted")?;
+    ensure!(other.acquire_timeout(Duration::ZERO).await?.is_none(), "two clients hold it");
+    Ok(held.release().await?)
+}

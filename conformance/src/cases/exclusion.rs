@@ -1,0 +1,152 @@
+//! One holder at a time, and a token that says who was later.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::time::sleep;
+
+use crate::{
+    Case, Hook,
+    case::{Need, case},
+    context::{Cx, within},
+};
+
+pub(super) const CASES: &[Case] = &[
+    case!(a_held_lock_is_busy_to_others_and_free_after_its_release: C1, P1 P3; bugs 13),
+    case!(a_guarded_counter_loses_no_increment: C2, P1; bugs 2 24),
+    case!(two_locks_of_one_client_exclude_each_other: E8, P1; bugs 4),
+    case!(many_first_acquires_of_a_fresh_client_are_all_served: C18, P1 P12; bugs 51 68),
+    case!(a_guard_is_released_from_another_thread: C17, P9; bugs 48),
+    case!(a_clean_release_leaves_no_entry: C3, P13, needs Need::Hook(Hook::Entries); bugs 17 35),
+    case!(a_lock_works_on_a_current_thread_runtime: A7, P1 P5, needs Need::RealTime; bugs 70),
+    case!(a_blocking_call_inside_async_code_is_refused: A7, P12,
+        needs Need::Library("the library has no blocking API"); bugs 70),
+];
+
+async fn a_held_lock_is_busy_to_others_and_free_after_its_release(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let (one, other) = (cx.lock(&name).await?, cx.lock(&name).await?);
+    let held = one.acquire().await?;
+    ensure!(other.try_acquire().await?.is_none(), "two clients hold {name:?}");
+    ensure!(held.is_held(), "the holder is not disturbed");
+    let first = held.token();
+    held.release().await?;
+    let next = other.try_acquire().await?.context("free after its release")?;
+    ensure!(next.token() > first, "{} is not larger than {first}", next.token());
+    Ok(next.release().await?)
+}
+
+async fn a_guarded_counter_loses_no_increment(cx: Cx) -> Result<()> {
+    const CLIENTS: usize = 8;
+    let rounds = cx.times(500, 12);
+    let (name, counter) = (cx.name(), Arc::new(AtomicU64::new(0)));
+    let mut tasks = Vec::new();
+    for _ in 0..CLIENTS {
+        let (lock, counter) = (cx.lock(&name).await?, Arc::clone(&counter));
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..rounds {
+                let guard = lock.acquire().await?;
+                let seen = counter.load(Ordering::SeqCst);
+                // Whoever else believes to hold the lock reads the same number meanwhile.
+                tokio::task::yield_now().await;
+                counter.store(seen + 1, Ordering::SeqCst);
+                guard.release().await?;
+            }
+            lockkit_core::Result::<()>::Ok(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    let (counted, due) = (counter.load(Ordering::SeqCst), (CLIENTS * rounds) as u64);
+    ensure!(counted == due, "{counted} of {due} increments are there");
+    Ok(())
+}
+
+async fn two_locks_of_one_client_exclude_each_other(cx: Cx) -> Result<()> {
+    let (name, client) = (cx.name(), cx.client().await?);
+    let (one, other) = (client.lock(name.as_str())?, client.lock(name.as_str())?);
+    let held = one.acquire().await?;
+    ensure!(other.try_acquire().await?.is_none(), "one session holds {name:?} twice");
+    held.release().await?;
+    let next = other.try_acquire().await?.context("free after its release")?;
+    Ok(next.release().await?)
+}
+
+async fn many_first_acquires_of_a_fresh_client_are_all_served(cx: Cx) -> Result<()> {
+    const NAMES: usize = 10;
+    let client = cx.client().await?;
+    let locks: Vec<_> = (0..NAMES).map(|_| (cx.name(), Arc::new(AtomicBool::new(false)))).collect();
+    let mut tasks = Vec::new();
+    for number in 0..100 {
+        let (name, inside) = &locks[number % NAMES];
+        let (lock, inside) = (client.lock(name.as_str())?, Arc::clone(inside));
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await?;
+            ensure!(!inside.swap(true, Ordering::SeqCst), "two callers hold {:?}", guard.name());
+            tokio::task::yield_now().await;
+            inside.store(false, Ordering::SeqCst);
+            Ok(guard.release().await?)
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+async fn a_guard_is_released_from_another_thread(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let guard = cx.lock(&name).await?.acquire().await?;
+    let runtime = tokio::runtime::Handle::current();
+    let thread = std::thread::spawn(move || runtime.spawn(async move { guard.release().await }));
+    // Joined at once, without an await: a paused clock would run on meanwhile.
+    let Ok(released) = thread.join() else { anyhow::bail!("the thread panicked") };
+    released.await??;
+    let next = cx.lock(&name).await?.try_acquire().await?.context("free after its release")?;
+    Ok(next.release().await?)
+}
+
+async fn a_clean_release_leaves_no_entry(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let lock = cx.lock(&name).await?;
+    let guard = lock.acquire().await?;
+    ensure!(!cx.entries(&name).await?.is_empty(), "the hook does not even see a holder");
+    guard.release().await?;
+    let left = cx.entries(&name).await?;
+    ensure!(left.is_empty(), "left behind: {left:?}");
+    Ok(())
+}
+
+async fn a_lock_works_on_a_current_thread_runtime(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let (first, second) = (cx.backend()?, cx.backend()?);
+    let ttl = cx.long_ttl();
+    let bound = cx.bounds(ttl).cleanup() * 2;
+    let work = move || -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(within(bound, "a hand-over on one thread", async {
+            let one = lockkit_core::LockClient::builder(first).ttl(ttl).build().await?;
+            let other = lockkit_core::LockClient::builder(second).ttl(ttl).build().await?;
+            let guard = one.lock(name.as_str())?.acquire().await?;
+            let waiting = other.lock(name.as_str())?;
+            let waiter = tokio::spawn(async move { waiting.acquire().await });
+            sleep(Duration::from_millis(10)).await;
+            guard.release().await?;
+            waiter.await??.release().await?;
+            one.close().await?;
+            anyhow::Ok(other.close().await?)
+        }))?
+    };
+    tokio::task::spawn_blocking(work).await?
+}
+
+async fn a_blocking_call_inside_async_code_is_refused(_: Cx) -> Result<()> {
+    anyhow::bail!("there is nothing to call")
+}

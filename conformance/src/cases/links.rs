@@ -1,0 +1,258 @@
+//! What a bad way between client and store does: replies that get lost, requests that come late, words not passed on.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lockkit_core::{ErrorKind, LockClient};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    Case, Hook, Link, LinkFault,
+    case::{Need, case},
+    context::{Cx, kind, within},
+};
+
+const SWALLOW: Need = Need::Hook(Hook::SwallowReplies);
+const HOLD: Need = Need::Hook(Hook::HoldRequests);
+const MUTE: Need = Need::Hook(Hook::DropNotifications);
+
+pub(super) const CASES: &[Case] = &[
+    case!(an_acquire_whose_reply_is_lost_is_granted_once: F12, P6 P12, needs SWALLOW; bugs 13 22 26 55),
+    case!(a_try_whose_reply_is_lost_leaves_nothing: F12, P6 P12, needs SWALLOW; bugs 55),
+    case!(a_release_whose_reply_is_lost_spares_the_next_grant: F13, P7, needs SWALLOW; bugs 4 25),
+    case!(a_few_lost_renewal_replies_do_no_harm: F14, P11, needs SWALLOW, Need::Ttl; bugs 64 66),
+    case!(a_hold_ends_at_its_deadline_when_no_reply_arrives: F14 F16, P11, needs SWALLOW, Need::Ttl; bugs 18 34 67 72),
+    case!(a_hold_ends_at_its_deadline_when_no_request_arrives: F15, P11, needs HOLD, Need::Ttl; bugs 34 63),
+    case!(an_acquire_that_reaches_nobody_is_unavailable_in_time: F15, P12, needs HOLD; bugs 63),
+    case!(a_request_that_arrives_after_its_cancel_leaves_nothing: E7, P6, needs HOLD; bugs 21 39 71),
+    case!(a_renewal_that_arrives_after_the_release_changes_nothing: F20, P8, needs HOLD, Need::Ttl; bugs 40 42),
+    case!(a_grant_that_arrives_late_counts_from_its_sending: F17, P1 P11, needs HOLD, Need::Ttl; bugs 56 58),
+    case!(no_wake_up_is_lost_without_notifications: F25 E3, P5, needs MUTE; bugs 9 15 45 69),
+    case!(a_loss_is_found_without_notifications: F25, P11, needs MUTE, Need::SessionLifetime,
+        Need::Hook(Hook::EndSessionOfHolder); bugs 33 34),
+    case!(holds_and_waiters_survive_resets: F11 F27, P5 P11, needs Need::Hook(Hook::Reset); bugs 18 32 37 44),
+];
+
+/// A client whose way to the store can be disturbed.
+async fn linked(cx: &Cx, ttl: Duration) -> Result<(std::sync::Arc<dyn Link>, LockClient)> {
+    let link = cx.link().await?;
+    let client = cx.client_of(cx.observe(link.backend()?), ttl).await?;
+    Ok((link, client))
+}
+
+async fn an_acquire_whose_reply_is_lost_is_granted_once(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.long_ttl()).await?;
+    for lost in 1..=3 {
+        let name = cx.name();
+        link.inflict(LinkFault::SwallowReplies(lost)).await?;
+        let acquiring = client.lock(name.as_str())?;
+        let acquiring = tokio::spawn(async move { acquiring.acquire().await });
+        let bounds = cx.bounds_of(&client);
+        let guard = within(bounds.takeover(), "the acquire is answered", acquiring).await???;
+        link.heal().await?;
+        let other = cx.lock(&name).await?;
+        ensure!(other.try_acquire().await?.is_none(), "{lost} lost replies: two holders");
+        guard.release().await?;
+        // A second entry of the same attempt would hold it now.
+        let next = other.try_acquire().await?.context("free after its release")?;
+        next.release().await?;
+    }
+    Ok(())
+}
+
+async fn a_try_whose_reply_is_lost_leaves_nothing(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.long_ttl()).await?;
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    link.inflict(LinkFault::SwallowReplies(1)).await?;
+    match client.lock(name.as_str())?.try_acquire().await {
+        Ok(answer) => ensure!(answer.is_none(), "two holders"),
+        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+    }
+    link.heal().await?;
+    held.release().await?;
+    let other = cx.client().await?;
+    let bound = cx.bounds_of(&other).cleanup();
+    let next = other.lock(name.as_str())?.acquire_timeout(bound).await?;
+    Ok(next.context("the try left an entry")?.release().await?)
+}
+
+async fn a_release_whose_reply_is_lost_spares_the_next_grant(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.long_ttl()).await?;
+    let name = cx.name();
+    let first = client.lock(name.as_str())?.acquire().await?;
+    link.inflict(LinkFault::SwallowReplies(1)).await?;
+    let released = tokio::spawn(first.release());
+    let bounds = cx.bounds_of(&client);
+    // The release is tried again, behind the next grant of the same client or before it.
+    let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
+    let again = again.context("the lock was released")?;
+    link.heal().await?;
+    let _ = within(bounds.takeover(), "the release is answered", released).await??;
+    let beaten = sleep(bounds.recheck);
+    beaten.await;
+    ensure!(again.is_held(), "the second try of the release ended the next hold");
+    ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "the store lost the next hold");
+    Ok(again.release().await?)
+}
+
+async fn a_few_lost_renewal_replies_do_no_harm(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let guard = client.lock(cx.name().as_str())?.acquire().await?;
+    let bounds = cx.bounds_of(&client);
+    for _ in 0..3 {
+        link.inflict(LinkFault::SwallowReplies(1)).await?;
+        sleep(bounds.beat * 2).await;
+        link.heal().await?;
+        sleep(bounds.beat).await;
+        ensure!(guard.is_held(), "one lost reply ended the hold");
+    }
+    Ok(guard.release().await?)
+}
+
+async fn a_hold_ends_at_its_deadline_when_no_reply_arrives(cx: Cx) -> Result<()> {
+    ends_at_its_deadline(&cx, LinkFault::SwallowReplies(usize::MAX)).await
+}
+
+async fn a_hold_ends_at_its_deadline_when_no_request_arrives(cx: Cx) -> Result<()> {
+    ends_at_its_deadline(&cx, LinkFault::HoldRequests).await
+}
+
+async fn ends_at_its_deadline(cx: &Cx, fault: LinkFault) -> Result<()> {
+    let (link, client) = linked(cx, cx.short_ttl()).await?;
+    let name = cx.name();
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    let bounds = cx.bounds_of(&client);
+    link.inflict(fault).await?;
+    let start = Instant::now();
+    let told = within(bounds.validity + bounds.slack, "the loss is told", guard.lost()).await;
+    let took = start.elapsed();
+    link.heal().await?;
+    ensure!(told?.kind() == ErrorKind::Lost && !guard.is_held(), "lost is final");
+    // One beat may have been on its way when the disturbance began.
+    ensure!(took <= bounds.validity + bounds.slack, "lost after {took:?}");
+    let next = cx.lock(&name).await?.acquire_timeout(bounds.takeover()).await?;
+    Ok(next.context("the dead hold is in the way")?.release().await?)
+}
+
+async fn an_acquire_that_reaches_nobody_is_unavailable_in_time(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.long_ttl()).await?;
+    let (name, patience) = (cx.name(), Duration::from_millis(500));
+    let lock = client.lock(name.as_str())?;
+    link.inflict(LinkFault::HoldRequests).await?;
+    let start = Instant::now();
+    let answer = lock.acquire_timeout(patience).await;
+    let took = start.elapsed();
+    link.heal().await?;
+    ensure!(kind(answer)? == ErrorKind::Unavailable, "nobody was asked");
+    ensure!(took <= patience + cx.bounds_of(&client).slack, "answered after {took:?}");
+    Ok(())
+}
+
+async fn a_request_that_arrives_after_its_cancel_leaves_nothing(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.long_ttl()).await?;
+    let other = cx.client().await?;
+    let bound = cx.bounds_of(&other).cleanup();
+    for _ in 0..cx.times(200, 10) {
+        let name = cx.name();
+        let lock = client.lock(name.as_str())?;
+        link.inflict(LinkFault::HoldRequests).await?;
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        sleep(cx.part_of(Duration::from_millis(40))).await;
+        acquiring.abort();
+        sleep(cx.part_of(Duration::from_millis(40))).await;
+        link.heal().await?;
+        let guard = other.lock(name.as_str())?.acquire_timeout(bound).await?;
+        guard.context("a cancelled acquire is in the way")?.release().await?;
+    }
+    Ok(())
+}
+
+async fn a_renewal_that_arrives_after_the_release_changes_nothing(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let name = cx.name();
+    let bounds = cx.bounds_of(&client);
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    sleep(bounds.beat - bounds.beat / 10).await;
+    link.inflict(LinkFault::HoldRequests).await?;
+    // A beat is on its way when the release is sent behind it.
+    sleep(bounds.beat / 5).await;
+    let releasing = tokio::spawn(guard.release());
+    sleep(bounds.beat / 10).await;
+    link.heal().await?;
+    within(bounds.takeover(), "the release is answered", releasing).await???;
+    let next = cx.lock(&name).await?.acquire_timeout(bounds.cleanup()).await?;
+    let next = next.context("the late renewal brought the old hold back")?;
+    sleep(bounds.ttl).await;
+    ensure!(next.is_held(), "disturbed: {:?}", next.check().err());
+    Ok(next.release().await?)
+}
+
+async fn a_grant_that_arrives_late_counts_from_its_sending(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let name = cx.name();
+    let bounds = cx.bounds_of(&client);
+    let lock = client.lock(name.as_str())?;
+    let sent = Instant::now();
+    link.inflict(LinkFault::HoldRequests).await?;
+    let acquiring = tokio::spawn(async move {
+        let guard = lock.acquire().await?;
+        let left = guard.remaining();
+        lockkit_core::Result::<_>::Ok((guard, left, Instant::now()))
+    });
+    sleep(bounds.ttl * 3 / 2).await;
+    link.heal().await?;
+    let answered = within(bounds.takeover() * 2, "the acquire is answered", acquiring).await???;
+    let (guard, left, at) = answered;
+    ensure!(
+        left > Duration::ZERO && left <= bounds.validity,
+        "{left:?} left {:?} after it was sent",
+        at - sent
+    );
+    ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "held twice");
+    drop(guard);
+    Ok(())
+}
+
+async fn no_wake_up_is_lost_without_notifications(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.long_ttl()).await?;
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    link.inflict(LinkFault::DropNotifications).await?;
+    let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
+    held.release().await?;
+    let bounds = cx.bounds_of(&client);
+    let granted = within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await;
+    link.heal().await?;
+    Ok(granted???.release().await?)
+}
+
+async fn a_loss_is_found_without_notifications(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let name = cx.name();
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    link.inflict(LinkFault::DropNotifications).await?;
+    cx.inflict(crate::Fault::EndSessionOfHolder(name)).await?;
+    let bounds = cx.bounds_of(&client);
+    let told = within(bounds.beat * 2 + bounds.slack, "the loss is found", guard.lost()).await;
+    link.heal().await?;
+    told.map(drop)
+}
+
+async fn holds_and_waiters_survive_resets(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (name, busy) = (cx.name(), cx.name());
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    let other = cx.lock(&busy).await?.acquire().await?;
+    let waiter = cx.enqueue(&client.lock(busy.as_str())?, 0).await?;
+    let bounds = cx.bounds_of(&client);
+    for _ in 0..15 {
+        link.inflict(LinkFault::Reset).await?;
+        sleep(bounds.ttl / 5).await;
+    }
+    ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+    other.release().await?;
+    let next = within(bounds.takeover(), "the waiter is granted", waiter).await???;
+    next.release().await?;
+    Ok(guard.release().await?)
+}

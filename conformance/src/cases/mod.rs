@@ -1,0 +1,56 @@
+//! The cases. Each proves one thing, under a name that says it.
+
+mod attempts;
+mod cancel;
+mod exclusion;
+mod links;
+mod losses;
+mod names;
+mod order;
+mod processes;
+mod random;
+mod reentry;
+mod server;
+mod sessions;
+mod silence;
+mod ttl;
+
+use crate::Case;
+
+/// Every case, in a stable order.
+pub(crate) fn all() -> Vec<Case> {
+    [
+        exclusion::CASES,
+        attempts::CASES,
+        order::CASES,
+        reentry::CASES,
+        ttl::CASES,
+        names::CASES,
+        cancel::CASES,
+        sessions::CASES,
+        silence::CASES,
+        losses::CASES,
+        server::CASES,
+        links::CASES,
+        processes::CASES,
+        random::CASES,
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_sentences_and_unique() {
+        let mut seen = HashSet::new();
+        for case in all() {
+            assert!(seen.insert(case.name), "{} twice", case.name);
+            assert!(case.name.split('_').count() >= 3, "{} is no sentence", case.name);
+            assert!(!case.scenarios.is_empty() && !case.properties.is_empty(), "{case:?}");
+        }
+    }
+}

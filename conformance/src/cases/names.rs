@@ -1,0 +1,129 @@
+//! Names: independent, whatever is in them; and what others have written in the store.
+
+use anyhow::{Context as _, Result, ensure};
+use lockkit_core::{ErrorKind, LockGuard, LockName, limits::LOCK_NAME_BYTES_MAX};
+
+use crate::{
+    Case, Fault, Hook,
+    case::{Need, case},
+    context::{Cx, kind},
+};
+
+pub(super) const CASES: &[Case] = &[
+    case!(names_that_lie_next_to_each_other_are_independent: E9 S7, Security; bugs 74),
+    case!(names_that_look_alike_are_independent: S7, Security; bugs 74),
+    case!(random_names_are_independent: S1, Security; bugs 74),
+    case!(an_empty_or_huge_name_is_refused: S6, Security P12),
+    case!(junk_in_the_store_is_no_panic_and_no_grant: S2, Security P12, needs Need::Hook(Hook::WriteJunk); bugs 75),
+    case!(what_others_are_told_of_a_holder_is_bounded: S2, Security),
+];
+
+/// Takes all of them at once, each with a client of its own would be the same: they must not know of each other.
+async fn are_independent(cx: &Cx, texts: &[String]) -> Result<()> {
+    let (one, other) = (cx.client().await?, cx.client().await?);
+    let mut guards: Vec<LockGuard> = Vec::new();
+    for text in texts {
+        let name = cx.named(text);
+        let guard = one.lock(name.as_str())?.try_acquire().await?;
+        let held: Vec<&LockName> = guards.iter().map(LockGuard::name).collect();
+        guards.push(guard.with_context(|| format!("{name:?} is busy while {held:?} are held"))?);
+    }
+    for text in texts {
+        ensure!(other.lock(text)?.try_acquire().await?.is_none(), "{text:?} is held twice");
+    }
+    for guard in guards {
+        let name = guard.name().clone();
+        guard.release().await?;
+        let next = other.lock(name.as_str())?.try_acquire().await?;
+        next.with_context(|| format!("{name:?} is not free after its release"))?.release().await?;
+    }
+    Ok(())
+}
+
+async fn names_that_lie_next_to_each_other_are_independent(cx: Cx) -> Result<()> {
+    let base = cx.name().to_string();
+    let suffixes = ["", "/b", "b", "\0", "/", "/b/c", "//", "-", ".", "%", ":"];
+    are_independent(&cx, &suffixes.map(|suffix| format!("{base}{suffix}"))).await
+}
+
+async fn names_that_look_alike_are_independent(cx: Cx) -> Result<()> {
+    let run = cx.name().to_string();
+    let long = "x".repeat(LOCK_NAME_BYTES_MAX - run.len() - 2);
+    let odd = [
+        "a",
+        "A",
+        "a ",
+        " a",
+        "a%2Fb",
+        "a/b",
+        "ä",
+        "a\u{308}",
+        "..",
+        "../a",
+        "{a}",
+        "a*",
+        "a?",
+        "[a]",
+        "a\\b",
+        "new\nline",
+        "🔒",
+        "con",
+        "a.lock",
+    ];
+    let mut texts: Vec<String> = odd.iter().map(|text| format!("{text}{run}")).collect();
+    texts.extend([format!("{long}{run}1"), format!("{long}{run}2")]);
+    are_independent(&cx, &texts).await
+}
+
+async fn random_names_are_independent(cx: Cx) -> Result<()> {
+    let alphabet: Vec<char> = "aAbZ09/.-_~%{}*?[]\\:;,'\"`$&|<>!# \0\n\t\u{7f}äß€🔒".chars().collect();
+    let mut texts: Vec<String> = Vec::new();
+    while texts.len() < cx.times(300, 40) {
+        let length = 1 + cx.random(24);
+        let random = |_| alphabet[cx.random(alphabet.len() as u64) as usize];
+        let text = (0..length).map(random).collect::<String>() + cx.name().as_str();
+        texts.push(text);
+    }
+    are_independent(&cx, &texts).await
+}
+
+async fn an_empty_or_huge_name_is_refused(cx: Cx) -> Result<()> {
+    let client = cx.client().await?;
+    for text in [String::new(), "x".repeat(LOCK_NAME_BYTES_MAX + 1), "x".repeat(1 << 20)] {
+        ensure!(kind(client.lock(&text))? == ErrorKind::InvalidName, "{} bytes", text.len());
+    }
+    let run = cx.name().to_string();
+    let longest = cx.named(&format!("{}{run}", "y".repeat(LOCK_NAME_BYTES_MAX - run.len())));
+    let guard = client.lock(longest.as_str())?.try_acquire().await?;
+    Ok(guard.context("the longest name is free")?.release().await?)
+}
+
+async fn junk_in_the_store_is_no_panic_and_no_grant(cx: Cx) -> Result<()> {
+    let (name, client) = (cx.name(), cx.client().await?);
+    let held = client.lock(name.as_str())?.acquire().await?;
+    let other = cx.lock(&name).await?;
+    cx.inflict(Fault::WriteJunk(name.clone())).await?;
+    // Looking may show less than before, and may be refused with an error; it must not fall over.
+    if let Ok(found) = client.inspect(name.as_str()).await {
+        let shown = found.holder.iter().chain(&found.waiters).map(|contender| format!("{contender:?}").len());
+        ensure!(shown.max().unwrap_or_default() < 64 << 10, "junk is passed on");
+    }
+    if let Ok(Some(guard)) = other.try_acquire().await {
+        anyhow::bail!("granted {guard:?} beside {held:?}");
+    }
+    Ok(held.release().await?)
+}
+
+async fn what_others_are_told_of_a_holder_is_bounded(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let label = "\u{1}".repeat(lockkit_core::limits::LABEL_BYTES_MAX);
+    let builder = lockkit_core::LockClient::builder(cx.backend()?).ttl(cx.long_ttl()).clock(cx.clock());
+    let client = builder.label(label).build().await?;
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    match client.inspect(name.as_str()).await {
+        Ok(found) => ensure!(found.holder.is_some(), "the holder is not shown"),
+        Err(error) => ensure!(error.kind() == ErrorKind::Unsupported, "{error}"),
+    }
+    guard.release().await?;
+    Ok(client.close().await?)
+}

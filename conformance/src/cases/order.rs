@@ -1,0 +1,187 @@
+//! The order of grants: tokens, queues, hand-overs.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use lockkit_core::FencingToken;
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{
+    Case, Hook,
+    case::{Need, case},
+    context::{Cx, settle, within},
+};
+
+pub(super) const CASES: &[Case] = &[
+    case!(tokens_rise_over_clients_and_their_restarts: C11, P2 P3; bugs 49),
+    case!(tokens_of_contending_clients_are_distinct_and_rise: C11, P2 P3; bugs 49),
+    case!(waiters_are_served_in_the_order_of_their_coming: C12, P10, needs Need::Fifo; bugs 46),
+    case!(a_waiter_that_leaves_delays_nobody: C13, P6 P10; bugs 46 69),
+    case!(a_hand_over_does_not_wait_for_the_recheck: C15, P5; bugs 13 45),
+    case!(a_holder_that_comes_again_and_again_starves_nobody: C19, P10, needs Need::Fifo; bugs 46),
+    case!(a_herd_of_waiters_is_served_without_a_storm_of_requests: F21, P5,
+        needs Need::Hook(Hook::Requests); bugs 12),
+];
+
+async fn tokens_rise_over_clients_and_their_restarts(cx: Cx) -> Result<()> {
+    let (name, grants) = (cx.name(), cx.times(1_000, 60));
+    let mut last: Option<FencingToken> = None;
+    for restart in 0..5 {
+        let clients = [cx.client().await?, cx.client().await?];
+        for number in 0..grants / 5 {
+            let guard = clients[number % 2].lock(name.as_str())?.acquire().await?;
+            ensure!(Some(guard.token()) > last, "{} after {last:?}, restart {restart}", guard.token());
+            last = Some(guard.token());
+            guard.release().await?;
+        }
+        for client in clients {
+            client.close().await?;
+        }
+    }
+    Ok(())
+}
+
+async fn tokens_of_contending_clients_are_distinct_and_rise(cx: Cx) -> Result<()> {
+    let (name, rounds) = (cx.name(), cx.times(50, 8));
+    let (granted, mut tokens) = mpsc::unbounded_channel();
+    let mut tasks = Vec::new();
+    for _ in 0..cx.times(20, 6) {
+        let (lock, granted) = (cx.lock(&name).await?, granted.clone());
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..rounds {
+                let guard = lock.acquire().await?;
+                // Sent while the lock is held: in the order of the grants.
+                granted.send(guard.token())?;
+                guard.release().await?;
+            }
+            anyhow::Ok(())
+        }));
+    }
+    drop(granted);
+    let mut last = None;
+    while let Some(token) = tokens.recv().await {
+        ensure!(Some(token) > last, "{token} after {last:?}");
+        last = Some(token);
+    }
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// Starts waiters one after another; each sends its number when it is served.
+async fn waiters(
+    cx: &Cx,
+    name: &lockkit_core::LockName,
+    count: usize,
+) -> Result<(Vec<tokio::task::JoinHandle<Result<()>>>, mpsc::UnboundedReceiver<usize>)> {
+    let (served, order) = mpsc::unbounded_channel();
+    let mut tasks = Vec::new();
+    for number in 0..count {
+        let (lock, served) = (cx.lock(name).await?, served.clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await?;
+            served.send(number)?;
+            Ok(guard.release().await?)
+        }));
+        cx.waits_behind(name, number).await?;
+    }
+    Ok((tasks, order))
+}
+
+async fn served(mut order: mpsc::UnboundedReceiver<usize>) -> Vec<usize> {
+    let mut served = Vec::new();
+    while let Some(number) = order.recv().await {
+        served.push(number);
+    }
+    served
+}
+
+async fn waiters_are_served_in_the_order_of_their_coming(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let (tasks, order) = waiters(&cx, &name, 20).await?;
+    held.release().await?;
+    let order = served(order).await;
+    ensure!(order.is_sorted() && order.len() == tasks.len(), "served in the order {order:?}");
+    Ok(())
+}
+
+async fn a_waiter_that_leaves_delays_nobody(cx: Cx) -> Result<()> {
+    let (name, client) = (cx.name(), cx.client().await?);
+    let held = client.lock(name.as_str())?.acquire().await?;
+    let (tasks, order) = waiters(&cx, &name, 5).await?;
+    tasks[2].abort();
+    settle().await;
+    held.release().await?;
+    let bound = cx.bounds_of(&client).cleanup();
+    let mut order = within(bound * 4, "all others are served", served(order)).await?;
+    if cx.info().queue != lockkit_core::backend::QueueKind::Fifo {
+        order.sort_unstable();
+    }
+    ensure!(order == [0, 1, 3, 4], "served in the order {order:?}");
+    Ok(())
+}
+
+async fn a_hand_over_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
+    let (name, client) = (cx.name(), cx.client().await?);
+    let other = cx.lock(&name).await?;
+    let mut waited = Vec::new();
+    for _ in 0..cx.times(100, 20) {
+        let held = client.lock(name.as_str())?.acquire().await?;
+        let waiter = cx.enqueue(&other, 0).await?;
+        let start = Instant::now();
+        held.release().await?;
+        waiter.await??.release().await?;
+        waited.push(start.elapsed());
+    }
+    waited.sort_unstable();
+    // The middle one: a single slow hand-over says nothing about notifications, a slow half does.
+    let (median, recheck) = (waited[waited.len() / 2], cx.bounds_of(&client).recheck);
+    ensure!(median <= recheck / 4, "half of the hand-overs took {median:?} and more, a recheck {recheck:?}");
+    Ok(())
+}
+
+async fn a_holder_that_comes_again_and_again_starves_nobody(cx: Cx) -> Result<()> {
+    const WAITERS: usize = 5;
+    let name = cx.name();
+    let greedy = cx.lock(&name).await?;
+    let mut held = Some(greedy.acquire().await?);
+    let (_tasks, mut order) = waiters(&cx, &name, WAITERS).await?;
+    let (mut turns, mut left) = (0, WAITERS);
+    while left > 0 {
+        turns += 1;
+        ensure!(turns <= WAITERS + 1, "{left} waiters are not served after {turns} turns of one client");
+        held.take().context("held")?.release().await?;
+        held = Some(greedy.acquire().await?);
+        while order.try_recv().is_ok() {
+            left -= 1;
+        }
+    }
+    Ok(held.take().context("held")?.release().await?)
+}
+
+async fn a_herd_of_waiters_is_served_without_a_storm_of_requests(cx: Cx) -> Result<()> {
+    let (herd, releases) = (cx.times(200, 40), cx.times(20, 10));
+    let (name, client) = (cx.name(), cx.client().await?);
+    let held = client.lock(name.as_str())?.acquire().await?;
+    let (tasks, mut order) = waiters(&cx, &name, herd).await?;
+    let before = cx.requests().await?;
+    let start = Instant::now();
+    held.release().await?;
+    for _ in 0..releases {
+        within(cx.bounds_of(&client).cleanup(), "the next one is served", order.recv()).await?;
+    }
+    let (requests, took) = (cx.requests().await? - before, start.elapsed());
+    for task in tasks {
+        task.abort();
+    }
+    // Every waiter looks and beats once per pause beside what the releases cost; unordered queues may wake all.
+    let bounds = cx.bounds_of(&client);
+    let pause = bounds.recheck.min(bounds.beat).mul_f64(0.75).max(Duration::from_millis(1));
+    let idle = herd as f64 * (1.0 + took.as_secs_f64() / pause.as_secs_f64()) * 2.0;
+    let per_release = if cx.info().queue == lockkit_core::backend::QueueKind::Fifo { 12 } else { 4 * herd };
+    let allowed = idle as u64 + (releases * per_release) as u64;
+    ensure!(requests <= allowed, "{requests} requests for {releases} releases in {took:?}");
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Clients in processes of their own, killed and stopped.
+
+use anyhow::{Result, ensure};
+use lockkit_core::Fence;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    Case, Hook,
+    case::{Need, case},
+    context::{Cx, within},
+};
+
+const PROCESSES: Need = Need::Hook(Hook::Processes);
+
+pub(super) const CASES: &[Case] = &[
+    case!(processes_that_count_in_a_file_lose_no_increment: C2, P1, needs PROCESSES; bugs 2 24),
+    case!(processes_exclude_each_other: C1, P1 P3, needs PROCESSES; bugs 13),
+    case!(the_lock_of_a_killed_process_goes_to_the_next_in_time: F1, P4, needs PROCESSES; bugs 52 54),
+    case!(a_killed_waiter_delays_its_successors_for_a_bounded_time: F2, P4 P10, needs PROCESSES; bugs 14 46),
+    case!(a_process_that_was_stopped_for_long_knows_its_loss: F3, P1 P2 P11, needs PROCESSES, Need::Ttl; bugs 1 50 65),
+    case!(a_process_that_was_stopped_shortly_keeps_its_lock: F4, P11, needs PROCESSES; bugs 66),
+    case!(a_waiter_that_was_stopped_for_long_is_served_when_free: F5, P1 P5,
+        needs PROCESSES, Need::SessionLifetime; bugs 1 2 3 14),
+    case!(tokens_rise_over_processes: C11, P3, needs PROCESSES; bugs 49),
+];
+
+async fn processes_that_count_in_a_file_lose_no_increment(cx: Cx) -> Result<()> {
+    const PROCESSES: u64 = 4;
+    const ROUNDS: u64 = 50;
+    let (name, folder) = (cx.name(), tempfile::tempdir()?);
+    let file = folder.path().join("counter");
+    std::fs::write(&file, "0")?;
+    let mut counting = Vec::new();
+    for _ in 0..PROCESSES {
+        let (worker, name, file) = (cx.worker(cx.long_ttl()).await?, name.clone(), file.clone());
+        counting.push(tokio::spawn(async move { worker.count(&name, file, ROUNDS as usize).await }));
+    }
+    for process in counting {
+        process.await??;
+    }
+    let counted: u64 = std::fs::read_to_string(&file)?.trim().parse()?;
+    ensure!(counted == PROCESSES * ROUNDS, "{counted} of {} increments are there", PROCESSES * ROUNDS);
+    Ok(())
+}
+
+async fn processes_exclude_each_other(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let other = cx.lock(&name).await?;
+    let worker = cx.worker(cx.long_ttl()).await?;
+    let token = worker.acquire(1, &name).await?;
+    ensure!(other.try_acquire().await?.is_none(), "two processes hold it");
+    worker.release(1).await?;
+    let next = other.acquire().await?;
+    ensure!(next.token() > token, "{} after {token}", next.token());
+    Ok(next.release().await?)
+}
+
+async fn the_lock_of_a_killed_process_goes_to_the_next_in_time(cx: Cx) -> Result<()> {
+    let (name, waiting) = (cx.name(), cx.short_client().await?);
+    let mut worker = cx.worker(cx.short_ttl()).await?;
+    let token = worker.acquire(1, &name).await?;
+    let waiter = cx.enqueue(&waiting.lock(name.as_str())?, 0).await?;
+    let asked = Instant::now();
+    let left = worker.state(1).await?.remaining;
+    worker.kill().await?;
+    let takeover = cx.bounds_of(&waiting).takeover();
+    let next = within(takeover, "the waiter is granted", waiter).await???;
+    ensure!(next.token() > token, "{} after {token}", next.token());
+    // What the victim relied on is over, unless the end of its process ends its holds.
+    let endless = waiting.ttl() == std::time::Duration::MAX;
+    ensure!(endless || asked.elapsed() >= left, "granted before the victim's deadline");
+    Ok(next.release().await?)
+}
+
+async fn a_killed_waiter_delays_its_successors_for_a_bounded_time(cx: Cx) -> Result<()> {
+    let (name, client) = (cx.name(), cx.short_client().await?);
+    let held = client.lock(name.as_str())?.acquire().await?;
+    let mut victim = cx.worker(cx.short_ttl()).await?;
+    let dead = victim.begin_acquire(1, &name)?;
+    if cx.info().queue == lockkit_core::backend::QueueKind::Fifo {
+        cx.waits_behind(&name, 0).await?;
+    }
+    let other = cx.short_client().await?;
+    let waiting = other.lock(name.as_str())?;
+    let waiter = tokio::spawn(async move { waiting.acquire().await });
+    victim.kill().await?;
+    held.release().await?;
+    let takeover = cx.bounds_of(&client).takeover();
+    within(takeover, "the waiter behind the dead one is granted", waiter).await???.release().await?;
+    ensure!(dead.granted().await.is_err(), "a dead process was granted the lock");
+    Ok(())
+}
+
+async fn a_process_that_was_stopped_for_long_knows_its_loss(cx: Cx) -> Result<()> {
+    let (name, other) = (cx.name(), cx.short_client().await?);
+    let worker = cx.worker(cx.short_ttl()).await?;
+    let stale = worker.acquire(1, &name).await?;
+    let fence = Fence::new();
+    ensure!(fence.admit(stale), "the first write");
+    worker.stop().await?;
+    let bounds = cx.bounds_of(&other);
+    let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
+    let Some(next) = next else { anyhow::bail!("a stopped process keeps its lock for ever") };
+    ensure!(fence.admit(next.token()), "the next holder's write is refused");
+    sleep(bounds.ttl).await;
+    worker.resume()?;
+    let belief = worker.state(1).await?;
+    ensure!(!belief.held, "the first look after the stop still says held");
+    ensure!(!fence.admit(stale), "a stale write was admitted");
+    let release = worker.failed_release(1).await?;
+    ensure!(release == "Lost", "the release was answered {release}");
+    ensure!(next.is_held(), "the late release disturbed the next holder: {:?}", next.check().err());
+    Ok(next.release().await?)
+}
+
+async fn a_process_that_was_stopped_shortly_keeps_its_lock(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    // Long enough that a busy machine's own delays do not add up to the rest of it.
+    let ttl = cx.short_ttl() * 2;
+    let bounds = cx.bounds(ttl);
+    let worker = cx.worker(ttl).await?;
+    worker.acquire(1, &name).await?;
+    worker.stop().await?;
+    sleep(bounds.validity / 3).await;
+    worker.resume()?;
+    sleep(bounds.beat).await;
+    ensure!(worker.state(1).await?.held, "a stop for a third of the validity lost it");
+    ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "two holders");
+    worker.release(1).await
+}
+
+async fn a_waiter_that_was_stopped_for_long_is_served_when_free(cx: Cx) -> Result<()> {
+    let (name, client) = (cx.name(), cx.short_client().await?);
+    let held = client.lock(name.as_str())?.acquire().await?;
+    let worker = cx.worker(cx.short_ttl()).await?;
+    let waiting = worker.begin_acquire(1, &name)?;
+    cx.waits_behind(&name, 0).await?;
+    worker.stop().await?;
+    let bounds = cx.bounds_of(&client);
+    sleep(bounds.ttl * 2).await;
+    held.release().await?;
+    let other = cx.short_client().await?;
+    let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
+    let Some(next) = next else { anyhow::bail!("a stopped waiter keeps its place for ever") };
+    worker.resume()?;
+    sleep(bounds.beat * 2).await;
+    // Had it been granted on its dead entry, it would hold the lock beside this one.
+    ensure!(next.is_held(), "disturbed: {:?}", next.check().err());
+    ensure!(worker.state(1).await.is_err(), "two holders");
+    let token = next.token();
+    next.release().await?;
+    let granted = within(bounds.takeover(), "the stopped waiter is served", waiting.granted()).await??;
+    ensure!(granted > token, "{granted} after {token}");
+    worker.release(1).await
+}
+
+async fn tokens_rise_over_processes(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let mut last = None;
+    for _ in 0..4 {
+        let mut worker = cx.worker(cx.long_ttl()).await?;
+        for _ in 0..5 {
+            let token = worker.acquire(1, &name).await?;
+            ensure!(Some(token) > last, "{token} after {last:?}");
+            last = Some(token);
+            worker.release(1).await?;
+        }
+        worker.kill().await?;
+    }
+    Ok(())
+}

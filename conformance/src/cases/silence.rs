@@ -1,0 +1,188 @@
+//! Clients that fall silent: their locks go to the next in bounded time, and they know it themselves.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lockkit_core::{BootInstant, Clock, ErrorKind, LockClient, TimeSource};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    Case,
+    case::{Need, case},
+    context::{Cx, claim, kind, take, within},
+};
+
+pub(super) const CASES: &[Case] = &[
+    case!(the_lock_of_a_silent_client_goes_to_the_next_in_time: F1, P4, needs Need::Ttl; bugs 52 54 65),
+    case!(the_lock_of_a_silent_client_is_not_granted_before_its_deadline: F1, P1, needs Need::Ttl; bugs 2 24),
+    case!(a_silent_waiter_delays_its_successors_no_longer_than_its_ttl: F2, P4 P10,
+        needs Need::SessionLifetime; bugs 14 46),
+    case!(a_silent_waiter_is_not_granted_on_a_dead_entry: F5, P1, needs Need::SessionLifetime; bugs 1 2 3 14),
+    case!(a_blocked_executor_loses_its_lock_and_knows_it: F6, P1 P11, needs Need::Ttl; bugs 38 65),
+    case!(a_client_on_its_own_thread_keeps_its_lock_while_the_executor_is_blocked: F6, P11,
+        needs Need::Ttl, Need::RealTime; bugs 38),
+    case!(suspended_time_counts: F23, P1 P11, needs Need::Ttl; bugs 65),
+];
+
+async fn the_lock_of_a_silent_client_goes_to_the_next_in_time(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let silent = cx.session(cx.short_ttl()).await?;
+    let dead = take(&silent, &name).await?;
+    let waiting = cx.client().await?;
+    let takeover = cx.bounds(silent.ttl()).takeover();
+    let guard = waiting.lock(name.as_str())?.acquire_timeout(takeover).await?;
+    let guard = guard.with_context(|| format!("still locked {takeover:?} after its holder's death"))?;
+    ensure!(guard.token() > dead.token(), "{} after {}", guard.token(), dead.token());
+    guard.release().await?;
+    let _ = silent.close().await;
+    Ok(())
+}
+
+async fn the_lock_of_a_silent_client_is_not_granted_before_its_deadline(cx: Cx) -> Result<()> {
+    let (name, clock) = (cx.name(), cx.clock());
+    let silent = {
+        use lockkit_core::backend::Backend;
+        cx.backend()?.open_session(cx.short_ttl(), clock.clone()).await?
+    };
+    // One acknowledged beat, so that the lifetime is known to have started not before it was sent.
+    let dead = take(&silent, &name).await?;
+    let armed_at = match silent.renew(std::slice::from_ref(&dead)).await.session {
+        lockkit_core::backend::Renewal::Renewed { armed_at } => armed_at,
+        other => anyhow::bail!("not renewed: {other:?}"),
+    };
+    let next = cx.lock(&name).await?.acquire().await?;
+    let (granted_after, relied_on) = (clock.now().since(armed_at), cx.bounds(silent.ttl()).validity);
+    ensure!(granted_after >= relied_on, "granted after {granted_after:?}, relied on for {relied_on:?}");
+    next.release().await?;
+    let _ = silent.close().await;
+    Ok(())
+}
+
+async fn a_silent_waiter_delays_its_successors_no_longer_than_its_ttl(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let silent = cx.session(cx.short_ttl()).await?;
+    let (claim, control) = claim(&name, true);
+    let dead = tokio::spawn({
+        let silent = silent.clone();
+        async move { silent.acquire(claim).await }
+    });
+    cx.waits_behind(&name, 0).await?;
+    let last = cx.enqueue(&cx.lock(&name).await?, 1).await?;
+    held.release().await?;
+    let takeover = cx.bounds(silent.ttl()).takeover();
+    within(takeover, "the waiter behind the silent one is granted", last).await???.release().await?;
+    control.give_up();
+    let _ = within(takeover, "the silent claim ends", dead).await?;
+    let _ = silent.close().await;
+    Ok(())
+}
+
+async fn a_silent_waiter_is_not_granted_on_a_dead_entry(cx: Cx) -> Result<()> {
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
+    let silent = cx.session(cx.short_ttl()).await?;
+    let (claim, control) = claim(&name, true);
+    let dead = tokio::spawn({
+        let silent = silent.clone();
+        async move { silent.acquire(claim).await }
+    });
+    cx.waits_behind(&name, 0).await?;
+    let bounds = cx.bounds(silent.ttl());
+    // While the first holder is alive and well, the entry of the silent waiter expires.
+    let gone = async || Ok(dead.is_finished());
+    cx.eventually(bounds.takeover(), "the claim of a dead session ends", gone).await?;
+    let end = dead.await?;
+    ensure!(
+        !matches!(end, Ok(lockkit_core::backend::Acquired::Granted(_))),
+        "granted on a dead entry, beside a holder: {end:?}"
+    );
+    control.give_up();
+    ensure!(held.is_held(), "the holder was not disturbed");
+    held.release().await?;
+    let _ = silent.close().await;
+    Ok(())
+}
+
+async fn a_blocked_executor_loses_its_lock_and_knows_it(cx: Cx) -> Result<()> {
+    let (name, other) = (cx.name(), cx.client().await?);
+    if cx.is_paused() {
+        let client = cx.short_client().await?;
+        let guard = client.lock(name.as_str())?.acquire().await?;
+        cx.stand_still(client.ttl() * 3).await;
+        ensure!(!guard.is_held(), "not one renewal was sent, and the deadline is past");
+        ensure!(kind(guard.release().await)? == ErrorKind::Lost, "the loss is told at the release");
+        return Ok(());
+    }
+    let (backend, ttl, lock_name) = (cx.backend()?, cx.short_ttl(), name.clone());
+    let (holds, held) = tokio::sync::oneshot::channel();
+    let blocked = move || -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let client = LockClient::builder(backend).ttl(ttl).build().await?;
+            let guard = client.lock(lock_name.as_str())?.acquire().await?;
+            let token = guard.token();
+            // The case may have ended.
+            let _ = holds.send(token);
+            std::thread::sleep(client.ttl() * 3);
+            ensure!(!guard.is_held(), "not one renewal was sent, and the deadline is past");
+            ensure!(kind(guard.release().await)? == ErrorKind::Lost, "the loss is told at the release");
+            Ok(())
+        })
+    };
+    let blocked = tokio::task::spawn_blocking(blocked);
+    let token = held.await?;
+    let next = other.lock(name.as_str())?.acquire().await?;
+    ensure!(next.token() > token, "{} after {token}", next.token());
+    blocked.await??;
+    ensure!(next.is_held(), "the late release disturbed the next holder");
+    Ok(next.release().await?)
+}
+
+async fn a_client_on_its_own_thread_keeps_its_lock_while_the_executor_is_blocked(cx: Cx) -> Result<()> {
+    let (name, backend, ttl) = (cx.name(), cx.backend()?, cx.short_ttl());
+    let blocked = move || -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let client = LockClient::builder(backend).ttl(ttl).own_thread().build().await?;
+            let guard = client.lock(name.as_str())?.acquire().await?;
+            std::thread::sleep(client.ttl() * 3);
+            ensure!(guard.is_held(), "the client's own thread renews it");
+            guard.release().await?;
+            Ok(client.close().await?)
+        })
+    };
+    tokio::task::spawn_blocking(blocked).await?
+}
+
+/// A clock that can be moved beside its own: what a suspended machine looks like from inside.
+struct Suspendable(Clock, Arc<AtomicU64>);
+
+impl TimeSource for Suspendable {
+    fn now(&self) -> BootInstant {
+        self.0.now().after(Duration::from_millis(self.1.load(Ordering::SeqCst)))
+    }
+}
+
+async fn suspended_time_counts(cx: Cx) -> Result<()> {
+    let (name, slept_ms) = (cx.name(), Arc::new(AtomicU64::new(0)));
+    let clock = Clock::new(Suspendable(cx.clock(), Arc::clone(&slept_ms)));
+    let client = cx.client_with_clock(cx.backend()?, cx.short_ttl(), clock).await?;
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    let bounds = cx.bounds_of(&client);
+    slept_ms.store(u64::try_from((bounds.ttl * 3).as_millis())?, Ordering::SeqCst);
+    ensure!(!guard.is_held(), "the boot clock has passed the deadline");
+    let start = Instant::now();
+    within(bounds.beat + bounds.slack, "the loss is told", guard.lost()).await?;
+    ensure!(start.elapsed() <= bounds.beat + bounds.slack, "told after {:?}", start.elapsed());
+    // The client goes on with a new session.
+    sleep(Duration::from_millis(1)).await;
+    let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
+    Ok(again.context("the client can lock again")?.release().await?)
+}

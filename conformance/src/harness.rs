@@ -1,0 +1,292 @@
+//! What a backend hands to the suite.
+
+use std::{
+    fmt::{self, Debug},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, LockName,
+    backend::{Admin, Backend, BackendInfo, Session},
+};
+
+/// A backend of whichever type; cheap to clone.
+#[derive(Clone)]
+pub struct AnyBackend(Arc<dyn Backend>);
+
+impl AnyBackend {
+    /// Wraps a backend.
+    pub fn new(backend: impl Backend) -> Self {
+        Self(Arc::new(backend))
+    }
+}
+
+impl Debug for AnyBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Debug::fmt(&self.0, f)
+    }
+}
+
+#[async_trait]
+impl Backend for AnyBackend {
+    fn info(&self) -> BackendInfo {
+        self.0.info()
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> lockkit_core::Result<Arc<dyn Session>> {
+        self.0.open_session(ttl, clock).await
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.0.admin()
+    }
+}
+
+/// What the suite needs of a backend: stores to lock in, and hooks to harm them.
+pub trait Harness: Debug + Send + Sync + 'static {
+    /// The name in reports and in `LOCKKIT_BACKENDS`.
+    fn name(&self) -> String;
+
+    /// What the backend claims. No I/O.
+    fn info(&self) -> BackendInfo;
+
+    /// Which clock drives the store.
+    fn time(&self) -> Time;
+
+    /// How often cases repeat what chance decides.
+    fn rounds(&self) -> Rounds;
+
+    /// The hooks that [`Store::inflict`], [`Store::link`] and the other methods of the store have.
+    fn hooks(&self) -> Vec<Hook>;
+
+    /// Cases that may run side by side; most of them wait for a ttl and not for the processor.
+    fn parallel(&self) -> usize;
+
+    /// A store: the one that all cases share, made at the first call, or one of its own for a case that harms it.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started; a missing server program is named together with how to install it.
+    fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>>;
+
+    /// The store at an [address](Store::address), from another process than the one that made it.
+    ///
+    /// # Errors
+    ///
+    /// When the address makes no sense.
+    fn connect(&self, address: &str) -> Result<AnyBackend>;
+}
+
+/// Which clock drives a store and its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// Tokio's, paused: a store within the process, whose expiry costs no real time.
+    Paused,
+    /// The machine's.
+    Real,
+}
+
+/// How often cases repeat what chance decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounds {
+    /// Up to thousands of times: a round costs nothing.
+    Many,
+    /// Some dozens of times: each round is a few requests to a real store.
+    Few,
+}
+
+/// Whether a case may harm its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Many cases lock in it, each under names of its own.
+    Shared,
+    /// For one case.
+    Own,
+}
+
+/// A place that locks live in.
+///
+/// # Cancel safety
+///
+/// The suite drives every future of this trait to its end.
+#[async_trait]
+pub trait Store: Debug + Send + Sync {
+    /// A backend for a fresh client, independent of all others as if it ran in another process.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    fn backend(&self) -> Result<AnyBackend>;
+
+    /// Where [`Harness::connect`] finds this store; asked for with [`Hook::Processes`] only.
+    fn address(&self) -> Option<String>;
+
+    /// Harms or mends the store; asked for only when its [hook](Fault::hook) is among the harness's.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    async fn inflict(&self, fault: Fault) -> Result<()>;
+
+    /// A client's way to the store that can be disturbed; asked for only with a hook that a [`LinkFault`] needs.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    async fn link(&self) -> Result<Arc<dyn Link>>;
+
+    /// Everything that clients have left in the store for this lock, each as a line for people; asked for with
+    /// [`Hook::Entries`] only. Counters that are meant to stay are left out.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    async fn entries(&self, name: &LockName) -> Result<Vec<String>>;
+
+    /// Requests that the store has carried out so far; asked for with [`Hook::Requests`] only.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not say.
+    async fn requests(&self) -> Result<u64>;
+}
+
+/// One client's way to the store.
+///
+/// # Cancel safety
+///
+/// The suite drives every future of this trait to its end.
+#[async_trait]
+pub trait Link: Debug + Send + Sync {
+    /// A backend whose requests and replies go this way.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    fn backend(&self) -> Result<AnyBackend>;
+
+    /// Disturbs the way from now on. Other clients may be disturbed too: a case that disturbs a link uses no other
+    /// client until it is healed.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    async fn inflict(&self, fault: LinkFault) -> Result<()>;
+
+    /// Ends every disturbance. What was held back is passed on.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    async fn heal(&self) -> Result<()>;
+}
+
+/// Something that a harness can do beyond making stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hook {
+    /// Other processes reach the store: [`Store::address`], [`Harness::connect`].
+    Processes,
+    /// [`Store::entries`].
+    Entries,
+    /// [`Store::requests`].
+    Requests,
+    /// [`Fault::EndSessionOfHolder`].
+    EndSessionOfHolder,
+    /// [`Fault::EndSessionOfWaiter`].
+    EndSessionOfWaiter,
+    /// [`Fault::DeleteEntries`].
+    DeleteEntries,
+    /// [`Fault::WriteJunk`].
+    WriteJunk,
+    /// [`Fault::Freeze`] and [`Fault::Thaw`].
+    Freeze,
+    /// [`Fault::Restart`].
+    Restart,
+    /// [`LinkFault::HoldRequests`].
+    HoldRequests,
+    /// [`LinkFault::SwallowReplies`].
+    SwallowReplies,
+    /// [`LinkFault::DropNotifications`].
+    DropNotifications,
+    /// [`LinkFault::Reset`].
+    Reset,
+}
+
+/// Harm done to a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An operator, or its expiry, ends the session of whoever holds this lock.
+    EndSessionOfHolder(LockName),
+    /// The same with the client that has waited longest.
+    EndSessionOfWaiter(LockName),
+    /// An operator deletes the entries of the holder and the waiters of this lock.
+    DeleteEntries(LockName),
+    /// Somebody writes what no client would where the clients of this lock keep data about themselves.
+    WriteJunk(LockName),
+    /// The server stands still: connections stay open, nothing is answered; its timers run on or catch up.
+    Freeze,
+    /// It goes on.
+    Thaw,
+    /// The server is killed and started again with its data.
+    Restart,
+}
+
+impl Fault {
+    /// The hook that this needs.
+    pub fn hook(&self) -> Hook {
+        match self {
+            Self::EndSessionOfHolder(_) => Hook::EndSessionOfHolder,
+            Self::EndSessionOfWaiter(_) => Hook::EndSessionOfWaiter,
+            Self::DeleteEntries(_) => Hook::DeleteEntries,
+            Self::WriteJunk(_) => Hook::WriteJunk,
+            Self::Freeze | Self::Thaw => Hook::Freeze,
+            Self::Restart => Hook::Restart,
+        }
+    }
+
+    /// The answer of a harness that has no such hook.
+    ///
+    /// # Errors
+    ///
+    /// Always.
+    pub fn unsupported(&self) -> Result<()> {
+        bail!("the harness declares {:?}, but cannot do {self:?}", self.hook())
+    }
+}
+
+/// A disturbance of one client's way to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkFault {
+    /// Requests wait on their way until [`Link::heal`]; then they arrive, in their order.
+    HoldRequests,
+    /// The next so many replies are lost, while their requests arrive; at most those up to [`Link::heal`].
+    SwallowReplies(usize),
+    /// No message that the store sends unasked arrives.
+    DropNotifications,
+    /// Every open connection is reset, once.
+    Reset,
+}
+
+impl LinkFault {
+    /// The hook that this needs.
+    pub fn hook(self) -> Hook {
+        match self {
+            Self::HoldRequests => Hook::HoldRequests,
+            Self::SwallowReplies(_) => Hook::SwallowReplies,
+            Self::DropNotifications => Hook::DropNotifications,
+            Self::Reset => Hook::Reset,
+        }
+    }
+
+    /// The answer of a link that has no such hook.
+    ///
+    /// # Errors
+    ///
+    /// Always.
+    pub fn unsupported(self) -> Result<()> {
+        bail!("the harness declares {:?}, but its link cannot do {self:?}", self.hook())
+    }
+}

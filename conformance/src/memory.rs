@@ -1,0 +1,147 @@
+//! The memory backend's harness: the suite's own reference, on a paused clock.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use async_trait::async_trait;
+use lockkit_core::{
+    LockName,
+    backend::{Backend, BackendInfo},
+    memory::MemoryServer,
+};
+
+use crate::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time};
+
+/// The memory backend's harness. Every case has a server of its own: it costs nothing, and each case has a clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryHarness;
+
+/// What a [`MemoryStore`] can do.
+pub const MEMORY_HOOKS: [Hook; 8] = [
+    Hook::Entries,
+    Hook::Requests,
+    Hook::EndSessionOfHolder,
+    Hook::DeleteEntries,
+    Hook::Freeze,
+    Hook::HoldRequests,
+    Hook::SwallowReplies,
+    Hook::DropNotifications,
+];
+
+impl Harness for MemoryHarness {
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn info(&self) -> BackendInfo {
+        MemoryServer::new().backend().info()
+    }
+
+    fn time(&self) -> Time {
+        Time::Paused
+    }
+
+    fn rounds(&self) -> Rounds {
+        Rounds::Many
+    }
+
+    fn hooks(&self) -> Vec<Hook> {
+        MEMORY_HOOKS.to_vec()
+    }
+
+    fn parallel(&self) -> usize {
+        2
+    }
+
+    fn store(&self, _: Sharing) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(MemoryStore::new(|server| AnyBackend::new(server.backend()))))
+    }
+
+    fn connect(&self, _: &str) -> Result<AnyBackend> {
+        bail!("a memory server is in one process")
+    }
+}
+
+/// A memory server, and how its clients are made.
+#[derive(Clone)]
+pub struct MemoryStore {
+    server: MemoryServer,
+    client: Arc<dyn Fn(&MemoryServer) -> AnyBackend + Send + Sync>,
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    /// An empty server whose clients `client` makes.
+    pub fn new(client: impl Fn(&MemoryServer) -> AnyBackend + Send + Sync + 'static) -> Self {
+        Self { server: MemoryServer::new(), client: Arc::new(client) }
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn backend(&self) -> Result<AnyBackend> {
+        Ok((self.client)(&self.server))
+    }
+
+    fn address(&self) -> Option<String> {
+        None
+    }
+
+    async fn inflict(&self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::EndSessionOfHolder(name) => {
+                self.server.expire_holder(&name);
+            }
+            Fault::DeleteEntries(name) => self.server.delete_entries(&name),
+            Fault::Freeze => self.server.hold_requests(),
+            Fault::Thaw => self.server.deliver_requests(),
+            Fault::EndSessionOfWaiter(_) | Fault::WriteJunk(_) | Fault::Restart => {
+                return fault.unsupported();
+            }
+        }
+        Ok(())
+    }
+
+    async fn link(&self) -> Result<Arc<dyn Link>> {
+        Ok(Arc::new(self.clone()))
+    }
+
+    async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
+        let found = self.server.inspect(name);
+        Ok(found.holder.into_iter().chain(found.waiters).map(|contender| contender.entry).collect())
+    }
+
+    async fn requests(&self) -> Result<u64> {
+        Ok(self.server.requests())
+    }
+}
+
+/// All clients of a memory server go the same way.
+#[async_trait]
+impl Link for MemoryStore {
+    fn backend(&self) -> Result<AnyBackend> {
+        Store::backend(self)
+    }
+
+    async fn inflict(&self, fault: LinkFault) -> Result<()> {
+        match fault {
+            LinkFault::HoldRequests => self.server.hold_requests(),
+            LinkFault::SwallowReplies(count) => self.server.lose_replies(count),
+            LinkFault::DropNotifications => self.server.drop_notifications(true),
+            LinkFault::Reset => return fault.unsupported(),
+        }
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        self.server.lose_replies(0);
+        self.server.drop_notifications(false);
+        self.server.deliver_requests();
+        Ok(())
+    }
+}

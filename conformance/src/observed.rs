@@ -1,0 +1,121 @@
+//! A backend under observation: what the suite cannot see from the user's side of a client.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, LockName, Result,
+    backend::{Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimId, Grant, Loss, Session},
+};
+
+use crate::AnyBackend;
+
+/// What the clients of one case have asked of their backends.
+#[derive(Debug, Default)]
+pub(crate) struct Log(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// Claims that are on their way or wait, per lock.
+    claiming: HashMap<LockName, usize>,
+    released: HashSet<ClaimId>,
+    /// Beats that began after the release of one of their claims was confirmed.
+    late_renewals: usize,
+    renewals: usize,
+}
+
+impl Log {
+    /// Claims for this lock that are on their way or wait.
+    pub(crate) fn claiming(&self, name: &LockName) -> usize {
+        self.seen().claiming.get(name).copied().unwrap_or_default()
+    }
+
+    /// How often a claim was renewed that had been released before.
+    pub(crate) fn late_renewals(&self) -> usize {
+        self.seen().late_renewals
+    }
+
+    /// How often a claim was renewed.
+    pub(crate) fn renewals(&self) -> usize {
+        self.seen().renewals
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A backend whose calls are noted.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    pub(crate) inner: AnyBackend,
+    pub(crate) log: Arc<Log>,
+}
+
+#[async_trait]
+impl Backend for Observed {
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        let inner = self.inner.open_session(ttl, clock).await?;
+        Ok(Arc::new(ObservedSession { inner, log: Arc::clone(&self.log) }))
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        self.inner.admin()
+    }
+}
+
+#[derive(Debug)]
+struct ObservedSession {
+    inner: Arc<dyn Session>,
+    log: Arc<Log>,
+}
+
+#[async_trait]
+impl Session for ObservedSession {
+    fn ttl(&self) -> Duration {
+        self.inner.ttl()
+    }
+
+    async fn acquire(&self, claim: Claim) -> Result<Acquired> {
+        let name = claim.name().clone();
+        *self.log.seen().claiming.entry(name.clone()).or_default() += 1;
+        let acquired = self.inner.acquire(claim).await;
+        if let Some(claiming) = self.log.seen().claiming.get_mut(&name) {
+            *claiming -= 1;
+        }
+        acquired
+    }
+
+    async fn renew(&self, held: &[Grant]) -> Beat {
+        {
+            let mut seen = self.log.seen();
+            seen.renewals += held.len();
+            seen.late_renewals += held.iter().filter(|grant| seen.released.contains(&grant.claim())).count();
+        }
+        self.inner.renew(held).await
+    }
+
+    async fn release(&self, grant: &Grant) -> Result<()> {
+        let released = self.inner.release(grant).await;
+        if released.is_ok() {
+            self.log.seen().released.insert(grant.claim());
+        }
+        released
+    }
+
+    async fn lost(&self) -> Loss {
+        self.inner.lost().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,82 @@
+//! What became of each case: printed by the runner, written as JSON for the tables.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::Case;
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", content = "reason", rename_all = "lowercase")]
+pub enum Outcome {
+    /// The promise held.
+    Passed,
+    /// It did not, or something went wrong on the way.
+    Failed(String),
+    /// The backend does not claim it, or the harness cannot try it.
+    Ignored(String),
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Record {
+    /// The case.
+    pub case: &'static str,
+    /// The scenarios that it stands for.
+    pub scenarios: &'static [&'static str],
+    /// What it proves.
+    pub properties: Vec<String>,
+    /// Bugs of other clients that it would have caught.
+    pub bugs: &'static [u8],
+    /// How it ended.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// How long it took, in seconds of the machine's time.
+    pub seconds: f64,
+}
+
+impl Record {
+    pub(crate) fn new(case: &Case, outcome: Outcome, took: Duration) -> Self {
+        Self {
+            case: case.name,
+            scenarios: case.scenarios,
+            properties: case.properties.iter().map(ToString::to_string).collect(),
+            bugs: case.bugs,
+            outcome,
+            seconds: took.as_secs_f64(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    backend: &'a str,
+    /// Replays the order of the cases and their chance.
+    seed: u64,
+    cases: BTreeMap<&'static str, &'a Record>,
+}
+
+/// Writes the report of one backend below the target folder; where.
+pub(crate) fn write(backend: &str, seed: u64, records: &[Record]) -> Result<PathBuf> {
+    let cases = records.iter().map(|record| (record.case, record)).collect();
+    let folder = target_folder()?.join("conformance");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let path = folder.join(format!("{backend}.json"));
+    let json = serde_json::to_string_pretty(&Report { backend, seed, cases })?;
+    fs::write(&path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+/// The folder above `PROFILE/deps/PROGRAM`, where cargo puts test programs.
+fn target_folder() -> Result<PathBuf> {
+    let program = env::current_exe()?;
+    let target = program.ancestors().nth(3).map(Path::to_owned);
+    target.context("a test program lies in the target folder")
+}

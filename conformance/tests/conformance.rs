@@ -1,0 +1,7 @@
+//! The suite on the memory backend.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lockkit_conformance::main(lockkit_conformance::memory::MemoryHarness)
+}
