@@ -14,6 +14,12 @@ mod address;
 mod etcd;
 mod gateway;
 mod metrics;
+mod process;
+mod proxy;
 mod supervised;
 
-pub use self::{etcd::Etcd, metrics::Metrics};
+pub use self::{
+    etcd::Etcd,
+    metrics::Metrics,
+    proxy::{Counts, Direction, Flow, Message, Proxy},
+};

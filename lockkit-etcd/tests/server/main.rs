@@ -10,4 +10,4 @@ mod common;
 mod faults;
 mod grants;
 mod lost_replies;
-mod relay;
+mod notifications;
