@@ -11,6 +11,9 @@
 //! ```
 
 mod address;
+#[cfg(feature = "tls")]
+mod certificates;
+mod cluster;
 mod etcd;
 mod gateway;
 mod metrics;
@@ -18,7 +21,10 @@ mod process;
 mod proxy;
 mod supervised;
 
+#[cfg(feature = "tls")]
+pub use self::certificates::{Certificates, Identity, ServerCertificate};
 pub use self::{
+    cluster::EtcdCluster,
     etcd::Etcd,
     metrics::Metrics,
     proxy::{Counts, Direction, Flow, Message, Proxy},
