@@ -29,10 +29,16 @@ mod mail;
 mod release;
 mod session;
 mod spare;
+mod tls;
 mod txn;
 mod watch;
 
-pub use self::{admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names};
+pub use self::{
+    admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names, tls::Tls,
+};
 
 /// The URL scheme of this backend.
 pub const SCHEME: &str = "etcd";
+
+/// The URL scheme of this backend with TLS.
+pub const SCHEME_TLS: &str = "etcds";

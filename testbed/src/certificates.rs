@@ -4,6 +4,7 @@ use std::{
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use anyhow::Result;
@@ -49,8 +50,11 @@ impl Certificates {
     ///
     /// When its files cannot be written.
     pub fn new() -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::new([])?;
-        params.distinguished_name.push(DnType::CommonName, "lockkit test authority");
+        // A name of its own, as real ones have: a trusted authority of the same name would be blamed for a bad signature.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        params.distinguished_name.push(DnType::CommonName, format!("lockkit test authority {number}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let folder = TempDir::with_prefix("lockkit-certificates-")?;

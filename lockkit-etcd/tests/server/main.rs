@@ -11,3 +11,5 @@ mod faults;
 mod grants;
 mod lost_replies;
 mod notifications;
+#[cfg(feature = "tls")]
+mod tls;
