@@ -12,7 +12,8 @@
 //!   election timeout for every change of leader in between.
 //!
 //! Needs etcd 3.4 or later; 3.4.42, 3.5.28 and 3.6.9 are the first releases without a known fault that can break a
-//! lock, older ones are warned of in the log. Building needs `protoc`, because the crate `etcd-client` does.
+//! lock, older ones are warned of in the log. Building needs `protoc`, because the crate `etcd-client` does; TLS
+//! ([`Tls`], feature `tls`) needs a C compiler.
 
 mod acquire;
 mod admin;

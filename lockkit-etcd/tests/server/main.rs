@@ -6,6 +6,7 @@ mod budget;
 mod cancel;
 mod chaos;
 mod client;
+mod cluster;
 mod common;
 mod faults;
 mod grants;
