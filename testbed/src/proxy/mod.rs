@@ -109,6 +109,7 @@ pub struct Proxy {
 /// What the calls and the connections share.
 #[derive(Debug)]
 struct Shared {
+    address: SocketAddr,
     target: String,
     /// Whether the connections speak gRPC without TLS.
     is_grpc: bool,
@@ -149,6 +150,7 @@ impl Proxy {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
+            address,
             target,
             is_grpc,
             requests: watch::Sender::new(Flow::Pass),
@@ -209,7 +211,7 @@ impl Proxy {
     /// [`pass`](Self::pass).
     pub fn refuse_process(&self, pid: u32) {
         lock(&self.shared.blocked).push(pid);
-        for link in self.links().into_iter().filter(|link| owns_socket(pid, link.client)) {
+        for link in self.links().into_iter().filter(|link| owns_socket(pid, link.client, self.address)) {
             link.meets(Fate::Reset);
         }
     }
@@ -301,7 +303,8 @@ impl Shared {
     }
 
     fn refuses(&self, client: SocketAddr) -> bool {
-        self.is_refusing.load(SeqCst) || lock(&self.blocked).iter().any(|&pid| owns_socket(pid, client))
+        self.is_refusing.load(SeqCst)
+            || lock(&self.blocked).iter().any(|&pid| owns_socket(pid, client, self.address))
     }
 }
 
