@@ -13,7 +13,7 @@ use lockkit_core::{
 };
 use tracing::warn;
 
-use crate::{EtcdConfig, call::Server, session::EtcdSession};
+use crate::{EtcdConfig, call::Server, error::Fault, session::EtcdSession};
 
 /// The least ttl that a server with the default election timeout grants.
 const TTL_MIN: Duration = Duration::from_secs(2);
@@ -45,6 +45,17 @@ impl EtcdBackend {
     /// The store that this configuration names. No I/O.
     pub fn new(config: EtcdConfig) -> Self {
         Self { config }
+    }
+
+    /// The reason of a failure that was lost on the way, or what was said.
+    async fn explained(&self, fault: Fault) -> Fault {
+        let Some(tls) = self.config.tls.as_ref().filter(|_| fault.is_unexplained_end()) else { return fault };
+        for endpoint in &self.config.endpoints {
+            if let Some(refusal) = tls.refusal(endpoint, self.config.request_timeout).await {
+                return refusal;
+            }
+        }
+        fault
     }
 }
 
@@ -78,7 +89,7 @@ impl Backend for EtcdBackend {
         };
         match open.await {
             Ok(session) => Ok(Arc::new(session)),
-            Err(fault) => Err(fault.into_error("open session")),
+            Err(fault) => Err(self.explained(fault).await.into_error("open session")),
         }
     }
 

@@ -44,7 +44,7 @@ impl std::fmt::Debug for Server {
 impl Server {
     /// Prepares the connection, which is opened by the first request: the login, where there is one.
     pub(crate) async fn connect(config: &EtcdConfig) -> Result<Self, Fault> {
-        let options = ConnectOptions::new()
+        let options = connect_options(config)?
             // Without it a watch on a member that lost its leader stays silent for ever.
             .with_require_leader(true)
             .with_connect_timeout(config.request_timeout)
@@ -117,6 +117,27 @@ impl Server {
 
     pub(crate) fn request_timeout(&self) -> Duration {
         self.request_timeout
+    }
+}
+
+#[cfg(feature = "tls")]
+fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
+    let options = ConnectOptions::new();
+    Ok(match &config.tls {
+        Some(tls) => options.with_tls(tls.options()?),
+        None => options,
+    })
+}
+
+#[cfg(not(feature = "tls"))]
+fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
+    match &config.tls {
+        Some(_) => Err(Fault::new(
+            Effect::NotSent,
+            lockkit_core::ErrorKind::Unsupported,
+            crate::tls::NOT_IN_THIS_BUILD,
+        )),
+        None => Ok(ConnectOptions::new()),
     }
 }
 

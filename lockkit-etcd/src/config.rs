@@ -4,7 +4,10 @@ use std::{fmt, time::Duration};
 
 use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
 
-use crate::keys::{Layout, Names};
+use crate::{
+    keys::{Layout, Names},
+    tls::{self, Tls},
+};
 
 /// Port of an endpoint that names none.
 const PORT_DEFAULT: u16 = 2379;
@@ -33,49 +36,63 @@ const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 pub struct EtcdConfig {
     pub(crate) endpoints: Vec<String>,
     pub(crate) login: Option<(String, String)>,
+    pub(crate) tls: Option<Tls>,
     prefix: Option<String>,
     names: Names,
     pub(crate) request_timeout: Duration,
 }
 
 impl EtcdConfig {
-    /// The servers, each as `HOST:PORT` or `HOST`; any one that is reachable will do.
+    /// The servers, each as `HOST:PORT` or `HOST`, or for all of them `https://HOST:PORT`, which turns
+    /// [TLS](Self::tls) on; any one that is reachable will do.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` without an endpoint and for one that is not of this form; `Unsupported` for `https://`.
+    /// `InvalidConfig` without an endpoint, for one that is not of this form, and for `https://` at some of them;
+    /// `Unsupported` for `https://` without the feature `tls`.
     pub fn new(endpoints: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
-        let endpoints: Vec<String> =
+        let endpoints: Vec<(bool, String)> =
             endpoints.into_iter().map(|endpoint| parse_endpoint(endpoint.as_ref())).collect::<Result<_>>()?;
-        if endpoints.is_empty() {
-            return Err(invalid("etcd needs at least one endpoint"));
-        }
-        Ok(Self {
-            endpoints,
+        let with_tls = endpoints.iter().filter(|(is_tls, _)| *is_tls).count();
+        let config = Self {
+            endpoints: endpoints.into_iter().map(|(_, endpoint)| endpoint).collect(),
             login: None,
+            tls: None,
             prefix: None,
             names: Names::default(),
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
-        })
+        };
+        match (with_tls, config.endpoints.len()) {
+            (_, 0) => Err(invalid("etcd needs at least one endpoint")),
+            (0, _) => Ok(config),
+            (some, all) if some < all => Err(invalid("either all endpoints are https:// or none is")),
+            _ if cfg!(feature = "tls") => Ok(config.tls(Tls::new())),
+            _ => Err(tls::not_in_this_build()),
+        }
     }
 
     /// The configuration of `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PREFIX][?names=raw]
-    /// [&request_timeout=3s]`.
+    /// [&request_timeout=3s]`, or with TLS `etcds://...[?ca=FILE][&cert=FILE&key=FILE]`, see [`Tls`].
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for another scheme, a user without a password, an unknown option; `Unsupported` for TLS.
+    /// `InvalidConfig` for another scheme, a user without a password, a certificate without its key, an unknown option,
+    /// options of TLS without TLS; `Unsupported` for TLS without the feature `tls`.
     pub fn from_url(mut url: BackendUrl) -> Result<Self> {
-        match url.scheme() {
-            "etcd" => {}
-            "etcds" | "https" => return Err(no_tls()),
+        let is_tls = match url.scheme() {
+            crate::SCHEME => false,
+            crate::SCHEME_TLS if cfg!(feature = "tls") => true,
+            crate::SCHEME_TLS => return Err(tls::not_in_this_build()),
             other => return Err(invalid(format!("{other:?} is not the scheme of etcd"))),
-        }
+        };
         let hosts = url.hosts().iter().map(|host| match host.port {
             Some(port) => format!("{}:{port}", host.name),
             None => host.name.clone(),
         });
         let mut config = Self::new(hosts)?;
+        if is_tls {
+            config = config.tls(take_tls(&mut url)?);
+        }
         match (url.user(), url.password()) {
             (Some(user), Some(password)) => config = config.user(user, password),
             (None, None) => {}
@@ -98,6 +115,13 @@ impl EtcdConfig {
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some((name.into(), password.into()));
+        self
+    }
+
+    /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -138,11 +162,12 @@ impl EtcdConfig {
 impl fmt::Debug for EtcdConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Taken apart in full, so that a new field must decide here whether it is a secret.
-        let Self { endpoints, login, prefix, names, request_timeout } = self;
+        let Self { endpoints, login, tls, prefix, names, request_timeout } = self;
         f.debug_struct("EtcdConfig")
             .field("endpoints", endpoints)
             .field("user", &login.as_ref().map(|(user, _)| user))
             .field("password", &login.as_ref().map(|_| "***"))
+            .field("tls", tls)
             .field("prefix", prefix)
             .field("names", names)
             .field("request_timeout", request_timeout)
@@ -150,27 +175,33 @@ impl fmt::Debug for EtcdConfig {
     }
 }
 
-/// `HOST:PORT` of `[http://]HOST[:PORT]`.
-fn parse_endpoint(text: &str) -> Result<String> {
-    if text.starts_with("https://") {
-        return Err(no_tls());
-    }
-    let authority = text.strip_prefix("http://").unwrap_or(text);
+/// Whether it is `https://`, and `HOST:PORT` of `[http[s]://]HOST[:PORT]`.
+fn parse_endpoint(text: &str) -> Result<(bool, String)> {
+    let (is_tls, authority) = match text.strip_prefix("https://") {
+        Some(authority) => (true, authority),
+        None => (false, text.strip_prefix("http://").unwrap_or(text)),
+    };
     // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
     let malformed = || invalid("an endpoint is HOST or HOST:PORT");
     if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
         return Err(malformed());
     }
     let host_end = authority.rfind(']').map_or(0, |bracket| bracket + 1);
-    match authority[host_end..].split_once(':') {
-        Some((_, port)) => port.parse::<u16>().map_err(|_| malformed()).map(|_| authority.to_owned()),
-        None => Ok(format!("{authority}:{PORT_DEFAULT}")),
-    }
+    let endpoint = match authority[host_end..].split_once(':') {
+        Some((_, port)) => port.parse::<u16>().map_err(|_| malformed()).map(|_| authority.to_owned())?,
+        None => format!("{authority}:{PORT_DEFAULT}"),
+    };
+    Ok((is_tls, endpoint))
 }
 
-fn no_tls() -> Error {
-    Error::new(ErrorKind::Unsupported, "configure etcd")
-        .with_message("this version of lockkit speaks to etcd without TLS only: no https:// and no etcds://")
+/// The options `ca`, `cert` and `key`.
+fn take_tls(url: &mut BackendUrl) -> Result<Tls> {
+    let tls = url.take("ca").into_iter().fold(Tls::new(), Tls::ca);
+    match (url.take("cert"), url.take("key")) {
+        (Some(certificate), Some(key)) => Ok(tls.identity(certificate, key)),
+        (None, None) => Ok(tls),
+        _ => Err(invalid("TLS takes a certificate (cert) together with its key (key), or neither")),
+    }
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -217,8 +248,8 @@ mod tests {
             ("etcd://h/?name=raw", ErrorKind::InvalidConfig),
             ("etcd://h/?names=row", ErrorKind::InvalidConfig),
             ("etcd://h/?request_timeout=soon", ErrorKind::InvalidConfig),
-            ("https://h", ErrorKind::Unsupported),
-            ("etcds://h", ErrorKind::Unsupported),
+            ("https://h", ErrorKind::InvalidConfig),
+            ("etcd://h/?ca=/ca.pem", ErrorKind::InvalidConfig),
         ] {
             assert_eq!(from(url).unwrap_err().kind(), kind, "{url}");
         }
@@ -227,8 +258,29 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{endpoint}");
             assert!(!error.to_string().contains("secret"));
         }
-        assert_eq!(EtcdConfig::new(["https://h"]).unwrap_err().kind(), ErrorKind::Unsupported);
+        let mixed = EtcdConfig::new(["https://h", "http://h"]).unwrap_err();
+        assert_eq!(mixed.kind(), ErrorKind::InvalidConfig);
         assert!(EtcdConfig::new([""; 0]).is_err());
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_is_named_by_scheme_and_options() {
+        assert_eq!(from("etcd://h").unwrap().tls, None);
+        assert_eq!(from("etcds://h").unwrap().tls, Some(Tls::new()));
+        assert_eq!(EtcdConfig::new(["https://h"]).unwrap().tls, Some(Tls::new()));
+        let config = from("etcds://h/?ca=/ca.pem&cert=/a.pem&key=/a-key.pem").unwrap();
+        assert_eq!(config.tls, Some(Tls::new().ca("/ca.pem").identity("/a.pem", "/a-key.pem")));
+        for alone in ["etcds://h/?cert=/a.pem", "etcds://h/?key=/a-key.pem", "etcds://h/?verify=no"] {
+            assert_eq!(from(alone).unwrap_err().kind(), ErrorKind::InvalidConfig, "{alone}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_is_refused_by_a_build_without_it() {
+        assert_eq!(from("etcds://h").unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(EtcdConfig::new(["https://h"]).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]

@@ -5,6 +5,13 @@ use std::{borrow::Cow, error::Error as StdError};
 use lockkit_core::{Error, ErrorKind};
 use tonic::{Code, ConnectError};
 
+use crate::tls;
+
+/// What hyper says of a request whose connection ended before it could be sent.
+const CLOSED: &str = "connection closed";
+
+const NO_REPLY: &str = "etcd did not answer in time";
+
 /// What a failed request may have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -39,7 +46,15 @@ impl Fault {
 
     /// No reply within the time that a request has.
     pub(crate) fn no_reply() -> Self {
-        Self::new(Effect::Unknown, ErrorKind::Unavailable, "etcd did not answer in time")
+        Self::new(Effect::Unknown, ErrorKind::Unavailable, NO_REPLY)
+    }
+
+    /// There was no connection to send it on. Where that is for want of trust, it stays so until an operator acts; but of
+    /// several endpoints the next one may do.
+    pub(crate) fn not_connected(error: &(dyn StdError + 'static)) -> Self {
+        let kind =
+            if causes(error).any(tls::is_refusal) { ErrorKind::Denied } else { ErrorKind::Unavailable };
+        Self::new(Effect::NotSent, kind, last_cause(error))
     }
 
     /// The lease that everything of this client hangs on has ended.
@@ -70,6 +85,15 @@ impl Fault {
         matches!(self.effect, Effect::Unknown | Effect::SessionOver)
     }
 
+    /// Whether the connection ended, for a reason that was not told to this request.
+    pub(crate) fn is_unexplained_end(&self) -> bool {
+        match self.effect {
+            Effect::NotSent => self.message.ends_with(CLOSED),
+            Effect::Unknown => self.message != NO_REPLY,
+            _ => false,
+        }
+    }
+
     /// The error that a user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         // The client crate's error is told in words, not kept as the source: its `Debug` prints whole requests.
@@ -83,9 +107,7 @@ impl From<etcd_client::Error> for Fault {
         use etcd_client::Error as Client;
         match error {
             Client::GRpcStatus(status) => Self::from(status),
-            Client::TransportError(error) if is_connect_error(&error) => {
-                Self::new(Effect::NotSent, ErrorKind::Unavailable, last_cause(&error))
-            }
+            Client::TransportError(error) if is_connect_error(&error) => Self::not_connected(&error),
             Client::InvalidArgs(_) | Client::InvalidUri(_) | Client::EndpointError(_) => {
                 Self::new(Effect::NotSent, ErrorKind::InvalidConfig, "an endpoint is not HOST:PORT")
             }
@@ -102,8 +124,8 @@ impl From<tonic::Status> for Fault {
     fn from(status: tonic::Status) -> Self {
         let text = status.message().trim_start_matches("etcdserver: ").to_owned();
         let (effect, kind) = match status.code() {
-            _ if is_connect_error(&status) => {
-                return Self::new(Effect::NotSent, ErrorKind::Unavailable, last_cause(&status));
+            _ if is_connect_error(&status) || is_closed(&status) || causes(&status).any(tls::is_refusal) => {
+                return Self::not_connected(&status);
             }
             Code::NotFound if text == "requested lease not found" => return Self::lease_gone(),
             Code::Unauthenticated => (Effect::LoginStale, ErrorKind::Denied),
@@ -140,6 +162,11 @@ impl From<tonic::Status> for Fault {
 /// The transport says `ConnectError` when there was no connection to send on.
 fn is_connect_error(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|error| error.is::<ConnectError>())
+}
+
+/// Whether the connection ended before the request was taken from the queue (hyper, `client/dispatch.rs`: `Envelope`).
+fn is_closed(status: &tonic::Status) -> bool {
+    status.code() == Code::Cancelled && causes(status).last().is_some_and(|cause| cause.to_string() == CLOSED)
 }
 
 /// The last cause: "Connection refused" says more than "transport error".

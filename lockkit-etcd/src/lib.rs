@@ -12,7 +12,8 @@
 //!   election timeout for every change of leader in between.
 //!
 //! Needs etcd 3.4 or later; 3.4.42, 3.5.28 and 3.6.9 are the first releases without a known fault that can break a
-//! lock, older ones are warned of in the log. Building needs `protoc`, because the crate `etcd-client` does.
+//! lock, older ones are warned of in the log. Building needs `protoc`, because the crate `etcd-client` does; TLS
+//! ([`Tls`], feature `tls`) needs a C compiler.
 
 mod acquire;
 mod admin;
@@ -29,10 +30,16 @@ mod mail;
 mod release;
 mod session;
 mod spare;
+mod tls;
 mod txn;
 mod watch;
 
-pub use self::{admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names};
+pub use self::{
+    admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names, tls::Tls,
+};
 
 /// The URL scheme of this backend.
 pub const SCHEME: &str = "etcd";
+
+/// The URL scheme of this backend with TLS.
+pub const SCHEME_TLS: &str = "etcds";

@@ -4,17 +4,19 @@ use lockkit_core::{
     ClientBuilder, Error, ErrorKind, LockClient, Result, backend::BackendUrl, memory::MemoryServer,
 };
 
-/// A backend of this project.
+/// A scheme of a backend of this project.
 struct Known {
     scheme: &'static str,
-    /// Also the name of the feature that brings it, but for `memory`, which is always there.
+    /// What brings it.
+    feature: &'static str,
     is_in: bool,
 }
 
-const BACKENDS: [Known; 3] = [
-    Known { scheme: "memory", is_in: true },
-    Known { scheme: "etcd", is_in: cfg!(feature = "etcd") },
-    Known { scheme: "file", is_in: cfg!(feature = "file") },
+const BACKENDS: [Known; 4] = [
+    Known { scheme: "memory", feature: "", is_in: true },
+    Known { scheme: "etcd", feature: "etcd", is_in: cfg!(feature = "etcd") },
+    Known { scheme: "etcds", feature: "etcd,tls", is_in: cfg!(all(feature = "etcd", feature = "tls")) },
+    Known { scheme: "file", feature: "file", is_in: cfg!(feature = "file") },
 ];
 
 /// Connects to the store that a URL names.
@@ -74,7 +76,7 @@ fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
     match url.scheme() {
         "memory" => memory(url),
         #[cfg(feature = "etcd")]
-        lockkit_etcd::SCHEME => {
+        lockkit_etcd::SCHEME | lockkit_etcd::SCHEME_TLS => {
             let config = lockkit_etcd::EtcdConfig::from_url(url)?;
             Ok(LockClient::builder(lockkit_etcd::EtcdBackend::new(config)))
         }
@@ -103,8 +105,8 @@ fn compiled_in(backends: &[Known]) -> impl Iterator<Item = &'static str> {
 
 fn not_in_this_build(scheme: &str, backends: &[Known]) -> Error {
     let here = compiled_in(backends).collect::<Vec<_>>().join(", ");
-    if backends.iter().any(|known| known.scheme == scheme) {
-        let what = format!("{scheme}: needs the feature {scheme:?} of crate lockkit; this build has {here}");
+    if let Some(Known { feature, .. }) = backends.iter().find(|known| known.scheme == scheme) {
+        let what = format!("{scheme}: needs the feature {feature:?} of crate lockkit; this build has {here}");
         return connect_error(ErrorKind::Unsupported, what);
     }
     let what = format!("there is no backend for the scheme {scheme:?}; this build has {here}");
@@ -122,7 +124,7 @@ mod tests {
     #[test]
     fn a_feature_that_is_off_is_named_with_what_there_is() {
         let backends = [("memory", true), ("file", false), ("etcd", true)];
-        let backends = backends.map(|(scheme, is_in)| Known { scheme, is_in });
+        let backends = backends.map(|(scheme, is_in)| Known { scheme, feature: scheme, is_in });
         let off = not_in_this_build("file", &backends);
         assert_eq!(off.kind(), ErrorKind::Unsupported);
         assert!(off.to_string().contains("feature \"file\""), "{off}");

@@ -23,6 +23,7 @@
 //! |---|---|---|
 //! | `memory:` | always there | nothing; one process |
 //! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later; `protoc` to build the client crate |
+//! | `etcds://h1:2379/?ca=/etc/etcd/ca.pem` | `etcd`, `tls` | as `etcd`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
 //! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |
 //!
 //! No feature is on by default, and without one no client of any store is compiled. Every URL takes the options

@@ -16,7 +16,15 @@ pub(crate) fn own_address() -> Ipv4Addr {
     Ipv4Addr::new(127, high, low, host)
 }
 
-/// A port that is free on this address at the moment.
-pub(crate) fn free_port(address: Ipv4Addr) -> io::Result<u16> {
-    Ok(TcpListener::bind((IpAddr::V4(address), 0))?.local_addr()?.port())
+/// Different ports that are free on this address at the moment.
+pub(crate) fn free_ports<const N: usize>(address: Ipv4Addr) -> io::Result<[u16; N]> {
+    let mut ports = [0; N];
+    let mut taken = Vec::with_capacity(N);
+    for port in &mut ports {
+        let listener = TcpListener::bind((IpAddr::V4(address), 0))?;
+        *port = listener.local_addr()?.port();
+        // Kept until all are found, so that none is found twice.
+        taken.push(listener);
+    }
+    Ok(ports)
 }

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{
     Metrics,
-    address::{free_port, own_address},
+    address::{free_ports, own_address},
     gateway::Gateway,
     supervised::Supervised,
 };
@@ -22,7 +22,8 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// Pause between two looks whether a started server answers.
 const START_POLL: Duration = Duration::from_millis(20);
 
-/// A running etcd server of its own: a single member with an empty store.
+/// A running etcd server of its own: a single member with an empty store, or a member of an
+/// [`EtcdCluster`](crate::EtcdCluster).
 ///
 /// Dropping the value ends the server and removes its folder; when the process that holds it is killed, a watcher
 /// does both.
@@ -33,9 +34,17 @@ pub struct Etcd {
     gateway: Gateway,
     folder: TempDir,
     program: PathBuf,
+    name: String,
     address: Ipv4Addr,
     client_port: u16,
+    /// For the testbed itself: never encrypted.
+    own_port: u16,
     peer_port: u16,
+    /// The members of its cluster, as etcd wants them told, and the address among them that is its own.
+    pub(crate) initial_cluster: String,
+    pub(crate) peer_url: String,
+    /// Arguments that turn TLS on for clients.
+    tls: Vec<String>,
 }
 
 impl Etcd {
@@ -46,22 +55,70 @@ impl Etcd {
     /// When there is no program `etcd` (with a hint how to install it), or when it does not become healthy (with the
     /// end of its log).
     pub fn start() -> Result<Self> {
+        let mut etcd = Self::prepare("default", temporary_folder()?)?;
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// As [`start`](Self::start), with the data in this existing folder, such as a small file system.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_in(folder: &Path) -> Result<Self> {
+        let mut etcd = Self::prepare("default", TempDir::with_prefix_in("lockkit-etcd-", folder)?)?;
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// As [`start`](Self::start); clients must speak TLS, and with `asks_clients` show a certificate of the same
+    /// authority.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    #[cfg(feature = "tls")]
+    pub fn start_tls(
+        authority: &crate::Certificates,
+        shows: crate::ServerCertificate,
+        asks_clients: bool,
+    ) -> Result<Self> {
+        let mut etcd = Self::prepare("default", temporary_folder()?)?;
+        let identity = authority.server(etcd.address.into(), shows, etcd.folder.path())?;
+        etcd.tls = vec![
+            format!("--cert-file={}", identity.certificate.display()),
+            format!("--key-file={}", identity.key.display()),
+        ];
+        if asks_clients {
+            etcd.tls.push("--client-cert-auth".to_owned());
+            etcd.tls.push(format!("--trusted-ca-file={}", authority.ca().display()));
+        }
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// A server that is not started yet, the only member of its cluster unless it is told of others.
+    pub(crate) fn prepare(name: &str, folder: TempDir) -> Result<Self> {
         let program = which::which("etcd").context(
             "there is no program `etcd` on the PATH: install it (Debian, Ubuntu: `apt-get install etcd-server`)",
         )?;
         let address = own_address();
-        let (client_port, peer_port) = (free_port(address)?, free_port(address)?);
-        let mut etcd = Self {
+        let [client_port, own_port, peer_port] = free_ports(address)?;
+        let peer_url = format!("http://{address}:{peer_port}");
+        Ok(Self {
             server: None,
-            gateway: Gateway::new(&format!("http://{address}:{client_port}")),
-            folder: temporary_folder()?,
+            gateway: Gateway::new(&format!("http://{address}:{own_port}")),
+            folder,
             program,
+            name: name.to_owned(),
             address,
             client_port,
+            own_port,
             peer_port,
-        };
-        etcd.run()?;
-        Ok(etcd)
+            initial_cluster: format!("{name}={peer_url}"),
+            peer_url,
+            tls: Vec::new(),
+        })
     }
 
     /// Address and port for clients, such as `127.3.9.1:40001`.
@@ -69,9 +126,10 @@ impl Etcd {
         format!("{}:{}", self.address, self.client_port)
     }
 
-    /// The server as a backend URL without options, such as `etcd://127.3.9.1:40001`.
+    /// The server as a backend URL without options, such as `etcd://127.3.9.1:40001`, or `etcds://...` with TLS.
     pub fn url(&self) -> String {
-        format!("etcd://{}", self.endpoint())
+        let scheme = if self.tls.is_empty() { "etcd" } else { "etcds" };
+        format!("{scheme}://{}", self.endpoint())
     }
 
     /// The process id of the server; `None` after [`kill`](Self::kill).
@@ -115,7 +173,24 @@ impl Etcd {
     /// As [`start`](Self::start).
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
-        self.run()
+        self.launch()?;
+        self.wait_until_healthy()
+    }
+
+    /// Ends the server, if it runs, loses all its data and starts it again, with the same address and ports. (For the
+    /// only member of its cluster: a cluster does not take a member back that has forgotten everything.)
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and when the data cannot be removed.
+    pub fn wipe(&mut self) -> Result<()> {
+        self.lose_data()?;
+        self.restart()
+    }
+
+    pub(crate) fn lose_data(&mut self) -> Result<()> {
+        self.kill()?;
+        std::fs::remove_dir_all(self.data()).context("cannot remove the data of etcd")
     }
 
     /// Turns authentication on. `user` may read and write all keys; the administrator `root` has the same password.
@@ -163,30 +238,49 @@ impl Etcd {
         Ok(self.gateway.delete(key)? > 0)
     }
 
+    /// Whether the server is killed or frozen: there is no use in asking it.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.server.as_ref().is_none_or(Supervised::is_frozen)
+    }
+
     fn running(&self) -> Result<&Supervised> {
         self.server.as_ref().context("the server is not running")
     }
 
-    fn run(&mut self) -> Result<()> {
-        let clients = format!("http://{}", self.endpoint());
-        let peers = format!("http://{}:{}", self.address, self.peer_port);
-        let data = self.folder.path().join("data");
-        let arguments = [
-            format!("--data-dir={}", data.display()),
-            format!("--listen-client-urls={clients}"),
+    pub(crate) fn gateway(&self) -> &Gateway {
+        &self.gateway
+    }
+
+    /// Where peers reach the server itself, whatever they were told.
+    pub(crate) fn peer_endpoint(&self) -> String {
+        format!("{}:{}", self.address, self.peer_port)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub(crate) fn launch(&mut self) -> Result<()> {
+        let scheme = if self.tls.is_empty() { "http" } else { "https" };
+        let clients = format!("{scheme}://{}", self.endpoint());
+        let mut arguments = vec![
+            format!("--name={}", self.name),
+            format!("--data-dir={}", self.data().display()),
+            format!("--listen-client-urls={clients},http://{}:{}", self.address, self.own_port),
             format!("--advertise-client-urls={clients}"),
-            format!("--listen-peer-urls={peers}"),
-            format!("--initial-advertise-peer-urls={peers}"),
-            format!("--initial-cluster=default={peers}"),
+            format!("--listen-peer-urls=http://{}", self.peer_endpoint()),
+            format!("--initial-advertise-peer-urls={}", self.peer_url),
+            format!("--initial-cluster={}", self.initial_cluster),
             "--logger=zap".to_owned(),
             "--log-level=error".to_owned(),
             "--log-outputs=stderr".to_owned(),
         ];
+        arguments.extend(self.tls.iter().cloned());
         self.server = Some(Supervised::start(&self.program, &arguments, self.folder.path())?);
-        self.wait_until_healthy()
+        Ok(())
     }
 
-    fn wait_until_healthy(&self) -> Result<()> {
+    pub(crate) fn wait_until_healthy(&self) -> Result<()> {
         let started = Instant::now();
         while !self.gateway.is_healthy() {
             if self.running()?.has_ended() || started.elapsed() > START_MAX {
@@ -210,7 +304,7 @@ impl Etcd {
 }
 
 /// In memory where there is a place for that: etcd waits for the disk at every write.
-fn temporary_folder() -> Result<TempDir> {
+pub(crate) fn temporary_folder() -> Result<TempDir> {
     let builder = || {
         let mut builder = tempfile::Builder::new();
         builder.prefix("lockkit-etcd-");

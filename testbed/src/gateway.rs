@@ -20,6 +20,17 @@ pub(crate) struct Gateway {
     login: Option<(String, String)>,
 }
 
+/// What a member knows of its cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemberStatus {
+    /// Its own id.
+    pub(crate) member: u64,
+    /// The id of the leader; 0 for none.
+    pub(crate) leader: u64,
+    /// The term of that knowledge.
+    pub(crate) term: u64,
+}
+
 impl Gateway {
     pub(crate) fn new(endpoint: &str) -> Self {
         let config = ureq::Agent::config_builder()
@@ -36,6 +47,18 @@ impl Gateway {
 
     pub(crate) fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics::parse(&self.get("/metrics")?))
+    }
+
+    /// What this member knows of its cluster.
+    pub(crate) fn status(&self) -> Result<MemberStatus> {
+        let answer = self.post("/v3/maintenance/status", &json!({}))?;
+        // 64 bit numbers are strings in this JSON, and a zero is left out.
+        let number = |value: &Value| value.as_str().unwrap_or("0").parse::<u64>();
+        Ok(MemberStatus {
+            member: number(&answer["header"]["member_id"])?,
+            leader: number(&answer["leader"])?,
+            term: number(&answer["raftTerm"])?,
+        })
     }
 
     fn get(&self, path: &str) -> Result<String> {

@@ -1,6 +1,8 @@
 //! Real servers for tests, demos and benchmarks: each on a loopback address and free ports of its own, in a
 //! temporary folder, ended with the value that started it, even when its process is killed.
 //!
+//! A [`Proxy`] in front of a server does to its connections what networks do, a [`SmallDisk`] gets full.
+//!
 //! Linux only (it uses all of 127.0.0.0/8, `/bin/sh` and POSIX signals); knows no client crate, so that everything
 //! may use it.
 //!
@@ -11,9 +13,23 @@
 //! ```
 
 mod address;
+#[cfg(feature = "tls")]
+mod certificates;
+mod cluster;
+mod disk;
 mod etcd;
 mod gateway;
 mod metrics;
+mod process;
+mod proxy;
 mod supervised;
 
-pub use self::{etcd::Etcd, metrics::Metrics};
+#[cfg(feature = "tls")]
+pub use self::certificates::{Certificates, Identity, ServerCertificate};
+pub use self::{
+    cluster::EtcdCluster,
+    disk::SmallDisk,
+    etcd::Etcd,
+    metrics::Metrics,
+    proxy::{Counts, Direction, Flow, Message, Proxy},
+};

@@ -85,6 +85,11 @@ impl Supervised {
         self.signal(Signal::CONT)
     }
 
+    /// Whether the server is stopped.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.thread_states().is_ok_and(|states| states.into_iter().all(|state| state == 'T'))
+    }
+
     /// Whether the server has ended by itself. (The watcher does not collect it before it is told to, so the process
     /// id is still its own.)
     pub(crate) fn has_ended(&self) -> bool {

@@ -15,7 +15,7 @@ use lockkit_core::{
     backend::{Acquired, Backend, BackendUrl, Claim, ClaimControl, Grant, Session},
 };
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Etcd, Proxy};
 use tokio::{task::JoinHandle, time::timeout};
 
 /// Generous bound against hangs; no test depends on its length.
@@ -56,6 +56,17 @@ pub(crate) async fn session(etcd: &Etcd, ttl: Duration) -> Arc<dyn Session> {
 
 pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).open_session(ttl, Clock::boot()).await.unwrap()
+}
+
+/// The server through this proxy; requests that get lost cost little time.
+pub(crate) fn url_through(proxy: &Proxy) -> String {
+    format!("etcd://{}/?request_timeout=500ms", proxy.endpoint())
+}
+
+/// Clients lose their connections and make new ones, which work; what they have sent stays under way.
+pub(crate) fn cut(proxy: &Proxy) {
+    proxy.leave();
+    proxy.pass();
 }
 
 /// A claim on its way.

@@ -7,14 +7,11 @@ use lockkit_core::{
     Clock, ErrorKind,
     backend::{Acquired, Backend, Loss, Renewal},
 };
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Etcd, Proxy};
 
-use crate::{
-    common::{
-        LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of,
-        lease_of_only_session, plain, queue, release, session, session_at, start, until,
-    },
-    relay::Relay,
+use crate::common::{
+    LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of,
+    lease_of_only_session, plain, queue, release, session, session_at, start, until, url_through,
 };
 
 /// A short ttl for tests that wait for a lease to end, or for a waiter's re-check (every 2 s then).
@@ -45,14 +42,14 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_that_came_while_the_stream_was_broken_is_read_later() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, name) = (session(&etcd, LONG).await, fresh_name());
-    let other = session_at(&relay.url(), LONG).await;
+    let other = session_at(&url_through(&proxy), LONG).await;
     let held = acquire(&one, &name).await;
     let waiting = enqueued(&other, &name).await;
-    relay.part();
+    proxy.refuse();
     release(&one, &held).await;
-    relay.cut();
+    proxy.pass();
     // By the mail itself: the next re-check is 20 s away.
     release(&other, &waiting.granted().await).await;
 }
@@ -60,9 +57,9 @@ async fn mail_that_came_while_the_stream_was_broken_is_read_later() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compacted_history_costs_a_read_and_no_grant() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, name, foreign) = (session(&etcd, LONG).await, fresh_name(), fresh_name());
-    let other = session_at(&relay.url(), LONG).await;
+    let other = session_at(&url_through(&proxy), LONG).await;
     let mut plain = plain(&etcd).await;
     let foreign_key = format!("{}foreign", queue(&foreign));
     etcd.put(&foreign_key, "").unwrap();
@@ -70,12 +67,12 @@ async fn a_compacted_history_costs_a_read_and_no_grant() {
     let by_mail = enqueued(&other, &name).await;
     let by_watch = enqueued(&other, &foreign).await;
     until("the predecessor is watched", async || etcd.metrics().unwrap().watchers() >= 3).await;
-    relay.part();
+    proxy.refuse();
     release(&one, &held).await;
     etcd.delete(&foreign_key).unwrap();
     let revision = plain.put("x", "", None).await.unwrap().header().unwrap().revision();
     plain.compact(revision, None).await.unwrap();
-    relay.cut();
+    proxy.pass();
     release(&other, &by_mail.granted().await).await;
     release(&other, &by_watch.granted().await).await;
 }
@@ -109,12 +106,12 @@ async fn a_deleted_epoch_key_ends_the_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_beat_finds_a_lease_that_ended_unnoticed() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
-    let session = session_at(&relay.url(), LONG).await;
-    relay.part();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    proxy.refuse();
     plain(&etcd).await.lease_revoke(lease_of_only_session(&etcd)).await.unwrap();
     assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
-    relay.cut();
+    proxy.pass();
     until("the beat says so", async || matches!(bounded(session.renew(&[])).await.session, Renewal::Gone))
         .await;
     assert_eq!(bounded(session.lost()).await, Loss::Session);

@@ -1,0 +1,131 @@
+//! Which replies and messages do not arrive.
+
+use std::{fmt, sync::Mutex};
+
+use super::{grpc::Grpc, lock};
+
+/// A kind of message on etcd's streams, on its way to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Watch: every message that tells of events.
+    Events,
+    /// Watch: the single event that says that a key is gone; others in the same message arrive.
+    Deletions,
+    /// The answers to keep-alives of a lease.
+    KeepAlives,
+}
+
+/// Which replies and messages do not arrive, and how many did not.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    /// So many replies still arrive before one is swallowed.
+    swallow_after: Option<u64>,
+    drops: Vec<Drops>,
+    pub(super) dropped: u64,
+}
+
+struct Drops {
+    message: Message,
+    seen: u64,
+    which: Box<dyn FnMut(u64) -> bool + Send>,
+}
+
+impl fmt::Debug for Drops {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drops")
+            .field("message", &self.message)
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Rules {
+    /// From now on everything arrives.
+    pub(super) fn clear(&mut self) {
+        (self.swallow_after, self.drops) = (None, Vec::new());
+    }
+
+    pub(super) fn swallow_reply(&mut self, nth: u64) {
+        self.swallow_after = Some(nth.saturating_sub(1));
+    }
+
+    pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
+        self.drops.push(Drops { message, seen: 0, which });
+    }
+
+    /// Whether the reply that has come arrives.
+    pub(super) fn lets_reply_pass(&mut self) -> bool {
+        match &mut self.swallow_after {
+            None => return true,
+            Some(0) => self.swallow_after = None,
+            Some(more) => {
+                *more -= 1;
+                return true;
+            }
+        }
+        self.dropped += 1;
+        false
+    }
+
+    /// Whether a message of this kind, which has come, is dropped.
+    pub(super) fn drops(&mut self, message: Message) -> bool {
+        let mut is_dropped = false;
+        for rule in self.drops.iter_mut().filter(|rule| rule.message == message) {
+            rule.seen += 1;
+            is_dropped |= (rule.which)(rule.seen);
+        }
+        self.dropped += u64::from(is_dropped);
+        is_dropped
+    }
+}
+
+/// What comes of bytes of the server.
+#[derive(Debug, Default)]
+pub(super) struct Arriving {
+    pub(super) to_client: Vec<u8>,
+    /// What the server is told in place of the client.
+    pub(super) credit: Vec<u8>,
+}
+
+/// Looks into the bytes of one connection.
+#[derive(Debug)]
+pub(super) struct Inspector(Mutex<Protocol>);
+
+#[derive(Debug)]
+enum Protocol {
+    Any {
+        /// The client has said something since the server did.
+        is_asked: bool,
+    },
+    Grpc(Grpc),
+}
+
+impl Inspector {
+    pub(super) fn new(is_grpc: bool) -> Self {
+        let any = Protocol::Any { is_asked: false };
+        Self(Mutex::new(if is_grpc { Protocol::Grpc(Grpc::default()) } else { any }))
+    }
+
+    /// What of these bytes is sent on now.
+    pub(super) fn requests(&self, bytes: &[u8]) -> Vec<u8> {
+        match &mut *lock(&self.0) {
+            Protocol::Any { is_asked } => {
+                *is_asked = true;
+                bytes.to_vec()
+            }
+            Protocol::Grpc(grpc) => grpc.requests(bytes),
+        }
+    }
+
+    /// What of these bytes arrives; `None`: a reply is swallowed.
+    pub(super) fn replies(&self, bytes: &[u8], rules: &mut Rules) -> Option<Arriving> {
+        match &mut *lock(&self.0) {
+            Protocol::Any { is_asked } => {
+                let is_reply = std::mem::take(is_asked);
+                (!is_reply || rules.lets_reply_pass())
+                    .then(|| Arriving { to_client: bytes.to_vec(), credit: Vec::new() })
+            }
+            Protocol::Grpc(grpc) => grpc.replies(bytes, rules),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Three members of etcd that lose each other.
+#![cfg(test)]
+
+use std::time::{Duration, Instant};
+
+use lockkit_testbed::EtcdCluster;
+
+/// Generous bound against hangs.
+const HANG: Duration = Duration::from_secs(30);
+
+fn until(so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !so() {
+        assert!(started.elapsed() < HANG, "it never came about");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One cluster for all of it: a start takes longer than the rest.
+#[test]
+fn members_come_and_go() {
+    let started = Instant::now();
+    let mut cluster = EtcdCluster::start().unwrap();
+    println!("three members are healthy after {:?}", started.elapsed());
+    cluster.member(0).put("a", "").unwrap();
+
+    let first = cluster.leader().unwrap();
+    cluster.cut(first).unwrap();
+    let others = (0..cluster.len()).find(|&member| member != first).unwrap();
+    until(|| cluster.leader().unwrap() != first);
+    until(|| cluster.member(others).put("b", "").is_ok());
+    assert!(cluster.member(first).keys("").is_err(), "a member alone does not answer for the cluster");
+    cluster.heal();
+    until(|| cluster.member(first).keys("").is_ok_and(|keys| keys == ["a", "b"]));
+
+    let second = cluster.leader().unwrap();
+    cluster.member_mut(second).kill().unwrap();
+    assert_ne!(cluster.leader().unwrap(), second);
+    cluster.member_mut(second).restart().unwrap();
+
+    let third = cluster.leader().unwrap();
+    cluster.member(third).pause().unwrap();
+    assert_ne!(cluster.leader().unwrap(), third);
+    cluster.member(third).resume().unwrap();
+    until(|| cluster.member(third).keys("").is_ok_and(|keys| keys == ["a", "b"]));
+
+    cluster.wipe().unwrap();
+    assert_eq!(cluster.member(0).keys("").unwrap(), [""; 0]);
+}
