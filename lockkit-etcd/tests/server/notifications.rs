@@ -123,7 +123,7 @@ async fn the_reply_to_the_second_call_is_swallowed() {
     // What a stream says is no reply.
     assert_eq!(next_event(&mut watch).await.0, EventType::Put);
     bounded(client.put(key.clone(), "2", None)).await.unwrap_err();
-    let found = bounded(client.get(key, None)).await.unwrap();
+    let found = bounded(client_of(&proxy).await.get(key, None)).await.unwrap();
     assert_eq!(found.kvs()[0].value(), b"2", "the server has executed it");
 }
 

@@ -85,7 +85,11 @@ pub(super) async fn serve(link: &Link, mut client: TcpStream, mut server: TcpStr
         };
         select! {
             fate = link.met(|&fate| fate != Fate::Served) => fate,
-            end = both => if end.is_ok() { return } else { Fate::Reset },
+            end = both => match (end, link.fate()) {
+                (Ok(_), _) => return,
+                (Err(Gone), Fate::Served) => Fate::Reset,
+                (Err(Gone), fate) => fate,
+            },
         }
     };
     reset(client);
@@ -101,7 +105,7 @@ pub(super) fn reset(connection: TcpStream) {
     let _ = connection.set_zero_linger();
 }
 
-/// The client is gone by now.
+/// The connection is at its end.
 #[derive(Debug)]
 struct Gone;
 
@@ -119,6 +123,10 @@ async fn pump(
     let mut read = vec![0; READ_BYTES];
     loop {
         let now = *flow.borrow_and_update();
+        // Asked after the flow: what is held when a script says `leave` and then `pass` does not pass.
+        if link.fate() != Fate::Served {
+            return Err(Gone);
+        }
         let (due, bytes) = match queue.next(now) {
             Next::Send(bytes) => (None, Some(bytes)),
             Next::WaitUntil(due) => (Some(due), None),
