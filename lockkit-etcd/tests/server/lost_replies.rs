@@ -1,11 +1,14 @@
 //! Replies that never come, and requests that come late.
 
 use lockkit_core::ErrorKind;
-use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use lockkit_testbed::Etcd;
 
-use crate::common::{
-    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, key_of, queue, release, session,
-    session_at, start, start_claim, until, url_through,
+use crate::{
+    common::{
+        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, key_of, queue, release, session,
+        session_at, start, start_claim, until,
+    },
+    relay::Relay,
 };
 
 /// Waits until the server has answered one more transaction.
@@ -21,13 +24,13 @@ fn txns(etcd: &Etcd) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_whose_reply_was_lost_is_found_again() {
     let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
     for wait in [true, false] {
-        proxy.set(Direction::Replies, Flow::Drop);
+        relay.swallow_replies();
         let claim = start_claim(&session, &name, wait);
         until("the claim is executed", async || etcd.keys(&queue(&name)).unwrap().len() == 1).await;
-        cut(&proxy);
+        relay.cut();
         let grant = claim.granted().await;
         assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
         release(&session, &grant).await;
@@ -38,16 +41,16 @@ async fn a_grant_whose_reply_was_lost_is_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_cancel_leaves_nothing() {
     let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    proxy.set(Direction::Requests, Flow::Hold);
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
+    relay.hold_requests();
     let claim = start(&session, &name);
-    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    relay.holds(&claim.claim.id().to_string()).await;
     claim.control.give_up();
-    cut(&proxy);
+    relay.cut();
     assert!(is_gave_up(&claim.ends().await));
     let before = txns(&etcd);
-    proxy.deliver_late();
+    relay.flush();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
 }
@@ -55,16 +58,16 @@ async fn late_enqueue_after_cancel_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_release_leaves_nothing() {
     let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    proxy.set(Direction::Requests, Flow::Hold);
+    let relay = Relay::start(etcd.endpoint()).await;
+    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
+    relay.hold_requests();
     let claim = start(&session, &name);
-    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
-    cut(&proxy);
+    relay.holds(&claim.claim.id().to_string()).await;
+    relay.cut();
     let grant = claim.granted().await;
     release(&session, &grant).await;
     let before = txns(&etcd);
-    proxy.deliver_late();
+    relay.flush();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
     // The epoch has moved; the next claim carries the new one.
@@ -75,18 +78,18 @@ async fn late_enqueue_after_release_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_a_busy_try_leaves_nothing() {
     let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
     let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
-    proxy.set(Direction::Requests, Flow::Hold);
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+    relay.hold_requests();
     let claim = start_claim(&session, &name, false);
-    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    relay.holds(&claim.claim.id().to_string()).await;
     let held = acquire(&other, &name).await;
-    cut(&proxy);
+    relay.cut();
     assert!(is_gave_up(&claim.ends().await));
     release(&other, &held).await;
     let before = txns(&etcd);
-    proxy.deliver_late();
+    relay.flush();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
 }
@@ -94,16 +97,16 @@ async fn late_enqueue_after_a_busy_try_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_newer_grant() {
     let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
     let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
     let first = acquire(&session, &name).await;
     let next = enqueued(&other, &name).await;
-    proxy.set(Direction::Replies, Flow::Drop);
+    relay.swallow_replies();
     assert_eq!(bounded(session.release(&first)).await.unwrap_err().kind(), ErrorKind::Unavailable);
     // The read for the successor was lost already; the lock is still held.
     assert!(next.is_waiting());
-    cut(&proxy);
+    relay.cut();
     release(&session, &first).await;
     let second = next.granted().await;
 
@@ -113,11 +116,11 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
     // Alone, so that the release is one transaction, and its reply is lost.
     release(&session, &third).await;
     let fourth = acquire(&session, &name).await;
-    proxy.set(Direction::Replies, Flow::Drop);
+    relay.swallow_replies();
     assert!(bounded(session.release(&fourth)).await.is_err());
     until("the release is executed", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
     let fifth = acquire(&other, &name).await;
-    cut(&proxy);
+    relay.cut();
     release(&session, &fourth).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1, "the newer grant is still there");
     release(&other, &fifth).await;
@@ -126,15 +129,15 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_is_repeated_until_it_is_answered() {
     let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
     let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
-    proxy.refuse();
+    relay.part();
     waiting.control.give_up();
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2);
-    proxy.pass();
+    relay.cut();
     assert!(is_gave_up(&waiting.ends().await));
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
     release(&other, &held).await;
@@ -143,21 +146,21 @@ async fn a_cancel_is_repeated_until_it_is_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_doubt_is_not_used_again() {
     let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let relay = Relay::start(etcd.endpoint()).await;
     let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     let key = key_of(&etcd, &waiting.claim);
     // Its withdrawal is under way twice: once answered, once late.
-    proxy.set(Direction::Requests, Flow::Hold);
+    relay.hold_requests();
     waiting.control.give_up();
-    until("the proxy holds the request", async || proxy.holds(&key)).await;
-    cut(&proxy);
+    relay.holds(&key).await;
+    relay.cut();
     assert!(is_gave_up(&waiting.ends().await));
     let again = enqueued(&session, &name).await;
     let before = txns(&etcd);
-    proxy.deliver_late();
+    relay.flush();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2, "the late withdrawal took the new claim away");
     release(&other, &held).await;

@@ -6,11 +6,10 @@ mod budget;
 mod cancel;
 mod chaos;
 mod client;
-mod cluster;
 mod common;
 mod faults;
 mod grants;
 mod lost_replies;
-mod notifications;
+mod relay;
 #[cfg(feature = "tls")]
 mod tls;
