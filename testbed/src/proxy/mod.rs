@@ -258,6 +258,11 @@ impl Proxy {
         lock(&self.shared.rules).swallow_reply(nth);
     }
 
+    /// The same with so many of the next replies.
+    pub fn swallow_next(&self, count: u64) {
+        lock(&self.shared.rules).swallow_next(count);
+    }
+
     /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
     /// from now on, 2 for the next. The stream goes on, and the client cannot know. Until [`pass`](Self::pass). Needs
     /// [`start_grpc`](Self::start_grpc) or [`start_zookeeper`](Self::start_zookeeper).

@@ -37,6 +37,8 @@ pub(crate) enum Speech {
 pub(super) struct Rules {
     /// So many replies still arrive before one is swallowed.
     swallow_after: Option<u64>,
+    /// So many of the next replies are swallowed.
+    swallow_next: u64,
     drops: Vec<Drops>,
     pub(super) dropped: u64,
 }
@@ -59,11 +61,15 @@ impl fmt::Debug for Drops {
 impl Rules {
     /// From now on everything arrives.
     pub(super) fn clear(&mut self) {
-        (self.swallow_after, self.drops) = (None, Vec::new());
+        *self = Self { dropped: self.dropped, ..Self::default() };
     }
 
     pub(super) fn swallow_reply(&mut self, nth: u64) {
         self.swallow_after = Some(nth.saturating_sub(1));
+    }
+
+    pub(super) fn swallow_next(&mut self, count: u64) {
+        self.swallow_next = count;
     }
 
     pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
@@ -72,14 +78,14 @@ impl Rules {
 
     /// Whether the reply that has come arrives.
     pub(super) fn lets_reply_pass(&mut self) -> bool {
-        match &mut self.swallow_after {
-            None => return true,
-            Some(0) => self.swallow_after = None,
-            Some(more) => {
-                *more -= 1;
-                return true;
+        if let Some(more) = &mut self.swallow_after {
+            match more.checked_sub(1) {
+                Some(fewer) => *more = fewer,
+                None => (self.swallow_after, self.swallow_next) = (None, self.swallow_next.max(1)),
             }
         }
+        let Some(left) = self.swallow_next.checked_sub(1) else { return true };
+        self.swallow_next = left;
         self.dropped += 1;
         false
     }
