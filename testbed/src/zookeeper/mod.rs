@@ -264,6 +264,15 @@ impl ZooKeeper {
         Wire::open(self.plain(), None)?.create(path, data)
     }
 
+    /// Changes what a node holds.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer or the node is not there.
+    pub fn write(&self, path: &str, data: &[u8]) -> Result<()> {
+        Wire::open(self.plain(), None)?.write(path, data)
+    }
+
     /// Deletes a node as an administrator would; whether it was there.
     ///
     /// # Errors

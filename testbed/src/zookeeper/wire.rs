@@ -17,6 +17,7 @@ const SESSION_MILLIS: i32 = 10_000;
 // Kinds of requests.
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;
+const SET_DATA: i32 = 5;
 const GET_CHILDREN: i32 = 8;
 const CLOSE: i32 = -11;
 
@@ -68,6 +69,17 @@ impl Wire {
             (OK, _) => Ok(()),
             (error, _) => bail!("cannot create {path}: error {error}"),
         }
+    }
+
+    pub(super) fn write(&mut self, path: &str, data: &[u8]) -> Result<()> {
+        let mut body = Vec::new();
+        write_bytes(&mut body, path.as_bytes());
+        write_bytes(&mut body, data);
+        // Of whichever version.
+        body.extend((-1_i32).to_be_bytes());
+        let (error, _) = self.call(SET_DATA, &body)?;
+        ensure!(error == OK, "cannot write {path}: error {error}");
+        Ok(())
     }
 
     /// Whether the node was there.
