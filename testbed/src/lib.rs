@@ -16,6 +16,7 @@ mod address;
 #[cfg(feature = "tls")]
 mod certificates;
 mod cluster;
+mod daemon;
 mod disk;
 mod etcd;
 mod gateway;
@@ -23,6 +24,7 @@ mod metrics;
 mod process;
 mod proxy;
 mod supervised;
+mod zookeeper;
 
 #[cfg(feature = "tls")]
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
@@ -32,4 +34,5 @@ pub use self::{
     etcd::Etcd,
     metrics::Metrics,
     proxy::{Counts, Direction, Flow, Message, Proxy},
+    zookeeper::{Connection, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
 };

@@ -9,9 +9,10 @@ mod link;
 mod protobuf;
 mod queue;
 mod rules;
+mod zookeeper;
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -28,6 +29,7 @@ use tokio::{
 };
 
 pub use self::rules::Message;
+pub(crate) use self::rules::Speech;
 use self::{
     link::{Fate, Link},
     rules::Rules,
@@ -111,8 +113,7 @@ pub struct Proxy {
 struct Shared {
     address: SocketAddr,
     target: String,
-    /// Whether the connections speak gRPC without TLS.
-    is_grpc: bool,
+    speech: Speech,
     requests: watch::Sender<Flow>,
     replies: watch::Sender<Flow>,
     is_refusing: AtomicBool,
@@ -132,7 +133,7 @@ impl Proxy {
     ///
     /// When there is no address or no thread left.
     pub fn start(target: impl ToString) -> Result<Self> {
-        Self::run(target.to_string(), false)
+        Self::start_at(own_address(), target, Speech::Any)
     }
 
     /// As [`start`](Self::start), for clients of an etcd without TLS: the proxy knows which bytes are one reply, and
@@ -142,17 +143,27 @@ impl Proxy {
     ///
     /// As [`start`](Self::start).
     pub fn start_grpc(target: impl ToString) -> Result<Self> {
-        Self::run(target.to_string(), true)
+        Self::start_at(own_address(), target, Speech::Grpc)
     }
 
-    fn run(target: String, is_grpc: bool) -> Result<Self> {
-        let listener = std::net::TcpListener::bind((IpAddr::V4(own_address()), 0)).context("no free port")?;
+    /// As [`start_grpc`](Self::start_grpc), for clients of a ZooKeeper without TLS.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_zookeeper(target: impl ToString) -> Result<Self> {
+        Self::start_at(own_address(), target, Speech::ZooKeeper)
+    }
+
+    pub(crate) fn start_at(own: Ipv4Addr, target: impl ToString, speech: Speech) -> Result<Self> {
+        let target = target.to_string();
+        let listener = std::net::TcpListener::bind((own, 0)).context("no free port")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             address,
             target,
-            is_grpc,
+            speech,
             requests: watch::Sender::new(Flow::Pass),
             replies: watch::Sender::new(Flow::Pass),
             is_refusing: AtomicBool::new(false),
@@ -180,6 +191,10 @@ impl Proxy {
     /// Address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
         self.address.to_string()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// From now on the bytes of this direction fare like this.
@@ -237,15 +252,20 @@ impl Proxy {
     }
 
     /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call, not a message on a stream; otherwise it is what the
-    /// server says after the client has said something.
+    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, and for ZooKeeper a request, not
+    /// a ping; otherwise it is what the server says after the client has said something.
     pub fn swallow_reply(&self, nth: u64) {
         lock(&self.shared.rules).swallow_reply(nth);
     }
 
-    /// Drops messages on etcd's streams: those for which `which` says so, asked with 1 for the first of this kind
+    /// The same with so many of the next replies.
+    pub fn swallow_next(&self, count: u64) {
+        lock(&self.shared.rules).swallow_next(count);
+    }
+
+    /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
     /// from now on, 2 for the next. The stream goes on, and the client cannot know. Until [`pass`](Self::pass). Needs
-    /// [`start_grpc`](Self::start_grpc).
+    /// [`start_grpc`](Self::start_grpc) or [`start_zookeeper`](Self::start_zookeeper).
     ///
     /// ```no_run
     /// # let proxy = lockkit_testbed::Proxy::start_grpc("127.0.0.1:2379").unwrap();

@@ -2,17 +2,34 @@
 
 use std::{fmt, sync::Mutex};
 
-use super::{grpc::Grpc, lock};
+use super::{
+    grpc::Grpc,
+    lock,
+    zookeeper::{Election, Packets},
+};
 
-/// A kind of message on etcd's streams, on its way to a client.
+/// A kind of message that nobody asked for, on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Watch: every message that tells of events.
+    /// Every message that tells watchers of events.
     Events,
-    /// Watch: the single event that says that a key is gone; others in the same message arrive.
+    /// etcd: the single event that says that a key is gone; others in the same message arrive.
     Deletions,
-    /// The answers to keep-alives of a lease.
+    /// etcd: the answers to keep-alives of a lease.
     KeepAlives,
+}
+
+/// What is spoken on the connections of a proxy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Speech {
+    /// Whatever it is.
+    Any,
+    /// gRPC without TLS, with etcd.
+    Grpc,
+    /// ZooKeeper and its clients, without TLS.
+    ZooKeeper,
+    /// Members of a ZooKeeper ensemble that elect.
+    Election,
 }
 
 /// Which replies and messages do not arrive, and how many did not.
@@ -20,6 +37,8 @@ pub enum Message {
 pub(super) struct Rules {
     /// So many replies still arrive before one is swallowed.
     swallow_after: Option<u64>,
+    /// So many of the next replies are swallowed.
+    swallow_next: u64,
     drops: Vec<Drops>,
     pub(super) dropped: u64,
 }
@@ -42,11 +61,15 @@ impl fmt::Debug for Drops {
 impl Rules {
     /// From now on everything arrives.
     pub(super) fn clear(&mut self) {
-        (self.swallow_after, self.drops) = (None, Vec::new());
+        *self = Self { dropped: self.dropped, ..Self::default() };
     }
 
     pub(super) fn swallow_reply(&mut self, nth: u64) {
         self.swallow_after = Some(nth.saturating_sub(1));
+    }
+
+    pub(super) fn swallow_next(&mut self, count: u64) {
+        self.swallow_next = count;
     }
 
     pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
@@ -55,14 +78,14 @@ impl Rules {
 
     /// Whether the reply that has come arrives.
     pub(super) fn lets_reply_pass(&mut self) -> bool {
-        match &mut self.swallow_after {
-            None => return true,
-            Some(0) => self.swallow_after = None,
-            Some(more) => {
-                *more -= 1;
-                return true;
+        if let Some(more) = &mut self.swallow_after {
+            match more.checked_sub(1) {
+                Some(fewer) => *more = fewer,
+                None => (self.swallow_after, self.swallow_next) = (None, self.swallow_next.max(1)),
             }
         }
+        let Some(left) = self.swallow_next.checked_sub(1) else { return true };
+        self.swallow_next = left;
         self.dropped += 1;
         false
     }
@@ -98,12 +121,18 @@ enum Protocol {
         is_asked: bool,
     },
     Grpc(Grpc),
+    ZooKeeper(Packets),
+    Election(Election),
 }
 
 impl Inspector {
-    pub(super) fn new(is_grpc: bool) -> Self {
-        let any = Protocol::Any { is_asked: false };
-        Self(Mutex::new(if is_grpc { Protocol::Grpc(Grpc::default()) } else { any }))
+    pub(super) fn new(speech: Speech) -> Self {
+        Self(Mutex::new(match speech {
+            Speech::Any => Protocol::Any { is_asked: false },
+            Speech::Grpc => Protocol::Grpc(Grpc::default()),
+            Speech::ZooKeeper => Protocol::ZooKeeper(Packets::default()),
+            Speech::Election => Protocol::Election(Election::default()),
+        }))
     }
 
     /// What of these bytes is sent on now.
@@ -114,6 +143,8 @@ impl Inspector {
                 bytes.to_vec()
             }
             Protocol::Grpc(grpc) => grpc.requests(bytes),
+            Protocol::ZooKeeper(_) => bytes.to_vec(),
+            Protocol::Election(election) => election.requests(bytes),
         }
     }
 
@@ -126,6 +157,8 @@ impl Inspector {
                     .then(|| Arriving { to_client: bytes.to_vec(), credit: Vec::new() })
             }
             Protocol::Grpc(grpc) => grpc.replies(bytes, rules),
+            Protocol::ZooKeeper(packets) => packets.replies(bytes, rules),
+            Protocol::Election(_) => Some(Arriving { to_client: bytes.to_vec(), credit: Vec::new() }),
         }
     }
 }
