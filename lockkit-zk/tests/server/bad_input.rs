@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lockkit_core::{ErrorKind, LockClient};
+use lockkit_core::{ErrorKind, LockClient, backend::Renewal};
 use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
 use crate::common::{
     LONG, acquire, backend, beat, bounded, contend, enqueued, fresh_name, is_renewed, name, node, plain,
-    queue, refusal, release, session, session_at, shared, start,
+    queue, refusal, release, session, session_at, shared, start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,25 +182,23 @@ async fn the_ttl_is_what_the_server_grants() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ensemble_without_a_quorum_is_unavailable() {
-    let mut ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = ZooKeeperEnsemble::start().unwrap();
     let (session, name) = (session_at(&ensemble.url(), LONG).await, name("x"));
     let held = acquire(&session, &name).await;
-    let leader = ensemble.leader().unwrap();
-    for other in 1..ensemble.len() {
-        let other = (leader + other) % ensemble.len();
-        ensemble.member_mut(other).kill().unwrap();
+    for member in 0..ensemble.len() {
+        ensemble.cut(member);
     }
-    crate::common::until("it is refused", async || {
-        matches!(beat(&session, &[&held]).await.session, lockkit_core::backend::Renewal::Unknown(_))
+    until("beats are not answered", async || {
+        matches!(beat(&session, &[&held]).await.session, Renewal::Unknown(_))
+    })
+    .await;
+    until("the members have noticed", async || {
+        (0..ensemble.len()).all(|member| ensemble.member(member).metrics().is_err())
     })
     .await;
     let error = refusal(&format!("{}/?request_timeout=1s", ensemble.url())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    for member in 0..ensemble.len() {
-        if ensemble.member(member).pid().is_none() {
-            ensemble.member_mut(member).restart().unwrap();
-        }
-    }
-    crate::common::until("it is renewed", async || is_renewed(&beat(&session, &[&held]).await.session)).await;
+    ensemble.heal();
+    until("it is renewed", async || is_renewed(&beat(&session, &[&held]).await.session)).await;
     release(&session, &held).await;
 }

@@ -3,7 +3,7 @@
 use lockkit_testbed::ZooKeeper;
 
 use crate::common::{
-    LONG, acquire, beat, fresh_name, is_gave_up, is_renewed, release, session, try_acquire, watching,
+    LONG, acquire, beat, fresh_name, is_gave_up, is_renewed, release, session, start, try_acquire, watching,
 };
 
 /// Packets that the server has received and sent so far.
@@ -12,19 +12,18 @@ fn packets(server: &ZooKeeper) -> (u64, u64) {
     (metrics.packets_received(), metrics.packets_sent())
 }
 
-/// What the looks themselves cost.
-fn cost_of_a_look(server: &ZooKeeper) -> (u64, u64) {
-    let (before, after) = (packets(server), packets(server));
-    (after.0 - before.0, after.1 - before.1)
-}
-
-/// The packets that this costs.
+/// The packets that this costs, without those of the looks at the counters.
 async fn spent(server: &ZooKeeper, work: impl AsyncFnOnce()) -> (u64, u64) {
-    let look = cost_of_a_look(server);
-    let before = packets(server);
+    let (first, before) = (packets(server), packets(server));
     work().await;
     let after = packets(server);
+    let look = (before.0 - first.0, before.1 - first.1);
     (after.0 - before.0 - look.0, after.1 - before.1 - look.1)
+}
+
+/// The packets of a look at the watches.
+async fn look_at_watches(server: &ZooKeeper) -> (u64, u64) {
+    spent(server, async || assert!(server.watches().is_ok())).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,28 +48,26 @@ async fn a_hand_over_is_five_packets_in_and_six_out() {
     let server = ZooKeeper::start().unwrap();
     let (one, other, name) = (session(&server, LONG).await, session(&server, LONG).await, fresh_name());
     let mut holder = (&one, acquire(&one, &name).await);
-    let mut total = (0, 0);
+    let look = look_at_watches(&server).await;
     for round in 0..ROUNDS {
         let next = if round % 2 == 0 { &other } else { &one };
-        // The looks of this are not counted: create, list and watch are in and out before them.
-        let before = packets(&server);
-        let look = cost_of_a_look(&server);
-        let waiting = crate::common::start(next, &name);
-        crate::common::until("it is queued", async || waiting.control.was_contended()).await;
-        let mut looks = 0;
-        while server.watches().unwrap() == 0 {
-            looks += 1;
-        }
-        release(holder.0, &holder.1).await;
-        holder = (next, waiting.granted().await);
-        let after = packets(&server);
-        // Every word is a look; those of `cost_of_a_look` are two.
-        let words = looks + 1 + 2 + 1;
-        total.0 += after.0 - before.0 - words * look.0;
-        total.1 += after.1 - before.1 - words * look.1;
+        let (mut looks, mut granted) = (0, None);
+        let spent = spent(&server, async || {
+            let waiting = start(next, &name);
+            while server.watches().unwrap() == 0 {
+                looks += 1;
+            }
+            release(holder.0, &holder.1).await;
+            granted = Some(waiting.granted().await);
+        })
+        .await;
+        holder = (next, granted.unwrap());
+        looks += 1;
+        // What was sent is counted a moment after it was received by the client.
+        let (received, sent) = (spent.0 - looks * look.0, spent.1 - looks * look.1);
+        assert!(received == 5 && sent <= 6, "round {round}: {received} in, {sent} out");
     }
     release(holder.0, &holder.1).await;
-    assert_eq!(total, (5 * ROUNDS, 6 * ROUNDS));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,6 +126,6 @@ async fn a_release_wakes_one_waiter() {
     })
     .await;
     // Delete and check, their answers and one event; and the look at the watches.
-    let look = cost_of_a_look(&server);
+    let look = look_at_watches(&server).await;
     assert_eq!(spent, (2 + look.0, 3 + look.1));
 }

@@ -41,7 +41,7 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
         let session = &sessions[round % 3];
         waiting.push((session, enqueued(session, &name).await));
     }
-    let mut fence = Fence::default();
+    let fence = Fence::default();
     for (session, next) in waiting {
         assert!(next.is_waiting());
         release(holder, &held).await;
