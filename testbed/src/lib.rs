@@ -34,6 +34,8 @@ pub use self::{
     etcd::Etcd,
     metrics::Metrics,
     proxy::{Counts, Direction, Flow, Message, Proxy},
-    redis::Redis,
-    resp::Reply,
+    redis::{
+        Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, ServerClock,
+    },
+    resp::{Pending, Reply},
 };

@@ -1,4 +1,13 @@
-//! One Redis server.
+//! One Redis server, and in the folder those that belong together.
+
+mod clock;
+mod cluster;
+mod masters;
+mod migration;
+mod nodes;
+mod old;
+mod replicas;
+mod sentinels;
 
 use std::{
     net::Ipv4Addr,
@@ -6,20 +15,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
+use self::nodes::wait_until;
+pub use self::{
+    clock::ServerClock, cluster::RedisCluster, masters::RedisMasters, migration::Migration, old::OldRedis,
+    replicas::RedisReplicas, sentinels::RedisSentinels,
+};
 use crate::{
     address::{free_ports, own_address},
-    resp::{self, Reply},
+    resp::{self, Pending, Reply},
     supervised::Supervised,
 };
 
-/// Longest time until a started server answers.
-const START_MAX: Duration = Duration::from_secs(30);
+/// Longest time until a server, or several together, are as they shall be.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Pause between two looks whether a started server answers.
-const START_POLL: Duration = Duration::from_millis(10);
+/// Pause between two looks at them.
+const WAIT_POLL: Duration = Duration::from_millis(10);
+
+/// A script that still runs after this time makes the server answer `BUSY`, in milliseconds.
+const BUSY_AFTER_MS: &str = "5";
 
 /// A running Redis server of its own, with an empty store that survives [`restart`](Self::restart).
 ///
@@ -33,6 +50,8 @@ pub struct Redis {
     program: PathBuf,
     address: Ipv4Addr,
     port: u16,
+    /// What the program wants to read before its options.
+    leading: Vec<String>,
     extra_arguments: Vec<String>,
 }
 
@@ -58,21 +77,48 @@ impl Redis {
         Ok(redis)
     }
 
+    /// As [`start`](Self::start), on a wall clock that can be stepped.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_on(clock: &ServerClock) -> Result<Self> {
+        let mut redis = Self::prepare_on(clock)?;
+        redis.restart()?;
+        Ok(redis)
+    }
+
     /// A server that is not started yet.
-    pub(crate) fn prepare(arguments: &[&str]) -> Result<Self> {
-        let program = which::which("redis-server").context(
-            "there is no program `redis-server` on the PATH: install it (Debian, Ubuntu: `apt-get install redis-server`)",
-        )?;
+    fn prepare(arguments: &[&str]) -> Result<Self> {
+        let mut redis = Self::prepare_program("redis-server")?;
+        let address = redis.address.to_string();
+        let always = [
+            ["--enable-debug-command", "yes"],
+            ["--replica-announce-ip", &address],
+            ["--repl-diskless-sync-delay", "0"],
+        ];
+        let arguments = always.as_flattened().iter().chain(arguments);
+        redis.extra_arguments.extend(arguments.map(|&argument| argument.to_owned()));
+        Ok(redis)
+    }
+
+    fn prepare_on(clock: &ServerClock) -> Result<Self> {
+        let mut redis = Self::prepare(&[])?;
+        let server = std::mem::replace(&mut redis.program, which::which("env")?);
+        redis.leading = clock.environment().into();
+        redis.leading.push(server.display().to_string());
+        Ok(redis)
+    }
+
+    fn prepare_program(name: &str) -> Result<Self> {
+        let program = which::which(name).with_context(|| {
+            format!("there is no program `{name}` on the PATH: install it (Debian, Ubuntu: `apt-get install {name}`)")
+        })?;
         let address = own_address();
         let [port] = free_ports(address)?;
-        Ok(Self {
-            server: None,
-            folder: temporary_folder()?,
-            program,
-            address,
-            port,
-            extra_arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
-        })
+        let folder = temporary_folder()?;
+        let (leading, extra_arguments) = (Vec::new(), Vec::new());
+        Ok(Self { server: None, folder, program, address, port, leading, extra_arguments })
     }
 
     /// Address and port for clients, such as `127.3.9.1:40001`.
@@ -166,7 +212,71 @@ impl Redis {
     ///
     /// As [`cli`](Self::cli).
     pub fn command(&self, words: &[impl AsRef<[u8]>]) -> Result<Reply> {
-        resp::command(&self.endpoint(), words)
+        resp::send(&self.endpoint(), words)?.reply()
+    }
+
+    /// Sends one command whose reply may take its time.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be reached.
+    pub fn begin(&self, words: &[&str]) -> Result<Pending> {
+        resp::send(&self.endpoint(), words)
+    }
+
+    /// Runs a script without end: the server answers `BUSY` until it is told `SCRIPT KILL`.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn keep_busy(&self) -> Result<Pending> {
+        self.cli(&["CONFIG", "SET", "busy-reply-threshold", BUSY_AFTER_MS])?;
+        let script = self.begin(&["EVAL", "while true do end", "0"])?;
+        wait_until("the server is busy", || {
+            Ok(self.cli(&["PING"]).is_err_and(|error| error.to_string().starts_with("BUSY")))
+        })?;
+        Ok(script)
+    }
+
+    /// Cuts a replica from its master, which may be written to meanwhile, until
+    /// [`replicate_again`](Self::replicate_again); clients, Sentinels and other nodes reach both as before.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer, or does not replicate.
+    pub fn stop_replicating(&self) -> Result<()> {
+        // Masters refuse a password that they have not asked for.
+        self.cli(&["CONFIG", "SET", "masterauth", "none-is-asked-for"])?;
+        let ended = self.cli(&["CLIENT", "KILL", "TYPE", "master"])?.number();
+        ensure!(ended == Some(1), "{} does not replicate", self.endpoint());
+        Ok(())
+    }
+
+    /// Lets a replica reach its master again.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn replicate_again(&self) -> Result<()> {
+        self.cli(&["CONFIG", "SET", "masterauth", ""]).map(drop)
+    }
+
+    /// Whether the server takes writes, as far as it knows itself.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn is_master(&self) -> Result<bool> {
+        Ok(self.info("replication")?.get("role") == Some("master"))
+    }
+
+    /// Whether the server is a replica that hears from its master.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn is_replicating(&self) -> Result<bool> {
+        Ok(self.info("replication")?.get("master_link_status") == Some("up"))
     }
 
     /// All keys that match the pattern, in alphabetical order.
@@ -187,10 +297,18 @@ impl Redis {
     ///
     /// When the server does not answer.
     pub fn calls(&self, command: &str) -> Result<u64> {
-        let stats = self.cli(&["INFO", "commandstats"])?;
-        let prefix = format!("cmdstat_{command}:calls=");
-        let calls = stats.text().lines().find_map(|line| line.strip_prefix(&prefix));
+        let stats = self.info("commandstats")?;
+        let calls = stats.get(&format!("cmdstat_{command}")).and_then(|stat| stat.strip_prefix("calls="));
         Ok(calls.and_then(|rest| rest.split(',').next()).and_then(|count| count.parse().ok()).unwrap_or(0))
+    }
+
+    fn info(&self, section: &str) -> Result<Info> {
+        Ok(Info(self.cli(&["INFO", section])?.text().to_owned()))
+    }
+
+    /// Whether the server is killed or frozen: there is no use in asking it.
+    fn is_silent(&self) -> bool {
+        self.server.as_ref().is_none_or(Supervised::is_frozen)
     }
 
     fn running(&self) -> Result<&Supervised> {
@@ -201,7 +319,7 @@ impl Redis {
         self.folder.path().join("data")
     }
 
-    pub(crate) fn launch(&mut self) -> Result<()> {
+    fn launch(&mut self) -> Result<()> {
         std::fs::create_dir_all(self.data())?;
         let mut arguments: Vec<String> = [
             ("--bind", self.address.to_string()),
@@ -216,22 +334,19 @@ impl Redis {
         .into_iter()
         .flat_map(|(option, value)| [option.to_owned(), value])
         .collect();
+        arguments.splice(..0, self.leading.iter().cloned());
         arguments.extend(self.extra_arguments.iter().cloned());
         self.server = Some(Supervised::start(&self.program, &arguments, self.folder.path())?);
         Ok(())
     }
 
-    pub(crate) fn wait_until_up(&self) -> Result<()> {
+    fn wait_until_up(&self) -> Result<()> {
         let started = Instant::now();
         while self.cli(&["PING"]).is_err() {
-            if self.running()?.has_ended() || started.elapsed() > START_MAX {
-                bail!(
-                    "redis-server at {} does not answer; end of its log:\n{}",
-                    self.endpoint(),
-                    self.log_end()
-                );
+            if self.running()?.has_ended() || started.elapsed() > WAIT_MAX {
+                bail!("Redis at {} does not answer; end of its log:\n{}", self.endpoint(), self.log_end());
             }
-            std::thread::sleep(START_POLL);
+            std::thread::sleep(WAIT_POLL);
         }
         Ok(())
     }
@@ -241,6 +356,21 @@ impl Redis {
         let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+}
+
+/// What a server tells of itself, in lines such as `role:master`.
+#[derive(Debug)]
+struct Info(String);
+
+impl Info {
+    fn get(&self, name: &str) -> Option<&str> {
+        let mut fields = self.0.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|field| field.0 == name).map(|(_, value)| value)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.get(name)?.parse().ok()
     }
 }
 

@@ -54,9 +54,28 @@ impl Reply {
     }
 }
 
+/// A command whose reply has not been asked for yet.
+#[derive(Debug)]
+pub struct Pending(TcpStream);
+
+impl Pending {
+    /// Waits for the reply.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer, or answers with an error.
+    pub fn reply(self) -> Result<Reply> {
+        match read(&mut BufReader::new(&self.0)) {
+            Err(error) if error.downcast_ref().is_some_and(is_timeout) => bail!("the server does not answer"),
+            reply => reply,
+        }
+    }
+}
+
 /// Sends one command on a connection of its own.
-pub(crate) fn command(endpoint: &str, words: &[impl AsRef<[u8]>]) -> Result<Reply> {
-    let mut connection = TcpStream::connect(endpoint)?;
+pub(crate) fn send(endpoint: &str, words: &[impl AsRef<[u8]>]) -> Result<Pending> {
+    let mut connection =
+        TcpStream::connect(endpoint).with_context(|| format!("cannot connect to {endpoint}"))?;
     connection.set_read_timeout(Some(ANSWER_MAX))?;
     connection.set_write_timeout(Some(ANSWER_MAX))?;
     let mut request = format!("*{}\r\n", words.len()).into_bytes();
@@ -67,18 +86,15 @@ pub(crate) fn command(endpoint: &str, words: &[impl AsRef<[u8]>]) -> Result<Repl
         request.extend_from_slice(b"\r\n");
     }
     connection.write_all(&request)?;
-    match read(&mut BufReader::new(connection)) {
-        Err(error) if error.downcast_ref().is_some_and(is_timeout) => bail!("{endpoint} does not answer"),
-        reply => reply,
-    }
+    Ok(Pending(connection))
 }
 
 fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Reads one reply in RESP, version 2.
-fn read(from: &mut impl BufRead) -> Result<Reply> {
+/// Reads one reply, or one request, in RESP, version 2.
+pub(crate) fn read(from: &mut impl BufRead) -> Result<Reply> {
     let mut line = String::new();
     from.read_line(&mut line)?;
     let line = line.strip_suffix("\r\n").context("the connection ended")?;
