@@ -8,6 +8,8 @@ mod nodes;
 mod old;
 mod replicas;
 mod sentinels;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::{
     net::Ipv4Addr,
@@ -49,7 +51,10 @@ pub struct Redis {
     folder: TempDir,
     program: PathBuf,
     address: Ipv4Addr,
+    /// Never encrypted.
     port: u16,
+    /// For clients that speak TLS, where they must.
+    tls_port: Option<u16>,
     /// What the program wants to read before its options.
     leading: Vec<String>,
     extra_arguments: Vec<String>,
@@ -118,17 +123,23 @@ impl Redis {
         let [port] = free_ports(address)?;
         let folder = temporary_folder()?;
         let (leading, extra_arguments) = (Vec::new(), Vec::new());
-        Ok(Self { server: None, folder, program, address, port, leading, extra_arguments })
+        Ok(Self { server: None, folder, program, address, port, tls_port: None, leading, extra_arguments })
     }
 
     /// Address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
-        format!("{}:{}", self.address, self.port)
+        format!("{}:{}", self.address, self.tls_port.unwrap_or(self.port))
     }
 
-    /// The server as a backend URL without options, such as `redis://127.3.9.1:40001`.
+    /// The server as a backend URL without options, such as `redis://127.3.9.1:40001`, or `rediss://...` with TLS.
     pub fn url(&self) -> String {
-        format!("redis://{}", self.endpoint())
+        let scheme = if self.tls_port.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://{}", self.endpoint())
+    }
+
+    /// For the testbed itself: without TLS.
+    fn own_endpoint(&self) -> String {
+        format!("{}:{}", self.address, self.port)
     }
 
     /// The Unix socket that the server also listens on.
@@ -212,7 +223,7 @@ impl Redis {
     ///
     /// As [`cli`](Self::cli).
     pub fn command(&self, words: &[impl AsRef<[u8]>]) -> Result<Reply> {
-        resp::send(&self.endpoint(), words)?.reply()
+        resp::send(&self.own_endpoint(), words)?.reply()
     }
 
     /// Sends one command whose reply may take its time.
@@ -221,7 +232,7 @@ impl Redis {
     ///
     /// When the server cannot be reached.
     pub fn begin(&self, words: &[&str]) -> Result<Pending> {
-        resp::send(&self.endpoint(), words)
+        resp::send(&self.own_endpoint(), words)
     }
 
     /// Runs a script without end: the server answers `BUSY` until it is told `SCRIPT KILL`.

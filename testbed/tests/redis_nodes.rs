@@ -153,6 +153,7 @@ fn a_slot_moves_between_nodes_step_by_step() {
     set(cluster.node(to), "{k}3");
     let back = cluster.migrate(slot, from).unwrap();
     assert!(back.finish().is_err(), "keys are left behind");
+    assert_eq!(cluster.owner(slot).unwrap(), to);
 }
 
 #[test]
