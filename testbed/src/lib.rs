@@ -22,6 +22,8 @@ mod gateway;
 mod metrics;
 mod process;
 mod proxy;
+mod redis;
+mod resp;
 mod supervised;
 
 #[cfg(feature = "tls")]
@@ -32,4 +34,6 @@ pub use self::{
     etcd::Etcd,
     metrics::Metrics,
     proxy::{Counts, Direction, Flow, Message, Proxy},
+    redis::Redis,
+    resp::Reply,
 };
