@@ -22,6 +22,8 @@ mod gateway;
 mod metrics;
 mod process;
 mod proxy;
+mod redis;
+mod resp;
 mod supervised;
 
 #[cfg(feature = "tls")]
@@ -32,4 +34,8 @@ pub use self::{
     etcd::Etcd,
     metrics::Metrics,
     proxy::{Counts, Direction, Flow, Message, Proxy},
+    redis::{
+        Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, ServerClock,
+    },
+    resp::{Pending, Reply},
 };

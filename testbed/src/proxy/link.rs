@@ -73,7 +73,7 @@ impl Link {
 pub(super) async fn serve(link: &Link, mut client: TcpStream, mut server: TcpStream, shared: &Shared) {
     // What a proxy must not do is to wait for more.
     let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
-    let inspector = Inspector::new(shared.is_grpc);
+    let inspector = Inspector::new(shared.speech);
     let end = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();

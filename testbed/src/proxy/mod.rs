@@ -8,6 +8,7 @@ mod http2;
 mod link;
 mod protobuf;
 mod queue;
+mod redis;
 mod rules;
 
 use std::{
@@ -30,7 +31,7 @@ use tokio::{
 pub use self::rules::Message;
 use self::{
     link::{Fate, Link},
-    rules::Rules,
+    rules::{Rules, Speech},
 };
 use crate::{address::own_address, process::owns_socket};
 
@@ -111,8 +112,7 @@ pub struct Proxy {
 struct Shared {
     address: SocketAddr,
     target: String,
-    /// Whether the connections speak gRPC without TLS.
-    is_grpc: bool,
+    speech: Speech,
     requests: watch::Sender<Flow>,
     replies: watch::Sender<Flow>,
     is_refusing: AtomicBool,
@@ -132,7 +132,7 @@ impl Proxy {
     ///
     /// When there is no address or no thread left.
     pub fn start(target: impl ToString) -> Result<Self> {
-        Self::run(target.to_string(), false)
+        Self::run(target.to_string(), Speech::Any)
     }
 
     /// As [`start`](Self::start), for clients of an etcd without TLS: the proxy knows which bytes are one reply, and
@@ -142,17 +142,26 @@ impl Proxy {
     ///
     /// As [`start`](Self::start).
     pub fn start_grpc(target: impl ToString) -> Result<Self> {
-        Self::run(target.to_string(), true)
+        Self::run(target.to_string(), Speech::Grpc)
     }
 
-    fn run(target: String, is_grpc: bool) -> Result<Self> {
+    /// As [`start_grpc`](Self::start_grpc), for clients of a Redis without TLS.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_redis(target: impl ToString) -> Result<Self> {
+        Self::run(target.to_string(), Speech::Redis)
+    }
+
+    fn run(target: String, speech: Speech) -> Result<Self> {
         let listener = std::net::TcpListener::bind((IpAddr::V4(own_address()), 0)).context("no free port")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             address,
             target,
-            is_grpc,
+            speech,
             requests: watch::Sender::new(Flow::Pass),
             replies: watch::Sender::new(Flow::Pass),
             is_refusing: AtomicBool::new(false),
@@ -237,15 +246,15 @@ impl Proxy {
     }
 
     /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call, not a message on a stream; otherwise it is what the
-    /// server says after the client has said something.
+    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, and for Redis it is any value but
+    /// a published message; otherwise it is what the server says after the client has said something.
     pub fn swallow_reply(&self, nth: u64) {
         lock(&self.shared.rules).swallow_reply(nth);
     }
 
-    /// Drops messages on etcd's streams: those for which `which` says so, asked with 1 for the first of this kind
+    /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
     /// from now on, 2 for the next. The stream goes on, and the client cannot know. Until [`pass`](Self::pass). Needs
-    /// [`start_grpc`](Self::start_grpc).
+    /// [`start_grpc`](Self::start_grpc) or [`start_redis`](Self::start_redis).
     ///
     /// ```no_run
     /// # let proxy = lockkit_testbed::Proxy::start_grpc("127.0.0.1:2379").unwrap();

@@ -2,17 +2,28 @@
 
 use std::{fmt, sync::Mutex};
 
-use super::{grpc::Grpc, lock};
+use super::{grpc::Grpc, lock, redis::Values};
 
-/// A kind of message on etcd's streams, on its way to a client.
+/// A kind of message that nobody asked for, on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Watch: every message that tells of events.
+    /// Every message that tells watchers of events, or subscribers what was published.
     Events,
-    /// Watch: the single event that says that a key is gone; others in the same message arrive.
+    /// etcd: the single event that says that a key is gone; others in the same message arrive.
     Deletions,
-    /// The answers to keep-alives of a lease.
+    /// etcd: the answers to keep-alives of a lease.
     KeepAlives,
+}
+
+/// What is spoken on the connections of a proxy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Speech {
+    /// Whatever it is.
+    Any,
+    /// gRPC without TLS, with etcd.
+    Grpc,
+    /// Redis and its clients, without TLS.
+    Redis,
 }
 
 /// Which replies and messages do not arrive, and how many did not.
@@ -98,12 +109,16 @@ enum Protocol {
         is_asked: bool,
     },
     Grpc(Grpc),
+    Redis(Values),
 }
 
 impl Inspector {
-    pub(super) fn new(is_grpc: bool) -> Self {
-        let any = Protocol::Any { is_asked: false };
-        Self(Mutex::new(if is_grpc { Protocol::Grpc(Grpc::default()) } else { any }))
+    pub(super) fn new(speech: Speech) -> Self {
+        Self(Mutex::new(match speech {
+            Speech::Any => Protocol::Any { is_asked: false },
+            Speech::Grpc => Protocol::Grpc(Grpc::default()),
+            Speech::Redis => Protocol::Redis(Values::default()),
+        }))
     }
 
     /// What of these bytes is sent on now.
@@ -114,6 +129,7 @@ impl Inspector {
                 bytes.to_vec()
             }
             Protocol::Grpc(grpc) => grpc.requests(bytes),
+            Protocol::Redis(_) => bytes.to_vec(),
         }
     }
 
@@ -126,6 +142,7 @@ impl Inspector {
                     .then(|| Arriving { to_client: bytes.to_vec(), credit: Vec::new() })
             }
             Protocol::Grpc(grpc) => grpc.replies(bytes, rules),
+            Protocol::Redis(values) => values.replies(bytes, rules),
         }
     }
 }
