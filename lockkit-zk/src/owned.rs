@@ -35,6 +35,7 @@ impl ZkBackend {
         if self.config.layout().form == Form::Single {
             return Err(refused(ErrorKind::Unsupported));
         }
+        guard.check()?;
         let path = self.claims.path(guard.name(), guard.token()).ok_or_else(|| refused(ErrorKind::Lost))?;
         Ok(Owned { path })
     }

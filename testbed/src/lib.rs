@@ -23,6 +23,8 @@ mod gateway;
 mod metrics;
 mod process;
 mod proxy;
+mod redis;
+mod resp;
 mod supervised;
 mod zookeeper;
 
@@ -34,5 +36,9 @@ pub use self::{
     etcd::Etcd,
     metrics::Metrics,
     proxy::{Counts, Direction, Flow, Message, Proxy},
+    redis::{
+        Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, ServerClock,
+    },
+    resp::{Pending, Reply},
     zookeeper::{Connection, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
 };

@@ -8,6 +8,7 @@ mod http2;
 mod link;
 mod protobuf;
 mod queue;
+mod redis;
 mod rules;
 mod zookeeper;
 
@@ -155,6 +156,15 @@ impl Proxy {
         Self::start_at(own_address(), target, Speech::ZooKeeper)
     }
 
+    /// As [`start_grpc`](Self::start_grpc), for clients of a Redis without TLS.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_redis(target: impl ToString) -> Result<Self> {
+        Self::start_at(own_address(), target, Speech::Redis)
+    }
+
     pub(crate) fn start_at(own: Ipv4Addr, target: impl ToString, speech: Speech) -> Result<Self> {
         let target = target.to_string();
         let listener = std::net::TcpListener::bind((own, 0)).context("no free port")?;
@@ -258,8 +268,9 @@ impl Proxy {
     }
 
     /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, and for ZooKeeper a request, not
-    /// a ping; otherwise it is what the server says after the client has said something.
+    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, for Redis it is any value but a
+    /// published message, for ZooKeeper it answers a request, not a ping; otherwise it is what the server says after
+    /// the client has said something.
     pub fn swallow_reply(&self, nth: u64) {
         lock(&self.shared.rules).swallow_reply(nth);
     }
@@ -271,7 +282,7 @@ impl Proxy {
 
     /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
     /// from now on, 2 for the next. The stream goes on, and the client cannot know. Until [`pass`](Self::pass). Needs
-    /// [`start_grpc`](Self::start_grpc) or [`start_zookeeper`](Self::start_zookeeper).
+    /// a proxy that knows what client and server speak, such as [`start_grpc`](Self::start_grpc).
     ///
     /// ```no_run
     /// # let proxy = lockkit_testbed::Proxy::start_grpc("127.0.0.1:2379").unwrap();

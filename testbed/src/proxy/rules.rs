@@ -5,13 +5,14 @@ use std::{fmt, sync::Mutex};
 use super::{
     grpc::Grpc,
     lock,
+    redis::Values,
     zookeeper::{Election, Packets},
 };
 
 /// A kind of message that nobody asked for, on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Every message that tells watchers of events.
+    /// Every message that tells watchers of events, or subscribers what was published.
     Events,
     /// etcd: the single event that says that a key is gone; others in the same message arrive.
     Deletions,
@@ -26,6 +27,8 @@ pub(crate) enum Speech {
     Any,
     /// gRPC without TLS, with etcd.
     Grpc,
+    /// Redis and its clients, without TLS.
+    Redis,
     /// ZooKeeper and its clients, without TLS.
     ZooKeeper,
     /// Members of a ZooKeeper ensemble that elect.
@@ -132,6 +135,7 @@ enum Protocol {
         is_asked: bool,
     },
     Grpc(Grpc),
+    Redis(Values),
     ZooKeeper(Packets),
     Election(Election),
 }
@@ -141,6 +145,7 @@ impl Inspector {
         Self(Mutex::new(match speech {
             Speech::Any => Protocol::Any { is_asked: false },
             Speech::Grpc => Protocol::Grpc(Grpc::default()),
+            Speech::Redis => Protocol::Redis(Values::default()),
             Speech::ZooKeeper => Protocol::ZooKeeper(Packets::default()),
             Speech::Election => Protocol::Election(Election::default()),
         }))
@@ -154,6 +159,7 @@ impl Inspector {
                 bytes.to_vec()
             }
             Protocol::Grpc(grpc) => grpc.requests(bytes),
+            Protocol::Redis(_) => bytes.to_vec(),
             Protocol::ZooKeeper(_) => bytes.to_vec(),
             Protocol::Election(election) => election.requests(bytes),
         }
@@ -168,6 +174,7 @@ impl Inspector {
                     .then(|| Arriving { to_client: bytes.to_vec(), credit: Vec::new() })
             }
             Protocol::Grpc(grpc) => grpc.replies(bytes, rules),
+            Protocol::Redis(values) => values.replies(bytes, rules),
             Protocol::ZooKeeper(packets) => packets.replies(bytes, rules),
             Protocol::Election(_) => Some(Arriving { to_client: bytes.to_vec(), credit: Vec::new() }),
         }

@@ -1,0 +1,190 @@
+//! A claim's life up to its grant: take the lock or a place in the queue, wait, and withdraw when it comes to nothing.
+//!
+//! Failure cases:
+//!
+//! * A reply is lost: the request is repeated. Scripts find what an earlier copy of the same claim has done.
+//! * The claim is given up, or the session closed: the request that is under way is awaited (it has a time limit), then
+//!   everything of the claim is taken back, again and again until that is answered. A copy that was never answered may
+//!   arrive even later, on a connection that was given up: what it leaves is nobody's and ends with its ttl.
+//! * The holder dies: nothing tells it; one waiter of each client looks when the holder's time is over.
+//! * The message is lost that the claim is next: the next beat finds the claim not waiting any more, and every waiter
+//!   looks now and then.
+//! * The place in the queue is lost (deleted, lapsed while this client stood still, a failover): the next look says so.
+//! * A message alone is no grant: the lock is held from the answer to `confirm` on, whose sending starts the lifetime.
+
+use std::{sync::Arc, time::Duration};
+
+use lockkit_core::{
+    BootInstant, Error, FencingToken, Result,
+    backend::{Acquired, Claim, Grant},
+    limits::RETRY_PAUSE_MAX,
+};
+use tracing::debug;
+
+use crate::{
+    claims::Place,
+    error::Fault,
+    expiry::Lookout,
+    scripts::{Call, Standing, standing},
+    server::pauses,
+    session::RedisSession,
+};
+
+/// Without a queue nobody tells when the lock is free: pause between two tries, give or take a half.
+const RACE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a claim ended.
+enum End {
+    Granted(FencingToken, BootInstant),
+    GaveUp,
+    EntryGone,
+}
+
+impl RedisSession {
+    pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
+        let place = self.claims.enter(claim.id(), self.layout.keys(claim.name())?);
+        let end = self.claim(claim, &place).await;
+        let answer = match end {
+            Ok(End::Granted(token, armed_at)) => {
+                let grant = Grant::new(claim, token, armed_at);
+                self.claims.settle(&place);
+                return Ok(Acquired::Granted(grant));
+            }
+            Ok(End::GaveUp) => Ok(Acquired::GaveUp),
+            Ok(End::EntryGone) => Ok(Acquired::EntryGone),
+            Err(fault) => Err(self.error(claim, fault)),
+        };
+        if self.withdraw(&place).await {
+            self.claims.forget(claim.id());
+        }
+        self.claims.settle(&place);
+        answer
+    }
+
+    fn error(&self, claim: &Claim, fault: Fault) -> Error {
+        fault.into_error("acquire").with_lock(claim.name())
+    }
+
+    async fn claim(&self, claim: &Claim, place: &Arc<Place>) -> Result<End, Fault> {
+        let first =
+            self.terms.acquire(claim.id(), &place.keys, claim.wait() && self.queues, claim.metadata());
+        let confirm = self.terms.confirm(claim.id(), &place.keys);
+        let mut lookout = self.lookouts.join(place.keys.lock());
+        let mut call = &first;
+        loop {
+            let pttl = match self.ask(claim, place, call).await? {
+                Answer::GaveUp => return Ok(End::GaveUp),
+                Answer::Stands(Standing::Granted(token), armed_at) => {
+                    return self.assure(place, token, armed_at).await;
+                }
+                Answer::Stands(Standing::Gone, _) => return Ok(End::EntryGone),
+                Answer::Stands(Standing::Busy(_), _) if !claim.wait() => {
+                    claim.note_contended();
+                    return Ok(End::GaveUp);
+                }
+                Answer::Stands(Standing::Busy(pttl), _) => pttl,
+                Answer::Stands(Standing::Queued(pttl), _) => {
+                    place.queued();
+                    call = &confirm;
+                    pttl
+                }
+            };
+            claim.note_contended();
+            lookout.note(u64::try_from(pttl).ok().map(Duration::from_millis));
+            tokio::select! {
+                biased;
+                () = claim.give_up() => return Ok(End::GaveUp),
+                () = self.closed.cancelled() => return Err(Fault::session_over()),
+                () = place.news() => {}
+                () = self.pause(&mut lookout) => {}
+            }
+        }
+    }
+
+    /// Passes when a waiter should look although nothing has notified it. The look also moves its deadline, so it comes
+    /// well before that.
+    async fn pause(&self, lookout: &mut Lookout) {
+        let jitter = fastrand::f64();
+        let longest = if self.queues { self.ttl / 3 } else { RACE_PAUSE.min(self.ttl / 3).mul_f64(1.5) };
+        let share = if self.queues { jitter.mul_add(0.25, 0.75) } else { jitter.mul_add(0.67, 0.33) };
+        tokio::select! {
+            () = tokio::time::sleep(longest.mul_f64(share)) => {}
+            () = lookout.over() => {}
+        }
+    }
+
+    /// Sends a request until it is answered, or nobody wants the answer any more.
+    async fn ask(&self, claim: &Claim, place: &Place, call: &Call) -> Result<Answer, Fault> {
+        let mut pauses = pauses();
+        loop {
+            if claim.has_given_up() {
+                return Ok(Answer::GaveUp);
+            }
+            if self.closed.is_cancelled() {
+                return Err(Fault::session_over());
+            }
+            let armed_at = self.clock.now();
+            let fault = match self.server.run(call).await.and_then(standing) {
+                Ok(standing) => return Ok(Answer::Stands(standing, armed_at)),
+                Err(fault) => fault,
+            };
+            if fault.leaves_doubt() {
+                place.put_in_doubt();
+            }
+            // A try does not wait for a server that is away, unless something of it may have got through.
+            let worth_another = claim.wait() || place.may_have_left_something();
+            if !fault.may_pass() || !worth_another {
+                return Err(fault);
+            }
+            debug!(?fault, claim = ?claim.id(), "not answered");
+            tokio::select! {
+                () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
+                () = claim.give_up() => {}
+                () = self.closed.cancelled() => {}
+            }
+        }
+    }
+
+    /// The claim holds the lock at the master; holds it as safely as is configured, or not at all.
+    async fn assure(&self, place: &Place, token: FencingToken, armed_at: BootInstant) -> Result<End, Fault> {
+        // Whatever goes wrong from here on, there is something to take back.
+        place.put_in_doubt();
+        if let Some(replicas) = &self.replicas {
+            replicas.confirm(&self.terms.confirm(place.id, &place.keys)).await?;
+        }
+        Ok(End::Granted(token, armed_at))
+    }
+
+    /// Takes back what a claim without a grant may have left at the server; whether nothing is left.
+    async fn withdraw(&self, place: &Place) -> bool {
+        if !place.may_have_left_something() {
+            return true;
+        }
+        let mut pauses = pauses();
+        loop {
+            match self.server.run(&self.terms.release(place.id, &place.keys)).await {
+                Ok(_) => return true,
+                Err(fault) if fault.may_pass() && !self.closed.is_cancelled() => {
+                    debug!(?fault, claim = ?place.id, "not withdrawn yet");
+                }
+                Err(fault) => {
+                    // Nobody moves its deadline any more: it ends with its ttl, or when the session is closed again.
+                    debug!(?fault, claim = ?place.id, "cannot be withdrawn");
+                    return false;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
+                () = self.closed.cancelled() => {}
+            }
+        }
+    }
+}
+
+/// What came of a request about a claim.
+enum Answer {
+    /// How the claim stands, and when the request was sent.
+    Stands(Standing, BootInstant),
+    /// Nobody wants the lock any more.
+    GaveUp,
+}

@@ -1,0 +1,112 @@
+//! Redis as a [`Backend`].
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, Result,
+    backend::{
+        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
+        TokenStrength,
+    },
+    limits::TTL_MAX,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::{
+    Queue, RedisConfig, claims::Claims, error::Fault, expiry::Lookouts, keys::CHANNEL, replicas::Replicas,
+    scripts::Terms, server::Server, session::RedisSession,
+};
+
+/// Shorter ones would end by a pause of a busy machine.
+const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// Redis as a lock store.
+///
+/// ```no_run
+/// use lockkit_core::LockClient;
+/// use lockkit_redis::{RedisBackend, RedisConfig};
+///
+/// # async fn example() -> lockkit_core::Result<()> {
+/// let backend = RedisBackend::new(RedisConfig::new(["127.0.0.1:6379"])?);
+/// let client = LockClient::builder(backend).build().await?;
+/// let guard = client.lock("orders/42")?.acquire().await?;
+/// println!("writing with token {}", guard.token());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedisBackend {
+    pub(crate) config: RedisConfig,
+}
+
+impl RedisBackend {
+    /// The store that this configuration names. No I/O.
+    pub fn new(config: RedisConfig) -> Self {
+        Self { config }
+    }
+
+    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedisSession, Fault> {
+        let ttl = ttl.max(TTL_MIN);
+        let terms = Terms {
+            client: format!("{:032x}", fastrand::u128(..)),
+            // Whole milliseconds, rounded up.
+            ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
+            keep_ms: u64::try_from(self.config.counter_ttl.as_millis()).unwrap_or(u64::MAX),
+        };
+        let (connector, claims) = (self.config.connector(), Arc::<Claims>::default());
+        let channel = format!("{CHANNEL}{}", terms.client);
+        let server = Server::connect(connector.clone(), channel, Arc::clone(&claims)).await?;
+        let probe = server.probe().await?;
+        if probe.may_evict() {
+            warn!(
+                policy = probe.eviction,
+                "this Redis throws keys away when memory is short, locks too; maxmemory-policy should be noeviction"
+            );
+        }
+        Ok(RedisSession {
+            server,
+            layout: self.config.layout(),
+            ttl: Duration::from_millis(terms.ttl_ms),
+            terms,
+            queues: self.config.queue == Queue::Fifo,
+            clock,
+            claims,
+            lookouts: Lookouts::default(),
+            replicas: self.config.min_replicas.map(|count| Replicas::new(connector, count)),
+            closed: CancellationToken::new(),
+        })
+    }
+}
+
+#[async_trait]
+impl Backend for RedisBackend {
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            scheme: "redis",
+            ttl_min: TTL_MIN,
+            ttl_max: TTL_MAX,
+            beat: BeatInterval::PerTtl(3),
+            lifetime: Lifetime::Hold,
+            queue: match self.config.queue {
+                Queue::Fifo => QueueKind::Fifo,
+                Queue::None => QueueKind::Unordered,
+            },
+            token: TokenStrength::ClockFloor,
+            loss: LossDetection::Beat,
+            failover: FailoverLoss::Unreplicated,
+        }
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        match self.open(ttl, clock).await {
+            Ok(session) => Ok(Arc::new(session)),
+            Err(fault) => Err(fault.into_error("open session")),
+        }
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}

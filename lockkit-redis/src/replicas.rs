@@ -1,0 +1,80 @@
+//! Grants that count only when some replicas know of them.
+//!
+//! Replication is asynchronous, and WAIT tells how many replicas have got everything that *this connection* has written.
+//! So a connection of its own confirms the grant (a write: the lifetime starts anew) and waits; it also keeps the waiting
+//! off the connection that everything else goes over, which WAIT blocks.
+//!
+//! * Too few replicas answer in time: the claim is taken back, and its acquire is an error.
+//! * The lock has gone meanwhile, or the connection fails: the same.
+
+use std::{fmt, time::Duration};
+
+use lockkit_core::ErrorKind;
+use redis::Value;
+use tokio::sync::Mutex;
+
+use crate::{
+    error::{Effect, Fault},
+    scripts::{Call, Standing, standing},
+    server::execute,
+    topology::{Connector, Wire},
+};
+
+/// Share of a request's time that the replicas have; the rest is for the confirmation.
+const WAIT_SHARE: u32 = 2;
+
+/// The connection that waits for replicas.
+pub(crate) struct Replicas {
+    connector: Connector,
+    count: u32,
+    /// WAIT blocks a connection, so grants take turns. `None` before the first one, and after a failure.
+    wire: Mutex<Option<Wire>>,
+}
+
+impl fmt::Debug for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replicas").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl Replicas {
+    pub(crate) fn new(connector: Connector, count: u32) -> Self {
+        Self { connector, count, wire: Mutex::new(None) }
+    }
+
+    /// Sees to it that so many replicas know of a grant; `confirm` writes it again.
+    pub(crate) async fn confirm(&self, confirm: &Call) -> Result<(), Fault> {
+        let timeout = self.connector.timeout;
+        let confirmed = tokio::time::timeout(timeout, async {
+            let mut kept = self.wire.lock().await;
+            let mut wire = match kept.take() {
+                Some(wire) => wire,
+                None => self.connector.connect(None).await?,
+            };
+            self.wait(&mut wire, confirm, timeout / WAIT_SHARE).await?;
+            *kept = Some(wire);
+            Ok(())
+        });
+        confirmed.await.unwrap_or_else(|_| Err(Fault::no_reply()))
+    }
+
+    async fn wait(&self, wire: &mut Wire, confirm: &Call, patience: Duration) -> Result<(), Fault> {
+        match standing(execute(wire, confirm).await?)? {
+            Standing::Granted(_) => {}
+            other => {
+                return Err(self.shortfall(format!("the lock went while they were waited for: {other:?}")));
+            }
+        }
+        let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let wait = redis::cmd("WAIT").arg(self.count).arg(patience).to_owned();
+        match wire.query(&wait).await? {
+            Value::Int(known) if known >= i64::from(self.count) => Ok(()),
+            answer => Err(self.shortfall(format!("{answer:?} of them have it"))),
+        }
+    }
+
+    fn shortfall(&self, why: String) -> Fault {
+        let message = format!("{} replicas must know of a grant; {why}", self.count);
+        Fault::new(Effect::Refused, ErrorKind::Unavailable, message)
+    }
+}

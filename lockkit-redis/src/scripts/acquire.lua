@@ -1,0 +1,27 @@
+-- Takes the lock for a claim, or puts the claim into the queue. A repeated one finds what an earlier one has done.
+--
+-- ARGV 5 the client
+--      6 'wait' or 'try'
+--      7 the claim's metadata
+-- Answers {'granted', token}, {'queued', PTTL of the lock in ms} or, a try, {'busy', PTTL of the lock in ms}.
+local client, mode, description = ARGV[5], ARGV[6], ARGV[7]
+
+local state, token = serve()
+if state == 'mine' then
+  return hold(token)
+end
+if state == 'free' then
+  token = grant(claim, ttl, description)
+  if token then
+    return { 'granted', token }
+  end
+end
+if mode == 'try' then
+  return { 'busy', redis.call('PTTL', lock) }
+end
+if redis.call('HEXISTS', deadlines, claim) == 0 then
+  local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
+  redis.call('HSET', metadata, claim, description)
+end
+return stay(client)

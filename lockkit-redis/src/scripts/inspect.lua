@@ -1,0 +1,44 @@
+-- Who holds the lock and who waits for it. Writes nothing. What other programs have written there is shown as far as it
+-- goes, and is never an error.
+--
+-- KEYS as in lock.lua
+-- ARGV 1 waiters that are shown, at most
+--      2 bytes of metadata that are shown, at most
+-- Answers {value of the lock or its type in parentheses, metadata, {waiter, metadata, ...}}; '' for what is not there.
+local lock, queue, deadlines, metadata = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+
+-- The answer to a reading command; nil where the key is of another type.
+local function read(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then
+    return nil
+  end
+  return answer
+end
+
+local function description(claim)
+  local length = read('HSTRLEN', metadata, claim)
+  if not length or length > tonumber(ARGV[2]) then
+    return ''
+  end
+  return read('HGET', metadata, claim) or ''
+end
+
+local value = value_of(lock)
+if not value then
+  value = '(' .. redis.call('TYPE', lock).ok .. ')'
+elseif value == '' and redis.call('EXISTS', lock) == 1 then
+  value = '(empty)'
+end
+
+local waiters = {}
+for _, claim in ipairs(read('ZRANGE', queue, 0, ARGV[1] - 1) or {}) do
+  local deadline = string.match(read('HGET', deadlines, claim) or '', '^(%d+):')
+  if deadline and tonumber(deadline) > now then
+    table.insert(waiters, claim)
+    table.insert(waiters, description(claim))
+  end
+end
+return { value, description(string.match(value, '^%x+') or ''), waiters }

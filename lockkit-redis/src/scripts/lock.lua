@@ -1,0 +1,122 @@
+-- What the scripts share that are about one claim to one lock.
+--
+-- KEYS 1 the lock: "<claim>:<token>" with a PX while a lockkit client holds it; anything else is another program's
+--      2 the fence: the highest token so far
+--      3 the queue: claims in order of arrival (sorted set)
+--      4 the deadlines: "<server time in us>:<ttl in ms>:<client>" of every claim in the queue (hash)
+--      5 the metadata of holder and waiters by claim; "holder" is the claim that was granted last (hash)
+-- ARGV 1 the claim
+--      2 its ttl in ms
+--      3 how long side keys outlive their last use, in ms
+--      4 the channel of a client, without the client at its end
+local lock, fence, queue, deadlines, metadata = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local claim, ttl, keep, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+-- Numbers above are not exact in Lua, and no token ever is.
+local TOKEN_MAX = 9007199254740991
+
+-- The server's time in microseconds, one value for the whole script.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+
+-- Numbers of this size are written without an exponent only by this.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- Who has the lock: 'free', 'mine' with the token, or 'others'.
+local function look()
+  local value = value_of(lock)
+  if value == '' and redis.call('EXISTS', lock) == 0 then
+    return 'free'
+  end
+  local holder, token = string.match(value or '', '^(%x+):(%d+)$')
+  if holder == claim then
+    return 'mine', tonumber(token)
+  end
+  return 'others'
+end
+
+-- A token above all earlier ones: by the counter, and should that be lost, by the clock.
+local function mint()
+  local last = redis.pcall('GET', fence)
+  last = type(last) == 'string' and tonumber(last) or 0
+  if last < 0 or last >= TOKEN_MAX then
+    -- No client wrote that.
+    last = 0
+  end
+  return math.max(last + 1, now)
+end
+
+-- Gives the free lock to a claim, with this ttl; `description` is its metadata unless it is stored already.
+local function grant(to, px, description)
+  local token = mint()
+  if not redis.call('SET', lock, to .. ':' .. digits(token), 'NX', 'PX', px) then
+    return nil
+  end
+  redis.call('SET', fence, digits(token), 'PX', keep)
+  local last = redis.call('HGET', metadata, 'holder')
+  if last and last ~= to then
+    -- It ended without a release.
+    redis.call('HDEL', metadata, last)
+  end
+  if description then
+    redis.call('HSET', metadata, 'holder', to, to, description)
+  else
+    redis.call('HSET', metadata, 'holder', to)
+  end
+  redis.call('PEXPIRE', metadata, keep)
+  return token
+end
+
+-- Gives the free lock to the first claim in the queue that is alive, and tells its client; dead ones before it are
+-- dropped. Answers that claim and its token, or nil when the queue is empty now.
+local function hand_over()
+  while true do
+    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not head then
+      return nil
+    end
+    local deadline, px, client = string.match(redis.call('HGET', deadlines, head) or '', '^(%d+):(%d+):(%x+)$')
+    redis.call('ZREM', queue, head)
+    redis.call('HDEL', deadlines, head)
+    if deadline and tonumber(deadline) > now then
+      local token = grant(head, px)
+      if head ~= claim then
+        -- A push that cannot be sent must not undo half of the hand-over: it is a hint, the next beat tells it too.
+        redis.pcall('PUBLISH', channel .. client, head)
+      end
+      return head, token
+    end
+    redis.call('HDEL', metadata, head)
+  end
+end
+
+-- Who has the lock after the queue has been served.
+local function serve()
+  local state, token = look()
+  if state == 'free' then
+    local head
+    head, token = hand_over()
+    if head then
+      state = head == claim and 'mine' or 'others'
+    end
+  end
+  return state, token
+end
+
+-- The claim goes on waiting: its deadline is one ttl from now.
+local function stay(client)
+  redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
+  redis.call('PEXPIRE', queue, keep)
+  redis.call('PEXPIRE', deadlines, keep)
+  redis.call('PEXPIRE', metadata, keep)
+  return { 'queued', redis.call('PTTL', lock) }
+end
+
+-- The claim holds the lock: its lifetime starts anew.
+local function hold(token)
+  redis.call('PEXPIRE', lock, ttl)
+  return { 'granted', token }
+end
+

@@ -1,0 +1,269 @@
+//! A Redis Cluster.
+
+use std::{net::Ipv4Addr, ops::RangeInclusive};
+
+use anyhow::{Context, Result};
+
+use super::{
+    Migration, Redis,
+    nodes::{endpoints, launch_all, wait_until},
+};
+use crate::address::free_ports;
+
+/// Nodes that own slots at the start, and one replica for each.
+const MASTERS: usize = 3;
+const NODES: usize = 2 * MASTERS;
+
+/// Slots that the keys of all names are spread over.
+const SLOTS: usize = 16_384;
+
+/// A node that is silent for so long counts as down, in milliseconds: short for tests, long enough for a machine that
+/// is busy with other things.
+const NODE_TIMEOUT_MS: &str = "2000";
+
+/// A Redis Cluster of three masters and three replicas. At the start the nodes 0 to 2 are the masters, and node `n + 3`
+/// is the replica of node `n`.
+///
+/// ```no_run
+/// let mut cluster = lockkit_testbed::RedisCluster::start()?;
+/// let owner = cluster.owner(cluster.slot("k")?)?;
+/// cluster.node_mut(owner).kill()?; // also pause, restart
+/// cluster.wait_until_master(owner + 3)?;
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<Redis>,
+    /// What the nodes call themselves.
+    ids: Vec<String>,
+}
+
+/// What a node says of itself.
+#[derive(Debug)]
+struct Member {
+    epoch: u64,
+    slots: Vec<RangeInclusive<usize>>,
+}
+
+impl RedisCluster {
+    /// Starts a cluster, and waits until all nodes agree that all is well.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redis::start`].
+    pub fn start() -> Result<Self> {
+        let nodes = (0..NODES).map(|_| Redis::prepare_member()).collect::<Result<Vec<_>>>()?;
+        let (mut nodes, bus_ports): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        launch_all(&mut nodes)?;
+        let ids = nodes.iter().map(|node| Ok(node.cli(&["CLUSTER", "MYID"])?.text().to_owned()));
+        let ids = ids.collect::<Result<_>>()?;
+        let cluster = Self { nodes, ids };
+        cluster.spread_slots()?;
+        cluster.introduce(&bus_ports)?;
+        cluster.assign_replicas()?;
+        Ok(cluster)
+    }
+
+    /// The cluster as a backend URL without options: `redis+cluster://` and the endpoints of all nodes.
+    pub fn url(&self) -> String {
+        format!("redis+cluster://{}", endpoints(&self.nodes))
+    }
+
+    /// The node with this number, which is less than [`len`](Self::len).
+    pub fn node(&self, number: usize) -> &Redis {
+        &self.nodes[number]
+    }
+
+    /// The node with this number, to be killed or restarted.
+    pub fn node_mut(&mut self, number: usize) -> &mut Redis {
+        &mut self.nodes[number]
+    }
+
+    /// How many nodes there are.
+    #[expect(clippy::len_without_is_empty, reason = "a cluster has nodes")]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Errors
+    ///
+    /// When no node answers.
+    pub fn slot(&self, key: &str) -> Result<usize> {
+        let (_, node) = self.running().next().context("no node runs")?;
+        let slot = node.cli(&["CLUSTER", "KEYSLOT", key])?.number();
+        Ok(usize::try_from(slot.context("a slot is a number")?)?)
+    }
+
+    /// The number of the running node that owns this slot, as it says itself; once there is one.
+    ///
+    /// # Errors
+    ///
+    /// When there is none for a long time.
+    pub fn owner(&self, slot: usize) -> Result<usize> {
+        wait_until("a node owns the slot", || Ok(self.owner_now(slot)?.is_some()))?;
+        self.owner_now(slot)?.context("the slot's owner is gone again")
+    }
+
+    /// Begins to move a slot: its keys are still where they are.
+    ///
+    /// # Errors
+    ///
+    /// When a node does not answer, or `to` owns the slot already.
+    pub fn migrate(&self, slot: usize, to: usize) -> Result<Migration<'_>> {
+        Migration::begin(self, slot, self.owner(slot)?, to)
+    }
+
+    /// Makes a replica take over from its master, and waits until it has; without what its master has not told it when
+    /// it [does not replicate](Redis::stop_replicating).
+    ///
+    /// # Errors
+    ///
+    /// When the node is no replica, or most masters are gone.
+    pub fn failover(&self, replica: usize) -> Result<()> {
+        let node = &self.nodes[replica];
+        let words = ["CLUSTER", "FAILOVER", "FORCE"];
+        node.cli(if node.is_replicating()? { &words[..2] } else { &words })?;
+        self.wait_until_master(replica)
+    }
+
+    /// Waits until this node is a master, and all running nodes agree that all slots are served.
+    ///
+    /// # Errors
+    ///
+    /// When that does not come about.
+    pub fn wait_until_master(&self, number: usize) -> Result<()> {
+        wait_until("the replica is the master", || self.nodes[number].is_master())?;
+        self.wait_until_well()
+    }
+
+    /// Waits until all running nodes agree that all slots are served.
+    ///
+    /// # Errors
+    ///
+    /// When that does not come about.
+    pub fn wait_until_well(&self) -> Result<()> {
+        wait_until("all slots are served", || {
+            self.each_running(|node| Ok(node.cli(&["CLUSTER", "INFO"])?.text().contains("cluster_state:ok")))
+        })
+    }
+
+    /// What this node calls itself.
+    pub(super) fn id(&self, number: usize) -> &str {
+        &self.ids[number]
+    }
+
+    /// The nodes that can be asked, with their numbers.
+    pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Redis)> {
+        self.nodes.iter().enumerate().filter(|(_, node)| !node.is_silent())
+    }
+
+    fn each_running(&self, is_so: impl Fn(&Redis) -> Result<bool>) -> Result<bool> {
+        for (_, node) in self.running() {
+            if !is_so(node)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the masters their slots. (Each a number for its first epoch too: two of the same have to fight it out.)
+    fn spread_slots(&self) -> Result<()> {
+        for (number, node) in self.nodes.iter().enumerate() {
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
+        }
+        for (number, master) in self.nodes[..MASTERS].iter().enumerate() {
+            let start = SLOTS * number / MASTERS;
+            let end = SLOTS * (number + 1) / MASTERS - 1;
+            master.cli(&["CLUSTER", "ADDSLOTSRANGE", &start.to_string(), &end.to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// Makes every node know every other; hearsay would do, but takes longer.
+    fn introduce(&self, bus_ports: &[u16]) -> Result<()> {
+        for (number, node) in self.nodes.iter().enumerate() {
+            for (other, bus_port) in self.nodes.iter().zip(bus_ports).take(number) {
+                let [host, port, bus] =
+                    [other.address.to_string(), other.port.to_string(), bus_port.to_string()];
+                node.cli(&["CLUSTER", "MEET", &host, &port, &bus])?;
+            }
+        }
+        wait_until("all nodes know each other", || {
+            self.each_running(|node| {
+                let known = node.cli(&["CLUSTER", "NODES"])?;
+                Ok(self.ids.iter().all(|id| known.text().contains(&**id))
+                    && !known.text().contains("handshake"))
+            })
+        })
+    }
+
+    fn assign_replicas(&self) -> Result<()> {
+        for (number, replica) in self.nodes[MASTERS..].iter().enumerate() {
+            replica.cli(&["CLUSTER", "REPLICATE", &self.ids[number]])?;
+        }
+        wait_until("the replicas replicate", || {
+            let are_known = self.each_running(|node| {
+                Ok(node.cli(&["CLUSTER", "NODES"])?.text().matches("slave").count() == MASTERS)
+            })?;
+            let mut replicate = true;
+            for replica in &self.nodes[MASTERS..] {
+                replicate &= replica.is_replicating()?;
+            }
+            Ok(are_known && replicate)
+        })?;
+        self.wait_until_well()
+    }
+
+    fn owner_now(&self, slot: usize) -> Result<Option<usize>> {
+        let mut owner = None;
+        for (number, node) in self.running() {
+            let member = Member::of(node)?;
+            // One that was away may not know yet that its time is over.
+            if member.slots.iter().any(|slots| slots.contains(&slot)) {
+                owner = owner.max(Some((member.epoch, number)));
+            }
+        }
+        Ok(owner.map(|(_, number)| number))
+    }
+}
+
+impl Member {
+    /// From lines such as `ID 127.3.9.1:40001@40002 myself,master - 0 0 1 connected 0-5460 [93-<-ID]`.
+    fn of(node: &Redis) -> Result<Self> {
+        let nodes = node.cli(&["CLUSTER", "NODES"])?;
+        let own =
+            nodes.text().lines().find(|line| line.contains("myself")).context("a node of no cluster")?;
+        let fields: Vec<&str> = own.split(' ').collect();
+        let epoch = fields.get(6).and_then(|epoch| epoch.parse().ok()).context("a node without an epoch")?;
+        let is_master = fields.get(2).is_some_and(|flags| flags.contains("master"));
+        let slots = fields.iter().skip(8).filter(|_| is_master).filter_map(|slots| range(slots)).collect();
+        Ok(Self { epoch, slots })
+    }
+}
+
+fn range(slots: &str) -> Option<RangeInclusive<usize>> {
+    let (first, last) = slots.split_once('-').unwrap_or((slots, slots));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+impl Redis {
+    /// A member that is not started yet, and its port for the others.
+    fn prepare_member() -> Result<(Self, u16)> {
+        let mut member =
+            Self::prepare(&["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS])?;
+        let address: Ipv4Addr = member.address;
+        let [bus_port] = free_ports(address)?;
+        let (host, port) = (address.to_string(), bus_port.to_string());
+        let more = [
+            ["--cluster-port", &port],
+            ["--cluster-announce-ip", &host],
+            // A replica is promoted however long it has not heard of its master, and stays with the one it has.
+            ["--cluster-replica-validity-factor", "0"],
+            ["--cluster-allow-replica-migration", "no"],
+        ];
+        member.extra_arguments.extend(more.as_flattened().iter().map(|&word| word.to_owned()));
+        Ok((member, bus_port))
+    }
+}

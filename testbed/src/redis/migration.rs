@@ -1,0 +1,102 @@
+//! A slot on its way from one node of a cluster to another.
+
+use anyhow::{Result, ensure};
+
+use super::{Redis, RedisCluster};
+
+/// Longest time for the keys of one step, in milliseconds.
+const MOVE_MAX_MS: &str = "10000";
+
+/// Most keys moved in one step.
+const KEYS_MAX: &str = "1000";
+
+/// A slot on its way from one node of a cluster to another: the one sends clients that ask for what it no longer has
+/// there (`ASK`), and the other answers them where they say that they were sent.
+///
+/// Left alone it stays like this.
+///
+/// ```no_run
+/// # let cluster = lockkit_testbed::RedisCluster::start()?;
+/// let migration = cluster.migrate(cluster.slot("{k}1")?, 1)?;
+/// migration.move_key("{k}1")?;
+/// migration.move_keys()?; // all that are left
+/// migration.finish()?;
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Migration<'a> {
+    cluster: &'a RedisCluster,
+    slot: String,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Migration<'a> {
+    pub(super) fn begin(cluster: &'a RedisCluster, slot: usize, from: usize, to: usize) -> Result<Self> {
+        ensure!(from != to, "node {to} owns slot {slot} already");
+        let migration = Self { cluster, slot: slot.to_string(), from, to };
+        migration.target().cli(&["CLUSTER", "SETSLOT", &migration.slot, "IMPORTING", cluster.id(from)])?;
+        migration.source().cli(&["CLUSTER", "SETSLOT", &migration.slot, "MIGRATING", cluster.id(to)])?;
+        Ok(migration)
+    }
+
+    /// Moves one key of the slot; whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// When a node refuses.
+    pub fn move_key(&self, key: &str) -> Result<bool> {
+        self.transfer(&[key])
+    }
+
+    /// Moves all keys of the slot that there are now.
+    ///
+    /// # Errors
+    ///
+    /// When a node refuses.
+    pub fn move_keys(&self) -> Result<()> {
+        loop {
+            let keys = self.source().cli(&["CLUSTER", "GETKEYSINSLOT", &self.slot, KEYS_MAX])?;
+            let keys: Vec<&str> = keys.list().iter().map(|key| key.text()).collect();
+            if keys.is_empty() {
+                return Ok(());
+            }
+            self.transfer(&keys)?;
+        }
+    }
+
+    /// Makes the target the owner of the slot, and tells all nodes that run.
+    ///
+    /// # Errors
+    ///
+    /// When keys of the slot are still on the source, or a node refuses.
+    pub fn finish(self) -> Result<()> {
+        let new_owner = ["CLUSTER", "SETSLOT", &self.slot, "NODE", self.cluster.id(self.to)];
+        let left = self.source().cli(&["CLUSTER", "COUNTKEYSINSLOT", &self.slot])?;
+        ensure!(left.number() == Some(0), "slot {} still has keys on its old owner: {left:?}", self.slot);
+        // The target first: the source still sends clients there, and the other way round each would name the other.
+        self.target().cli(&new_owner)?;
+        self.source().cli(&new_owner)?;
+        for (number, node) in self.cluster.running() {
+            if number != self.from && number != self.to && node.is_master()? {
+                node.cli(&new_owner)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn transfer(&self, keys: &[&str]) -> Result<bool> {
+        let target = self.target();
+        let (host, port) = (target.address.to_string(), target.port.to_string());
+        let words = [&["MIGRATE", &host, &port, "", "0", MOVE_MAX_MS, "KEYS"], keys].concat();
+        Ok(self.source().cli(&words)?.text() == "OK")
+    }
+
+    fn source(&self) -> &Redis {
+        self.cluster.node(self.from)
+    }
+
+    fn target(&self) -> &Redis {
+        self.cluster.node(self.to)
+    }
+}

@@ -1,0 +1,34 @@
+//! What servers that belong together have in common.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Redis, WAIT_MAX, WAIT_POLL};
+
+/// Starts all of them side by side.
+pub(super) fn launch_all(nodes: &mut [Redis]) -> Result<()> {
+    nodes.iter_mut().try_for_each(Redis::launch)?;
+    nodes.iter().try_for_each(Redis::wait_until_up)
+}
+
+/// Address and port of each, joined by commas.
+pub(super) fn endpoints(nodes: &[Redis]) -> String {
+    nodes.iter().map(Redis::endpoint).collect::<Vec<_>>().join(",")
+}
+
+/// Waits until it is so; an error means that it is not so yet.
+pub(super) fn wait_until(what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let so = is_so();
+        if matches!(so, Ok(true)) {
+            return Ok(());
+        }
+        if started.elapsed() > WAIT_MAX {
+            so.with_context(|| format!("it does not come about that {what}"))?;
+            bail!("it does not come about that {what}");
+        }
+        std::thread::sleep(WAIT_POLL);
+    }
+}

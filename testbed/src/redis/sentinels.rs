@@ -1,0 +1,201 @@
+//! Replicas that are watched by Sentinels.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use super::{
+    Redis, RedisReplicas,
+    nodes::{endpoints, launch_all, wait_until},
+};
+
+/// Sentinels: one may be missing.
+const SENTINELS: usize = 3;
+
+/// So many must agree that the master is gone.
+const QUORUM: usize = 2;
+
+/// A node that is silent for so long counts as down, in milliseconds: short for tests, long enough for a machine that
+/// is busy with other things.
+const DOWN_AFTER_MS: u32 = 1_000;
+
+/// A failover that has come to nothing is tried again after twice this time, in milliseconds.
+const FAILOVER_TIMEOUT_MS: u32 = 5_000;
+
+/// A Redis master and two replicas, watched by three Sentinels, which promote a replica when the master is gone.
+///
+/// ```no_run
+/// let mut redis = lockkit_testbed::RedisSentinels::start()?;
+/// let first = redis.master()?;
+/// redis.node_mut(first).kill()?; // also pause
+/// let second = redis.wait_for_master_after(first)?;
+/// redis.node_mut(first).restart()?; // for a while it believes that it is still the master
+/// redis.replicas().wait_until_in_sync(second)?;
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct RedisSentinels {
+    /// Before the nodes: they watch, and would begin to promote.
+    sentinels: Vec<Redis>,
+    replicas: RedisReplicas,
+}
+
+impl RedisSentinels {
+    /// What the Sentinels call the master.
+    pub const NAME: &str = "main";
+
+    /// Starts all of it, and waits until every Sentinel knows the others and finds both replicas fit to be promoted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redis::start`]; Debian and Ubuntu have Sentinel in a package of its own.
+    pub fn start() -> Result<Self> {
+        let replicas = RedisReplicas::start()?;
+        let mut sentinels = (0..SENTINELS).map(|_| Redis::prepare_sentinel()).collect::<Result<Vec<_>>>()?;
+        for (number, sentinel) in sentinels.iter().enumerate() {
+            std::fs::write(sentinel.sentinel_file(), configuration(number, &sentinels, &replicas))?;
+        }
+        launch_all(&mut sentinels)?;
+        let redis = Self { sentinels, replicas };
+        redis.wait_until_watching()?;
+        Ok(redis)
+    }
+
+    /// The Sentinels as a backend URL without options: `redis+sentinel://`, their endpoints, and the master's name.
+    pub fn url(&self) -> String {
+        format!("redis+sentinel://{}/{}", endpoints(&self.sentinels), Self::NAME)
+    }
+
+    /// The nodes.
+    pub fn replicas(&self) -> &RedisReplicas {
+        &self.replicas
+    }
+
+    /// The node with this number: see [`RedisReplicas::node`].
+    pub fn node(&self, number: usize) -> &Redis {
+        self.replicas.node(number)
+    }
+
+    /// The node with this number, to be killed or restarted.
+    pub fn node_mut(&mut self, number: usize) -> &mut Redis {
+        self.replicas.node_mut(number)
+    }
+
+    /// The Sentinel with this number; there are three.
+    pub fn sentinel(&self, number: usize) -> &Redis {
+        &self.sentinels[number]
+    }
+
+    /// The Sentinel with this number, to be killed or restarted; it remembers what it knew.
+    pub fn sentinel_mut(&mut self, number: usize) -> &mut Redis {
+        &mut self.sentinels[number]
+    }
+
+    /// The number of the node that all running Sentinels take for the master, once they agree.
+    ///
+    /// # Errors
+    ///
+    /// When they do not agree for a long time.
+    pub fn master(&self) -> Result<usize> {
+        self.wait_for_master(|_| true)
+    }
+
+    /// The number of the master, once it is another one than this and takes writes.
+    ///
+    /// # Errors
+    ///
+    /// When there is none for a long time.
+    pub fn wait_for_master_after(&self, former: usize) -> Result<usize> {
+        self.wait_for_master(|master| master != former && self.node(master).is_master().unwrap_or(false))
+    }
+
+    /// Makes the Sentinels promote a replica while the master runs, and waits for it; the number of the new master.
+    ///
+    /// # Errors
+    ///
+    /// When no replica is fit.
+    pub fn failover(&self) -> Result<usize> {
+        let former = self.master()?;
+        let (_, sentinel) = self.running_sentinels().next().context("no Sentinel runs")?;
+        sentinel.cli(&["SENTINEL", "FAILOVER", Self::NAME])?;
+        self.wait_for_master_after(former)
+    }
+
+    fn wait_for_master(&self, is_the_one: impl Fn(usize) -> bool) -> Result<usize> {
+        let current = || self.agreed_master().map(|master| master.filter(|&master| is_the_one(master)));
+        wait_until("the Sentinels agree on the master", || Ok(current()?.is_some()))?;
+        current()?.context("the master has changed again")
+    }
+
+    fn agreed_master(&self) -> Result<Option<usize>> {
+        let mut masters = Vec::new();
+        for (_, sentinel) in self.running_sentinels() {
+            let address = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME])?;
+            let endpoint: Vec<&str> = address.list().iter().map(|part| part.text()).collect();
+            let endpoint = endpoint.join(":");
+            masters.push((0..self.replicas.len()).find(|&node| self.node(node).endpoint() == endpoint));
+        }
+        masters.dedup();
+        Ok(if let [Some(master)] = *masters { Some(master) } else { None })
+    }
+
+    fn wait_until_watching(&self) -> Result<()> {
+        let ready = format!("OK {SENTINELS} usable");
+        wait_until("the Sentinels watch", || {
+            for sentinel in &self.sentinels {
+                let quorum = sentinel.cli(&["SENTINEL", "CKQUORUM", Self::NAME])?;
+                let replicas = sentinel.cli(&["SENTINEL", "REPLICAS", Self::NAME])?;
+                let fit = replicas.list().iter().filter(|replica| {
+                    let fields = replica.list().chunks_exact(2);
+                    let mut fields = fields.map(|field| (field[0].text(), field[1].text()));
+                    fields.any(|field| field == ("master-link-status", "ok"))
+                });
+                if !quorum.text().starts_with(&ready) || fit.count() + 1 < self.replicas.len() {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    fn running_sentinels(&self) -> impl Iterator<Item = (usize, &Redis)> {
+        self.sentinels.iter().enumerate().filter(|(_, sentinel)| !sentinel.is_silent())
+    }
+}
+
+impl Redis {
+    /// A Sentinel that is not started yet, and that knows nothing before its file is written.
+    fn prepare_sentinel() -> Result<Self> {
+        let mut sentinel = Self::prepare_program("redis-sentinel")?;
+        let file = sentinel.sentinel_file().display().to_string();
+        sentinel.leading.push(file);
+        Ok(sentinel)
+    }
+
+    fn sentinel_file(&self) -> PathBuf {
+        self.folder().join("sentinel.conf")
+    }
+}
+
+/// What a Sentinel would have written down once it has found everybody, which takes some seconds.
+fn configuration(number: usize, sentinels: &[Redis], replicas: &RedisReplicas) -> String {
+    let name = RedisSentinels::NAME;
+    let id = |number: usize| format!("{:040x}", number + 1);
+    let place = |node: &Redis| format!("{} {}", node.address, node.port);
+    let mut lines = vec![
+        format!("sentinel myid {}", id(number)),
+        format!("sentinel announce-ip {}", sentinels[number].address),
+        format!("sentinel monitor {name} {} {QUORUM}", place(replicas.node(0))),
+        format!("sentinel down-after-milliseconds {name} {DOWN_AFTER_MS}"),
+        format!("sentinel failover-timeout {name} {FAILOVER_TIMEOUT_MS}"),
+    ];
+    lines.extend(
+        (1..replicas.len())
+            .map(|node| format!("sentinel known-replica {name} {}", place(replicas.node(node)))),
+    );
+    let others = sentinels.iter().enumerate().filter(|&(other, _)| other != number);
+    lines.extend(
+        others.map(|(other, node)| format!("sentinel known-sentinel {name} {} {}", place(node), id(other))),
+    );
+    lines.join("\n") + "\n"
+}
