@@ -241,6 +241,22 @@ fn nobody_is_let_in_until_all_may_pass() {
 }
 
 #[test]
+fn new_connections_wait_while_others_go_on() {
+    let proxy = Proxy::start(echo()).unwrap();
+    let client = connect(&proxy);
+    say(&client, "in");
+    hear(&client, "in");
+    proxy.hold_new();
+    let late = connect(&proxy);
+    say(&late, "late");
+    hear_nothing(&late);
+    say(&client, "still in");
+    hear(&client, "still in");
+    proxy.pass();
+    hear(&late, "late");
+}
+
+#[test]
 fn one_process_is_kept_out() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);

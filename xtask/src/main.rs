@@ -35,7 +35,7 @@ enum Command {
     },
     /// Runs the conformance suite: one line per case, a closing line per backend.
     Conformance {
-        /// memory, file, etcd; default: all.
+        /// memory, file, etcd, zk; default: all.
         backends: Vec<String>,
     },
     /// Checks the house rules that no compiler knows.

@@ -125,8 +125,8 @@ fn session_of_last(server: &ZooKeeper, lock: &LockName) -> Result<i64> {
 }
 
 async fn a_holder_whose_session_somebody_closes_is_told() -> Result<()> {
-    let (server, _proxy, client) = linked(LONG).await?;
-    let (lock, other) = (name("z3"), crate::own::client(&server.endpoint(), TICK, LONG).await?);
+    let (server, proxy, client) = linked(LONG).await?;
+    let (lock, other) = (name("z3"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
     let guard = client.lock("z3")?.acquire().await?;
     let waiting = other.lock("z3")?;
     let waiter = tokio::spawn(async move { waiting.acquire().await });
@@ -135,7 +135,9 @@ async fn a_holder_whose_session_somebody_closes_is_told() -> Result<()> {
     sessions.retain(|_, paths| paths.iter().any(|path| path.starts_with("/lockkit/z3/")));
     let last = off(|| session_of_last(&server, &lock))?;
     let session = *sessions.keys().find(|&&session| session != last).context("no holder")?;
+    proxy.hold_new();
     off(|| server.end_session(session))?;
+    proxy.pass();
     // Within the time of a connection, and not of a ttl.
     let lost = timeout(HANG, guard.lost()).await.context("the holder is not told")?;
     println!("Z3: {lost}");
@@ -149,14 +151,16 @@ async fn a_holder_whose_session_somebody_closes_is_told() -> Result<()> {
 }
 
 async fn a_waiter_whose_session_somebody_closes_is_not_granted_on_it() -> Result<()> {
-    let (server, _proxy, client) = linked(LONG).await?;
-    let (lock, other) = (name("z3"), crate::own::client(&server.endpoint(), TICK, LONG).await?);
+    let (server, proxy, client) = linked(LONG).await?;
+    let (lock, other) = (name("z3"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
     let guard = client.lock("z3")?.acquire().await?;
     let waiting = other.lock("z3")?;
     let waiter = tokio::spawn(async move { waiting.acquire().await });
     until("the other waits", async || Ok(off(|| entries(&server, &lock))?.len() == 2)).await?;
     let session = off(|| session_of_last(&server, &lock))?;
+    proxy.hold_new();
     off(|| server.end_session(session))?;
+    proxy.pass();
     until("its node is gone", async || {
         Ok(off(|| server.ephemerals())?.keys().all(|&found| found != session))
     })

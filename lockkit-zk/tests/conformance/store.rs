@@ -23,8 +23,9 @@ const OPTIONS: &str = "?tick=500ms";
 #[derive(Debug)]
 pub(crate) struct Server {
     zookeeper: Arc<Mutex<ZooKeeper>>,
+    /// The way of all clients, closed for a moment to those whose session is ended.
+    gate: Arc<Proxy>,
     url: String,
-    endpoint: String,
     /// Looks at the server's counters so far, which count themselves.
     looks: AtomicU64,
 }
@@ -32,8 +33,10 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start() -> Result<Self> {
         let zookeeper = ZooKeeper::start()?;
-        let (url, endpoint) = (zookeeper.url() + OPTIONS, zookeeper.endpoint());
-        Ok(Self { zookeeper: Arc::new(Mutex::new(zookeeper)), url, endpoint, looks: AtomicU64::new(0) })
+        let gate = Arc::new(Proxy::start(zookeeper.endpoint())?);
+        let url = format!("zk://{}{OPTIONS}", gate.endpoint());
+        let zookeeper = Arc::new(Mutex::new(zookeeper));
+        Ok(Self { zookeeper, gate, url, looks: AtomicU64::new(0) })
     }
 
     async fn with<T: Send + 'static>(
@@ -48,11 +51,15 @@ impl Server {
     /// Ends the session that this claimant's node belongs to.
     async fn end_session(&self, name: &LockName, claimant: Option<&Contender>) -> Result<()> {
         let path = format!("{}/{}", directory(name), claimant.context("nobody is there")?.entry);
+        let gate = Arc::clone(&self.gate);
         self.with(move |zookeeper| {
             let of = |paths: &Vec<String>| paths.contains(&path);
             let sessions = zookeeper.ephemerals()?;
             let (session, _) = sessions.iter().find(|(_, paths)| of(paths)).context("no session has it")?;
-            zookeeper.end_session(*session)
+            gate.hold_new();
+            let ended = zookeeper.end_session(*session);
+            gate.pass();
+            ended
         })
         .await
     }
@@ -110,7 +117,7 @@ impl Store for Server {
     }
 
     async fn link(&self) -> Result<Arc<dyn Link>> {
-        Ok(Arc::new(Way(Proxy::start_zookeeper(&self.endpoint)?)))
+        Ok(Arc::new(Way(Proxy::start_zookeeper(self.gate.endpoint())?)))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {

@@ -118,6 +118,8 @@ struct Shared {
     requests: watch::Sender<Flow>,
     replies: watch::Sender<Flow>,
     is_refusing: AtomicBool,
+    /// New connections wait until they may go on to the server.
+    is_holding_new: watch::Sender<bool>,
     /// The process that nothing may come from.
     blocked: Mutex<Vec<u32>>,
     links: Mutex<Vec<Arc<Link>>>,
@@ -177,6 +179,7 @@ impl Proxy {
             requests: watch::Sender::new(Flow::Pass),
             replies: watch::Sender::new(Flow::Pass),
             is_refusing: AtomicBool::new(false),
+            is_holding_new: watch::Sender::new(false),
             blocked: Mutex::default(),
             links: Mutex::default(),
             rules: Mutex::default(),
@@ -222,6 +225,7 @@ impl Proxy {
     pub fn pass(&self) {
         lock(&self.shared.rules).clear();
         self.shared.is_refusing.store(false, SeqCst);
+        self.shared.is_holding_new.send_replace(false);
         lock(&self.shared.blocked).clear();
         self.set(Direction::Requests, Flow::Pass);
         self.set(Direction::Replies, Flow::Pass);
@@ -236,6 +240,12 @@ impl Proxy {
     pub fn refuse(&self) {
         self.shared.is_refusing.store(true, SeqCst);
         self.reset();
+    }
+
+    /// Takes new connections, and does not make theirs to the server, until [`pass`](Self::pass); those that there are
+    /// go on.
+    pub fn hold_new(&self) {
+        self.shared.is_holding_new.send_replace(true);
     }
 
     /// Resets all connections whose client is this process of the same machine, and all new ones at once, until
@@ -357,6 +367,8 @@ async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
     let link = Arc::new(Link::new(address));
     // First on the list, then the question: a refusal meanwhile is seen by one of the two.
     lock(&shared.links).push(Arc::clone(&link));
+    // The sender lives as long as this.
+    let _ = shared.is_holding_new.subscribe().wait_for(|is_holding| !is_holding).await;
     match TcpStream::connect(&shared.target).await {
         Ok(server) if !shared.refuses(address) => link::serve(&link, client, server, &shared).await,
         _ => link::reset(client),

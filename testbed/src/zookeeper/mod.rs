@@ -303,6 +303,9 @@ impl ZooKeeper {
     /// Ends a session, of whichever client, as its owner would: takes it over with its id and its password, which
     /// ZooKeeper makes of the id, and closes it.
     ///
+    /// The owner loses its connection, comes back at once, and must not meet this: a connection that is made while the
+    /// session ends may stay for a long time, unanswered. [`Proxy::hold_new`](crate::Proxy::hold_new) keeps it waiting.
+    ///
     /// # Errors
     ///
     /// When the server does not answer or there is no such session.

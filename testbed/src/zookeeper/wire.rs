@@ -3,7 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -38,19 +38,18 @@ pub(super) struct Wire {
 impl Wire {
     /// Connects with a new session.
     pub(super) fn open(address: SocketAddr) -> Result<Self> {
-        Self::greet(address, 0, &[0; 16])
+        let mut wire = Self::greet(address, 0, &[0; 16])?;
+        ensure!(wire.is_welcome()?, "ZooKeeper gives no session");
+        Ok(wire)
     }
 
     /// Ends this session, whosever it is.
     pub(super) fn end(address: SocketAddr, session: i64) -> Result<()> {
-        let started = Instant::now();
-        loop {
-            match Self::greet(address, session, &password_of(session)).and_then(Self::close) {
-                // Its owner has come back and taken it over again.
-                Err(error) if error.is::<std::io::Error>() && started.elapsed() < ANSWER_MAX => {}
-                ended => return ended,
-            }
-        }
+        let mut wire = Self::greet(address, session, &password_of(session))?;
+        ensure!(wire.is_welcome()?, "ZooKeeper has no session {session:#x}");
+        let (error, _) = wire.call(CLOSE, &[])?;
+        ensure!(error == OK, "cannot close session {session:#x}: error {error}");
+        Ok(())
     }
 
     fn greet(address: SocketAddr, session: i64, password: &[u8; 16]) -> Result<Self> {
@@ -64,10 +63,14 @@ impl Wire {
         greeting.extend(session.to_be_bytes());
         write_bytes(&mut greeting, password);
         wire.send(&greeting)?;
-        let mut answer = &wire.receive()?[..];
-        let _version = read_i32(&mut answer)?;
-        ensure!(read_i32(&mut answer)? > 0, "ZooKeeper has no session {session:#x}");
         Ok(wire)
+    }
+
+    /// Whether the answer to the greeting is a session.
+    fn is_welcome(&mut self) -> Result<bool> {
+        let mut answer = &self.receive()?[..];
+        let _version = read_i32(&mut answer)?;
+        Ok(read_i32(&mut answer)? > 0)
     }
 
     pub(super) fn create(&mut self, path: &str, data: &str) -> Result<()> {
@@ -122,13 +125,6 @@ impl Wire {
         let mut answer = &answer[..];
         let count = read_i32(&mut answer)?;
         (0..count).map(|_| Ok(String::from_utf8(read_bytes(&mut answer)?.to_vec())?)).collect()
-    }
-
-    fn close(mut self) -> Result<()> {
-        match self.call(CLOSE, &[])? {
-            (OK, _) => Ok(()),
-            (error, _) => bail!("cannot close the session: error {error}"),
-        }
     }
 
     /// Error and body of the answer.
