@@ -17,14 +17,14 @@ use std::{ops::ControlFlow, time::Duration};
 
 use lockkit_core::{
     Error, Result,
-    backend::{Acquired, Claim, Grant, recheck_pause},
+    backend::{Acquired, Claim, Grant, recheck_pause, retry_pauses},
     limits::RETRY_PAUSE_MAX,
 };
 use tracing::{debug, warn};
 use zookeeper_client::EventType;
 
 use crate::{
-    call::{Created, pauses},
+    call::Created,
     claims::Held,
     error::{Effect, Fault},
     keys::{self, Form},
@@ -104,7 +104,7 @@ impl ZkSession {
         path: &str,
     ) -> Result<ControlFlow<End, Created>, Fault> {
         let data = keys::data(claim.id(), &claim.metadata().to_json());
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
                 return Ok(ControlFlow::Break(End::GaveUp));
@@ -155,7 +155,7 @@ impl ZkSession {
 
     /// Finds out, until it is known, whether the create of an unanswered request was done.
     async fn look_up(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             match self.find(claim, &entry.lock).await {
                 Ok(found) => {
@@ -283,7 +283,7 @@ impl ZkSession {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             let answer = tokio::select! {
                 biased;
@@ -312,7 +312,7 @@ impl ZkSession {
     /// session is over.
     async fn withdraw(&self, claim: &Claim, entry: &mut Entry) {
         let life = &self.server.life;
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         while !life.is_over() {
             match self.withdraw_once(claim, entry).await {
                 Ok(()) => return,

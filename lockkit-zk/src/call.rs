@@ -17,11 +17,7 @@ use std::{
     time::Duration,
 };
 
-use backon::BackoffBuilder;
-use lockkit_core::{
-    BootInstant, FencingToken,
-    limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
-};
+use lockkit_core::{BootInstant, FencingToken};
 use tracing::debug;
 use zookeeper_client::{
     Client, CreateMode, Error as ClientError, MultiReadResult, OneshotWatcher, SessionState, Stat,
@@ -271,14 +267,4 @@ pub(crate) async fn bounded<T>(
     request: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(Fault::no_reply()))
-}
-
-/// Growing, jittered pauses between the tries of one step.
-pub(crate) fn pauses() -> impl Iterator<Item = Duration> + Send {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(RETRY_PAUSE_MIN)
-        .with_max_delay(RETRY_PAUSE_MAX)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }
