@@ -169,16 +169,19 @@ impl Attempt {
         }
     }
 
-    /// Ends the attempt with one answer for everybody, made for each anew.
+    /// Ends the attempt with one answer for everybody, made for each anew; what makes them is gone before the first is
+    /// told.
     pub(crate) fn end(&self, answer: impl Fn() -> Answer) {
         let mut callers = lock(&self.callers);
         callers.over = true;
         let waiting = std::mem::take(&mut callers.waiting);
         self.give_up_if_left(&callers);
         drop(callers);
-        for caller in waiting {
+        let answers: Vec<_> = waiting.into_iter().map(|caller| (caller.answer, answer())).collect();
+        drop(answer);
+        for (caller, answer) in answers {
             // An answer that nobody takes is dropped here, and with it the share of the hold in it.
-            let _ = caller.answer.send(answer());
+            let _ = caller.send(answer);
         }
     }
 

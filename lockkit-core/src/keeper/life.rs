@@ -275,9 +275,9 @@ impl Owed {
         if let Some(key) = &self.key {
             keeper.reentry.granted(key, &self.attempt, &hold);
         }
-        self.attempt.end(|| Ok(Some(entered.share())));
-        // With this share the hold ends when nobody took one: every caller has left.
-        drop(entered);
+        // With this share the hold ends when nobody took one: every caller has left. It goes before they are told, or the
+        // release of one who is quick would not be the last, and answered before the store has confirmed it.
+        self.attempt.end(move || Ok(Some(entered.share())));
         hold
     }
 

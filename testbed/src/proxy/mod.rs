@@ -212,6 +212,12 @@ impl Proxy {
         self.shared.flow(direction).send_replace(flow);
     }
 
+    /// [Holds](Flow::Hold) all requests from the first on that contains this text, and comes in one piece. Until
+    /// [`pass`](Self::pass).
+    pub fn hold_at(&self, text: &str) {
+        lock(&self.shared.rules).hold_at(text);
+    }
+
     /// Makes everything well: both directions pass, connections are taken, replies and messages are no longer dropped.
     pub fn pass(&self) {
         lock(&self.shared.rules).clear();
