@@ -13,12 +13,11 @@
 //!   session ends the requests of the old one. So after such a request a read is the last word on a lost reply.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use lockkit_core::{BootInstant, FencingToken};
-use tracing::debug;
 use zookeeper_client::{
     Client, CreateMode, Error as ClientError, MultiReadResult, OneshotWatcher, SessionState, Stat,
     StateWatcher,
@@ -30,16 +29,16 @@ use crate::{
     error::{Effect, Fault, failed_check},
     life::Life,
     proof::Proof,
+    watchdog::Watchdog,
 };
 
 /// One session at a server.
 pub(crate) struct Server {
-    /// Taken out when the session is closed: the last clone to go ends it.
-    client: Mutex<Option<Client>>,
+    pub(crate) client: Connection,
     states: StateWatcher,
     session: i64,
     pub(crate) life: Life,
-    pub(crate) proof: Proof,
+    pub(crate) proof: Arc<Proof>,
     access: Access,
     parents: Parents,
 }
@@ -52,17 +51,17 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     pub(crate) fn new(client: Client, proof: Proof, access: Access, parents: Parents) -> Self {
-        let life = Life::default();
-        tokio::spawn(follow(client.state_watcher(), life.clone()));
-        Self {
-            states: client.state_watcher(),
-            session: client.session_id().0,
-            client: Mutex::new(Some(client)),
-            life,
-            proof,
-            access,
-            parents,
-        }
+        let (life, proof) = (Life::default(), Arc::new(proof));
+        let (states, session) = (client.state_watcher(), client.session_id().0);
+        let client = Connection(Arc::new(Mutex::new(Some(client))));
+        let watchdog = Watchdog {
+            states: states.clone(),
+            life: life.clone(),
+            proof: Arc::clone(&proof),
+            client: client.clone(),
+        };
+        tokio::spawn(watchdog.watch());
+        Self { client, states, session, life, proof, access, parents }
     }
 
     /// The session's id; together with its password, which never leaves the client crate, it is the power to end it.
@@ -178,7 +177,7 @@ impl Server {
     /// Ends the session; `Ok` when the server has confirmed it, or has ended it before.
     pub(crate) async fn close(&self, within: Duration) -> Result<(), Fault> {
         self.life.close();
-        drop(self.lock().take());
+        self.client.end();
         let closed = self.state(SessionState::is_terminated);
         tokio::time::timeout(within, closed).await.map_err(|_| Fault::no_reply())
     }
@@ -220,11 +219,22 @@ impl Server {
     }
 
     fn client(&self) -> Result<Client, Fault> {
-        self.lock().clone().ok_or_else(Fault::session_over)
+        self.client.lock().clone().ok_or_else(Fault::session_over)
+    }
+}
+
+/// The way to the server, until it is hung up.
+#[derive(Clone)]
+pub(crate) struct Connection(Arc<Mutex<Option<Client>>>);
+
+impl Connection {
+    /// Ends the session at the server: so does the client crate when the last clone of its client goes.
+    pub(crate) fn end(&self) {
+        drop(self.lock().take());
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Client>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -249,16 +259,6 @@ impl Created {
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit_once('/').map_or(&*self.path, |(_, name)| name)
     }
-}
-
-/// Tells the end of a session as soon as it is known.
-async fn follow(mut states: StateWatcher, life: Life) {
-    let mut state = states.state();
-    while !state.is_terminated() {
-        state = states.changed().await;
-        debug!(?state, "session state");
-    }
-    life.lose();
 }
 
 /// Gives up waiting for the answer after this time; what was asked for may still happen.
