@@ -16,15 +16,15 @@
 use std::{ops::ControlFlow, time::Duration};
 
 use lockkit_core::{
-    Error, Result,
-    backend::{Acquired, Claim, Grant, recheck_pause},
+    Error, ErrorKind, Result,
+    backend::{Acquired, Claim, Grant, recheck_pause, retry_pauses},
     limits::RETRY_PAUSE_MAX,
 };
 use tracing::{debug, warn};
 use zookeeper_client::EventType;
 
 use crate::{
-    call::{Created, pauses},
+    call::Created,
     claims::Held,
     error::{Effect, Fault},
     keys::{self, Form},
@@ -32,8 +32,12 @@ use crate::{
     session::ZkSession,
 };
 
-/// A quarter of the numbers that one directory has. They wrap, and other programs order them wrongly then.
+/// Half of the numbers that one directory has: time to let it get empty and be deleted.
 const NUMBERS_WARNED_OF: i32 = 1 << 30;
+
+/// Numbers from here on are refused. At its last number the server (3.8) stays, so that two nodes may have the same one, and
+/// older ones go on with negative numbers, which other programs order wrongly. Many clients may be on their way there at once.
+const NUMBERS_MAX: i32 = i32::MAX - (1 << 16) + 1;
 
 /// How a claim ended.
 pub(crate) enum End {
@@ -90,7 +94,7 @@ impl ZkSession {
         match self.create(claim, entry, &prefix).await? {
             ControlFlow::Break(end) => Ok(end),
             ControlFlow::Continue(own) => {
-                self.warn_of_wrap(&own);
+                self.check_number(&own)?;
                 self.queue(claim, &entry.lock, &own).await
             }
         }
@@ -104,7 +108,7 @@ impl ZkSession {
         path: &str,
     ) -> Result<ControlFlow<End, Created>, Fault> {
         let data = keys::data(claim.id(), &claim.metadata().to_json());
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
                 return Ok(ControlFlow::Break(End::GaveUp));
@@ -155,7 +159,7 @@ impl ZkSession {
 
     /// Finds out, until it is known, whether the create of an unanswered request was done.
     async fn look_up(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             match self.find(claim, &entry.lock).await {
                 Ok(found) => {
@@ -283,7 +287,7 @@ impl ZkSession {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             let answer = tokio::select! {
                 biased;
@@ -312,7 +316,7 @@ impl ZkSession {
     /// session is over.
     async fn withdraw(&self, claim: &Claim, entry: &mut Entry) {
         let life = &self.server.life;
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         while !life.is_over() {
             match self.withdraw_once(claim, entry).await {
                 Ok(()) => return,
@@ -341,16 +345,23 @@ impl ZkSession {
         Ok(())
     }
 
-    fn warn_of_wrap(&self, own: &Created) {
-        if sequence(own.name()).is_some_and(|number| !(0..NUMBERS_WARNED_OF).contains(&number)) {
-            self.warn_of_wrap.call_once(|| {
-                warn!(
-                    node = own.path,
-                    "this directory has used up a quarter of its numbers, or more; before they wrap, let it get empty and \
-                     delete it: other programs order them wrongly then"
+    /// Refuses a number that may not be its node's alone.
+    fn check_number(&self, own: &Created) -> Result<(), Fault> {
+        match sequence(own.name()) {
+            Some(0..NUMBERS_WARNED_OF) => {}
+            Some(NUMBERS_WARNED_OF..NUMBERS_MAX) => {
+                let what = "this directory has used up half of its numbers; let it get empty and delete it";
+                self.warn_of_numbers.call_once(|| warn!(node = own.path, what));
+            }
+            _ => {
+                let what = format!(
+                    "{} has used up its numbers: it must get empty and be deleted",
+                    parent(&own.path)
                 );
-            });
+                return Err(Fault::new(Effect::Refused, ErrorKind::Unavailable, what));
+            }
         }
+        Ok(())
     }
 }
 

@@ -33,8 +33,8 @@ impl Admin for ZkBackend {
         // A session of its own: a kept one would belong to the runtime that first asked.
         let look = async {
             let client = connect(&self.config, TTL_DEFAULT).await?;
-            let (clock, tick) = (Clock::boot(), Duration::ZERO);
-            let proof = Proof::new(clock.clone(), tick, clock.now());
+            let clock = Clock::boot();
+            let proof = Proof::new(clock.clone(), TTL_DEFAULT, Duration::ZERO, clock.now());
             let server = Server::new(client, proof, self.config.acl(), self.config.parents);
             let found = bounded(self.config.request_timeout, self.contenders(&server, &lock)).await;
             // Without the answer the session ends with its ttl.

@@ -13,16 +13,11 @@
 //!   session ends the requests of the old one. So after such a request a read is the last word on a lost reply.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use backon::BackoffBuilder;
-use lockkit_core::{
-    BootInstant, FencingToken,
-    limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
-};
-use tracing::debug;
+use lockkit_core::{BootInstant, FencingToken};
 use zookeeper_client::{
     Client, CreateMode, Error as ClientError, MultiReadResult, OneshotWatcher, SessionState, Stat,
     StateWatcher,
@@ -34,16 +29,16 @@ use crate::{
     error::{Effect, Fault, failed_check},
     life::Life,
     proof::Proof,
+    watchdog::Watchdog,
 };
 
 /// One session at a server.
 pub(crate) struct Server {
-    /// Taken out when the session is closed: the last clone to go ends it.
-    client: Mutex<Option<Client>>,
+    pub(crate) client: Connection,
     states: StateWatcher,
     session: i64,
     pub(crate) life: Life,
-    pub(crate) proof: Proof,
+    pub(crate) proof: Arc<Proof>,
     access: Access,
     parents: Parents,
 }
@@ -56,17 +51,17 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     pub(crate) fn new(client: Client, proof: Proof, access: Access, parents: Parents) -> Self {
-        let life = Life::default();
-        tokio::spawn(follow(client.state_watcher(), life.clone()));
-        Self {
-            states: client.state_watcher(),
-            session: client.session_id().0,
-            client: Mutex::new(Some(client)),
-            life,
-            proof,
-            access,
-            parents,
-        }
+        let (life, proof) = (Life::default(), Arc::new(proof));
+        let (states, session) = (client.state_watcher(), client.session_id().0);
+        let client = Connection(Arc::new(Mutex::new(Some(client))));
+        let watchdog = Watchdog {
+            states: states.clone(),
+            life: life.clone(),
+            proof: Arc::clone(&proof),
+            client: client.clone(),
+        };
+        tokio::spawn(watchdog.watch());
+        Self { client, states, session, life, proof, access, parents }
     }
 
     /// The session's id; together with its password, which never leaves the client crate, it is the power to end it.
@@ -182,7 +177,7 @@ impl Server {
     /// Ends the session; `Ok` when the server has confirmed it, or has ended it before.
     pub(crate) async fn close(&self, within: Duration) -> Result<(), Fault> {
         self.life.close();
-        drop(self.lock().take());
+        self.client.end();
         let closed = self.state(SessionState::is_terminated);
         tokio::time::timeout(within, closed).await.map_err(|_| Fault::no_reply())
     }
@@ -224,11 +219,22 @@ impl Server {
     }
 
     fn client(&self) -> Result<Client, Fault> {
-        self.lock().clone().ok_or_else(Fault::session_over)
+        self.client.lock().clone().ok_or_else(Fault::session_over)
+    }
+}
+
+/// The way to the server, until it is hung up.
+#[derive(Clone)]
+pub(crate) struct Connection(Arc<Mutex<Option<Client>>>);
+
+impl Connection {
+    /// Ends the session at the server: so does the client crate when the last clone of its client goes.
+    pub(crate) fn end(&self) {
+        drop(self.lock().take());
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Client>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -255,30 +261,10 @@ impl Created {
     }
 }
 
-/// Tells the end of a session as soon as it is known.
-async fn follow(mut states: StateWatcher, life: Life) {
-    let mut state = states.state();
-    while !state.is_terminated() {
-        state = states.changed().await;
-        debug!(?state, "session state");
-    }
-    life.lose();
-}
-
 /// Gives up waiting for the answer after this time; what was asked for may still happen.
 pub(crate) async fn bounded<T>(
     timeout: Duration,
     request: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(Fault::no_reply()))
-}
-
-/// Growing, jittered pauses between the tries of one step.
-pub(crate) fn pauses() -> impl Iterator<Item = Duration> + Send {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(RETRY_PAUSE_MIN)
-        .with_max_delay(RETRY_PAUSE_MAX)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }

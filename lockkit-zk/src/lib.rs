@@ -34,6 +34,7 @@ mod sequence;
 mod session;
 mod single;
 mod tls;
+mod watchdog;
 
 pub use self::{
     access::Access,

@@ -17,6 +17,7 @@ use lockkit_core::{BootInstant, Clock};
 #[derive(Debug)]
 pub(crate) struct Proof {
     clock: Clock,
+    ttl: Duration,
     half_tick: Duration,
     known: Mutex<Known>,
 }
@@ -30,12 +31,9 @@ struct Known {
 
 impl Proof {
     /// Of a session that was asked for at `asked_at`: its lifetime began at the leader, and later than that.
-    pub(crate) fn new(clock: Clock, tick: Duration, asked_at: BootInstant) -> Self {
-        Self {
-            clock,
-            half_tick: tick / 2,
-            known: Mutex::new(Known { last_sent: asked_at, armed_at: asked_at }),
-        }
+    pub(crate) fn new(clock: Clock, ttl: Duration, tick: Duration, asked_at: BootInstant) -> Self {
+        let known = Mutex::new(Known { last_sent: asked_at, armed_at: asked_at });
+        Self { clock, ttl, half_tick: tick / 2, known }
     }
 
     /// To be read before a request is sent.
@@ -56,6 +54,11 @@ impl Proof {
         self.lock().armed_at
     }
 
+    /// What is left of the lifetime that now runs.
+    pub(crate) fn left(&self) -> Duration {
+        self.armed_at().after(self.ttl).since(self.now())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +74,7 @@ mod tests {
 
     #[test]
     fn a_lifetime_counts_from_sending_less_half_a_tick_and_the_gap() {
-        let proof = Proof::new(Clock::boot(), Duration::from_millis(2000), at(10_000));
+        let proof = Proof::new(Clock::boot(), Duration::MAX, Duration::from_millis(2000), at(10_000));
         assert_eq!(proof.armed_at(), at(10_000));
         proof.answered(at(10_100));
         // The session began at 10,000: an earlier proof is not lost.

@@ -41,7 +41,7 @@ pub(crate) struct ZkSession {
     pub(crate) ttl: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) claims: Arc<Claims>,
-    pub(crate) warn_of_wrap: Once,
+    pub(crate) warn_of_numbers: Once,
 }
 
 impl ZkSession {
@@ -58,7 +58,7 @@ impl ZkSession {
         if granted < ttl {
             warn!(asked = ?ttl, ?granted, "the server's longest session is shorter than the ttl asked for");
         }
-        let proof = Proof::new(clock, config.tick.unwrap_or(granted / 2), asked_at);
+        let proof = Proof::new(clock, granted, config.tick.unwrap_or(granted / 2), asked_at);
         let layout = config.layout();
         let server = Server::new(client, proof, config.acl(), config.parents);
         let session = Self {
@@ -68,7 +68,7 @@ impl ZkSession {
             ttl: granted,
             request_timeout: config.request_timeout,
             claims,
-            warn_of_wrap: Once::new(),
+            warn_of_numbers: Once::new(),
         };
         bounded(config.request_timeout, session.make_own_node()).await?;
         Ok(session)
@@ -103,10 +103,11 @@ impl Session for ZkSession {
     }
 }
 
-/// A session that nobody closed: the client crate closes it when its last clone goes.
+/// A session that nobody closed is ended all the same.
 impl Drop for ZkSession {
     fn drop(&mut self) {
         self.server.life.close();
+        self.server.client.end();
         self.claims.forget_session(self.server.session());
     }
 }

@@ -31,8 +31,7 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
     let late = start(&other, &fresh_name());
     assert!(matches!(beat(&one, &[&held]).await.session, Renewal::Unknown(_)));
     server.restart().unwrap();
-    let beat = beat(&one, &[&held]).await;
-    assert!(is_renewed(&beat.session) && is_renewed(&beat.holds[0].1), "{beat:?}");
+    until("the hold is renewed", async || is_renewed(&beat(&one, &[&held]).await.holds[0].1)).await;
     assert!(waiting.is_waiting());
     let late = late.granted().await;
     release(&one, &held).await;
@@ -182,6 +181,18 @@ async fn a_holder_that_is_cut_off_stops_believing_before_the_next_is_granted() {
     assert!(granted.token() > held.token());
     proxy.pass();
     granted.release().await.unwrap();
+}
+
+/// The client crate goes on pinging.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_nobody_renews_ends_although_its_client_is_well() {
+    let (server, name) = (shared(), fresh_name());
+    let (silent, alive) = (session(server, SHORT).await, session(server, LONG).await);
+    let held = acquire(&silent, &name).await;
+    let next = enqueued(&alive, &name).await.granted().await;
+    assert!(next.token() > held.token());
+    assert_eq!(bounded(silent.lost()).await, Loss::Session);
+    release(&alive, &next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,10 +1,11 @@
 //! Who gets the lock, in which order, and with which token.
 
-use lockkit_core::{Fence, backend::Backend};
+use lockkit_core::{ErrorKind, Fence, backend::Backend};
+use lockkit_testbed::ZooKeeper;
 
 use crate::common::{
     LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, name, node, queue,
-    release, session, session_at, shared, start, try_acquire,
+    release, session, session_at, shared, start, start_claim, try_acquire,
 };
 
 const FORMS: [&str; 3] = ["curator", "bare", "single"];
@@ -81,6 +82,23 @@ async fn tokens_rise_when_the_directory_is_made_anew() {
         assert!(server.delete(&node(&name)).unwrap());
     }
     assert_rising(&tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_at_the_end_of_its_numbers_is_refused_until_it_is_made_anew() {
+    let server = ZooKeeper::start_numbered("/lockkit/x", i32::MAX - (1 << 16)).unwrap();
+    let (session, name) = (session(&server, LONG).await, name("x"));
+    let last = acquire(&session, &name).await;
+    for wait in [true, false] {
+        let error = start_claim(&session, &name, wait).ends().await.unwrap_err();
+        assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)), "{error}");
+        assert_eq!(queue(&server, &name).len(), 1, "a refused claim leaves nothing");
+    }
+    release(&session, &last).await;
+    assert!(server.delete(&node(&name)).unwrap());
+    let first = acquire(&session, &name).await;
+    assert!(first.token() > last.token());
+    release(&session, &first).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,8 +4,8 @@ use lockkit_core::ErrorKind;
 use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, SHORT, acquire, beat, bounded, enqueued, fresh_name, is_gave_up, is_renewed, node, queue, release,
-    session, session_at, shared, start, start_claim, until, url_through,
+    LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up, is_renewed, node, plain,
+    queue, release, session, session_at, shared, start, start_claim, until, url_through,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,6 +93,28 @@ async fn a_request_that_comes_after_the_session_has_moved_on_does_nothing() {
     release(&session, &grant).await;
     assert_eq!(queue(&server, &name), [""; 0]);
     release(&session, &after).await;
+}
+
+/// As a client meets it that comes back to a server which does not know yet that its last session is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_another_session_is_not_adopted_whatever_its_name() {
+    let server = ZooKeeper::start().unwrap();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    release(&session, &acquire(&session, &name).await).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    let claim = start(&session, &name);
+    until("the create is under way", async || proxy.holds(&claim.mark())).await;
+    let ghost_owner = plain(&server).await;
+    let ghost = contend(&ghost_owner, &name, &format!("_c_{}-lock-", claim.mark())).await;
+    proxy.leave();
+    proxy.pass();
+    until("it waits behind the ghost", async || claim.control.was_contended()).await;
+    assert_eq!(queue(&server, &name).len(), 2);
+    assert!(claim.is_waiting());
+    ghost_owner.delete(&ghost, None).await.unwrap();
+    release(&session, &claim.granted().await).await;
+    assert_eq!(queue(&server, &name), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
