@@ -118,8 +118,8 @@ struct Shared {
     requests: watch::Sender<Flow>,
     replies: watch::Sender<Flow>,
     is_refusing: AtomicBool,
-    /// The process that nothing may come from.
-    blocked: Mutex<Vec<u32>>,
+    /// The processes that nothing may come from.
+    blocked: watch::Sender<Vec<u32>>,
     links: Mutex<Vec<Arc<Link>>>,
     rules: Mutex<Rules>,
     accepted: AtomicU64,
@@ -177,7 +177,7 @@ impl Proxy {
             requests: watch::Sender::new(Flow::Pass),
             replies: watch::Sender::new(Flow::Pass),
             is_refusing: AtomicBool::new(false),
-            blocked: Mutex::default(),
+            blocked: watch::Sender::default(),
             links: Mutex::default(),
             rules: Mutex::default(),
             accepted: AtomicU64::new(0),
@@ -216,7 +216,7 @@ impl Proxy {
     pub fn pass(&self) {
         lock(&self.shared.rules).clear();
         self.shared.is_refusing.store(false, SeqCst);
-        lock(&self.shared.blocked).clear();
+        self.shared.blocked.send_replace(Vec::new());
         self.set(Direction::Requests, Flow::Pass);
         self.set(Direction::Replies, Flow::Pass);
     }
@@ -232,11 +232,13 @@ impl Proxy {
         self.reset();
     }
 
-    /// Resets all connections whose client is this process of the same machine, and all new ones at once, until
-    /// [`pass`](Self::pass).
-    pub fn refuse_process(&self, pid: u32) {
-        lock(&self.shared.blocked).push(pid);
-        for link in self.links().into_iter().filter(|link| owns_socket(pid, link.client, self.address)) {
+    /// Resets all connections whose client is this process of the same machine; new ones are taken and never answered,
+    /// until [`pass`](Self::pass) resets them. (Refused, it would try again at once, without end.)
+    pub fn cut_off(&self, pid: u32) {
+        self.shared.blocked.send_modify(|blocked| blocked.push(pid));
+        // In doubt too: whoever it is makes a new one.
+        for link in self.links().into_iter().filter(|link| self.shared.is_of(pid, link.client) != Some(false))
+        {
             link.meets(Fate::Reset);
         }
     }
@@ -262,7 +264,7 @@ impl Proxy {
     }
 
     /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, for Redis it is any value but a
+    /// is reset instead. For gRPC a reply answers a call or a keep-alive, not a watch, for Redis it is any value but a
     /// published message, for ZooKeeper it answers a request, not a ping; otherwise it is what the server says after
     /// the client has said something.
     pub fn swallow_reply(&self, nth: u64) {
@@ -272,6 +274,12 @@ impl Proxy {
     /// The same with so many of the next replies.
     pub fn swallow_next(&self, count: u64) {
         lock(&self.shared.rules).swallow_next(count);
+    }
+
+    /// Keeps messages on etcd's streams that tell of events, and what comes behind them, until [`pass`](Self::pass):
+    /// then they arrive, late. Needs [`start_grpc`](Self::start_grpc).
+    pub fn hold_events(&self) {
+        lock(&self.shared.rules).holds_events = true;
     }
 
     /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
@@ -333,10 +341,30 @@ impl Shared {
         }
     }
 
-    fn refuses(&self, client: SocketAddr) -> bool {
-        self.is_refusing.load(SeqCst)
-            || lock(&self.blocked).iter().any(|&pid| owns_socket(pid, client, self.address))
+    fn is_of(&self, pid: u32, client: SocketAddr) -> Option<bool> {
+        owns_socket(pid, client, self.address)
     }
+
+    /// What becomes of a connection that has just been taken.
+    fn entry_of(&self, client: SocketAddr) -> Entry {
+        let blocked = self.blocked.borrow().clone();
+        let is_of: Vec<_> = blocked.into_iter().map(|pid| self.is_of(pid, client)).collect();
+        // The last question: a refusal meanwhile is seen.
+        if self.is_refusing.load(SeqCst) || is_of.contains(&None) {
+            Entry::Refused
+        } else if is_of.contains(&Some(true)) {
+            Entry::CutOff
+        } else {
+            Entry::Served
+        }
+    }
+}
+
+/// What becomes of a new connection.
+enum Entry {
+    Served,
+    Refused,
+    CutOff,
 }
 
 async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
@@ -351,11 +379,27 @@ async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
     let link = Arc::new(Link::new(address));
     // First on the list, then the question: a refusal meanwhile is seen by one of the two.
     lock(&shared.links).push(Arc::clone(&link));
-    match TcpStream::connect(&shared.target).await {
-        Ok(server) if !shared.refuses(address) => link::serve(&link, client, server, &shared).await,
+    // Beside the other connections: whose it is takes a look into long tables.
+    let asked = tokio::task::spawn_blocking({
+        let shared = Arc::clone(&shared);
+        move || shared.entry_of(address)
+    });
+    match (asked.await, TcpStream::connect(&shared.target).await) {
+        (Ok(Entry::Served), Ok(server)) => link::serve(&link, client, server, &shared).await,
+        (Ok(Entry::CutOff), _) => unanswered(client, &shared).await,
         _ => link::reset(client),
     }
     lock(&shared.links).retain(|other| !Arc::ptr_eq(other, &link));
+}
+
+async fn unanswered(mut client: TcpStream, shared: &Shared) {
+    let (mut blocked, mut unread) = (shared.blocked.subscribe(), tokio::io::sink());
+    select! {
+        _ = blocked.wait_for(Vec::is_empty) => {}
+        // Until its end.
+        _ = tokio::io::copy(&mut client, &mut unread) => {}
+    }
+    link::reset(client);
 }
 
 /// A panic of another thread that held it is that thread's failure.
