@@ -54,8 +54,11 @@ impl Case {
     }
 
     pub(crate) fn sharing(&self) -> Sharing {
-        let harms = |need: &Need| matches!(need, Need::Hook(hook) if hook.harms_others());
-        if self.needs.iter().any(harms) { Sharing::Own } else { Sharing::Shared }
+        let hooks = self.needs.iter().filter_map(|need| match need {
+            Need::Hook(hook) => Some(hook.sharing()),
+            _ => None,
+        });
+        hooks.max().unwrap_or(Sharing::Shared)
     }
 
     /// Scenarios and properties, as `C1 P1 P3`.
@@ -158,23 +161,34 @@ impl Need {
 }
 
 impl Hook {
-    /// Whether its use disturbs whoever shares the store.
-    fn harms_others(self) -> bool {
+    /// The store that its use takes.
+    fn sharing(self) -> Sharing {
         match self {
-            Self::Freeze
-            | Self::Restart
-            | Self::HoldRequests
-            | Self::SwallowReplies
-            | Self::DropNotifications
-            | Self::Reset
-            // Others' requests would be counted too.
-            | Self::Requests => true,
             Self::Processes
             | Self::Entries
             | Self::EndSessionOfHolder
             | Self::EndSessionOfWaiter
             | Self::DeleteEntries
-            | Self::WriteJunk => false,
+            | Self::WriteJunk
+            // A link is one client's.
+            | Self::HoldRequests
+            | Self::SwallowReplies
+            | Self::DropNotifications
+            | Self::Reset
+            | Self::Refuse
+            | Self::DropReplies
+            | Self::Delay
+            | Self::Trickle
+            | Self::HoldNotifications => Sharing::Shared,
+            // Others' requests would be counted too.
+            Self::Requests
+            | Self::Freeze
+            | Self::Restart
+            | Self::Wipe
+            | Self::ForgetHistory
+            | Self::FillStore => Sharing::Own,
+            Self::LoseLeader | Self::IsolateMember => Sharing::Cluster,
+            Self::ExpireLogins => Sharing::Login,
         }
     }
 }

@@ -67,7 +67,8 @@ pub trait Harness: Debug + Send + Sync + 'static {
     /// Cases that may run side by side; most of them wait for a ttl and not for the processor.
     fn parallel(&self) -> usize;
 
-    /// A store: the one that all cases share, made at the first call, or one of its own for a case that harms it.
+    /// A store: the one that all cases share, made at the first call, or one of its own for a case that harms it. The
+    /// other kinds are asked for with their hooks only.
     ///
     /// # Errors
     ///
@@ -105,13 +106,17 @@ pub enum Rounds {
     Few,
 }
 
-/// Whether a case may harm its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which store a case needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
     /// Many cases lock in it, each under names of its own.
     Shared,
     /// For one case.
     Own,
+    /// For one case: a store of several members, of which it can do without one; [links](Store::link) lead to one.
+    Cluster,
+    /// For one case: a store whose clients log in.
+    Login,
 }
 
 /// A place that locks live in.
@@ -175,8 +180,8 @@ pub trait Link: Debug + Send + Sync {
     /// When it cannot be made.
     fn backend(&self) -> Result<AnyBackend>;
 
-    /// Disturbs the way from now on. Other clients may be disturbed too: a case that disturbs a link uses no other
-    /// client until it is healed.
+    /// Disturbs the way from now on. Clients of other links are not disturbed, unless each case has a store of its own:
+    /// then a case uses no other client while this one is not answered.
     ///
     /// # Errors
     ///
@@ -220,6 +225,28 @@ pub enum Hook {
     DropNotifications,
     /// [`LinkFault::Reset`].
     Reset,
+    /// [`LinkFault::Refuse`].
+    Refuse,
+    /// [`LinkFault::DropReplies`].
+    DropReplies,
+    /// [`LinkFault::Delay`].
+    Delay,
+    /// [`LinkFault::Trickle`].
+    Trickle,
+    /// [`LinkFault::HoldNotifications`].
+    HoldNotifications,
+    /// [`Fault::Wipe`].
+    Wipe,
+    /// [`Fault::ForgetHistory`].
+    ForgetHistory,
+    /// [`Fault::LoseLeader`].
+    LoseLeader,
+    /// [`Fault::IsolateMember`] and [`Fault::RejoinMember`].
+    IsolateMember,
+    /// [`Fault::FillStore`] and [`Fault::MakeRoom`].
+    FillStore,
+    /// [`Fault::ExpireLogins`].
+    ExpireLogins,
 }
 
 /// Harm done to a store.
@@ -239,6 +266,22 @@ pub enum Fault {
     Thaw,
     /// The server is killed and started again with its data.
     Restart,
+    /// The server is killed and started again with nothing.
+    Wipe,
+    /// The server forgets how its data came about; what there is now stays.
+    ForgetHistory,
+    /// The leader of a [cluster](Sharing::Cluster) is killed; it comes back once the others have another one.
+    LoseLeader,
+    /// The member of a [cluster](Sharing::Cluster) that links lead to is cut from the others; clients reach it as before.
+    IsolateMember,
+    /// It is back among them.
+    RejoinMember,
+    /// The store takes no more writes for want of room.
+    FillStore,
+    /// It has room again.
+    MakeRoom,
+    /// The server forgets that clients have [logged in](Sharing::Login).
+    ExpireLogins,
 }
 
 impl Fault {
@@ -251,6 +294,12 @@ impl Fault {
             Self::WriteJunk(_) => Hook::WriteJunk,
             Self::Freeze | Self::Thaw => Hook::Freeze,
             Self::Restart => Hook::Restart,
+            Self::Wipe => Hook::Wipe,
+            Self::ForgetHistory => Hook::ForgetHistory,
+            Self::LoseLeader => Hook::LoseLeader,
+            Self::IsolateMember | Self::RejoinMember => Hook::IsolateMember,
+            Self::FillStore | Self::MakeRoom => Hook::FillStore,
+            Self::ExpireLogins => Hook::ExpireLogins,
         }
     }
 
@@ -275,6 +324,16 @@ pub enum LinkFault {
     DropNotifications,
     /// Every open connection is reset, once.
     Reset,
+    /// Every open connection is reset, and each new one.
+    Refuse,
+    /// Nothing arrives that the store sends, while connections stay open.
+    DropReplies,
+    /// Everything that the store sends arrives so much later.
+    Delay(Duration),
+    /// What the store sends arrives byte by byte, so long after each other.
+    Trickle(Duration),
+    /// What the store sends unasked waits on its way until [`Link::heal`].
+    HoldNotifications,
 }
 
 impl LinkFault {
@@ -285,6 +344,11 @@ impl LinkFault {
             Self::SwallowReplies(_) => Hook::SwallowReplies,
             Self::DropNotifications => Hook::DropNotifications,
             Self::Reset => Hook::Reset,
+            Self::Refuse => Hook::Refuse,
+            Self::DropReplies => Hook::DropReplies,
+            Self::Delay(_) => Hook::Delay,
+            Self::Trickle(_) => Hook::Trickle,
+            Self::HoldNotifications => Hook::HoldNotifications,
         }
     }
 

@@ -17,7 +17,7 @@ use crate::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, 
 pub struct MemoryHarness;
 
 /// What a [`MemoryStore`] can do.
-pub const MEMORY_HOOKS: [Hook; 8] = [
+pub const MEMORY_HOOKS: [Hook; 9] = [
     Hook::Entries,
     Hook::Requests,
     Hook::EndSessionOfHolder,
@@ -26,6 +26,7 @@ pub const MEMORY_HOOKS: [Hook; 8] = [
     Hook::HoldRequests,
     Hook::SwallowReplies,
     Hook::DropNotifications,
+    Hook::DropReplies,
 ];
 
 impl Harness for MemoryHarness {
@@ -100,9 +101,7 @@ impl Store for MemoryStore {
             Fault::DeleteEntries(name) => self.server.delete_entries(&name),
             Fault::Freeze => self.server.hold_requests(),
             Fault::Thaw => self.server.deliver_requests(),
-            Fault::EndSessionOfWaiter(_) | Fault::WriteJunk(_) | Fault::Restart => {
-                return fault.unsupported();
-            }
+            _ => return fault.unsupported(),
         }
         Ok(())
     }
@@ -133,7 +132,11 @@ impl Link for MemoryStore {
             LinkFault::HoldRequests => self.server.hold_requests(),
             LinkFault::SwallowReplies(count) => self.server.lose_replies(count),
             LinkFault::DropNotifications => self.server.drop_notifications(true),
-            LinkFault::Reset => return fault.unsupported(),
+            LinkFault::DropReplies => {
+                self.server.lose_replies(usize::MAX);
+                self.server.drop_notifications(true);
+            }
+            _ => return fault.unsupported(),
         }
         Ok(())
     }

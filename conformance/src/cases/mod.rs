@@ -13,6 +13,7 @@ mod reentry;
 mod server;
 mod sessions;
 mod silence;
+mod stores;
 mod ttl;
 
 use crate::Case;
@@ -32,6 +33,7 @@ pub(crate) fn all() -> Vec<Case> {
         losses::CASES,
         server::CASES,
         links::CASES,
+        stores::CASES,
         processes::CASES,
         random::CASES,
     ]
