@@ -55,8 +55,8 @@ impl Harness for FileHarness {
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
         let folder = || Arc::new(Folder(tempfile::tempdir().unwrap()));
         Ok(match sharing {
-            Sharing::Own => folder(),
             Sharing::Shared => Arc::clone(self.shared.get_or_init(|| folder())),
+            _ => folder(),
         })
     }
 
