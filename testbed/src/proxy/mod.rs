@@ -3,6 +3,7 @@
 //! Bytes of a connection arrive in order or not at all: a direction that has lost bytes is reset when the proxy lets
 //! others pass, because no network delivers a stream with a gap. See [`Proxy`].
 
+mod entry;
 mod grpc;
 mod http2;
 mod link;
@@ -24,7 +25,6 @@ use std::{
 
 use anyhow::{Context, Result};
 use tokio::{
-    net::{TcpListener, TcpStream},
     runtime, select,
     sync::{oneshot, watch},
 };
@@ -35,7 +35,7 @@ use self::{
     link::{Fate, Link},
     rules::Rules,
 };
-use crate::{address::own_address, process::owns_socket};
+use crate::address::own_address;
 
 /// One of the two directions of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl Proxy {
         let thread = std::thread::Builder::new().name("testbed-proxy".to_owned()).spawn(move || {
             runtime.block_on(async {
                 select! {
-                    () = accept(listener, accepting) => {}
+                    () = entry::accept(listener, accepting) => {}
                     _ = stopped => {}
                 }
             });
@@ -340,66 +340,6 @@ impl Shared {
             Direction::Replies => &self.to_client,
         }
     }
-
-    fn is_of(&self, pid: u32, client: SocketAddr) -> Option<bool> {
-        owns_socket(pid, client, self.address)
-    }
-
-    /// What becomes of a connection that has just been taken.
-    fn entry_of(&self, client: SocketAddr) -> Entry {
-        let blocked = self.blocked.borrow().clone();
-        let is_of: Vec<_> = blocked.into_iter().map(|pid| self.is_of(pid, client)).collect();
-        // The last question: a refusal meanwhile is seen.
-        if self.is_refusing.load(SeqCst) || is_of.contains(&None) {
-            Entry::Refused
-        } else if is_of.contains(&Some(true)) {
-            Entry::CutOff
-        } else {
-            Entry::Served
-        }
-    }
-}
-
-/// What becomes of a new connection.
-enum Entry {
-    Served,
-    Refused,
-    CutOff,
-}
-
-async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
-    let Ok(listener) = TcpListener::from_std(listener) else { return };
-    while let Ok((client, address)) = listener.accept().await {
-        shared.accepted.fetch_add(1, SeqCst);
-        tokio::spawn(connect(client, address, Arc::clone(&shared)));
-    }
-}
-
-async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
-    let link = Arc::new(Link::new(address));
-    // First on the list, then the question: a refusal meanwhile is seen by one of the two.
-    lock(&shared.links).push(Arc::clone(&link));
-    // Beside the other connections: whose it is takes a look into long tables.
-    let asked = tokio::task::spawn_blocking({
-        let shared = Arc::clone(&shared);
-        move || shared.entry_of(address)
-    });
-    match (asked.await, TcpStream::connect(&shared.target).await) {
-        (Ok(Entry::Served), Ok(server)) => link::serve(&link, client, server, &shared).await,
-        (Ok(Entry::CutOff), _) => unanswered(client, &shared).await,
-        _ => link::reset(client),
-    }
-    lock(&shared.links).retain(|other| !Arc::ptr_eq(other, &link));
-}
-
-async fn unanswered(mut client: TcpStream, shared: &Shared) {
-    let (mut blocked, mut unread) = (shared.blocked.subscribe(), tokio::io::sink());
-    select! {
-        _ = blocked.wait_for(Vec::is_empty) => {}
-        // Until its end.
-        _ = tokio::io::copy(&mut client, &mut unread) => {}
-    }
-    link::reset(client);
 }
 
 /// A panic of another thread that held it is that thread's failure.
