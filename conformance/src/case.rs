@@ -5,7 +5,7 @@ use std::{fmt, future::Future, pin::Pin};
 use anyhow::Result;
 use lockkit_core::backend::{Lifetime, LossDetection, QueueKind};
 
-use crate::{Fault, Harness, Hook, Sharing, Time, context::Cx};
+use crate::{Harness, Hook, Sharing, Time, context::Cx};
 
 /// One promise as something that can fail.
 #[derive(Clone, Copy)]
@@ -139,7 +139,8 @@ impl Need {
         let info = harness.info();
         let (met, reason) = match self {
             Self::Hook(hook) => {
-                (harness.hooks().contains(&hook), format!("the harness has no hook {hook:?}"))
+                let why = harness.why_not(hook).map_or_else(String::new, |why| format!(": {why}"));
+                (harness.hooks().contains(&hook), format!("the harness has no hook {hook:?}{why}"))
             }
             Self::Fifo => (info.queue == QueueKind::Fifo, "FIFO is not claimed".to_owned()),
             Self::Ttl => (
@@ -170,6 +171,9 @@ impl Hook {
             | Self::EndSessionOfWaiter
             | Self::DeleteEntries
             | Self::WriteJunk
+            | Self::WallClock
+            | Self::Tls
+            | Self::Secret
             // A link is one client's.
             | Self::HoldRequests
             | Self::SwallowReplies
@@ -186,17 +190,18 @@ impl Hook {
             | Self::Restart
             | Self::Wipe
             | Self::ForgetHistory
-            | Self::FillStore => Sharing::Own,
+            | Self::FillStore
+            | Self::FullDisk => Sharing::Own,
             Self::LoseLeader | Self::IsolateMember => Sharing::Cluster,
-            Self::ExpireLogins => Sharing::Login,
+            Self::ExpireLogins | Self::DenyLock => Sharing::Login,
         }
     }
 }
 
 impl Case {
-    /// Whether the case has said that it uses this fault.
-    pub(crate) fn declares(&self, fault: &Fault) -> bool {
-        self.needs.contains(&Need::Hook(fault.hook()))
+    /// Whether the case has said that it uses this hook.
+    pub(crate) fn declares(&self, hook: Hook) -> bool {
+        self.needs.contains(&Need::Hook(hook))
     }
 }
 

@@ -13,7 +13,7 @@ use lockkit_core::{
     backend::{Admin, Backend, BackendInfo, Session},
 };
 
-use crate::Case;
+use crate::{Access, Case};
 
 /// A backend of whichever type; cheap to clone.
 #[derive(Clone)]
@@ -64,6 +64,12 @@ pub trait Harness: Debug + Send + Sync + 'static {
     /// The hooks that [`Store::inflict`], [`Store::link`] and the other methods of the store have.
     fn hooks(&self) -> Vec<Hook>;
 
+    /// Why a hook is not among them here, where it could be: told with the cases that are ignored for it.
+    fn why_not(&self, hook: Hook) -> Option<String> {
+        let _ = hook;
+        None
+    }
+
     /// Cases that may run side by side; most of them wait for a ttl and not for the processor.
     fn parallel(&self) -> usize;
 
@@ -82,10 +88,39 @@ pub trait Harness: Debug + Send + Sync + 'static {
     /// When the address makes no sense.
     fn connect(&self, address: &str) -> Result<AnyBackend>;
 
+    /// A wall clock for other processes; asked for with [`Hook::WallClock`] only.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        bail!("the harness declares {:?}, but has none", Hook::WallClock)
+    }
+
     /// Cases that only this backend has, to be run and counted with those of the suite.
     fn own_cases(&self) -> Vec<Case> {
         Vec::new()
     }
+}
+
+/// A wall clock that goes with the machine's until it is stepped, and for those processes only that live by it.
+pub trait WallClock: Debug + Send + Sync {
+    /// What a process must find in its environment to live by it, as names and values.
+    fn environment(&self) -> Vec<(String, String)>;
+
+    /// Puts it forward.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    fn step_forward(&self, by: Duration) -> Result<()>;
+
+    /// Puts it back.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    fn step_back(&self, by: Duration) -> Result<()>;
 }
 
 /// Which clock drives a store and its clients.
@@ -142,6 +177,15 @@ pub trait Store: Debug + Send + Sync {
     ///
     /// When it cannot be done.
     async fn inflict(&self, fault: Fault) -> Result<()>;
+
+    /// A backend for a client with this access; asked for only when its [hook](Access::hook) is among the harness's.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        access.unsupported()
+    }
 
     /// A client's way to the store that can be disturbed; asked for only with a hook that a [`LinkFault`] needs.
     ///
@@ -247,6 +291,16 @@ pub enum Hook {
     FillStore,
     /// [`Fault::ExpireLogins`].
     ExpireLogins,
+    /// [`Fault::FillDisk`] and [`Fault::EmptyDisk`].
+    FullDisk,
+    /// [`Access::Tls`].
+    Tls,
+    /// [`Access::Secret`].
+    Secret,
+    /// [`Access::AllBut`].
+    DenyLock,
+    /// [`Harness::wall_clock`].
+    WallClock,
 }
 
 /// Harm done to a store.
@@ -282,6 +336,10 @@ pub enum Fault {
     MakeRoom,
     /// The server forgets that clients have [logged in](Sharing::Login).
     ExpireLogins,
+    /// The disk that the store writes to is full.
+    FillDisk,
+    /// What filled it is gone.
+    EmptyDisk,
 }
 
 impl Fault {
@@ -300,6 +358,7 @@ impl Fault {
             Self::IsolateMember | Self::RejoinMember => Hook::IsolateMember,
             Self::FillStore | Self::MakeRoom => Hook::FillStore,
             Self::ExpireLogins => Hook::ExpireLogins,
+            Self::FillDisk | Self::EmptyDisk => Hook::FullDisk,
         }
     }
 

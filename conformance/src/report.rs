@@ -40,10 +40,16 @@ pub struct Record {
     pub outcome: Outcome,
     /// How long it took, in seconds of the machine's time.
     pub seconds: f64,
+    /// What it has found out beside that, by the name of the figure with its unit.
+    #[serde(skip_serializing_if = "Figures::is_empty")]
+    pub figures: Figures,
 }
 
+/// Figures that a case publishes, by name.
+pub type Figures = BTreeMap<&'static str, f64>;
+
 impl Record {
-    pub(crate) fn new(case: &Case, outcome: Outcome, took: Duration) -> Self {
+    pub(crate) fn new(case: &Case, outcome: Outcome, took: Duration, figures: Figures) -> Self {
         Self {
             case: case.name,
             scenarios: case.scenarios,
@@ -51,7 +57,14 @@ impl Record {
             bugs: case.bugs,
             outcome,
             seconds: took.as_secs_f64(),
+            figures,
         }
+    }
+
+    /// The figures in one line; `None` without any.
+    pub(crate) fn shown_figures(&self) -> Option<String> {
+        let shown: Vec<_> = self.figures.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        (!shown.is_empty()).then(|| format!("figures of {}: {}", self.case, shown.join(", ")))
     }
 }
 
@@ -77,6 +90,8 @@ pub(crate) fn write(backend: &str, seed: u64, records: &[Record]) -> Result<Path
 /// The folder above `PROFILE/deps/PROGRAM`, where cargo puts test programs.
 fn target_folder() -> Result<PathBuf> {
     let program = env::current_exe()?;
-    let target = program.ancestors().nth(3).map(Path::to_owned);
-    target.context("a test program lies in the target folder")
+    // A copy elsewhere must not write wherever three folders up leads to.
+    let in_deps = program.parent().is_some_and(|folder| folder.ends_with("deps"));
+    let target = program.ancestors().nth(3).filter(|_| in_deps).map(Path::to_owned);
+    target.context("the test program does not lie in a target folder")
 }

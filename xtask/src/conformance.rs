@@ -12,7 +12,7 @@ const BACKENDS: [(&str, &str); 3] =
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
     let mut report = Report::default();
     for (backend, package) in chosen(wanted)? {
-        let arguments = format!("test -p {package} --test conformance");
+        let arguments = format!("test -p {package} --all-features --test conformance");
         report.step(backend, |counts| project::run_tests(&mut project.cargo(&arguments), counts));
     }
     report.close()
@@ -50,7 +50,9 @@ mod tests {
         let root = Project::here();
         for (backend, package) in BACKENDS {
             let folder = if backend == "memory" { "conformance" } else { package };
-            assert!(root.root().join(folder).join("tests/conformance.rs").is_file(), "{package}");
+            let tests = root.root().join(folder).join("tests");
+            let programs = [tests.join("conformance.rs"), tests.join("conformance/main.rs")];
+            assert!(programs.iter().any(|program| program.is_file()), "{package}");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod attempts;
 mod cancel;
+mod clocks;
+mod disk;
 mod exclusion;
 mod links;
 mod losses;
@@ -14,6 +16,7 @@ mod server;
 mod sessions;
 mod silence;
 mod stores;
+mod trust;
 mod ttl;
 
 use crate::Case;
@@ -27,11 +30,14 @@ pub(crate) fn all() -> Vec<Case> {
         reentry::CASES,
         ttl::CASES,
         names::CASES,
+        trust::CASES,
         cancel::CASES,
         sessions::CASES,
         silence::CASES,
+        clocks::CASES,
         losses::CASES,
         server::CASES,
+        disk::CASES,
         links::CASES,
         stores::CASES,
         processes::CASES,

@@ -43,6 +43,7 @@ async fn random_histories_are_exclusive_ordered_and_fenced(cx: Cx) -> Result<()>
                 let held =
                     step(&client, &names[lock], patience, number as u64, start, &recorded[lock]).await?;
                 recorded[lock].0.lock().unwrap_or_else(PoisonError::into_inner).held.extend(held);
+                // Chance decides who comes next.
                 sleep(cx.part_of(Duration::from_millis(5))).await;
             }
             anyhow::Ok(())
@@ -80,6 +81,7 @@ async fn step(
         Err(error) => return Err(error.into()),
     };
     let granted = start.elapsed();
+    // The hold lasts: an overlap of two would be seen.
     sleep(Duration::from_millis(3)).await;
     {
         let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);

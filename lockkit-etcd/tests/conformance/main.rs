@@ -1,6 +1,8 @@
 //! The conformance suite on a real etcd.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
+mod access;
+mod clock;
 mod cluster;
 mod link;
 mod server;
@@ -11,11 +13,12 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time};
+use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
+use lockkit_testbed::ServerClock;
 
-use crate::{cluster::Cluster, server::Server};
+use crate::{clock::Stepped, cluster::Cluster, server::Server};
 
 fn main() -> ExitCode {
     lockkit_conformance::main(EtcdHarness::default())
@@ -69,7 +72,16 @@ impl Harness for EtcdHarness {
             Hook::IsolateMember,
             Hook::FillStore,
             Hook::ExpireLogins,
+            Hook::WallClock,
+            Hook::Secret,
+            Hook::DenyLock,
+            #[cfg(feature = "tls")]
+            Hook::Tls,
         ]
+    }
+
+    fn why_not(&self, hook: Hook) -> Option<String> {
+        (hook == Hook::Tls).then(|| "built without the feature \"tls\"".to_owned())
     }
 
     fn parallel(&self) -> usize {
@@ -89,6 +101,10 @@ impl Harness for EtcdHarness {
             Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
             Sharing::Cluster => Ok(Arc::new(Cluster::start()?)),
         }
+    }
+
+    fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        Ok(Box::new(Stepped(ServerClock::new()?)))
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use etcd_client::{Client, PutOptions};
-use lockkit_conformance::{AnyBackend, Fault, Link, Store};
+use lockkit_conformance::{Access, AnyBackend, Fault, Link, Store};
 use lockkit_core::{
     LockName,
     backend::{Admin, Contender},
@@ -13,11 +13,11 @@ use lockkit_core::{
 use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::Etcd;
 
-use crate::{backend, link::ProxyLink};
+use crate::{access::Beside, backend, link::ProxyLink};
 
 /// Who logs in where that is asked for.
 const USER: &str = "app";
-const PASSWORD: &str = "secret";
+pub(crate) const PASSWORD: &str = "secret";
 const LOGIN: &str = "app:secret@";
 
 /// A server. Its methods block, so they run beside the executor.
@@ -27,6 +27,7 @@ pub(crate) struct Server {
     endpoint: String,
     /// `USER:PASSWORD@`, or nothing.
     login: &'static str,
+    beside: Beside,
 }
 
 impl Server {
@@ -42,7 +43,7 @@ impl Server {
 
     fn of(etcd: Etcd, login: &'static str) -> Self {
         let endpoint = etcd.endpoint();
-        Self { etcd: Arc::new(Mutex::new(etcd)), endpoint, login }
+        Self { etcd: Arc::new(Mutex::new(etcd)), endpoint, login, beside: Beside::default() }
     }
 
     fn url(&self) -> String {
@@ -118,8 +119,12 @@ impl Store for Server {
             Fault::FillStore => self.with(|etcd| etcd.set_no_space(true)).await,
             Fault::MakeRoom => self.with(|etcd| etcd.set_no_space(false)).await,
             Fault::ExpireLogins => self.with(|etcd| etcd.expire_logins(USER, PASSWORD)).await,
-            Fault::LoseLeader | Fault::IsolateMember | Fault::RejoinMember => fault.unsupported(),
+            other => other.unsupported(),
         }
+    }
+
+    async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        self.beside.backend_for(&access, &self.endpoint).await
     }
 
     async fn link(&self) -> Result<Arc<dyn Link>> {
