@@ -31,6 +31,7 @@ mod harness;
 pub mod history;
 pub mod memory;
 mod observed;
+mod plain;
 mod report;
 mod runner;
 mod worker;
@@ -39,6 +40,7 @@ pub use self::{
     bounds::Bounds,
     case::{Case, Need, Property, Running},
     harness::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time},
+    plain::Plain,
     report::{Outcome, Record},
     runner::{cases, main, run_case},
 };
