@@ -93,7 +93,7 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments) -> ExitCode {
     let records = records.lock().unwrap_or_else(PoisonError::into_inner);
     let mut well = !conclusion.has_failed();
     if records.len() == count
-        && let Err(error) = report::write(&name, seed, &records)
+        && let Err(error) = report::write(&name, &harness.info(), seed, &records)
     {
         println!("no report: {error:#}");
         well = false;
