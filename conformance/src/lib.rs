@@ -33,6 +33,7 @@ mod harness;
 pub mod history;
 pub mod memory;
 mod observed;
+mod plain;
 mod report;
 mod runner;
 mod worker;
@@ -42,6 +43,7 @@ pub use self::{
     bounds::Bounds,
     case::{Case, Need, Property, Running},
     harness::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time, WallClock},
+    plain::Plain,
     report::{Figures, Outcome, Record},
     runner::{cases, main, run_case},
 };

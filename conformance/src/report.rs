@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use lockkit_core::backend::BackendInfo;
 use serde::Serialize;
 
 use crate::Case;
@@ -73,18 +74,36 @@ struct Report<'a> {
     backend: &'a str,
     /// Replays the order of the cases and their chance.
     seed: u64,
+    /// What the backend claims, in the words of [`BackendInfo`].
+    claims: BTreeMap<&'static str, String>,
     cases: BTreeMap<&'static str, &'a Record>,
 }
 
 /// Writes the report of one backend below the target folder; where.
-pub(crate) fn write(backend: &str, seed: u64, records: &[Record]) -> Result<PathBuf> {
+pub(crate) fn write(backend: &str, info: &BackendInfo, seed: u64, records: &[Record]) -> Result<PathBuf> {
     let cases = records.iter().map(|record| (record.case, record)).collect();
     let folder = target_folder()?.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(format!("{backend}.json"));
-    let json = serde_json::to_string_pretty(&Report { backend, seed, cases })?;
+    let json = serde_json::to_string_pretty(&Report { backend, seed, claims: claims(info), cases })?;
     fs::write(&path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
+    // Taken apart in full, so that a new claim must decide here what it is called.
+    let BackendInfo { scheme, ttl_min, ttl_max, beat, lifetime, queue, token, loss, failover } = info;
+    BTreeMap::from([
+        ("scheme", (*scheme).to_owned()),
+        ("ttl_min", format!("{ttl_min:?}")),
+        ("ttl_max", format!("{ttl_max:?}")),
+        ("beat", format!("{beat:?}")),
+        ("lifetime", format!("{lifetime:?}")),
+        ("queue", format!("{queue:?}")),
+        ("token", format!("{token:?}")),
+        ("loss", format!("{loss:?}")),
+        ("failover", format!("{failover:?}")),
+    ])
 }
 
 /// The folder above `PROFILE/deps/PROGRAM`, where cargo puts test programs.

@@ -131,7 +131,7 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments, seed: u64) -> ExitC
     }
     let mut well = !conclusion.has_failed();
     if records.len() == count
-        && let Err(error) = report::write(&name, seed, &records)
+        && let Err(error) = report::write(&name, &harness.info(), seed, &records)
     {
         println!("no report: {error:#}");
         well = false;

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{project, project::Project, report::Report};
 
 /// Every backend, and the package whose test program runs the suite on it.
-const BACKENDS: [(&str, &str); 3] =
+pub(crate) const BACKENDS: [(&str, &str); 3] =
     [("memory", "lockkit-conformance"), ("file", "lockkit-file"), ("etcd", "lockkit-etcd")];
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.
