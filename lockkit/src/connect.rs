@@ -12,11 +12,13 @@ struct Known {
     is_in: bool,
 }
 
-const BACKENDS: [Known; 4] = [
+const BACKENDS: [Known; 6] = [
     Known { scheme: "memory", feature: "", is_in: true },
     Known { scheme: "etcd", feature: "etcd", is_in: cfg!(feature = "etcd") },
     Known { scheme: "etcds", feature: "etcd,tls", is_in: cfg!(all(feature = "etcd", feature = "tls")) },
     Known { scheme: "file", feature: "file", is_in: cfg!(feature = "file") },
+    Known { scheme: "zk", feature: "zk", is_in: cfg!(feature = "zk") },
+    Known { scheme: "zks", feature: "zk,tls", is_in: cfg!(all(feature = "zk", feature = "tls")) },
 ];
 
 /// Connects to the store that a URL names.
@@ -84,6 +86,11 @@ fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
         lockkit_file::SCHEME => {
             let config = lockkit_file::FileConfig::from_url(url)?;
             Ok(LockClient::builder(lockkit_file::FileBackend::new(config)))
+        }
+        #[cfg(feature = "zk")]
+        lockkit_zk::SCHEME | lockkit_zk::SCHEME_TLS => {
+            let config = lockkit_zk::ZkConfig::from_url(url)?;
+            Ok(LockClient::builder(lockkit_zk::ZkBackend::new(config)))
         }
         scheme => Err(not_in_this_build(scheme, &BACKENDS)),
     }

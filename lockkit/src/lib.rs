@@ -24,6 +24,8 @@
 //! | `memory:` | always there | nothing; one process |
 //! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later; `protoc` to build the client crate |
 //! | `etcds://h1:2379/?ca=/etc/etcd/ca.pem` | `etcd`, `tls` | as `etcd`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
+//! | `zk://h1:2181,h2:2181/chroot` | `zk` | ZooKeeper 3.5 or later; the chroot must exist |
+//! | `zks://h1:2281/?ca=/etc/zookeeper/ca.pem` | `zk`, `tls` | as `zk`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
 //! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |
 //!
 //! No feature is on by default, and without one no client of any store is compiled. Every URL takes the options
@@ -49,5 +51,7 @@ pub use lockkit_core::{
 pub use lockkit_etcd as etcd;
 #[cfg(feature = "file")]
 pub use lockkit_file as file;
+#[cfg(feature = "zk")]
+pub use lockkit_zk as zk;
 
 pub use self::connect::{builder, connect, schemes};

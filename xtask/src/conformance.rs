@@ -5,8 +5,12 @@ use anyhow::{Result, bail};
 use crate::{project, project::Project, report::Report};
 
 /// Every backend, and the package whose test program runs the suite on it.
-pub(crate) const BACKENDS: [(&str, &str); 3] =
-    [("memory", "lockkit-conformance"), ("file", "lockkit-file"), ("etcd", "lockkit-etcd")];
+pub(crate) const BACKENDS: [(&str, &str); 4] = [
+    ("memory", "lockkit-conformance"),
+    ("file", "lockkit-file"),
+    ("etcd", "lockkit-etcd"),
+    ("zk", "lockkit-zk"),
+];
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
@@ -42,7 +46,7 @@ mod tests {
     fn a_backend_is_chosen_by_its_name() {
         assert_eq!(chosen(&["file".to_owned()]).unwrap(), [("file", "lockkit-file")]);
         let error = chosen(&["fiel".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("memory, file, etcd"), "{error}");
+        assert!(error.contains("memory, file, etcd, zk"), "{error}");
     }
 
     #[test]
@@ -51,7 +55,7 @@ mod tests {
         for (backend, package) in BACKENDS {
             let folder = if backend == "memory" { "conformance" } else { package };
             let tests = root.root().join(folder).join("tests");
-            let programs = [tests.join("conformance.rs"), tests.join("conformance/main.rs")];
+            let programs = ["conformance.rs", "conformance/main.rs"].map(|program| tests.join(program));
             assert!(programs.iter().any(|program| program.is_file()), "{package}");
         }
     }

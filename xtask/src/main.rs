@@ -36,7 +36,7 @@ enum Command {
     },
     /// Runs the conformance suite: one line per case, a closing line per backend.
     Conformance {
-        /// memory, file, etcd; default: all.
+        /// memory, file, etcd, zk; default: all.
         backends: Vec<String>,
     },
     /// Writes what the last runs of the suite have shown into docs/ and the README.

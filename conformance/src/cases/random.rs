@@ -18,7 +18,8 @@ use tokio::{
 use crate::{
     Case,
     case::{Need, case},
-    context::{Cx, claim},
+    context::Cx,
+    driven::claim,
     history::{
         Answer, Call, Held, Moment, Operation, Write, fenced_writes, linearizable, overlaps, token_order,
     },

@@ -275,7 +275,8 @@ impl Owed {
         if let Some(key) = &self.key {
             keeper.reentry.granted(key, &self.attempt, &hold);
         }
-        // The first share goes with the closure: without a caller who takes another one the hold ends.
+        // With this share the hold ends when nobody took one: every caller has left. It goes before they are told, or the
+        // release of one who is quick would not be the last, and answered before the store has confirmed it.
         self.attempt.end(move || Ok(Some(entered.share())));
         hold
     }

@@ -58,6 +58,8 @@ async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
     let link = Arc::new(Link::new(address));
     // First on the list, then the question: a refusal meanwhile is seen by one of the two.
     lock(&shared.links).push(Arc::clone(&link));
+    // The sender lives as long as this.
+    let _ = shared.is_holding_new.subscribe().wait_for(|is_holding| !is_holding).await;
     // Beside the other connections: whose it is takes a look into long tables.
     let asked = tokio::task::spawn_blocking({
         let shared = Arc::clone(&shared);

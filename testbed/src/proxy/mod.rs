@@ -118,6 +118,8 @@ struct Shared {
     requests: watch::Sender<Flow>,
     replies: watch::Sender<Flow>,
     is_refusing: AtomicBool,
+    /// New connections wait until they may go on to the server.
+    is_holding_new: watch::Sender<bool>,
     /// The processes that nothing may come from.
     blocked: watch::Sender<Vec<u32>>,
     links: Mutex<Vec<Arc<Link>>>,
@@ -177,6 +179,7 @@ impl Proxy {
             requests: watch::Sender::new(Flow::Pass),
             replies: watch::Sender::new(Flow::Pass),
             is_refusing: AtomicBool::new(false),
+            is_holding_new: watch::Sender::new(false),
             blocked: watch::Sender::default(),
             links: Mutex::default(),
             rules: Mutex::default(),
@@ -212,10 +215,17 @@ impl Proxy {
         self.shared.flow(direction).send_replace(flow);
     }
 
+    /// [Holds](Flow::Hold) all requests from the first on that contains this text, and comes in one piece. Until
+    /// [`pass`](Self::pass).
+    pub fn hold_at(&self, text: &str) {
+        lock(&self.shared.rules).hold_at(text);
+    }
+
     /// Makes everything well: both directions pass, connections are taken, replies and messages are no longer dropped.
     pub fn pass(&self) {
         lock(&self.shared.rules).clear();
         self.shared.is_refusing.store(false, SeqCst);
+        self.shared.is_holding_new.send_replace(false);
         self.shared.blocked.send_replace(Vec::new());
         self.set(Direction::Requests, Flow::Pass);
         self.set(Direction::Replies, Flow::Pass);
@@ -230,6 +240,12 @@ impl Proxy {
     pub fn refuse(&self) {
         self.shared.is_refusing.store(true, SeqCst);
         self.reset();
+    }
+
+    /// Takes new connections, and does not make theirs to the server, until [`pass`](Self::pass); those that there are
+    /// go on.
+    pub fn hold_new(&self) {
+        self.shared.is_holding_new.send_replace(true);
     }
 
     /// Resets all connections whose client is this process of the same machine; new ones are taken and never answered,

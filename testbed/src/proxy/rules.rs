@@ -45,6 +45,8 @@ pub(super) struct Rules {
     /// Messages that tell of events are kept.
     pub(super) holds_events: bool,
     drops: Vec<Drops>,
+    /// Requests are held from the first that contains this.
+    hold_at: Option<Vec<u8>>,
     pub(super) dropped: u64,
 }
 
@@ -79,6 +81,15 @@ impl Rules {
 
     pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
         self.drops.push(Drops { message, seen: 0, which });
+    }
+
+    pub(super) fn hold_at(&mut self, text: &str) {
+        self.hold_at = Some(text.as_bytes().to_vec());
+    }
+
+    /// Whether these bytes of a client are the first that must not pass.
+    pub(super) fn holds(&mut self, bytes: &[u8]) -> bool {
+        self.hold_at.take_if(|text| bytes.windows(text.len()).any(|window| window == text)).is_some()
     }
 
     /// Whether the reply that has come arrives.
