@@ -27,6 +27,11 @@ pub trait Protocol:
     /// The full protocol, under different faults.
     fn scenes() -> Vec<(&'static str, Self)>;
 
+    /// More of them, which take longer than a test may.
+    fn long_scenes() -> Vec<(&'static str, Self)> {
+        Vec::new()
+    }
+
     /// Every step: the protocol without it, and the property that breaks.
     fn removals() -> Vec<Removal<Self>>;
 }

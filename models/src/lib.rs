@@ -11,4 +11,7 @@
 pub mod etcd;
 pub mod explore;
 mod few;
+pub mod keeper;
 mod rank;
+pub mod redis;
+pub mod redlock;
