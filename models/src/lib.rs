@@ -15,3 +15,4 @@ pub mod keeper;
 mod rank;
 pub mod redis;
 pub mod redlock;
+pub mod zookeeper;

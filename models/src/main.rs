@@ -9,6 +9,7 @@ use lockkit_models::{
     keeper::Keeper,
     redis::Redis,
     redlock::Redlock,
+    zookeeper::ZooKeeper,
 };
 
 /// What was asked for on the command line.
@@ -29,6 +30,7 @@ fn main() {
     show::<Keeper>(&wanted);
     show::<Redlock>(&wanted);
     show::<Redis>(&wanted);
+    show::<ZooKeeper>(&wanted);
 }
 
 /// One line per scene of the full protocol and per step that was taken out.

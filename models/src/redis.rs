@@ -217,11 +217,15 @@ impl Protocol for Redis {
         vec![
             ("2 x 2, cancel, lapse", scene(4, Faults { cancels: 1, lapses: 1, ..none })),
             ("2 x 2, death", scene(4, Faults { deaths: 1, ..none })),
-            ("2 x 2, failover", scene(4, Faults { failovers: 1, ..none })),
             ("2 + 1, two lost, cancel", scene(3, Faults { lost: 2, cancels: 1, ..none })),
             ("2 + 1, lost, lapse, death", scene(3, Faults { lost: 1, lapses: 1, deaths: 1, ..none })),
             ("2 + 1, lost, failover", scene(3, Faults { failovers: 1, lost: 1, ..none })),
         ]
+    }
+
+    fn long_scenes() -> Vec<(&'static str, Self)> {
+        let faults = Faults { failovers: 1, ..Faults::default() };
+        vec![("2 x 2, failover", Self { without: None, claims: 4, faults })]
     }
 
     fn removals() -> Vec<Removal<Self>> {
