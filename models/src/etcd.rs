@@ -104,7 +104,7 @@ impl ClaimNo {
         self.index() / 2
     }
     fn is_first(self) -> bool {
-        self.0 % 2 == 0
+        self.0.is_multiple_of(2)
     }
 }
 

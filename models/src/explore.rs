@@ -143,10 +143,10 @@ pub fn without<M: Protocol>(step: M::Step) -> Result<Violation, String> {
 }
 
 impl Violation {
-    fn new<S, A: Debug>(property: &'static str, path: Path<S, A>) -> Option<Self>
+    fn new<S, A>(property: &'static str, path: Path<S, A>) -> Option<Self>
     where
         S: Clone + Debug + PartialEq + Hash,
-        A: Clone + PartialEq,
+        A: Clone + Debug + PartialEq,
     {
         let trace = path.into_actions().iter().map(|action| format!("{action:?}")).collect();
         Some(Self { property, trace })

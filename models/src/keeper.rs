@@ -422,7 +422,8 @@ impl State {
             }
             Place::Pending(life) => {
                 let Life { over, given_up, .. } = self.lives[life];
-                if !over && !(given_up && model.has(Step::NoJoinAfterGiveUp)) {
+                let gives_up = given_up && model.has(Step::NoJoinAfterGiveUp);
+                if !over && !gives_up {
                     self.callers[caller].is = Is::Waiting(life);
                     return;
                 }

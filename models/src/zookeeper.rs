@@ -212,11 +212,21 @@ impl Protocol for ZooKeeper {
         let scene = |claims, faults| Self { without: None, claims, faults };
         let none = Faults::default();
         vec![
-            ("2 x 2, lost, cancel", scene(4, Faults { lost: 1, cancels: 1, ..none })),
+            ("2 x 2, cancel", scene(4, Faults { cancels: 1, ..none })),
+            ("2 x 2, lost", scene(4, Faults { lost: 1, ..none })),
             ("2 x 2, session ends", scene(4, Faults { lapses: 1, ..none })),
-            ("2 x 2, operator", scene(4, Faults { deletes: 1, ..none })),
-            ("2 + 1, two lost, session ends", scene(3, Faults { lost: 2, lapses: 1, ..none })),
+            ("2 + 1, two lost, cancel", scene(3, Faults { lost: 2, cancels: 1, ..none })),
+            ("2 + 1, lost, session ends", scene(3, Faults { lost: 1, lapses: 1, ..none })),
             ("2 + 1, lost, operator", scene(3, Faults { lost: 1, deletes: 1, ..none })),
+        ]
+    }
+
+    fn long_scenes() -> Vec<(&'static str, Self)> {
+        let scene = |faults| Self { without: None, claims: 4, faults };
+        let none = Faults::default();
+        vec![
+            ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
+            ("2 x 2, operator", scene(Faults { deletes: 1, ..none })),
         ]
     }
 

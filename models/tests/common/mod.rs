@@ -1,5 +1,7 @@
 //! What the tests of all models share.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use lockkit_models::explore::{self, Protocol};
 
 /// The least number of different states that a model goes through.
