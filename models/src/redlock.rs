@@ -28,7 +28,7 @@ const CLAIMS: usize = 4;
 
 const ONE_HOLDER: &str = "one holder at a time, while no key goes early";
 const UNIQUE: &str = "tokens are unique";
-const RISING: &str = "a token is above those of grants that ended before its claim began";
+const RISING: &str = "a token is above those of all grants before its claim began";
 const NO_REVIVAL: &str = "a released key does not come back";
 
 /// The safety steps.
@@ -146,7 +146,7 @@ struct Client {
     phase: Phase,
     proposal: u8,
     token: u8,
-    /// The highest token of the grants that ended before the claim began.
+    /// The highest token of the grants before the claim began.
     floor: u8,
 }
 
@@ -380,9 +380,7 @@ impl State {
     }
 
     fn begin(&mut self, client: usize, proposal: u8) {
-        let live = self.clients.map(|client| if client.phase == Phase::Held { client.token } else { 0 });
-        let ended = self.tokens.iter().filter(|token| !live.contains(token));
-        let floor = ended.max().copied().unwrap_or(0);
+        let floor = self.tokens.iter().max().copied().unwrap_or(0);
         let begun = self.clients[client].begun + 1;
         self.clients[client] = Client { begun, phase: Phase::Asking, proposal, token: 0, floor };
     }

@@ -7,7 +7,8 @@
 //! * The numbers of the nodes count modulo 8 and wrap after the first one. (With fewer of them four contenders would be
 //!   more than half of a round apart, which 2^32 numbers never are.)
 //! * The server ends a session at any time after the client's own deadline. The client then goes on with a new session;
-//!   a claim whose create was not answered is taken along.
+//!   a claim whose create was not answered is taken along (harder than in the code, where the keeper makes a new claim
+//!   for the new session).
 //! * An operator deletes any node at any time. When it was the first one, its claim is excused from exclusion until its
 //!   client has heard of it.
 //!
