@@ -9,6 +9,7 @@ mod bench;
 mod conformance;
 mod counts;
 mod demo;
+mod guarantees;
 mod mutate;
 mod project;
 mod report;
@@ -47,6 +48,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Writes what the last runs of the suite have shown into docs/ and the README.
+    Guarantees,
     /// Checks the house rules that no compiler knows.
     Tidy,
     /// Removes one safety step at a time and sees whether the tests named in the patch turn red.
@@ -73,6 +76,7 @@ fn run(command: Command) -> Result<()> {
         Command::Demo { backend } => demo::run(&project, &backend),
         Command::Conformance { backends } => conformance::run(&project, &backends),
         Command::Bench { store, options } => bench::run(&project, &store, &options),
+        Command::Guarantees => guarantees::run(&project),
         Command::Tidy => tidy::run(&project),
         Command::Mutate { name } => mutate::run(&project, name.as_deref()),
     }
