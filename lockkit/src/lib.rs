@@ -39,6 +39,9 @@
 //! it refuse every token that is lower than one it has seen, as [`Fence`] does.
 
 mod connect;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 
 pub use lockkit_core::{
     BootInstant, ClientBuilder, Clock, Error, ErrorKind, Fence, FencingToken, Lock, LockClient, LockGuard,

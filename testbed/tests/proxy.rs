@@ -257,16 +257,19 @@ fn new_connections_wait_while_others_go_on() {
 }
 
 #[test]
-fn one_process_is_kept_out() {
+fn one_process_is_cut_off() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
-    proxy.refuse_process(1);
+    proxy.cut_off(1);
     say(&client, "in");
     hear(&client, "in");
-    proxy.refuse_process(std::process::id());
+    proxy.cut_off(std::process::id());
     is_reset(&client);
-    is_reset(&connect(&proxy));
+    let client = connect(&proxy);
+    say(&client, "in");
+    hear_nothing(&client);
     proxy.pass();
+    is_reset(&client);
     let client = connect(&proxy);
     say(&client, "in");
     hear(&client, "in");

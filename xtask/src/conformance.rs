@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{project, project::Project, report::Report};
 
 /// Every backend, and the package whose test program runs the suite on it.
-const BACKENDS: [(&str, &str); 4] = [
+pub(crate) const BACKENDS: [(&str, &str); 4] = [
     ("memory", "lockkit-conformance"),
     ("file", "lockkit-file"),
     ("etcd", "lockkit-etcd"),
@@ -16,7 +16,7 @@ const BACKENDS: [(&str, &str); 4] = [
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
     let mut report = Report::default();
     for (backend, package) in chosen(wanted)? {
-        let arguments = format!("test -p {package} --test conformance");
+        let arguments = format!("test -p {package} --all-features --test conformance");
         report.step(backend, |counts| project::run_tests(&mut project.cargo(&arguments), counts));
     }
     report.close()

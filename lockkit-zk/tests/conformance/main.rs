@@ -59,6 +59,10 @@ impl Harness for ZkHarness {
             Hook::SwallowReplies,
             Hook::DropNotifications,
             Hook::Reset,
+            Hook::Refuse,
+            Hook::DropReplies,
+            Hook::Delay,
+            Hook::Trickle,
         ]
     }
 

@@ -113,6 +113,7 @@ impl Store for Server {
             Fault::Freeze => self.with(|zookeeper| zookeeper.pause()).await,
             Fault::Thaw => self.with(|zookeeper| zookeeper.resume()).await,
             Fault::Restart => self.with(ZooKeeper::restart).await,
+            other => other.unsupported(),
         }
     }
 
@@ -147,6 +148,11 @@ impl Link for Way {
             LinkFault::SwallowReplies(count) => self.0.swallow_next(count as u64),
             LinkFault::DropNotifications => self.0.drop_messages(Message::Events, |_| true),
             LinkFault::Reset => self.0.reset(),
+            LinkFault::Refuse => self.0.refuse(),
+            LinkFault::DropReplies => self.0.set(Direction::Replies, Flow::Drop),
+            LinkFault::Delay(delay) => self.0.set(Direction::Replies, Flow::Delay(delay)),
+            LinkFault::Trickle(every) => self.0.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
+            LinkFault::HoldNotifications => return fault.unsupported(),
         }
         Ok(())
     }

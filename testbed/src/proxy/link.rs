@@ -127,6 +127,9 @@ async fn pump(
         if link.fate() != Fate::Served {
             return Err(Gone);
         }
+        if direction == Direction::Replies {
+            queue.push(&inspector.released(&super::lock(&shared.rules)));
+        }
         let (due, bytes) = match queue.next(now) {
             Next::Send(bytes) => (None, Some(bytes)),
             Next::WaitUntil(due) => (Some(due), None),

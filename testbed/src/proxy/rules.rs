@@ -42,6 +42,8 @@ pub(super) struct Rules {
     swallow_after: Option<u64>,
     /// So many of the next replies are swallowed.
     swallow_next: u64,
+    /// Messages that tell of events are kept.
+    pub(super) holds_events: bool,
     drops: Vec<Drops>,
     /// Requests are held from the first that contains this.
     hold_at: Option<Vec<u8>>,
@@ -177,6 +179,14 @@ impl Inspector {
             Protocol::Redis(values) => values.replies(bytes, rules),
             Protocol::ZooKeeper(packets) => packets.replies(bytes, rules),
             Protocol::Election(_) => Some(Arriving { to_client: bytes.to_vec(), credit: Vec::new() }),
+        }
+    }
+
+    /// What was kept and may arrive now.
+    pub(super) fn released(&self, rules: &Rules) -> Vec<u8> {
+        match &mut *lock(&self.0) {
+            Protocol::Grpc(grpc) if !rules.holds_events => grpc.released(),
+            _ => Vec::new(),
         }
     }
 }
