@@ -34,7 +34,7 @@ use crate::{
 
 /// One session at a server.
 pub(crate) struct Server {
-    pub(crate) client: Connection,
+    client: Connection,
     states: StateWatcher,
     session: i64,
     pub(crate) life: Life,
@@ -176,10 +176,15 @@ impl Server {
 
     /// Ends the session; `Ok` when the server has confirmed it, or has ended it before.
     pub(crate) async fn close(&self, within: Duration) -> Result<(), Fault> {
-        self.life.close();
-        self.client.end();
+        self.hang_up();
         let closed = self.state(SessionState::is_terminated);
         tokio::time::timeout(within, closed).await.map_err(|_| Fault::no_reply())
+    }
+
+    /// Ends the session without waiting for the answer.
+    pub(crate) fn hang_up(&self) {
+        self.life.close();
+        self.client.end();
     }
 
     /// Waits for a state of this kind.

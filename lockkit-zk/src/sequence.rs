@@ -1,8 +1,8 @@
 //! The numbers that ZooKeeper gives sequential nodes, and their order.
 //!
-//! A number counts the children that were ever created under one parent. It is a signed 32-bit one that wraps: 2147483647
-//! is followed by -2147483648. The contenders of one moment are near each other, so their order is the sign of their
-//! wrapped difference; a comparison as text or as numbers would let the newest in first.
+//! A number counts the children that were ever created under one parent. It is a signed 32-bit one: older servers wrap from
+//! 2147483647 to -2147483648. (Ours end before; others' may be met.) The contenders of one moment are near each other, so their
+//! order is the sign of their wrapped difference; a comparison as text or as numbers would let the newest in first.
 
 use std::cmp::Ordering;
 

@@ -7,7 +7,8 @@
 //!
 //! * The session ends at the server: the client crate learns it at its next connection, or very late; a client believes
 //!   in its session only as long as [`Proof`] allows.
-//! * The session is closed, or dropped without: all work ends at once, the server takes away what is left.
+//! * The session is closed: all work ends at once, the server takes away what is left. Dropped without, or renewed no more, it
+//!   ends after a ttl.
 
 use std::{
     sync::{Arc, Once},
@@ -70,8 +71,13 @@ impl ZkSession {
             claims,
             warn_of_numbers: Once::new(),
         };
-        bounded(config.request_timeout, session.make_own_node()).await?;
-        Ok(session)
+        match bounded(config.request_timeout, session.make_own_node()).await {
+            Ok(()) => Ok(session),
+            Err(fault) => {
+                session.server.hang_up();
+                Err(fault)
+            }
+        }
     }
 }
 
@@ -103,11 +109,9 @@ impl Session for ZkSession {
     }
 }
 
-/// A session that nobody closed is ended all the same.
+/// A session that nobody closed is left to the [watchdog](crate::watchdog): somebody may still believe in a hold of it.
 impl Drop for ZkSession {
     fn drop(&mut self) {
-        self.server.life.close();
-        self.server.client.end();
         self.claims.forget_session(self.server.session());
     }
 }

@@ -296,11 +296,16 @@ async fn a_closed_session_leaves_nothing_and_grants_nothing() {
     assert_eq!(end.unwrap_err().kind(), ErrorKind::Closed);
 }
 
+/// Guards may outlive it, and believe in their holds until the deadline.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_dropped_ends_at_the_server() {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
-    let session = session(&server, LONG).await;
-    let _held = acquire(&session, &name).await;
-    drop(session);
-    until("nothing is left", async || server.ephemerals().unwrap().is_empty()).await;
+async fn a_session_that_is_dropped_ends_when_its_lifetime_does_and_not_before() {
+    let (server, name, clock) = (shared(), fresh_name(), Clock::boot());
+    let (dropped, other) = (session(server, SHORT).await, session(server, LONG).await);
+    let asked = clock.now();
+    let held = acquire(&dropped, &name).await;
+    let ttl = dropped.ttl();
+    drop(dropped);
+    let next = acquire(&other, &name).await;
+    assert!(clock.now() >= held.armed_at().after(ttl), "{:?} after the claim", clock.now().since(asked));
+    release(&other, &next).await;
 }
