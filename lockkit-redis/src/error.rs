@@ -114,6 +114,9 @@ impl Fault {
     }
 }
 
+/// What a script's user lacks the rights for is told by version 7 without the word that others tell it by.
+const SCRIPT_DENIED: &str = "ser executing the script can't";
+
 /// The first word of the server's error. What a command inside a script was refused for is told by servers before
 /// version 7 in the middle of the text only.
 fn code(error: &RedisError) -> &str {
@@ -123,6 +126,7 @@ fn code(error: &RedisError) -> &str {
         (word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())).then_some(word)
     });
     match error.code() {
+        Some("ERR") | None if detail.contains(SCRIPT_DENIED) => "NOPERM",
         Some("ERR") | None => within.or(error.code()).unwrap_or_default(),
         Some(code) => code,
     }
@@ -166,6 +170,7 @@ mod tests {
             ("MOVED", "3999 127.0.0.1:6381", (Refused, InvalidConfig)),
             ("ERR", "Error running script (call to f_1): -READONLY You can't write", (Busy, Unavailable)),
             ("ERR", "Error running script: @user_script: 12: -OOM command not allowed", (Busy, Unavailable)),
+            ("ERR", "The user executing the script can't run this command", (Refused, Denied)),
             ("ERR", "wrong number of arguments", (Refused, Unexpected)),
         ] {
             let fault = fault(code, detail);

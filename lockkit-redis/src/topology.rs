@@ -8,7 +8,8 @@ use std::{sync::Arc, time::Duration};
 use lockkit_core::ErrorKind;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, RedisConnectionInfo, RedisResult, Value, aio::MultiplexedConnection, io::tcp::TcpSettings,
+    PushInfo, RedisConnectionInfo, RedisError, RedisResult, Value, aio::MultiplexedConnection,
+    io::tcp::TcpSettings,
 };
 
 use crate::error::{Effect, Fault};
@@ -129,9 +130,7 @@ impl Connector {
         }
         let client = Client::open(self.info(address, ProtocolVersion::RESP3)?)?;
         match client.get_multiplexed_async_connection_with_config(&config).await {
-            Err(error) if error.kind() == redis::ErrorKind::RESP3NotSupported => {
-                Err(self.why_without_hello(address).await)
-            }
+            Err(error) if is_hello_unknown(&error) => Err(self.why_without_hello(address).await),
             opened => Ok(opened?),
         }
     }
@@ -176,6 +175,12 @@ impl Connector {
             ),
         }
     }
+}
+
+fn is_hello_unknown(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::RESP3NotSupported
+        // The client crate knows the quotation marks of older servers only.
+        || error.detail().is_some_and(|detail| detail.starts_with("unknown command") && detail.contains("HELLO"))
 }
 
 /// The first major version with RESP3.

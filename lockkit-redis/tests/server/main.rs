@@ -1,0 +1,11 @@
+//! The backend on a real Redis: sessions driven by hand, claim by claim, while servers, operators and other programs do
+//! their worst.
+#![cfg(test)]
+
+mod bad_input;
+mod budget;
+mod claims;
+mod common;
+mod faults;
+mod options;
+mod scripts;
