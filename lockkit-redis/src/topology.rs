@@ -25,8 +25,9 @@ use crate::{
 /// says so. What cannot be done for longer is repeated by those who asked.
 const CLUSTER_RETRIES: u32 = 4;
 
-/// Longest pause between two of these, in milliseconds.
-const CLUSTER_RETRY_PAUSE_MS: u64 = 100;
+/// Bounds of the pause between two of these, in milliseconds.
+const CLUSTER_RETRY_PAUSE_MIN_MS: u64 = 5;
+const CLUSTER_RETRY_PAUSE_MAX_MS: u64 = 100;
 
 /// Where the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -204,7 +205,8 @@ impl Connector {
             .connection_timeout(self.timeout() / 2)
             .response_timeout(self.timeout())
             .retries(CLUSTER_RETRIES)
-            .max_retry_wait(CLUSTER_RETRY_PAUSE_MS)
+            .min_retry_wait(CLUSTER_RETRY_PAUSE_MIN_MS)
+            .max_retry_wait(CLUSTER_RETRY_PAUSE_MAX_MS)
             .max_connection_attempts(NonZeroUsize::MIN)
             .push_sender({
                 let pushes = listener.of_cluster();

@@ -82,7 +82,11 @@ async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_fol
     let nodes = RedisReplicas::start().unwrap();
     let session = session_at(&format!("{}/{QUICK}&min_replicas=2", nodes.url()), LONG).await;
     let name = fresh_name();
-    nodes.wait_until_in_sync(0).unwrap();
+    // A replica counts when the master has heard from it, some time after it has all data.
+    until("the replicas count", async || {
+        nodes.node(0).cli(&["INFO", "replication"]).unwrap().text().matches("state=online").count() == 2
+    })
+    .await;
     let held = acquire(&session, &name).await;
     release(&session, &held).await;
     nodes.node(1).stop_replicating().unwrap();
