@@ -28,7 +28,7 @@ enum Sign {
 }
 
 /// Every server that the tests start.
-const SERVERS: [Server; 3] = [
+const SERVERS: [Server; 5] = [
     Server {
         sign: Sign::Program("etcd"),
         debian_package: "etcd-server",
@@ -44,6 +44,16 @@ const SERVERS: [Server; 3] = [
         sign: Sign::File("/usr/share/java/zookeeper.jar", "ZOOKEEPER_CLASSPATH"),
         debian_package: "libzookeeper-java",
         elsewhere: "others: a release from https://zookeeper.apache.org, and ZOOKEEPER_CLASSPATH='FOLDER/lib/*'",
+    },
+    Server {
+        sign: Sign::Program("redis-server"),
+        debian_package: "redis-server",
+        elsewhere: "Fedora: `dnf install redis`; others: https://redis.io/docs/latest/operate/oss_and_stack/install/",
+    },
+    Server {
+        sign: Sign::Program("redis-sentinel"),
+        debian_package: "redis-sentinel",
+        elsewhere: "elsewhere it comes with redis-server",
     },
 ];
 

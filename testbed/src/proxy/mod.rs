@@ -262,9 +262,9 @@ impl Proxy {
     }
 
     /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, for ZooKeeper a request, not a ping,
-    /// and for Redis it is any value but a published message; otherwise it is what the server says after the client has
-    /// said something.
+    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, for Redis it is any value but a
+    /// published message, for ZooKeeper it answers a request, not a ping; otherwise it is what the server says after
+    /// the client has said something.
     pub fn swallow_reply(&self, nth: u64) {
         lock(&self.shared.rules).swallow_reply(nth);
     }
@@ -276,7 +276,7 @@ impl Proxy {
 
     /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
     /// from now on, 2 for the next. The stream goes on, and the client cannot know. Until [`pass`](Self::pass). Needs
-    /// a proxy that knows what is spoken, as from [`start_grpc`](Self::start_grpc).
+    /// a proxy that knows what client and server speak, such as [`start_grpc`](Self::start_grpc).
     ///
     /// ```no_run
     /// # let proxy = lockkit_testbed::Proxy::start_grpc("127.0.0.1:2379").unwrap();

@@ -148,7 +148,8 @@ impl Inspector {
                 bytes.to_vec()
             }
             Protocol::Grpc(grpc) => grpc.requests(bytes),
-            Protocol::ZooKeeper(_) | Protocol::Redis(_) => bytes.to_vec(),
+            Protocol::Redis(_) => bytes.to_vec(),
+            Protocol::ZooKeeper(_) => bytes.to_vec(),
             Protocol::Election(election) => election.requests(bytes),
         }
     }
