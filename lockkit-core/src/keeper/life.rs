@@ -275,9 +275,8 @@ impl Owed {
         if let Some(key) = &self.key {
             keeper.reentry.granted(key, &self.attempt, &hold);
         }
-        self.attempt.end(|| Ok(Some(entered.share())));
-        // With this share the hold ends when nobody took one: every caller has left.
-        drop(entered);
+        // With the share that goes with this the hold ends when nobody took one: every caller has left.
+        self.attempt.end(move || Ok(Some(entered.share())));
         hold
     }
 
