@@ -20,12 +20,34 @@ pub struct Case {
     pub needs: &'static [Need],
     /// Bugs of other lock clients that it would have caught, by their row in the corpus.
     pub bugs: &'static [u8],
-    pub(crate) run: fn(Cx) -> Running,
+    pub(crate) run: Run,
 }
 
-pub(crate) type Running = Pin<Box<dyn Future<Output = Result<()>>>>;
+/// What a case does.
+#[derive(Clone, Copy)]
+pub(crate) enum Run {
+    /// One of the suite, on whichever backend.
+    Suite(fn(Cx) -> Running),
+    /// One of a backend, which brings along what it needs.
+    Own(fn() -> Running),
+}
+
+/// A case under way; `Err` says what does not hold.
+pub type Running = Pin<Box<dyn Future<Output = Result<()>>>>;
 
 impl Case {
+    /// A case that only one backend has, for [`Harness::own_cases`]; [`own_case!`](crate::own_case) is shorter.
+    ///
+    /// It brings along the stores that it needs, and looks for residue itself.
+    pub const fn own(
+        name: &'static str,
+        scenarios: &'static [&'static str],
+        properties: &'static [Property],
+        run: fn() -> Running,
+    ) -> Self {
+        Self { name, scenarios, properties, needs: &[], bugs: &[], run: Run::Own(run) }
+    }
+
     /// Why this backend cannot be tried with this case; `None` when it can.
     pub fn unmet(&self, harness: &dyn Harness) -> Option<String> {
         self.needs.iter().find_map(|need| need.unmet(harness))
@@ -173,8 +195,31 @@ macro_rules! case {
             properties: &[$($crate::case::Property::$property),+],
             needs: &[$($($need),+)?],
             bugs: &[$($($bug),+)?],
-            run: |cx| Box::pin($name(cx)),
+            run: $crate::case::Run::Suite(|cx| Box::pin($name(cx))),
         }
     };
 }
 pub(crate) use case;
+
+/// A [`Case`](crate::Case) that only one backend has: the async function of this name, the scenarios that it stands for
+/// and the properties that it proves.
+///
+/// ```
+/// # use lockkit_conformance::{Case, own_case};
+/// async fn a_deaf_follower_is_found_out() -> anyhow::Result<()> {
+///     Ok(())
+/// }
+///
+/// const CASES: [Case; 1] = [own_case!(a_deaf_follower_is_found_out: Z7, P1 P11)];
+/// ```
+#[macro_export]
+macro_rules! own_case {
+    ($name:ident: $($scenario:ident)+, $($property:ident)+) => {
+        $crate::Case::own(
+            stringify!($name),
+            &[$(stringify!($scenario)),+],
+            &[$($crate::Property::$property),+],
+            || ::std::boxed::Box::pin($name()),
+        )
+    };
+}

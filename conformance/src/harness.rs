@@ -13,6 +13,8 @@ use lockkit_core::{
     backend::{Admin, Backend, BackendInfo, Session},
 };
 
+use crate::Case;
+
 /// A backend of whichever type; cheap to clone.
 #[derive(Clone)]
 pub struct AnyBackend(Arc<dyn Backend>);
@@ -78,6 +80,11 @@ pub trait Harness: Debug + Send + Sync + 'static {
     ///
     /// When the address makes no sense.
     fn connect(&self, address: &str) -> Result<AnyBackend>;
+
+    /// Cases that only this backend has, to be run and counted with those of the suite.
+    fn own_cases(&self) -> Vec<Case> {
+        Vec::new()
+    }
 }
 
 /// Which clock drives a store and its clients.

@@ -37,7 +37,7 @@ mod worker;
 
 pub use self::{
     bounds::Bounds,
-    case::{Case, Need, Property},
+    case::{Case, Need, Property, Running},
     harness::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time},
     report::{Outcome, Record},
     runner::{cases, main, run_case},

@@ -13,7 +13,9 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    Case, Harness, Outcome, Record, Time, cases as all_cases,
+    Case, Harness, Outcome, Record, Time,
+    case::Run,
+    cases as all_cases,
     context::{Context, within},
     report, worker,
 };
@@ -63,6 +65,7 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments) -> ExitCode {
     arguments.test_threads.get_or_insert(harness.parallel());
     let records = Arc::new(Mutex::new(Vec::new()));
     let mut cases = all_cases::all();
+    cases.extend(harness.own_cases());
     let count = cases.len();
     if !arguments.list {
         println!("seed: {SEED}={seed}");
@@ -121,9 +124,14 @@ fn drive(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<()> {
     let (runtime, longest) = runtime(harness.time())?;
     let outcome = runtime.block_on(async {
         let work = async {
-            let context = Context::new(harness, case, seed)?;
-            (case.run)(Arc::clone(&context)).await?;
-            context.look_for_residue().await
+            match case.run {
+                Run::Own(run) => run().await,
+                Run::Suite(run) => {
+                    let context = Context::new(harness, case, seed)?;
+                    run(Arc::clone(&context)).await?;
+                    context.look_for_residue().await
+                }
+            }
         };
         within(longest, "the case", work).await?
     });
@@ -142,5 +150,31 @@ fn runtime(time: Time) -> std::io::Result<(Runtime, Duration)> {
             let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
             Ok((runtime, CASE_MAX))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::ensure;
+
+    use super::*;
+    use crate::{memory::MemoryHarness, own_case};
+
+    async fn one_is_one() -> Result<()> {
+        Ok(())
+    }
+
+    async fn one_is_two() -> Result<()> {
+        ensure!(1 == 2, "one is not two");
+        Ok(())
+    }
+
+    #[test]
+    fn a_backends_own_cases_are_judged_like_those_of_the_suite() {
+        let harness: Arc<dyn Harness> = Arc::new(MemoryHarness);
+        let cases = [own_case!(one_is_one: Z1 Z2, P1 P13), own_case!(one_is_two: Z3, P2)];
+        assert_eq!(cases.map(|case| case.label()), ["Z1 Z2 P1 P13", "Z3 P2"]);
+        let outcomes = cases.map(|case| run_case(&harness, case, 1).outcome);
+        assert_eq!(outcomes, [Outcome::Passed, Outcome::Failed("one is not two".to_owned())]);
     }
 }

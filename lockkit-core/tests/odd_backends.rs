@@ -82,6 +82,39 @@ async fn sessions_that_end_at_once_are_opened_with_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_whose_open_took_its_ttl_is_renewed_before_it_is_used() {
+    for lifetime in [Lifetime::Session, Lifetime::Hold] {
+        let backend = Scripted::new(lifetime);
+        let script = &backend.script;
+        script.open_takes_ms.store(2 * TTL.as_millis() as u64, Ordering::SeqCst);
+        let client = backend.client().await;
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        sleep(TTL * 3).await;
+        assert!(guard.is_held());
+        assert_eq!(script.opened.load(Ordering::SeqCst), 1, "the first session lives");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_is_old_when_it_is_open_and_not_renewed_is_replaced() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.open_takes_ms.store(TTL.as_millis() as u64 / 2, Ordering::SeqCst);
+    script.silent.store(true, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    eventually(TTL * 3, "a third session", || script.opened.load(Ordering::SeqCst) == 3).await;
+    assert_eq!(client.status().current(), Status::Lost, "the second one was not used");
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL * 3, "connected again", || client.status().current() == Status::Connected).await;
+    eventually(TTL * 3, "the others are closed", || script.closed.load(Ordering::SeqCst) >= 2).await;
+    // Of the first session of a client it is told at once.
+    script.silent.store(true, Ordering::SeqCst);
+    let build = LockClient::builder(backend.clone()).ttl(TTL).clock(lockkit_core::Clock::tokio()).build();
+    assert_eq!(kind(build.await), ErrorKind::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
 async fn close_is_bounded_while_a_session_is_being_opened() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;

@@ -17,13 +17,12 @@ use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
 
 use lockkit_core::{
     Error, FencingToken, Result,
-    backend::{Acquired, Claim, ClaimId, Grant, recheck_pause},
+    backend::{Acquired, Claim, ClaimId, Grant, recheck_pause, retry_pauses},
     limits::RETRY_PAUSE_MAX,
 };
 use tracing::debug;
 
 use crate::{
-    call::pauses,
     claims::Place,
     error::Fault,
     session::EtcdSession,
@@ -105,7 +104,7 @@ impl EtcdSession {
         claim: &Claim,
         place: &Place,
     ) -> Result<ControlFlow<End, Option<Predecessor>>, Fault> {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
                 return Ok(ControlFlow::Break(End::GaveUp));
@@ -235,7 +234,7 @@ impl EtcdSession {
         not_before: Revision,
     ) -> Result<ControlFlow<End, Predecessor>, Fault> {
         let Some(own) = place.own() else { return Err(Fault::nonsense("waiting without an entry")) };
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             let read = self.server.range(place.queue.as_str(), txn::own_and_predecessor(own));
             match self.life.unless_over(read).await {
@@ -264,7 +263,7 @@ impl EtcdSession {
     /// Takes away what a claim without a grant may have left at the server; repeated until it is answered, or the
     /// session is over.
     async fn withdraw(&self, claim: &Claim, place: &Place) {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         while !self.life.is_over() {
             match self.withdraw_once(claim, place).await {
                 Ok(()) => break,

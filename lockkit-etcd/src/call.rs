@@ -1,14 +1,13 @@
 //! Requests with a time limit, and the connection that they go over.
 //!
 //! The client crate has no time limit of its own, retries nothing, and while one of several endpoints is down a fixed
-//! share of all calls fails at once because the balancer picked it. Here every request ends within the configured time,
-//! and one that provably never left this process is sent again at once.
+//! share of all calls fails at once because the balancer picked it; the same share fails at once while one member is cut
+//! from the others. Here every request ends within the configured time, and one that provably did nothing because of the
+//! endpoint that it met is sent again at once.
 
 use std::{future::Future, time::Duration};
 
-use backon::BackoffBuilder;
 use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
-use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use tokio::time::Instant;
 
 use crate::{
@@ -141,7 +140,7 @@ fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
     }
 }
 
-/// Sends a request, again as long as there was no connection to send it on and another endpoint may have one.
+/// Sends a request, again as long as the endpoint that it met was of no use and another one may be.
 async fn send<T, F>(endpoints: usize, timeout: Duration, request: impl Fn() -> F) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, etcd_client::Error>>,
@@ -152,7 +151,7 @@ where
     loop {
         sends += 1;
         match request().await.map_err(Fault::from) {
-            Err(fault) if fault.effect == Effect::NotSent => {
+            Err(fault) if fault.is_of_endpoint() => {
                 if sends >= SENDS_AT_ONCE * endpoints {
                     if started.elapsed() >= patience {
                         return Err(fault);
@@ -171,14 +170,4 @@ pub(crate) async fn bounded<T>(
     request: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(Fault::no_reply()))
-}
-
-/// Growing, jittered pauses between the tries of one step.
-pub(crate) fn pauses() -> impl Iterator<Item = Duration> + Send {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(RETRY_PAUSE_MIN)
-        .with_max_delay(RETRY_PAUSE_MAX)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }

@@ -21,6 +21,8 @@ pub(crate) enum Effect {
     Unknown,
     /// Nothing: the server cannot serve it now.
     Busy,
+    /// Nothing: this member of the cluster knows no leader; another one may.
+    NoLeader,
     /// Nothing: the server will not do it.
     Refused,
     /// Nothing, and the login must be renewed first.
@@ -75,9 +77,14 @@ impl Fault {
     /// Whether the same request may succeed later; otherwise another try would end like this one.
     pub(crate) fn may_pass(&self) -> bool {
         match self.effect {
-            Effect::NotSent | Effect::Unknown | Effect::Busy => true,
+            Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NoLeader => true,
             Effect::Refused | Effect::LoginStale | Effect::LeaseGone | Effect::SessionOver => false,
         }
+    }
+
+    /// Whether nothing was done because of the endpoint that was asked.
+    pub(crate) fn is_of_endpoint(&self) -> bool {
+        matches!(self.effect, Effect::NotSent | Effect::NoLeader)
     }
 
     /// Whether the request may have been executed, or may still be.
@@ -152,7 +159,9 @@ impl From<tonic::Status> for Fault {
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound => {
                 (Effect::Refused, ErrorKind::Unexpected)
             }
-            // No leader, leader changed, request timed out, connection broken: the proposal may be on its way.
+            // Asked before anything is proposed, and while a read or a renewal waits for one.
+            Code::Unavailable if text == "no leader" => (Effect::NoLeader, ErrorKind::Unavailable),
+            // Leader changed, request timed out, connection broken: the proposal may be on its way.
             _ => (Effect::Unknown, ErrorKind::Unavailable),
         };
         Self::new(effect, kind, text)
@@ -191,11 +200,11 @@ mod tests {
 
     #[test]
     fn the_table() {
-        use Effect::{Busy, LeaseGone, LoginStale, Refused, Unknown};
+        use Effect::{Busy, LeaseGone, LoginStale, NoLeader, Refused, Unknown};
         use ErrorKind::{Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
         for (code, text, expected) in [
             (Code::NotFound, "etcdserver: requested lease not found", (LeaseGone, Unavailable)),
-            (Code::Unavailable, "etcdserver: no leader", (Unknown, Unavailable)),
+            (Code::Unavailable, "etcdserver: no leader", (NoLeader, Unavailable)),
             (Code::Unavailable, "etcdserver: request timed out", (Unknown, Unavailable)),
             (Code::Cancelled, "Timeout expired", (Unknown, Unavailable)),
             (Code::Unknown, "h2 protocol error: error reading a body", (Unknown, Unavailable)),

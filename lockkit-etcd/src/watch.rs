@@ -21,12 +21,12 @@ use etcd_client::{
     Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
     WatchResponse, WatchStream,
 };
-use lockkit_core::{ErrorKind, limits::RETRY_PAUSE_MAX};
+use lockkit_core::{ErrorKind, backend::retry_pauses, limits::RETRY_PAUSE_MAX};
 use tokio::sync::Notify;
 use tracing::debug;
 
 use crate::{
-    call::{Server, bounded, pauses},
+    call::{Server, bounded},
     claims::{Claims, Place},
     error::{Effect, Fault},
     keys::ClientKeys,
@@ -157,12 +157,12 @@ impl Follower {
     }
 
     async fn follow_streams(&mut self, first: WatchStream) -> Infallible {
-        let mut pause = pauses();
+        let mut pause = retry_pauses();
         let mut opened = Ok(first);
         loop {
             let ended = match opened {
                 Ok(stream) => {
-                    pause = pauses();
+                    pause = retry_pauses();
                     self.watches.stream_began();
                     let Err(ended) = self.follow(stream).await;
                     self.watches.stream_ended();

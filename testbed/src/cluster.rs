@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{Etcd, Proxy, etcd::temporary_folder, gateway::MemberStatus};
+use crate::{Etcd, Proxy, daemon::Daemon, gateway::MemberStatus};
 
 /// Members of a cluster: one may be missing.
 const MEMBERS: usize = 3;
@@ -41,7 +41,7 @@ impl EtcdCluster {
     ///
     /// As [`Etcd::start`].
     pub fn start() -> Result<Self> {
-        let members = (0..MEMBERS).map(|n| Etcd::prepare(&format!("m{n}"), temporary_folder()?));
+        let members = (0..MEMBERS).map(|n| Etcd::prepare(&format!("m{n}"), Daemon::new("etcd")?));
         let mut members = members.collect::<Result<Vec<_>>>()?;
         let peers = members.iter().map(|member| Proxy::start(member.peer_endpoint()));
         let peers = peers.collect::<Result<Vec<_>>>()?;

@@ -3,24 +3,19 @@
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
+use anyhow::{Context, Result};
 
 use crate::{
     Metrics,
     address::{free_ports, own_address},
+    daemon::Daemon,
     gateway::Gateway,
-    supervised::Supervised,
 };
 
-/// Longest time until a started server answers.
-const START_MAX: Duration = Duration::from_secs(30);
-
-/// Pause between two looks whether a started server answers.
-const START_POLL: Duration = Duration::from_millis(20);
+/// The name in folders and messages.
+const ETCD: &str = "etcd";
 
 /// A running etcd server of its own: a single member with an empty store, or a member of an
 /// [`EtcdCluster`](crate::EtcdCluster).
@@ -29,10 +24,8 @@ const START_POLL: Duration = Duration::from_millis(20);
 /// does both.
 #[derive(Debug)]
 pub struct Etcd {
-    /// `None` after [`kill`](Self::kill). Stands before the folder: the server ends first.
-    server: Option<Supervised>,
+    daemon: Daemon,
     gateway: Gateway,
-    folder: TempDir,
     program: PathBuf,
     name: String,
     address: Ipv4Addr,
@@ -55,7 +48,7 @@ impl Etcd {
     /// When there is no program `etcd` (with a hint how to install it), or when it does not become healthy (with the
     /// end of its log).
     pub fn start() -> Result<Self> {
-        let mut etcd = Self::prepare("default", temporary_folder()?)?;
+        let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
         etcd.restart()?;
         Ok(etcd)
     }
@@ -66,7 +59,7 @@ impl Etcd {
     ///
     /// As [`start`](Self::start).
     pub fn start_in(folder: &Path) -> Result<Self> {
-        let mut etcd = Self::prepare("default", TempDir::with_prefix_in("lockkit-etcd-", folder)?)?;
+        let mut etcd = Self::prepare("default", Daemon::new_in(ETCD, folder)?)?;
         etcd.restart()?;
         Ok(etcd)
     }
@@ -83,8 +76,8 @@ impl Etcd {
         shows: crate::ServerCertificate,
         asks_clients: bool,
     ) -> Result<Self> {
-        let mut etcd = Self::prepare("default", temporary_folder()?)?;
-        let identity = authority.server(etcd.address.into(), shows, etcd.folder.path())?;
+        let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
+        let identity = authority.server(etcd.address.into(), shows, etcd.daemon.folder())?;
         etcd.tls = vec![
             format!("--cert-file={}", identity.certificate.display()),
             format!("--key-file={}", identity.key.display()),
@@ -98,7 +91,7 @@ impl Etcd {
     }
 
     /// A server that is not started yet, the only member of its cluster unless it is told of others.
-    pub(crate) fn prepare(name: &str, folder: TempDir) -> Result<Self> {
+    pub(crate) fn prepare(name: &str, daemon: Daemon) -> Result<Self> {
         let program = which::which("etcd").context(
             "there is no program `etcd` on the PATH: install it (Debian, Ubuntu: `apt-get install etcd-server`)",
         )?;
@@ -106,9 +99,8 @@ impl Etcd {
         let [client_port, own_port, peer_port] = free_ports(address)?;
         let peer_url = format!("http://{address}:{peer_port}");
         Ok(Self {
-            server: None,
+            daemon,
             gateway: Gateway::new(&format!("http://{address}:{own_port}")),
-            folder,
             program,
             name: name.to_owned(),
             address,
@@ -134,7 +126,7 @@ impl Etcd {
 
     /// The process id of the server; `None` after [`kill`](Self::kill).
     pub fn pid(&self) -> Option<u32> {
-        self.server.as_ref().map(Supervised::pid)
+        self.daemon.pid()
     }
 
     /// Freezes the server (SIGSTOP), and returns when it has come to a stand: connections stay open, nothing is
@@ -144,7 +136,7 @@ impl Etcd {
     ///
     /// When the server is not running.
     pub fn pause(&self) -> Result<()> {
-        self.running()?.freeze()
+        self.daemon.pause()
     }
 
     /// Lets a frozen server go on (SIGCONT).
@@ -153,7 +145,7 @@ impl Etcd {
     ///
     /// When the server is not running.
     pub fn resume(&self) -> Result<()> {
-        self.running()?.unfreeze()
+        self.daemon.resume()
     }
 
     /// Ends the server as `kill -9` does; its data stays.
@@ -162,7 +154,7 @@ impl Etcd {
     ///
     /// When the watcher of the server cannot be reached.
     pub fn kill(&mut self) -> Result<()> {
-        self.server.take().map_or(Ok(()), Supervised::kill)
+        self.daemon.kill()
     }
 
     /// Ends the server, if it runs, and starts it again with the same data, address and ports; waits until it is
@@ -189,8 +181,7 @@ impl Etcd {
     }
 
     pub(crate) fn lose_data(&mut self) -> Result<()> {
-        self.kill()?;
-        std::fs::remove_dir_all(self.data()).context("cannot remove the data of etcd")
+        self.daemon.lose_data()
     }
 
     /// Turns authentication on. `user` may read and write all keys; the administrator `root` has the same password.
@@ -240,11 +231,7 @@ impl Etcd {
 
     /// Whether the server is killed or frozen: there is no use in asking it.
     pub(crate) fn is_silent(&self) -> bool {
-        self.server.as_ref().is_none_or(Supervised::is_frozen)
-    }
-
-    fn running(&self) -> Result<&Supervised> {
-        self.server.as_ref().context("the server is not running")
+        self.daemon.is_silent()
     }
 
     pub(crate) fn gateway(&self) -> &Gateway {
@@ -256,16 +243,12 @@ impl Etcd {
         format!("{}:{}", self.address, self.peer_port)
     }
 
-    fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
-    }
-
     pub(crate) fn launch(&mut self) -> Result<()> {
         let scheme = if self.tls.is_empty() { "http" } else { "https" };
         let clients = format!("{scheme}://{}", self.endpoint());
         let mut arguments = vec![
             format!("--name={}", self.name),
-            format!("--data-dir={}", self.data().display()),
+            format!("--data-dir={}", self.daemon.data().display()),
             format!("--listen-client-urls={clients},http://{}:{}", self.address, self.own_port),
             format!("--advertise-client-urls={clients}"),
             format!("--listen-peer-urls=http://{}", self.peer_endpoint()),
@@ -276,42 +259,10 @@ impl Etcd {
             "--log-outputs=stderr".to_owned(),
         ];
         arguments.extend(self.tls.iter().cloned());
-        self.server = Some(Supervised::start(&self.program, &arguments, self.folder.path())?);
-        Ok(())
+        self.daemon.launch(&self.program, &arguments)
     }
 
     pub(crate) fn wait_until_healthy(&self) -> Result<()> {
-        let started = Instant::now();
-        while !self.gateway.is_healthy() {
-            if self.running()?.has_ended() || started.elapsed() > START_MAX {
-                bail!(
-                    "etcd at {} does not become healthy; end of its log:\n{}",
-                    self.endpoint(),
-                    self.log_end()
-                );
-            }
-            std::thread::sleep(START_POLL);
-        }
-        Ok(())
-    }
-
-    fn log_end(&self) -> String {
-        const LINES: usize = 20;
-        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(LINES)..].join("\n")
-    }
-}
-
-/// In memory where there is a place for that: etcd waits for the disk at every write.
-pub(crate) fn temporary_folder() -> Result<TempDir> {
-    let builder = || {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("lockkit-etcd-");
-        builder
-    };
-    match builder().tempdir_in(Path::new("/dev/shm")) {
-        Ok(folder) => Ok(folder),
-        Err(_) => Ok(builder().tempdir()?),
+        self.daemon.wait_until(&self.endpoint(), || self.gateway.is_healthy())
     }
 }

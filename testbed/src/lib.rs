@@ -16,6 +16,7 @@ mod address;
 #[cfg(feature = "tls")]
 mod certificates;
 mod cluster;
+mod daemon;
 mod disk;
 mod etcd;
 mod gateway;
@@ -25,6 +26,7 @@ mod proxy;
 mod redis;
 mod resp;
 mod supervised;
+mod zookeeper;
 
 #[cfg(feature = "tls")]
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
@@ -38,4 +40,5 @@ pub use self::{
         Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, ServerClock,
     },
     resp::{Pending, Reply},
+    zookeeper::{Connection, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
 };

@@ -1,13 +1,14 @@
 //! A server's own counters.
 
-/// The counters and gauges of a server at one moment, in the text format of Prometheus.
+/// The counters and gauges of a server at one moment.
 #[derive(Clone, Debug)]
 pub struct Metrics(Vec<(String, f64)>);
 
 impl Metrics {
+    /// Reads the text format of Prometheus, or the lines of ZooKeeper's `mntr`.
     pub(crate) fn parse(text: &str) -> Self {
         let sample = |line: &str| {
-            let (series, value) = line.rsplit_once(' ')?;
+            let (series, value) = line.rsplit_once([' ', '\t'])?;
             Some((series.to_owned(), value.parse().ok()?))
         };
         Self(text.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect())
@@ -47,6 +48,21 @@ impl Metrics {
     pub fn watchers(&self) -> u64 {
         self.sum("etcd_debugging_mvcc_watcher_total", &[])
     }
+
+    /// ZooKeeper: packets from clients, pings and looks at these counters among them.
+    pub fn packets_received(&self) -> u64 {
+        self.sum("zk_packets_received", &[])
+    }
+
+    /// ZooKeeper: packets to clients.
+    pub fn packets_sent(&self) -> u64 {
+        self.sum("zk_packets_sent", &[])
+    }
+
+    /// ZooKeeper: nodes of the tree.
+    pub fn nodes(&self) -> u64 {
+        self.sum("zk_znode_count", &[])
+    }
 }
 
 #[cfg(test)]
@@ -65,5 +81,12 @@ mod tests {
         assert_eq!(metrics.grpc_handled("Txn"), 4);
         assert_eq!(metrics.grpc_handled("Watch"), 0);
         assert_eq!(metrics.proposals(), 12);
+    }
+
+    #[test]
+    fn lines_of_zookeeper_are_read_too() {
+        let metrics =
+            Metrics::parse("zk_version\t3.8.0, built on UTC\nzk_packets_received\t3\nzk_avg_latency\t6.0\n");
+        assert_eq!(metrics.packets_received(), 3);
     }
 }

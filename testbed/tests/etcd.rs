@@ -71,7 +71,8 @@ fn a_panicking_test_takes_its_server_along() {
 
 #[test]
 fn a_killed_test_process_takes_its_server_and_folder_along() {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_testbed-etcd"))
+    let mut process = Command::new(env!("CARGO_BIN_EXE_testbed"))
+        .arg("etcd")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -13,11 +13,11 @@ use crate::{project, project::Project, setup};
 /// The sale: exits with 0 only when it went as it should.
 const EXAMPLE: &str = "-p lockkit --example flash_sale";
 
-/// Prints the URL of an etcd that runs until the end of its standard input.
-const ETCD: &str = "run --quiet -p lockkit-testbed";
+/// With the scheme of a server: prints its URL, and runs it until the end of its standard input.
+const SERVER: &str = "run --quiet -p lockkit-testbed --";
 
 /// Schemes of backends that several processes can share; the feature of crate `lockkit` has the same name.
-const SHARED: [&str; 2] = ["file", "etcd"];
+const SHARED: [&str; 3] = ["file", "etcd", "zk"];
 
 /// Tells the sale its backend: a URL may hold a password, which has no place in a list of processes.
 const BACKEND_VARIABLE: &str = "LOCKKIT_BACKEND";
@@ -26,7 +26,7 @@ const BACKEND_VARIABLE: &str = "LOCKKIT_BACKEND";
 #[derive(Debug)]
 struct Server(Child);
 
-/// Runs both sales; `backend` is a URL, or the bare name of a scheme: `file` for a temporary folder, `etcd` for a
+/// Runs both sales; `backend` is a URL, or the bare name of a scheme: `file` for a temporary folder, another for a
 /// server started for the occasion.
 pub(crate) fn run(project: &Project, backend: &str) -> Result<()> {
     let scheme = scheme_of(backend)?;
@@ -35,7 +35,10 @@ pub(crate) fn run(project: &Project, backend: &str) -> Result<()> {
     project::run(&mut project.cargo(&format!("build {example}")))?;
     let (_server, url) = match backend {
         "file" => (None, None),
-        "etcd" => Server::etcd(project).map(|(server, url)| (Some(server), Some(url)))?,
+        bare if bare == scheme => {
+            let (server, url) = Server::start(project, scheme)?;
+            (Some(server), Some(url))
+        }
         url => (None, Some(url.to_owned())),
     };
     let start = Instant::now();
@@ -54,17 +57,20 @@ pub(crate) fn run(project: &Project, backend: &str) -> Result<()> {
 }
 
 impl Server {
-    /// A running etcd and its URL.
-    fn etcd(project: &Project) -> Result<(Self, String)> {
+    /// A running server of this scheme, and its URL.
+    fn start(project: &Project, scheme: &str) -> Result<(Self, String)> {
         setup::servers()?;
-        let mut etcd = project.cargo(ETCD);
+        let mut program = project.cargo(&format!("{SERVER} {scheme}"));
         let child =
-            etcd.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+            program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
         let mut server = Self(child);
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().context("no output")?).read_line(&mut line)?;
-        let url = line.split_whitespace().next().context("the etcd for the demo did not start")?;
-        ensure!(url.starts_with("etcd://"), "the etcd for the demo says {line:?} and not its URL");
+        let url = line.split_whitespace().next().context("the server for the demo did not start")?;
+        ensure!(
+            url.starts_with(&format!("{scheme}://")),
+            "the server for the demo says {line:?} and not its URL"
+        );
         Ok((server, url.to_owned()))
     }
 }
@@ -100,7 +106,7 @@ mod tests {
         for url in ["memory:", "etc", "", "redis://x"] {
             let error = scheme_of(url).unwrap_err().to_string();
             // A URL may hold a password.
-            assert!(error.ends_with("file, etcd") && !error.contains("redis"), "{error}");
+            assert!(error.ends_with("file, etcd, zk") && !error.contains("redis"), "{error}");
         }
     }
 }

@@ -29,8 +29,8 @@ enum Command {
     Test,
     /// Sells 300 items to 500 buyers in two processes, with the lock and without it.
     Demo {
-        /// A backend URL; `etcd` starts a server for the occasion, `file` makes a temporary folder.
-        #[arg(long, value_name = "URL|etcd", default_value = "file")]
+        /// A backend URL; `etcd` or `zk` starts a server for the occasion, `file` makes a temporary folder.
+        #[arg(long, value_name = "URL|SCHEME", default_value = "file")]
         backend: String,
     },
     /// Runs the conformance suite: one line per case, a closing line per backend.

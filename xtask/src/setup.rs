@@ -1,7 +1,7 @@
 //! What the checks need beside the Rust toolchain: servers to test against, and `protoc` to build the etcd client.
 
 use std::{
-    env, fs,
+    env, fmt, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -10,28 +10,59 @@ use anyhow::{Context, Result, bail};
 
 use crate::project;
 
-/// A program that must be on the PATH, and where it comes from.
+/// Something that the tests start or need to start it, and where it comes from.
 #[derive(Debug)]
 struct Server {
-    program: &'static str,
+    sign: Sign,
     debian_package: &'static str,
     elsewhere: &'static str,
 }
 
+/// What shows that a server is there.
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// A program on the PATH.
+    Program(&'static str),
+    /// A file, or else this variable, which says where others have it.
+    File(&'static str, &'static str),
+}
+
 /// Every server that the tests start.
-const SERVERS: [Server; 1] = [Server {
-    program: "etcd",
-    debian_package: "etcd-server",
-    elsewhere: "Fedora: `dnf install etcd`; macOS: `brew install etcd`; others: https://etcd.io/docs/latest/install/",
-}];
+const SERVERS: [Server; 5] = [
+    Server {
+        sign: Sign::Program("etcd"),
+        debian_package: "etcd-server",
+        elsewhere: "Fedora: `dnf install etcd`; others: https://etcd.io/docs/latest/install/",
+    },
+    Server {
+        sign: Sign::Program("java"),
+        debian_package: "default-jre-headless",
+        elsewhere: "Fedora: `dnf install java-latest-openjdk-headless`",
+    },
+    // Not package `zookeeper`: that adds a service and a desktop's java.
+    Server {
+        sign: Sign::File("/usr/share/java/zookeeper.jar", "ZOOKEEPER_CLASSPATH"),
+        debian_package: "libzookeeper-java",
+        elsewhere: "others: a release from https://zookeeper.apache.org, and ZOOKEEPER_CLASSPATH='FOLDER/lib/*'",
+    },
+    Server {
+        sign: Sign::Program("redis-server"),
+        debian_package: "redis-server",
+        elsewhere: "Fedora: `dnf install redis`; others: https://redis.io/docs/latest/operate/oss_and_stack/install/",
+    },
+    Server {
+        sign: Sign::Program("redis-sentinel"),
+        debian_package: "redis-sentinel",
+        elsewhere: "elsewhere it comes with redis-server",
+    },
+];
 
 /// Installs without starting anything; arguments: the packages.
 const APT_INSTALL: &str = include_str!("apt-install.sh");
 
-/// Sees to it that all servers are on the PATH: installs what is missing on Debian and Ubuntu, names it elsewhere.
+/// Sees to it that all servers are there: installs what is missing on Debian and Ubuntu, names it elsewhere.
 pub(crate) fn servers() -> Result<()> {
-    let missing: Vec<&Server> =
-        SERVERS.iter().filter(|server| find_program(server.program).is_none()).collect();
+    let missing: Vec<&Server> = SERVERS.iter().filter(|server| !server.sign.is_there()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -44,10 +75,8 @@ pub(crate) fn servers() -> Result<()> {
     as_root("sh")
         .and_then(|mut sh| project::run(sh.args(["-c", APT_INSTALL, "apt-install"]).args(packages)))
         .with_context(|| install_hint(&missing))?;
-    match missing.iter().find(|server| find_program(server.program).is_none()) {
-        Some(server) => {
-            bail!("package {} brought no `{}` on the PATH", server.debian_package, server.program)
-        }
+    match missing.iter().find(|server| !server.sign.is_there()) {
+        Some(server) => bail!("package {} brought no {}", server.debian_package, server.sign),
         None => Ok(()),
     }
 }
@@ -63,10 +92,28 @@ pub(crate) fn bundled_protoc() -> Option<PathBuf> {
 
 fn install_hint(missing: &[&Server]) -> String {
     let line = |server: &&Server| {
-        let Server { program, debian_package, elsewhere } = server;
-        format!("\n  `{program}`: Debian, Ubuntu: `apt-get install {debian_package}`; {elsewhere}")
+        let Server { sign, debian_package, elsewhere } = server;
+        format!("\n  {sign}: Debian, Ubuntu: `apt-get install {debian_package}`; {elsewhere}")
     };
-    format!("not on the PATH, please install:{}", missing.iter().map(line).collect::<String>())
+    format!("not there, please install:{}", missing.iter().map(line).collect::<String>())
+}
+
+impl Sign {
+    fn is_there(self) -> bool {
+        match self {
+            Self::Program(name) => find_program(name).is_some(),
+            Self::File(path, variable) => Path::new(path).exists() || env::var_os(variable).is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Sign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program(name) => write!(f, "program `{name}` on the PATH"),
+            Self::File(path, _) => write!(f, "file {path}"),
+        }
+    }
 }
 
 /// A command that runs as root; asks for a password where sudo does.
@@ -137,8 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn hint_names_program_and_package() {
+    fn hint_names_what_is_missing_and_its_package() {
         let hint = install_hint(&SERVERS.iter().collect::<Vec<_>>());
-        assert!(hint.contains("`etcd`") && hint.contains("etcd-server") && hint.contains("brew"), "{hint}");
+        for part in ["`etcd`", "etcd-server", "Fedora", "`java`", "zookeeper.jar", "libzookeeper-java"] {
+            assert!(hint.contains(part), "no {part} in {hint}");
+        }
     }
 }

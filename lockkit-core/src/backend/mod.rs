@@ -13,6 +13,7 @@ mod url;
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use backon::BackoffBuilder;
 
 pub use self::{
     admin::{Admin, Contender, Inspection},
@@ -21,13 +22,27 @@ pub use self::{
     info::{BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, TokenStrength},
     url::{BackendUrl, Host},
 };
-use crate::{Clock, Result, limits::RECHECK_PAUSE_MIN};
+use crate::{
+    Clock, Result,
+    limits::{RECHECK_PAUSE_MIN, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+};
 
 /// The pause before a waiter looks again although nothing has notified it: max(2 s, ttl / 3), give or take an eighth,
 /// so that the waiters of one lock do not look in step.
 pub fn recheck_pause(ttl: Duration) -> Duration {
     let middle = (ttl / 3).max(RECHECK_PAUSE_MIN);
     middle.mul_f64(fastrand::f64().mul_add(0.25, 0.875))
+}
+
+/// The pauses between the tries of one step that fails: growing from [`RETRY_PAUSE_MIN`] to [`RETRY_PAUSE_MAX`], with
+/// jitter, without end.
+pub fn retry_pauses() -> impl Iterator<Item = Duration> + Send {
+    backon::ExponentialBuilder::default()
+        .with_min_delay(RETRY_PAUSE_MIN)
+        .with_max_delay(RETRY_PAUSE_MAX)
+        .with_jitter()
+        .without_max_times()
+        .build()
 }
 
 /// A store that can lock.

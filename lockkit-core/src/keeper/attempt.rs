@@ -169,16 +169,20 @@ impl Attempt {
         }
     }
 
-    /// Ends the attempt with one answer for everybody, made for each anew.
+    /// Ends the attempt with one answer for everybody, made for each anew. What makes the answers is dropped before
+    /// anybody has one: a share of the hold in it would stand beside a guard that is released at once, and that guard
+    /// would not be the last.
     pub(crate) fn end(&self, answer: impl Fn() -> Answer) {
         let mut callers = lock(&self.callers);
         callers.over = true;
         let waiting = std::mem::take(&mut callers.waiting);
         self.give_up_if_left(&callers);
         drop(callers);
-        for caller in waiting {
+        let answered: Vec<_> = waiting.into_iter().map(|caller| (caller.answer, answer())).collect();
+        drop(answer);
+        for (caller, answer) in answered {
             // An answer that nobody takes is dropped here, and with it the share of the hold in it.
-            let _ = caller.answer.send(answer());
+            let _ = caller.send(answer);
         }
     }
 

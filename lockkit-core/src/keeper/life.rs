@@ -18,11 +18,11 @@ use super::{
     deadline::deadline,
     hold::{End, Hold},
     reentry::Key,
-    session::{Live, panicked, pauses},
+    session::{Live, panicked},
 };
 use crate::{
     BootInstant, Error, ErrorKind, Result,
-    backend::{Acquired, Claim, Grant, Lifetime},
+    backend::{Acquired, Claim, Grant, Lifetime, retry_pauses},
     limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MAX},
     sync::lock,
 };
@@ -61,7 +61,7 @@ pub(super) fn live(
 impl Keeper {
     /// Claims the lock in one session after another, until it is granted or nobody wants it any more.
     async fn acquire_grant(&self, wanted: &Wanted, attempt: &Attempt) -> Result<Option<(Arc<Live>, Grant)>> {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             let live = tokio::select! {
                 biased;
@@ -180,7 +180,7 @@ impl Keeper {
             Lifetime::Session | Lifetime::Process => BootInstant::NEVER,
         };
         let work = async {
-            let mut pauses = pauses();
+            let mut pauses = retry_pauses();
             loop {
                 // Where the session carries the holds, its end ends this one, and the client that closes ends it.
                 let session_does_it = self.info.lifetime == Lifetime::Session && self.closing.is_cancelled();
@@ -275,9 +275,8 @@ impl Owed {
         if let Some(key) = &self.key {
             keeper.reentry.granted(key, &self.attempt, &hold);
         }
-        self.attempt.end(|| Ok(Some(entered.share())));
-        // With this share the hold ends when nobody took one: every caller has left.
-        drop(entered);
+        // With the share that goes with this the hold ends when nobody took one: every caller has left.
+        self.attempt.end(move || Ok(Some(entered.share())));
         hold
     }
 

@@ -20,9 +20,11 @@
 //! * A future of the backend panics: an error. A release is tried again; after an acquire, which may have left an entry
 //!   behind, the session is abandoned.
 //! * The server ends every session at once: [`session`] opens the next ones with growing pauses.
+//! * The open of a session takes most of its ttl: [`session`] renews it before anybody relies on it.
 //! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`life`], `Owed`).
 
 mod attempt;
+mod closing;
 mod deadline;
 mod hold;
 mod life;

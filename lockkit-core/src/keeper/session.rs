@@ -5,15 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backon::BackoffBuilder;
 use tokio::{sync::SetOnce, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
-use super::{Keeper, closed, deadline::deadline};
+use super::{
+    Keeper, closed,
+    closing::{close_once_open, confirmed},
+    deadline::deadline,
+};
 use crate::{
-    BootInstant, Clock, Error, ErrorKind, Result, Status,
-    backend::{Beat, Lifetime, Loss, Renewal, Session},
+    BootInstant, Error, ErrorKind, Result, Status,
+    backend::{Beat, Lifetime, Loss, Renewal, Session, retry_pauses},
     limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
     sync::{Mutex, lock},
 };
@@ -68,14 +71,23 @@ impl Live {
         let _ = self.abandoned.set(why);
     }
 
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
     /// When the server has ended the session, had it heard nothing since the last acknowledged beat; a beat whose
     /// answer was lost may have prolonged it by up to one ttl.
-    fn expiry(&self) -> BootInstant {
+    pub(super) fn expiry(&self) -> BootInstant {
         self.armed_at().after(self.ttl).after(self.ttl)
     }
 
     fn armed_at(&self) -> BootInstant {
         *lock(&self.armed_at)
+    }
+
+    fn renewed(&self, armed_at: BootInstant) {
+        let mut latest = lock(&self.armed_at);
+        *latest = latest.max(armed_at);
     }
 }
 
@@ -84,7 +96,7 @@ impl Live {
 pub(super) async fn keep_sessions(last_word: LastWord) {
     let keeper = &last_word.0;
     let mut first = true;
-    let mut pauses = pauses();
+    let mut pauses = retry_pauses();
     let mut ending = None;
     let outcome = loop {
         let live = match keeper.open_session(first, &mut pauses).await {
@@ -92,6 +104,15 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
             Ok(None) => break keeper.end_of(ending).await,
             Err(error) => break Err(error),
         };
+        if let Err(error) = keeper.freshen(&live).await {
+            warn!(%error, "session opened too late");
+            ending = Some(keeper.start_closing(&live));
+            if first {
+                break Err(error);
+            }
+            keeper.pause(&mut pauses).await;
+            continue;
+        }
         first = false;
         let opened_at = live.armed_at();
         *lock(&keeper.granted_ttl) = live.ttl;
@@ -103,11 +124,11 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
                 warn!(why, "session lost");
                 keeper.current.send_replace(Current::Opening);
                 keeper.status.send_replace(Status::Lost);
-                live.ended.cancel();
+                live.end();
                 keeper.lose_all(why);
                 ending = Some(keeper.start_closing(&live));
                 if live.armed_at() > opened_at {
-                    pauses = self::pauses();
+                    pauses = retry_pauses();
                 } else {
                     // Over before its first beat: one more failed try, or a server that ends every session at once
                     // would be asked for the next one without end.
@@ -162,6 +183,31 @@ impl Keeper {
             self.pause(pauses).await;
         }
         Ok(None)
+    }
+
+    /// An open that took so long that the first beat is overdue has used up much of the session's first lifetime: the
+    /// session is renewed before anybody relies on it, or it would die in the hands of the first who does.
+    async fn freshen(&self, live: &Live) -> Result<()> {
+        let window = self.info.beat.interval(live.ttl);
+        if self.clock.now().since(live.armed_at()) <= window {
+            return Ok(());
+        }
+        let mut beat = Some(self.start_beat(live));
+        let beat = tokio::select! {
+            biased;
+            beat = answer_of(&mut beat) => beat,
+            () = tokio::time::sleep(window) => return Err(not_renewed("no answer in time")),
+            // It ends at once.
+            () = self.closing.cancelled() => return Ok(()),
+        };
+        match beat.session {
+            Renewal::Renewed { armed_at } => {
+                live.renewed(armed_at);
+                Ok(())
+            }
+            Renewal::Gone => Err(not_renewed("the server has ended it")),
+            Renewal::Unknown(error) => Err(error),
+        }
     }
 
     /// One pause between two tries, cut short when the client closes.
@@ -260,9 +306,7 @@ impl Keeper {
                 if let Some(over) = self.look_at_clock(live) {
                     return Some(over);
                 }
-                let mut current = lock(&live.armed_at);
-                *current = current.max(*armed_at);
-                drop(current);
+                live.renewed(*armed_at);
                 self.set_status(Status::Connected);
                 None
             }
@@ -298,44 +342,15 @@ impl Keeper {
     fn set_status(&self, status: Status) {
         self.status.send_if_modified(|current| std::mem::replace(current, status) != status);
     }
-
-    /// The orderly end: holds lost, claims given up, releases finished, session closed; bounded by the ttl.
-    async fn end(&self, live: &Live) -> Result<()> {
-        let bound = live.ttl.min(CLOSE_ANSWER_MAX);
-        let (half, until) = (tokio::time::Instant::now() + bound / 2, tokio::time::Instant::now() + bound);
-        self.lose_all("the client was closed");
-        self.lives.close();
-        // Half of the time for releases that are under way; the end of the session does for the others.
-        let _ = tokio::time::timeout_at(half, self.lives.wait()).await;
-        live.ended.cancel();
-        // A task of its own: the last request is not dropped half-way when the time is up.
-        confirmed(until, self.start_closing(live)).await
-    }
-
-    /// The end of a client between two sessions: the last one may still be on its way out.
-    async fn end_of(&self, last: Option<JoinHandle<bool>>) -> Result<()> {
-        let until = tokio::time::Instant::now() + self.ttl.min(CLOSE_ANSWER_MAX);
-        match last {
-            Some(closing) => confirmed(until, closing).await,
-            None => Ok(()),
-        }
-    }
-
-    fn start_closing(&self, live: &Live) -> JoinHandle<bool> {
-        self.runtime.spawn(close_until(Arc::clone(&live.session), self.clock.clone(), live.expiry()))
-    }
-}
-
-async fn confirmed(until: tokio::time::Instant, closing: JoinHandle<bool>) -> Result<()> {
-    match tokio::time::timeout_at(until, closing).await {
-        Ok(Ok(true)) => Ok(()),
-        _ => Err(Error::new(ErrorKind::Unavailable, "close")
-            .with_message("the store did not confirm the end of the session; it ends with its ttl")),
-    }
 }
 
 pub(super) fn panicked(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unexpected, operation).with_message("the backend panicked")
+}
+
+fn not_renewed(why: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, "open session")
+        .with_message(format!("it took most of the ttl, and the session was not renewed: {why}"))
 }
 
 enum Event {
@@ -351,41 +366,6 @@ async fn answer_of(beat: &mut Option<JoinHandle<Beat>>) -> Beat {
         Some(task) => task.await.unwrap_or_else(|_| unknown()),
         None => std::future::pending().await,
     }
-}
-
-/// Closes a session, so that entries of dead holds do not live on: again and again until the server has confirmed it,
-/// at most until it must have expired by itself. Whether it was confirmed.
-async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstant) -> bool {
-    let mut pauses = pauses();
-    while let Err(error) = session.close().await {
-        if clock.now() >= expiry {
-            debug!(%error, "a session was left to expire");
-            return false;
-        }
-        tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
-    }
-    true
-}
-
-/// Closes a session that was still being opened when its client closed.
-async fn close_once_open(opening: JoinHandle<Result<Arc<dyn Session>>>, clock: Clock) -> bool {
-    match opening.await {
-        Ok(Ok(session)) => {
-            let expiry = clock.now().after(session.ttl());
-            close_until(session, clock, expiry).await
-        }
-        _ => true,
-    }
-}
-
-/// Growing, jittered pauses between the tries of one step.
-pub(super) fn pauses() -> impl Iterator<Item = Duration> + Send {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(RETRY_PAUSE_MIN)
-        .with_max_delay(RETRY_PAUSE_MAX)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }
 
 /// Tells everybody that the client is closed, however the session task ends.

@@ -36,6 +36,8 @@ pub struct Script {
     pub releases_tried: AtomicU64,
     /// Opening a session never answers.
     pub open_hangs: AtomicBool,
+    /// So long takes the opening of a session, after the server has done its part.
+    pub open_takes_ms: AtomicU64,
     /// Opening a session panics.
     pub open_panics: AtomicBool,
     /// Every session is told lost as soon as it is open.
@@ -96,6 +98,7 @@ impl Backend for Scripted {
         if self.script.open_hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
+        tokio::time::sleep(Duration::from_millis(self.script.open_takes_ms.load(Ordering::SeqCst))).await;
         assert!(!self.script.open_panics.swap(false, Ordering::SeqCst), "told to");
         // What the server granted is not what was asked for.
         let ttl = match self.lifetime {

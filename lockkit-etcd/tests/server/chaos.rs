@@ -13,11 +13,11 @@ use lockkit_core::{
     FencingToken, LockName,
     backend::{Acquired, Session},
 };
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
-use crate::{
-    common::{LONG, assert_rising, fresh_name, is_gave_up, queue, release, session_at, start_claim, until},
-    relay::Relay,
+use crate::common::{
+    LONG, assert_rising, cut, fresh_name, is_gave_up, queue, release, session_at, start_claim, until,
+    url_through,
 };
 
 const SESSIONS: usize = 4;
@@ -40,17 +40,17 @@ async fn exclusion_order_and_clean_queues_survive_a_bad_network() {
     let locks = [(); 2].map(|()| {
         Arc::new(Lock { name: fresh_name(), held: AtomicBool::default(), tokens: Mutex::default() })
     });
-    let (mut relays, mut users) = (Vec::new(), Vec::new());
+    let (mut proxies, mut users) = (Vec::new(), Vec::new());
     for _ in 0..SESSIONS {
-        let relay = Relay::start(etcd.endpoint()).await;
-        let session = session_at(&relay.url(), LONG).await;
+        let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+        let session = session_at(&url_through(&proxy), LONG).await;
         // Two users of each session.
         for _ in 0..2 {
             users.push(tokio::spawn(use_locks(session.clone(), locks.clone(), random.fork())));
         }
-        relays.push(relay);
+        proxies.push(proxy);
     }
-    let breaking = tokio::spawn(break_connections(relays, random.fork()));
+    let breaking = tokio::spawn(break_connections(proxies, random.fork()));
     for user in users {
         tokio::time::timeout(Duration::from_secs(100), user).await.unwrap().unwrap();
     }
@@ -86,20 +86,20 @@ async fn use_locks(session: Arc<dyn Session>, locks: [Arc<Lock>; 2], mut random:
     }
 }
 
-async fn break_connections(relays: Vec<Relay>, mut random: fastrand::Rng) {
+async fn break_connections(proxies: Vec<Proxy>, mut random: fastrand::Rng) {
     loop {
-        let relay = &relays[random.usize(0..relays.len())];
+        let proxy = &proxies[random.usize(0..proxies.len())];
         let while_broken = Duration::from_millis(random.u64(0..60));
         match random.u8(0..4) {
             0 => {}
-            1 => relay.part(),
-            2 => relay.swallow_replies(),
-            _ => relay.hold_requests(),
+            1 => proxy.refuse(),
+            2 => proxy.set(Direction::Replies, Flow::Drop),
+            _ => proxy.set(Direction::Requests, Flow::Hold),
         }
         tokio::time::sleep(while_broken).await;
-        relay.cut();
+        cut(proxy);
         // What was held comes late, among what came since.
         tokio::time::sleep(Duration::from_millis(random.u64(0..60))).await;
-        relay.flush();
+        proxy.deliver_late();
     }
 }

@@ -63,6 +63,12 @@ pub(crate) fn url_through(proxy: &Proxy) -> String {
     format!("etcd://{}/?request_timeout=500ms", proxy.endpoint())
 }
 
+/// Clients lose their connections and make new ones, which work; what they have sent stays under way.
+pub(crate) fn cut(proxy: &Proxy) {
+    proxy.leave();
+    proxy.pass();
+}
+
 /// A claim on its way.
 #[derive(Debug)]
 pub(crate) struct Waiting {

@@ -1,14 +1,11 @@
 //! Replies that never come, and requests that come late.
 
 use lockkit_core::ErrorKind;
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
-use crate::{
-    common::{
-        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, key_of, queue, release, session,
-        session_at, start, start_claim, until,
-    },
-    relay::Relay,
+use crate::common::{
+    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, key_of, queue, release, session,
+    session_at, start, start_claim, until, url_through,
 };
 
 /// Waits until the server has answered one more transaction.
@@ -24,13 +21,13 @@ fn txns(etcd: &Etcd) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_whose_reply_was_lost_is_found_again() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
-    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     for wait in [true, false] {
-        relay.swallow_replies();
+        proxy.set(Direction::Replies, Flow::Drop);
         let claim = start_claim(&session, &name, wait);
         until("the claim is executed", async || etcd.keys(&queue(&name)).unwrap().len() == 1).await;
-        relay.cut();
+        cut(&proxy);
         let grant = claim.granted().await;
         assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
         release(&session, &grant).await;
@@ -41,16 +38,16 @@ async fn a_grant_whose_reply_was_lost_is_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_cancel_leaves_nothing() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
-    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
-    relay.hold_requests();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    proxy.set(Direction::Requests, Flow::Hold);
     let claim = start(&session, &name);
-    relay.holds(&claim.claim.id().to_string()).await;
+    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
     claim.control.give_up();
-    relay.cut();
+    cut(&proxy);
     assert!(is_gave_up(&claim.ends().await));
     let before = txns(&etcd);
-    relay.flush();
+    proxy.deliver_late();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
 }
@@ -58,16 +55,16 @@ async fn late_enqueue_after_cancel_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_release_leaves_nothing() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
-    let (session, name) = (session_at(&relay.url(), LONG).await, fresh_name());
-    relay.hold_requests();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    proxy.set(Direction::Requests, Flow::Hold);
     let claim = start(&session, &name);
-    relay.holds(&claim.claim.id().to_string()).await;
-    relay.cut();
+    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    cut(&proxy);
     let grant = claim.granted().await;
     release(&session, &grant).await;
     let before = txns(&etcd);
-    relay.flush();
+    proxy.deliver_late();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
     // The epoch has moved; the next claim carries the new one.
@@ -78,18 +75,18 @@ async fn late_enqueue_after_release_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_a_busy_try_leaves_nothing() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, other, name) =
-        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
-    relay.hold_requests();
+        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+    proxy.set(Direction::Requests, Flow::Hold);
     let claim = start_claim(&session, &name, false);
-    relay.holds(&claim.claim.id().to_string()).await;
+    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
     let held = acquire(&other, &name).await;
-    relay.cut();
+    cut(&proxy);
     assert!(is_gave_up(&claim.ends().await));
     release(&other, &held).await;
     let before = txns(&etcd);
-    relay.flush();
+    proxy.deliver_late();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
 }
@@ -97,16 +94,16 @@ async fn late_enqueue_after_a_busy_try_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_newer_grant() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, other, name) =
-        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
     let first = acquire(&session, &name).await;
     let next = enqueued(&other, &name).await;
-    relay.swallow_replies();
+    proxy.set(Direction::Replies, Flow::Drop);
     assert_eq!(bounded(session.release(&first)).await.unwrap_err().kind(), ErrorKind::Unavailable);
     // The read for the successor was lost already; the lock is still held.
     assert!(next.is_waiting());
-    relay.cut();
+    cut(&proxy);
     release(&session, &first).await;
     let second = next.granted().await;
 
@@ -116,11 +113,11 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
     // Alone, so that the release is one transaction, and its reply is lost.
     release(&session, &third).await;
     let fourth = acquire(&session, &name).await;
-    relay.swallow_replies();
+    proxy.set(Direction::Replies, Flow::Drop);
     assert!(bounded(session.release(&fourth)).await.is_err());
     until("the release is executed", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
     let fifth = acquire(&other, &name).await;
-    relay.cut();
+    cut(&proxy);
     release(&session, &fourth).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1, "the newer grant is still there");
     release(&other, &fifth).await;
@@ -129,15 +126,15 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_is_repeated_until_it_is_answered() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, other, name) =
-        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
-    relay.part();
+    proxy.refuse();
     waiting.control.give_up();
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2);
-    relay.cut();
+    proxy.pass();
     assert!(is_gave_up(&waiting.ends().await));
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
     release(&other, &held).await;
@@ -146,21 +143,21 @@ async fn a_cancel_is_repeated_until_it_is_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_doubt_is_not_used_again() {
     let etcd = Etcd::start().unwrap();
-    let relay = Relay::start(etcd.endpoint()).await;
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, other, name) =
-        (session_at(&relay.url(), LONG).await, session(&etcd, LONG).await, fresh_name());
+        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     let key = key_of(&etcd, &waiting.claim);
     // Its withdrawal is under way twice: once answered, once late.
-    relay.hold_requests();
+    proxy.set(Direction::Requests, Flow::Hold);
     waiting.control.give_up();
-    relay.holds(&key).await;
-    relay.cut();
+    until("the proxy holds the request", async || proxy.holds(&key)).await;
+    cut(&proxy);
     assert!(is_gave_up(&waiting.ends().await));
     let again = enqueued(&session, &name).await;
     let before = txns(&etcd);
-    relay.flush();
+    proxy.deliver_late();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2, "the late withdrawal took the new claim away");
     release(&other, &held).await;

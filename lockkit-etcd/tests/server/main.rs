@@ -6,10 +6,11 @@ mod budget;
 mod cancel;
 mod chaos;
 mod client;
+mod cluster;
 mod common;
 mod faults;
 mod grants;
 mod lost_replies;
-mod relay;
+mod notifications;
 #[cfg(feature = "tls")]
 mod tls;

@@ -10,9 +10,10 @@ mod protobuf;
 mod queue;
 mod redis;
 mod rules;
+mod zookeeper;
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -29,9 +30,10 @@ use tokio::{
 };
 
 pub use self::rules::Message;
+pub(crate) use self::rules::Speech;
 use self::{
     link::{Fate, Link},
-    rules::{Rules, Speech},
+    rules::Rules,
 };
 use crate::{address::own_address, process::owns_socket};
 
@@ -132,7 +134,7 @@ impl Proxy {
     ///
     /// When there is no address or no thread left.
     pub fn start(target: impl ToString) -> Result<Self> {
-        Self::run(target.to_string(), Speech::Any)
+        Self::start_at(own_address(), target, Speech::Any)
     }
 
     /// As [`start`](Self::start), for clients of an etcd without TLS: the proxy knows which bytes are one reply, and
@@ -142,7 +144,16 @@ impl Proxy {
     ///
     /// As [`start`](Self::start).
     pub fn start_grpc(target: impl ToString) -> Result<Self> {
-        Self::run(target.to_string(), Speech::Grpc)
+        Self::start_at(own_address(), target, Speech::Grpc)
+    }
+
+    /// As [`start_grpc`](Self::start_grpc), for clients of a ZooKeeper without TLS.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_zookeeper(target: impl ToString) -> Result<Self> {
+        Self::start_at(own_address(), target, Speech::ZooKeeper)
     }
 
     /// As [`start_grpc`](Self::start_grpc), for clients of a Redis without TLS.
@@ -151,11 +162,12 @@ impl Proxy {
     ///
     /// As [`start`](Self::start).
     pub fn start_redis(target: impl ToString) -> Result<Self> {
-        Self::run(target.to_string(), Speech::Redis)
+        Self::start_at(own_address(), target, Speech::Redis)
     }
 
-    fn run(target: String, speech: Speech) -> Result<Self> {
-        let listener = std::net::TcpListener::bind((IpAddr::V4(own_address()), 0)).context("no free port")?;
+    pub(crate) fn start_at(own: Ipv4Addr, target: impl ToString, speech: Speech) -> Result<Self> {
+        let target = target.to_string();
+        let listener = std::net::TcpListener::bind((own, 0)).context("no free port")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
@@ -189,6 +201,10 @@ impl Proxy {
     /// Address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
         self.address.to_string()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// From now on the bytes of this direction fare like this.
@@ -246,15 +262,21 @@ impl Proxy {
     }
 
     /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, and for Redis it is any value but
-    /// a published message; otherwise it is what the server says after the client has said something.
+    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, for Redis it is any value but a
+    /// published message, for ZooKeeper it answers a request, not a ping; otherwise it is what the server says after
+    /// the client has said something.
     pub fn swallow_reply(&self, nth: u64) {
         lock(&self.shared.rules).swallow_reply(nth);
     }
 
+    /// The same with so many of the next replies.
+    pub fn swallow_next(&self, count: u64) {
+        lock(&self.shared.rules).swallow_next(count);
+    }
+
     /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
     /// from now on, 2 for the next. The stream goes on, and the client cannot know. Until [`pass`](Self::pass). Needs
-    /// [`start_grpc`](Self::start_grpc) or [`start_redis`](Self::start_redis).
+    /// a proxy that knows what client and server speak, such as [`start_grpc`](Self::start_grpc).
     ///
     /// ```no_run
     /// # let proxy = lockkit_testbed::Proxy::start_grpc("127.0.0.1:2379").unwrap();

@@ -2,7 +2,12 @@
 
 use std::{fmt, sync::Mutex};
 
-use super::{grpc::Grpc, lock, redis::Values};
+use super::{
+    grpc::Grpc,
+    lock,
+    redis::Values,
+    zookeeper::{Election, Packets},
+};
 
 /// A kind of message that nobody asked for, on its way to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +29,10 @@ pub(crate) enum Speech {
     Grpc,
     /// Redis and its clients, without TLS.
     Redis,
+    /// ZooKeeper and its clients, without TLS.
+    ZooKeeper,
+    /// Members of a ZooKeeper ensemble that elect.
+    Election,
 }
 
 /// Which replies and messages do not arrive, and how many did not.
@@ -31,6 +40,8 @@ pub(crate) enum Speech {
 pub(super) struct Rules {
     /// So many replies still arrive before one is swallowed.
     swallow_after: Option<u64>,
+    /// So many of the next replies are swallowed.
+    swallow_next: u64,
     drops: Vec<Drops>,
     pub(super) dropped: u64,
 }
@@ -53,11 +64,15 @@ impl fmt::Debug for Drops {
 impl Rules {
     /// From now on everything arrives.
     pub(super) fn clear(&mut self) {
-        (self.swallow_after, self.drops) = (None, Vec::new());
+        *self = Self { dropped: self.dropped, ..Self::default() };
     }
 
     pub(super) fn swallow_reply(&mut self, nth: u64) {
         self.swallow_after = Some(nth.saturating_sub(1));
+    }
+
+    pub(super) fn swallow_next(&mut self, count: u64) {
+        self.swallow_next = count;
     }
 
     pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
@@ -66,14 +81,14 @@ impl Rules {
 
     /// Whether the reply that has come arrives.
     pub(super) fn lets_reply_pass(&mut self) -> bool {
-        match &mut self.swallow_after {
-            None => return true,
-            Some(0) => self.swallow_after = None,
-            Some(more) => {
-                *more -= 1;
-                return true;
+        if let Some(more) = &mut self.swallow_after {
+            match more.checked_sub(1) {
+                Some(fewer) => *more = fewer,
+                None => (self.swallow_after, self.swallow_next) = (None, self.swallow_next.max(1)),
             }
         }
+        let Some(left) = self.swallow_next.checked_sub(1) else { return true };
+        self.swallow_next = left;
         self.dropped += 1;
         false
     }
@@ -110,6 +125,8 @@ enum Protocol {
     },
     Grpc(Grpc),
     Redis(Values),
+    ZooKeeper(Packets),
+    Election(Election),
 }
 
 impl Inspector {
@@ -118,6 +135,8 @@ impl Inspector {
             Speech::Any => Protocol::Any { is_asked: false },
             Speech::Grpc => Protocol::Grpc(Grpc::default()),
             Speech::Redis => Protocol::Redis(Values::default()),
+            Speech::ZooKeeper => Protocol::ZooKeeper(Packets::default()),
+            Speech::Election => Protocol::Election(Election::default()),
         }))
     }
 
@@ -130,6 +149,8 @@ impl Inspector {
             }
             Protocol::Grpc(grpc) => grpc.requests(bytes),
             Protocol::Redis(_) => bytes.to_vec(),
+            Protocol::ZooKeeper(_) => bytes.to_vec(),
+            Protocol::Election(election) => election.requests(bytes),
         }
     }
 
@@ -143,6 +164,8 @@ impl Inspector {
             }
             Protocol::Grpc(grpc) => grpc.replies(bytes, rules),
             Protocol::Redis(values) => values.replies(bytes, rules),
+            Protocol::ZooKeeper(packets) => packets.replies(bytes, rules),
+            Protocol::Election(_) => Some(Arriving { to_client: bytes.to_vec(), credit: Vec::new() }),
         }
     }
 }

@@ -1,0 +1,35 @@
+//! A server to try things on: `cargo run -p lockkit-testbed -- etcd` prints its URL and runs it until the end of its
+//! input (Ctrl-D) or Ctrl-C.
+
+use std::{
+    env,
+    io::{Write, stdin, stdout},
+};
+
+use anyhow::{Result, bail};
+use lockkit_testbed::{Etcd, Redis, ZooKeeper};
+
+fn main() -> Result<()> {
+    match env::args().nth(1).as_deref() {
+        Some("etcd") => {
+            let etcd = Etcd::start()?;
+            serve(&etcd.url(), etcd.pid())
+        }
+        Some("zk") => {
+            let zookeeper = ZooKeeper::start()?;
+            serve(&zookeeper.url(), zookeeper.pid())
+        }
+        Some("redis") => {
+            let redis = Redis::start()?;
+            serve(&redis.url(), redis.pid())
+        }
+        _ => bail!("which server? etcd, redis or zk"),
+    }
+}
+
+fn serve(url: &str, pid: Option<u32>) -> Result<()> {
+    println!("{url} pid {}", pid.unwrap_or_default());
+    stdout().flush()?;
+    std::io::copy(&mut stdin(), &mut std::io::sink())?;
+    Ok(())
+}

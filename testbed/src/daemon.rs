@@ -1,0 +1,107 @@
+//! A server program with a folder of its own, started and ended again and again.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::supervised::Supervised;
+
+/// Longest time until a started server answers.
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// Pause between two looks whether a started server answers.
+const START_POLL: Duration = Duration::from_millis(20);
+
+/// A server's process, which may be gone at the moment, and its folder, which stays.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    /// For people.
+    name: &'static str,
+    /// `None` before the start and after [`kill`](Self::kill). Stands before the folder: the server ends first.
+    server: Option<Supervised>,
+    folder: TempDir,
+}
+
+impl Daemon {
+    /// One that is not started yet, with a folder in memory where there is a place for that: lock servers wait for the
+    /// disk at every write.
+    pub(crate) fn new(name: &'static str) -> Result<Self> {
+        Self::new_in(name, Path::new("/dev/shm")).or_else(|_| Self::new_in(name, &std::env::temp_dir()))
+    }
+
+    /// As [`new`](Self::new), with its folder inside of this one.
+    pub(crate) fn new_in(name: &'static str, place: &Path) -> Result<Self> {
+        Ok(Self { name, server: None, folder: TempDir::with_prefix_in(format!("lockkit-{name}-"), place)? })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where the server keeps its data.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder().join("data")
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Supervised::pid)
+    }
+
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.running()?.freeze()
+    }
+
+    pub(crate) fn resume(&self) -> Result<()> {
+        self.running()?.unfreeze()
+    }
+
+    /// Whether the server is killed or frozen: there is no use in asking it.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.server.as_ref().is_none_or(Supervised::is_frozen)
+    }
+
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.server.take().map_or(Ok(()), Supervised::kill)
+    }
+
+    /// Ends the server, if it runs, and loses all its data.
+    pub(crate) fn lose_data(&mut self) -> Result<()> {
+        self.kill()?;
+        std::fs::remove_dir_all(self.data())
+            .with_context(|| format!("cannot remove the data of {}", self.name))
+    }
+
+    /// Starts the server, which must not run, without waiting for it.
+    pub(crate) fn launch(&mut self, program: &Path, arguments: &[String]) -> Result<()> {
+        self.server = Some(Supervised::start(program, arguments, self.folder())?);
+        Ok(())
+    }
+
+    /// Waits until a started server is healthy.
+    pub(crate) fn wait_until(&self, endpoint: &str, is_healthy: impl Fn() -> bool) -> Result<()> {
+        let started = Instant::now();
+        while !is_healthy() {
+            if self.running()?.has_ended() || started.elapsed() > START_MAX {
+                let log = self.log_end();
+                bail!("{} at {endpoint} does not become healthy; end of its log:\n{log}", self.name);
+            }
+            std::thread::sleep(START_POLL);
+        }
+        Ok(())
+    }
+
+    fn running(&self) -> Result<&Supervised> {
+        self.server.as_ref().context("the server is not running")
+    }
+
+    fn log_end(&self) -> String {
+        const LINES: usize = 20;
+        let log = std::fs::read_to_string(self.folder().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+}

@@ -1,0 +1,187 @@
+//! What the other tests rely on: ZooKeeper servers and ensembles that answer, and that are gone afterwards.
+#![cfg(test)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+
+/// Generous bound against hangs.
+const HANG: Duration = Duration::from_secs(30);
+
+#[track_caller]
+fn until(so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !so() {
+        assert!(started.elapsed() < HANG, "it never came about");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn servers_side_by_side_do_not_share_anything() {
+    let (one, other) = (ZooKeeper::start().unwrap(), ZooKeeper::start().unwrap());
+    assert_ne!(one.endpoint(), other.endpoint());
+    one.create("/a", "1").unwrap();
+    one.create("/a/b", "").unwrap();
+    assert_eq!(one.children("/").unwrap(), ["a", "zookeeper"]);
+    assert_eq!(one.children("/a").unwrap(), ["b"]);
+    assert_eq!(other.children("/").unwrap(), ["zookeeper"]);
+    assert!(one.create("/a", "1").is_err() && one.delete("/a").is_err() && one.children("/c").is_err());
+    assert!(one.delete("/a/b").unwrap() && one.delete("/a").unwrap() && !one.delete("/a").unwrap());
+}
+
+#[test]
+fn a_server_tells_of_itself() {
+    let server = ZooKeeper::start().unwrap();
+    let before = server.metrics().unwrap();
+    let between = server.metrics().unwrap();
+    assert_eq!(between.packets_received() - before.packets_received(), 1, "a look counts itself");
+    server.create("/a", "").unwrap();
+    let after = server.metrics().unwrap();
+    // Greeting, create, close, look.
+    assert_eq!(after.packets_received() - between.packets_received(), 4);
+    assert_eq!(after.nodes() - before.nodes(), 1);
+    assert_eq!(server.watches().unwrap(), 0);
+    assert!(server.ephemerals().unwrap().is_empty() && server.connections().unwrap().is_empty());
+}
+
+#[test]
+fn data_address_and_port_survive_a_restart_and_not_a_wipe() {
+    let mut server = ZooKeeper::start().unwrap();
+    let (endpoint, pid) = (server.endpoint(), server.pid().unwrap());
+    server.create("/a", "1").unwrap();
+    server.kill().unwrap();
+    assert!(server.children("/").is_err());
+    assert_eq!(server.pid(), None);
+    server.restart().unwrap();
+    assert_eq!(server.endpoint(), endpoint);
+    assert_ne!(server.pid(), Some(pid));
+    assert_eq!(server.children("/").unwrap(), ["a", "zookeeper"]);
+    server.wipe().unwrap();
+    assert_eq!(server.endpoint(), endpoint);
+    assert_eq!(server.children("/").unwrap(), ["zookeeper"]);
+}
+
+#[test]
+fn a_paused_server_answers_again_when_it_goes_on() {
+    let server = ZooKeeper::start().unwrap();
+    server.pause().unwrap();
+    assert_eq!(state_of(server.pid().unwrap()), Some('T'));
+    server.resume().unwrap();
+    assert_eq!(server.children("/").unwrap(), ["zookeeper"]);
+}
+
+#[test]
+fn a_session_that_is_not_there_cannot_be_ended() {
+    let server = ZooKeeper::start().unwrap();
+    assert!(server.end_session(0x1234).unwrap_err().to_string().contains("no session 0x1234"));
+}
+
+#[test]
+fn a_buffer_bounds_the_packets() {
+    let options = ZooKeeperOptions { buffer_bytes: 2_000, ..Default::default() };
+    let server = ZooKeeper::start_with(options).unwrap();
+    server.create("/a", &"x".repeat(1_000)).unwrap();
+    assert!(server.create("/b", &"x".repeat(3_000)).is_err());
+}
+
+#[test]
+fn a_login_keeps_others_out() {
+    let login = Some(("app".to_owned(), "secret".to_owned()));
+    let options = ZooKeeperOptions { login, ..Default::default() };
+    assert!(!format!("{options:?}").contains("secret"));
+    let server = ZooKeeper::start_with(options).unwrap();
+    assert!(server.create("/a", "").is_err());
+}
+
+#[test]
+fn a_killed_test_process_takes_its_server_and_folder_along() {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_testbed"))
+        .arg("zk")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("zk://127."), "{line}");
+    let pid: u32 = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+    let configuration =
+        command.split('\0').find(|argument| argument.ends_with("zoo.cfg")).unwrap().to_owned();
+    assert!(fs::exists(&configuration).unwrap());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    until(|| state_of(pid).is_none() && !fs::exists(&configuration).unwrap());
+}
+
+/// One ensemble for all of it: a start takes longer than the rest.
+#[test]
+fn members_come_and_go() {
+    let started = Instant::now();
+    // What a member that hears nothing needs to notice it is time enough to see that it does not yet.
+    let options = ZooKeeperOptions { sync_limit: 4, ..Default::default() };
+    let mut ensemble = ZooKeeperEnsemble::start_with(options).unwrap();
+    println!("three members serve after {:?}", started.elapsed());
+    ensemble.member(0).create("/a", "").unwrap();
+
+    let first = ensemble.leader().unwrap();
+    ensemble.cut(first);
+    until(|| ensemble.leader().unwrap() != first);
+    let follower = ensemble.follower().unwrap();
+    let other = if follower == first { ensemble.leader().unwrap() } else { follower };
+    until(|| ensemble.member(other).create("/b", "").is_ok());
+    assert!(ensemble.member(first).children("/").is_err(), "a member alone serves nobody");
+    ensemble.heal();
+    until(|| ensemble.member(first).children("/").is_ok_and(|nodes| nodes == ["a", "b", "zookeeper"]));
+
+    let second = ensemble.leader().unwrap();
+    ensemble.member_mut(second).kill().unwrap();
+    assert_ne!(ensemble.leader().unwrap(), second);
+    ensemble.member_mut(second).restart().unwrap();
+
+    let third = ensemble.leader().unwrap();
+    ensemble.member(third).pause().unwrap();
+    assert_ne!(ensemble.leader().unwrap(), third);
+    ensemble.member(third).resume().unwrap();
+    until(|| ensemble.member(third).children("/").is_ok_and(|nodes| nodes == ["a", "b", "zookeeper"]));
+
+    ensemble.wipe().unwrap();
+    assert_eq!(ensemble.member(0).children("/").unwrap(), ["zookeeper"]);
+}
+
+#[test]
+fn a_deaf_follower_goes_on_for_a_while_and_a_late_one_for_ever() {
+    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
+    let delay = Duration::from_secs(1);
+    ensemble.delay(follower, delay);
+    let started = Instant::now();
+    ensemble.member(leader).create("/a", "").unwrap();
+    assert!(started.elapsed() < delay, "the others are as fast as ever");
+    until(|| {
+        ensemble.member(follower).metrics().unwrap().nodes()
+            == ensemble.member(leader).metrics().unwrap().nodes()
+    });
+    assert!(started.elapsed() >= delay);
+
+    ensemble.heal();
+    ensemble.deafen(follower);
+    ensemble.member(leader).create("/b", "").unwrap();
+    let nodes = |member| ensemble.member(member).metrics().map(|metrics| metrics.nodes());
+    assert!(nodes(follower).unwrap() < nodes(leader).unwrap(), "it serves, and does not know");
+    until(|| nodes(follower).is_err());
+    ensemble.heal();
+    until(|| nodes(follower).is_ok_and(|nodes_there| nodes_there == nodes(leader).unwrap()));
+}
+
+/// The state letter of a process; `None` when there is none of this id.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
