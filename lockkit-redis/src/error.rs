@@ -18,6 +18,10 @@ pub(crate) enum Effect {
     Busy,
     /// Nothing: the keys lie on two servers of a cluster for the moment.
     Split,
+    /// Nothing: the server does not have the script (any more).
+    ScriptUnknown,
+    /// Nothing: another node of the cluster has the keys.
+    Elsewhere,
     /// Nothing: the server will not do it.
     Refused,
 }
@@ -62,6 +66,18 @@ impl Fault {
     /// An answer that no script of ours gives.
     pub(crate) fn nonsense(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
+    }
+
+    /// The same where no other node is ever asked.
+    #[must_use]
+    pub(crate) fn without_cluster(self) -> Self {
+        match self.effect {
+            Effect::Elsewhere => {
+                let message = "this server is part of a cluster: use redis+cluster://";
+                Self::new(Effect::Refused, ErrorKind::InvalidConfig, message)
+            }
+            _ => self,
+        }
     }
 
     /// This failure came before anything was asked for.
@@ -118,10 +134,8 @@ impl Fault {
             | "READONLY" => (Effect::Busy, ErrorKind::Unavailable),
             "TRYAGAIN" => (Effect::Split, ErrorKind::Unavailable),
             "NOPERM" | "NOAUTH" | "WRONGPASS" | "DENIED" => (Effect::Refused, ErrorKind::Denied),
-            "MOVED" | "ASK" => {
-                let message = "this server is part of a cluster: use redis+cluster://";
-                return Self::new(Effect::Refused, ErrorKind::InvalidConfig, message);
-            }
+            "NOSCRIPT" => (Effect::ScriptUnknown, ErrorKind::Unavailable),
+            "MOVED" | "ASK" => (Effect::Elsewhere, ErrorKind::Unavailable),
             _ => (Effect::Refused, ErrorKind::Unexpected),
         };
         let is_of_no_use = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
@@ -173,8 +187,8 @@ mod tests {
 
     #[test]
     fn the_table() {
-        use Effect::{Busy, Refused};
-        use ErrorKind::{Denied, InvalidConfig, Unavailable, Unexpected};
+        use Effect::{Busy, Elsewhere, Refused, Split};
+        use ErrorKind::{Denied, Unavailable, Unexpected};
         for (code, detail, expected) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'.", (Busy, Unavailable)),
             ("MISCONF", "Redis is configured to save RDB snapshots", (Busy, Unavailable)),
@@ -183,7 +197,8 @@ mod tests {
             ("WRONGPASS", "invalid username-password pair", (Refused, Denied)),
             ("NOAUTH", "Authentication required.", (Refused, Denied)),
             ("WRONGTYPE", "Operation against a key", (Refused, Unexpected)),
-            ("MOVED", "3999 127.0.0.1:6381", (Refused, InvalidConfig)),
+            ("MOVED", "3999 127.0.0.1:6381", (Elsewhere, Unavailable)),
+            ("TRYAGAIN", "Multiple keys request during rehashing of slot", (Split, Unavailable)),
             ("ERR", "Error running script (call to f_1): -READONLY You can't write", (Busy, Unavailable)),
             ("ERR", "Error running script: @user_script: 12: -OOM command not allowed", (Busy, Unavailable)),
             ("ERR", "The user executing the script can't run this command", (Refused, Denied)),

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use lockkit_core::{ErrorKind, limits::RETRY_PAUSE_MAX};
+use lockkit_core::{ErrorKind, backend::retry_pauses, limits::RETRY_PAUSE_MAX};
 use redis::{PushInfo, PushKind, aio::MultiplexedConnection};
 use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,6 @@ use tracing::debug;
 use crate::{
     error::{Effect, Fault},
     node::{Address, Dialer, Login},
-    server::pauses,
 };
 
 /// The channel on which Sentinels tell of a new master.
@@ -125,11 +124,11 @@ struct Listener {
 impl Listener {
     /// Returns when the Sentinel names another master.
     async fn listen(self) {
-        let mut pause = pauses();
+        let mut pause = retry_pauses();
         loop {
             match self.listen_once().await {
                 Ok(true) => return,
-                Ok(false) => pause = pauses(),
+                Ok(false) => pause = retry_pauses(),
                 Err(fault) => debug!(?fault, address = ?self.address, "a Sentinel cannot be listened to"),
             }
             tokio::time::sleep(pause.next().unwrap_or(RETRY_PAUSE_MAX)).await;

@@ -8,19 +8,18 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use backon::BackoffBuilder;
 use lockkit_core::{
-    backend::ClaimId,
-    limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+    backend::{ClaimId, retry_pauses},
+    limits::RETRY_PAUSE_MAX,
 };
-use redis::{ErrorKind as Client, ServerErrorKind, Value};
+use redis::Value;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
 use crate::{
     claims::Claims,
-    error::Fault,
+    error::{Effect, Fault},
     probe::Probe,
     scripts::Call,
     topology::{Connector, Listener, Wire},
@@ -81,9 +80,8 @@ impl Server {
 
     /// What the server says about itself; empty where the user may not ask.
     pub(crate) async fn probe(&self) -> Result<Probe, Fault> {
-        let answer = self.within(self.timeout, |mut wire| async move {
-            wire.query_one(&redis::cmd("INFO")).await.map_err(Fault::from)
-        });
+        let ask = |mut wire: Wire| async move { wire.query_one(&redis::cmd("INFO")).await };
+        let answer = self.within(self.timeout, ask);
         match answer.await {
             Ok(info) => Ok(Probe::parse(&redis::from_redis_value::<String>(info)?)),
             Err(fault) if !fault.may_pass() => Ok(Probe::default()),
@@ -103,8 +101,7 @@ impl Server {
 
     /// Learns whether the server is there.
     pub(crate) async fn ping(&self, timeout: Duration) -> Result<(), Fault> {
-        let ping =
-            |mut wire: Wire| async move { wire.query_one(&redis::cmd("PING")).await.map_err(Fault::from) };
+        let ping = |mut wire: Wire| async move { wire.query_one(&redis::cmd("PING")).await };
         self.within(timeout, ping).await.map(drop)
     }
 
@@ -144,10 +141,8 @@ impl Server {
 /// Executes a script; sends it in full where the server does not have it.
 pub(crate) async fn execute(wire: &mut Wire, call: &Call) -> Result<Value, Fault> {
     match wire.query(&call.short()).await {
-        Err(error) if error.kind() == Client::Server(ServerErrorKind::NoScript) => {
-            Ok(wire.query(&call.full()).await?)
-        }
-        answer => Ok(answer?),
+        Err(fault) if fault.effect == Effect::ScriptUnknown => wire.query(&call.full()).await,
+        answer => answer,
     }
 }
 
@@ -194,7 +189,7 @@ impl Opener {
     }
 
     async fn reopen(&self, state: &watch::Sender<State>) -> Link {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             match self.open().await {
                 Ok(link) => return link,
@@ -206,14 +201,4 @@ impl Opener {
             }
         }
     }
-}
-
-/// Growing, jittered pauses between the tries of one step.
-pub(crate) fn pauses() -> impl Iterator<Item = Duration> + Send {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(RETRY_PAUSE_MIN)
-        .with_max_delay(RETRY_PAUSE_MAX)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }

@@ -95,31 +95,35 @@ impl Wire {
         Self::Node { connection, _watch: None }
     }
 
-    pub(crate) async fn query(&mut self, command: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn query(&mut self, command: &Cmd) -> Result<Value, Fault> {
         match self {
-            Self::Node { connection, .. } => command.query_async(connection).await,
-            Self::Cluster(connection) => command.query_async(connection).await,
+            Self::Node { connection, .. } => {
+                let answer = command.query_async(connection).await;
+                answer.map_err(|error| Fault::from(error).without_cluster())
+            }
+            Self::Cluster(connection) => Ok(command.query_async(connection).await?),
         }
     }
 
     /// As [`query`](Self::query), at the server that has this key.
-    pub(crate) async fn query_at(&mut self, key: &str, command: &Cmd) -> RedisResult<Value> {
-        match self {
-            Self::Node { connection, .. } => command.query_async(connection).await,
-            Self::Cluster(connection) => {
-                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-                connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await
-            }
-        }
+    pub(crate) async fn query_at(&mut self, key: &str, command: &Cmd) -> Result<Value, Fault> {
+        self.query_routed(
+            SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)),
+            command,
+        )
+        .await
     }
 
     /// As [`query`](Self::query), at any one server.
-    pub(crate) async fn query_one(&mut self, command: &Cmd) -> RedisResult<Value> {
+    pub(crate) async fn query_one(&mut self, command: &Cmd) -> Result<Value, Fault> {
+        self.query_routed(SingleNodeRoutingInfo::RandomPrimary, command).await
+    }
+
+    async fn query_routed(&mut self, node: SingleNodeRoutingInfo, command: &Cmd) -> Result<Value, Fault> {
         match self {
-            Self::Node { connection, .. } => command.query_async(connection).await,
+            Self::Node { .. } => self.query(command).await,
             Self::Cluster(connection) => {
-                let node = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
-                connection.route_command(command.clone(), node).await
+                Ok(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?)
             }
         }
     }
