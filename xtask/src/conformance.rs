@@ -5,8 +5,12 @@ use anyhow::{Result, bail};
 use crate::{project, project::Project, report::Report};
 
 /// Every backend, and the package whose test program runs the suite on it.
-const BACKENDS: [(&str, &str); 3] =
-    [("memory", "lockkit-conformance"), ("file", "lockkit-file"), ("etcd", "lockkit-etcd")];
+const BACKENDS: [(&str, &str); 4] = [
+    ("memory", "lockkit-conformance"),
+    ("file", "lockkit-file"),
+    ("etcd", "lockkit-etcd"),
+    ("redis", "lockkit-redis"),
+];
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
