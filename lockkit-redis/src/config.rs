@@ -3,16 +3,21 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
-use redis::ConnectionAddr;
 
 use crate::{
-    SCHEME, SCHEME_UNIX,
+    SCHEME, SCHEME_CLUSTER, SCHEME_SENTINEL, SCHEME_UNIX, SCHEMES_TLS,
     keys::{Layout, Names},
-    topology::{Connector, Login, Topology},
+    node::{Address, Dialer, Login},
+    sentinel::Sentinels,
+    tls::{self, Tls},
+    topology::{Connector, Topology},
 };
 
 /// Port of a server that names none.
 const PORT_DEFAULT: u16 = 6379;
+
+/// Port of a Sentinel that names none.
+const PORT_SENTINEL: u16 = 26379;
 
 /// Longest time for one request that a configuration does not set.
 const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
@@ -52,6 +57,7 @@ pub enum Queue {
 pub struct RedisConfig {
     topology: Topology,
     login: Login,
+    tls: Option<Tls>,
     prefix: String,
     names: Names,
     pub(crate) queue: Queue,
@@ -68,24 +74,49 @@ impl RedisConfig {
     ///
     /// `InvalidConfig` without a server, and for one that is not of this form.
     pub fn new(servers: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
-        let mut addresses: Vec<ConnectionAddr> =
-            servers.into_iter().map(|server| parse_server(server.as_ref())).collect::<Result<_>>()?;
-        match addresses.len() {
-            0 => Err(invalid("Redis needs at least one server")),
-            1 => Ok(Self::with_topology(Topology::Single(addresses.remove(0)))),
-            _ => Ok(Self::with_topology(Topology::Replicas(addresses))),
+        let mut addresses = parse_servers(servers, PORT_DEFAULT)?;
+        Ok(Self::with_topology(match addresses.len() {
+            1 => Topology::Single(addresses.remove(0)),
+            _ => Topology::Replicas(addresses),
+        }))
+    }
+
+    /// The servers of which these Sentinels say who is the master that they call by this name. Sentinels are asked
+    /// without a login.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and without a name.
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: impl Into<String>,
+    ) -> Result<Self> {
+        let (addresses, master) = (parse_servers(sentinels, PORT_SENTINEL)?, master.into());
+        if master.is_empty() || master.contains('/') {
+            return Err(invalid("Sentinels are asked for a master by its name: redis+sentinel://HOST/NAME"));
         }
+        Ok(Self::with_topology(Topology::Sentinel(Sentinels { addresses, master })))
+    }
+
+    /// A cluster, by some of its nodes, which tell of the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
+        Ok(Self::with_topology(Topology::Cluster(parse_servers(nodes, PORT_DEFAULT)?)))
     }
 
     /// One server of this machine, by its Unix socket.
     pub fn unix(socket: impl Into<PathBuf>) -> Self {
-        Self::with_topology(Topology::Single(ConnectionAddr::Unix(socket.into())))
+        Self::with_topology(Topology::Single(Address::Unix(socket.into())))
     }
 
     fn with_topology(topology: Topology) -> Self {
         Self {
             topology,
             login: Login::default(),
+            tls: None,
             prefix: String::new(),
             names: Names::default(),
             queue: Queue::default(),
@@ -95,29 +126,32 @@ impl RedisConfig {
         }
     }
 
-    /// The configuration of `redis://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]` or
-    /// `redis+unix://[[USER]:PASSWORD@]/PATH[?db=DATABASE]`, with the options `prefix`, `names=raw`, `queue=none`,
-    /// `min_replicas`, `request_timeout` and `counter_ttl`; each as the method of its name.
+    /// The configuration of one of
+    ///
+    /// ```text
+    /// redis://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]
+    /// redis+unix://[[USER]:PASSWORD@]/PATH[?db=DATABASE]
+    /// redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/MASTER[?db=DATABASE]
+    /// redis+cluster://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
+    /// ```
+    ///
+    /// with the options `prefix`, `names=raw`, `queue=none`, `min_replicas`, `request_timeout` and `counter_ttl`, each
+    /// as the method of its name. With TLS they begin with `rediss` (but for the socket), and take `ca`, `cert` and
+    /// `key`: files, see [`Tls`].
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for another scheme, a user without a password, a database that is no number, an unknown option.
+    /// `InvalidConfig` for another scheme, a user without a password, a database that is no number, a certificate
+    /// without its key, an unknown option, options of TLS without TLS; `Unsupported` for TLS without the feature `tls`.
     pub fn from_url(mut url: BackendUrl) -> Result<Self> {
-        let mut config = match url.scheme() {
-            SCHEME => {
-                let servers = url.hosts().iter().map(|host| match host.port {
-                    Some(port) => format!("{}:{port}", host.name),
-                    None => host.name.clone(),
-                });
-                Self::new(servers)?.database(parse_number(url.path().trim_matches('/'), "database")?)
-            }
-            SCHEME_UNIX if url.path().len() > 1 && url.hosts().is_empty() => {
-                let database = url.take("db").unwrap_or_default();
-                Self::unix(url.path()).database(parse_number(&database, "db")?)
-            }
-            SCHEME_UNIX => return Err(invalid("redis+unix:/// is followed by the path of a socket")),
-            other => return Err(invalid(format!("{other:?} is not a scheme of Redis"))),
-        };
+        let is_tls = SCHEMES_TLS.contains(&url.scheme());
+        if is_tls && !cfg!(feature = "tls") {
+            return Err(tls::not_in_this_build());
+        }
+        let mut config = Self::of_servers(&mut url, is_tls)?;
+        if is_tls {
+            config = config.tls(take_tls(&mut url)?);
+        }
         config = match (url.user(), url.password()) {
             (Some(user), Some(password)) => config.user(user, password),
             (None, Some(password)) => config.password(password),
@@ -125,6 +159,32 @@ impl RedisConfig {
             (Some(_), None) => return Err(invalid("Redis takes a user together with a password")),
         };
         config.take_options(url)
+    }
+
+    /// Scheme, servers and database.
+    fn of_servers(url: &mut BackendUrl, is_tls: bool) -> Result<Self> {
+        let scheme =
+            if is_tls { url.scheme().replacen("rediss", SCHEME, 1) } else { url.scheme().to_owned() };
+        let servers: Vec<String> = url
+            .hosts()
+            .iter()
+            .map(|host| match host.port {
+                Some(port) => format!("{}:{port}", host.name),
+                None => host.name.clone(),
+            })
+            .collect();
+        let path = url.path().trim_matches('/').to_owned();
+        match &*scheme {
+            SCHEME => Ok(Self::new(servers)?.database(parse_number(&path, "database")?)),
+            SCHEME_UNIX if !path.is_empty() && servers.is_empty() => {
+                Ok(Self::unix(url.path()).database(take_database(url)?))
+            }
+            SCHEME_UNIX => Err(invalid("redis+unix:/// is followed by the path of a socket")),
+            SCHEME_SENTINEL => Ok(Self::sentinel(servers, path)?.database(take_database(url)?)),
+            SCHEME_CLUSTER if path.is_empty() => Self::cluster(servers),
+            SCHEME_CLUSTER => Err(invalid("a cluster has no databases")),
+            other => Err(invalid(format!("{other:?} is not a scheme of Redis"))),
+        }
     }
 
     fn take_options(mut self, mut url: BackendUrl) -> Result<Self> {
@@ -170,6 +230,13 @@ impl RedisConfig {
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (None, Some(password.into()));
+        self
+    }
+
+    /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -227,14 +294,17 @@ impl RedisConfig {
     }
 
     pub(crate) fn layout(&self) -> Layout {
-        Layout::new(&self.prefix, self.names, false)
+        Layout::new(&self.prefix, self.names, matches!(self.topology, Topology::Cluster(_)))
     }
 
     pub(crate) fn connector(&self) -> Connector {
         Connector {
             topology: self.topology.clone(),
-            login: self.login.clone(),
-            timeout: self.request_timeout,
+            dialer: Dialer {
+                login: self.login.clone(),
+                tls: self.tls.clone(),
+                timeout: self.request_timeout,
+            },
         }
     }
 }
@@ -242,13 +312,15 @@ impl RedisConfig {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Taken apart in full, so that a new field must decide here whether it is a secret.
-        let Self { topology, login, prefix, names, queue, min_replicas, request_timeout, counter_ttl } = self;
+        let Self { topology, login, tls, prefix, names, queue, min_replicas, request_timeout, counter_ttl } =
+            self;
         let Login { user, password, database } = login;
         f.debug_struct("RedisConfig")
             .field("topology", topology)
             .field("user", user)
             .field("password", &password.as_ref().map(|_| "***"))
             .field("database", database)
+            .field("tls", tls)
             .field("prefix", prefix)
             .field("names", names)
             .field("queue", queue)
@@ -259,8 +331,20 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
+/// At least one.
+fn parse_servers(
+    servers: impl IntoIterator<Item = impl AsRef<str>>,
+    default_port: u16,
+) -> Result<Vec<Address>> {
+    let servers: Vec<Address> = servers
+        .into_iter()
+        .map(|server| parse_server(server.as_ref(), default_port))
+        .collect::<Result<_>>()?;
+    if servers.is_empty() { Err(invalid("Redis needs at least one server")) } else { Ok(servers) }
+}
+
 /// `HOST` or `HOST:PORT`.
-fn parse_server(text: &str) -> Result<ConnectionAddr> {
+fn parse_server(text: &str, default_port: u16) -> Result<Address> {
     // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
     let malformed = || invalid("a server is HOST or HOST:PORT");
     if text.is_empty() || text.contains(['/', '@', '?', '#', ' ']) {
@@ -269,9 +353,23 @@ fn parse_server(text: &str) -> Result<ConnectionAddr> {
     let host_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
     let (host, port) = match text[host_end..].rsplit_once(':') {
         Some((rest, port)) => (&text[..host_end + rest.len()], port.parse::<u16>().map_err(|_| malformed())?),
-        None => (text, PORT_DEFAULT),
+        None => (text, default_port),
     };
-    Ok(ConnectionAddr::Tcp(host.trim_matches(['[', ']']).to_owned(), port))
+    Ok(Address::Tcp(host.trim_matches(['[', ']']).to_owned(), port))
+}
+
+fn take_database(url: &mut BackendUrl) -> Result<u32> {
+    parse_number(&url.take("db").unwrap_or_default(), "db")
+}
+
+/// The options `ca`, `cert` and `key`.
+fn take_tls(url: &mut BackendUrl) -> Result<Tls> {
+    let tls = url.take("ca").into_iter().fold(Tls::new(), Tls::ca);
+    match (url.take("cert"), url.take("key")) {
+        (Some(certificate), Some(key)) => Ok(tls.identity(certificate, key)),
+        (None, None) => Ok(tls),
+        _ => Err(invalid("TLS takes a certificate (cert) together with its key (key), or neither")),
+    }
 }
 
 /// A number, 0 for an empty text.
@@ -296,8 +394,8 @@ mod tests {
         RedisConfig::from_url(BackendUrl::parse(url)?)
     }
 
-    fn tcp(host: &str, port: u16) -> ConnectionAddr {
-        ConnectionAddr::Tcp(host.to_owned(), port)
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp(host.to_owned(), port)
     }
 
     #[test]
@@ -328,8 +426,39 @@ mod tests {
     #[test]
     fn a_socket_has_a_path() {
         let config = from("redis+unix:///run/redis%201.sock?db=3").unwrap();
-        assert_eq!(config.topology, Topology::Single(ConnectionAddr::Unix("/run/redis 1.sock".into())));
+        assert_eq!(config.topology, Topology::Single(Address::Unix("/run/redis 1.sock".into())));
         assert_eq!(config.login.database, 3);
+    }
+
+    #[test]
+    fn sentinels_and_clusters_are_told_by_scheme() {
+        let config = from("redis+sentinel://app:secret@s1,s2:9/main?db=2").unwrap();
+        let sentinels =
+            Sentinels { addresses: vec![tcp("s1", 26379), tcp("s2", 9)], master: "main".to_owned() };
+        assert_eq!((config.topology, config.login.database), (Topology::Sentinel(sentinels), 2));
+        let config = from("redis+cluster://h1,h2:9").unwrap();
+        assert_eq!(config.topology, Topology::Cluster(vec![tcp("h1", 6379), tcp("h2", 9)]));
+        let named = RedisConfig::cluster(["h"]).unwrap().names(Names::Raw).layout();
+        assert!(named.keys(&LockName::new("a}b").unwrap()).is_err());
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_is_named_by_scheme_and_options() {
+        assert_eq!(from("redis://h").unwrap().tls, None);
+        assert_eq!(from("rediss://h").unwrap().tls, Some(Tls::new()));
+        let config = from("rediss+cluster://h/?ca=/ca.pem&cert=/a.pem&key=/a-key.pem").unwrap();
+        assert_eq!(config.tls, Some(Tls::new().ca("/ca.pem").identity("/a.pem", "/a-key.pem")));
+        assert!(matches!(from("rediss+sentinel://h/m").unwrap().topology, Topology::Sentinel(_)));
+        for alone in ["rediss://h/?cert=/a.pem", "rediss://h/?key=/a-key.pem", "rediss://h/?verify=no"] {
+            assert_eq!(from(alone).unwrap_err().kind(), ErrorKind::InvalidConfig, "{alone}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_is_refused_by_a_build_without_it() {
+        assert_eq!(from("rediss://h").unwrap_err().kind(), ErrorKind::Unsupported);
     }
 
     #[test]
@@ -344,6 +473,13 @@ mod tests {
             "redis://h/?min_replicas=some",
             "redis+unix://h/x",
             "redis+unix:///",
+            "redis+sentinel://h",
+            "redis+sentinel:///main",
+            "redis+sentinel://h/main/2",
+            "redis+cluster://h/2",
+            "redis+cluster:///",
+            "redis://h/?ca=/ca.pem",
+            "redis+ssh://h",
         ] {
             assert_eq!(from(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
         }

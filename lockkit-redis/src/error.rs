@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use lockkit_core::{Error, ErrorKind};
 use redis::{RedisError, ServerErrorKind};
 
+use crate::tls;
+
 /// What a failed request may have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -14,8 +16,20 @@ pub(crate) enum Effect {
     Unknown,
     /// Nothing: the server cannot serve it now.
     Busy,
+    /// Nothing: the keys lie on two servers of a cluster for the moment.
+    Split,
     /// Nothing: the server will not do it.
     Refused,
+}
+
+/// What a failure says about the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    Nothing,
+    /// It is broken, or the server at its other end may not write.
+    Connection,
+    /// Those to all nodes of a cluster.
+    Cluster,
 }
 
 /// A request that failed.
@@ -23,20 +37,19 @@ pub(crate) enum Effect {
 pub(crate) struct Fault {
     pub(crate) effect: Effect,
     kind: ErrorKind,
-    /// The connection is of no use any more: it is broken, or the server at its other end may not write.
-    pub(crate) ends_connection: bool,
+    pub(crate) ends: Ends,
     message: Cow<'static, str>,
 }
 
 impl Fault {
     pub(crate) fn new(effect: Effect, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { effect, kind, ends_connection: false, message: message.into() }
+        Self { effect, kind, ends: Ends::Nothing, message: message.into() }
     }
 
     /// No reply within the time that a request has: the connection may be a black hole.
     pub(crate) fn no_reply() -> Self {
         Self {
-            ends_connection: true,
+            ends: Ends::Connection,
             ..Self::new(Effect::Unknown, ErrorKind::Unavailable, "Redis did not answer in time")
         }
     }
@@ -81,18 +94,19 @@ impl From<RedisError> for Fault {
         let (effect, kind) = match error.kind() {
             Client::Server(_) | Client::Extension => return Self::from_server(code(&error), message),
             Client::AuthenticationFailed => (Effect::Refused, ErrorKind::Denied),
-            Client::InvalidClientConfig | Client::EmptySentinelList => {
-                (Effect::NotSent, ErrorKind::InvalidConfig)
-            }
+            Client::InvalidClientConfig => (Effect::Refused, ErrorKind::InvalidConfig),
             Client::RESP3NotSupported => (Effect::Refused, ErrorKind::Unsupported),
-            Client::MasterNameNotFoundBySentinel | Client::ClusterConnectionNotFound => {
-                (Effect::NotSent, ErrorKind::Unavailable)
+            Client::ClusterConnectionNotFound => {
+                let ends = Ends::Cluster;
+                return Self { ends, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) };
             }
             Client::UnexpectedReturnType => (Effect::Refused, ErrorKind::Unexpected),
+            _ if tls::is_refusal(&error) => (Effect::Refused, ErrorKind::Denied),
             Client::Io if error.is_connection_refusal() => (Effect::NotSent, ErrorKind::Unavailable),
             _ => (Effect::Unknown, ErrorKind::Unavailable),
         };
-        Self { ends_connection: effect != Effect::Refused, ..Self::new(effect, kind, message) }
+        let ends = if effect == Effect::Refused { Ends::Nothing } else { Ends::Connection };
+        Self { ends, ..Self::new(effect, kind, message) }
     }
 }
 
@@ -100,8 +114,9 @@ impl Fault {
     /// By the first word of the server's error.
     fn from_server(code: &str, message: String) -> Self {
         let (effect, kind) = match code {
-            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "OOM" | "MISCONF"
-            | "NOREPLICAS" | "READONLY" => (Effect::Busy, ErrorKind::Unavailable),
+            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "OOM" | "MISCONF" | "NOREPLICAS"
+            | "READONLY" => (Effect::Busy, ErrorKind::Unavailable),
+            "TRYAGAIN" => (Effect::Split, ErrorKind::Unavailable),
             "NOPERM" | "NOAUTH" | "WRONGPASS" | "DENIED" => (Effect::Refused, ErrorKind::Denied),
             "MOVED" | "ASK" => {
                 let message = "this server is part of a cluster: use redis+cluster://";
@@ -109,8 +124,9 @@ impl Fault {
             }
             _ => (Effect::Refused, ErrorKind::Unexpected),
         };
-        let ends_connection = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
-        Self { ends_connection, ..Self::new(effect, kind, message) }
+        let is_of_no_use = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
+        let ends = if is_of_no_use { Ends::Connection } else { Ends::Nothing };
+        Self { ends, ..Self::new(effect, kind, message) }
     }
 }
 
@@ -176,8 +192,8 @@ mod tests {
             let fault = fault(code, detail);
             assert_eq!((fault.effect, fault.kind), expected, "{code} {detail}");
         }
-        assert!(fault("ERR", "x -READONLY You can't write").ends_connection);
-        assert!(!fault("OOM", "").ends_connection);
+        assert_eq!(fault("ERR", "x -READONLY You can't write").ends, Ends::Connection);
+        assert_eq!(fault("OOM", "").ends, Ends::Nothing);
     }
 
     #[test]

@@ -9,3 +9,6 @@ mod common;
 mod faults;
 mod options;
 mod scripts;
+#[cfg(feature = "tls")]
+mod tls;
+mod topologies;

@@ -5,7 +5,7 @@ use lockkit_testbed::Redis;
 
 use crate::common::{
     LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, session_at,
-    shared, side, start, try_acquire, until,
+    side, start, try_acquire, until,
 };
 
 /// As the documentation of `RedisConfig::user` has it.
@@ -157,17 +157,4 @@ async fn a_grant_that_replicas_know_of_counts() {
     let waiter = enqueued(&session, &name).await;
     release(&session, &grant).await;
     assert!(matches!(waiter.ends().await, Ok(Acquired::Granted(_))));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_several_servers_the_master_is_found() {
-    let (master, replica) = (Redis::start().unwrap(), Redis::start().unwrap());
-    let endpoint = master.endpoint();
-    let (host, port) = endpoint.split_once(':').unwrap();
-    replica.cli(&["REPLICAOF", host, port]).unwrap();
-    let url = format!("redis://127.255.255.254:1,{},{endpoint}", replica.endpoint());
-    let session = session_at(&url, LONG).await;
-    let grant = acquire(&session, &fresh_name()).await;
-    assert!(is_gave_up(&try_acquire(&crate::common::session(&master, LONG).await, grant.name()).await));
-    assert_eq!(shared().keys(grant.name().as_str()).unwrap(), [""; 0]);
 }
