@@ -134,7 +134,7 @@ impl RedisConfig {
     /// ```
     ///
     /// With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` will do instead of `~*`. `+wait` is needed for
-    /// [`min_replicas`](Self::min_replicas), `+role` with several servers.
+    /// [`min_replicas`](Self::min_replicas), `+role` with several servers or Sentinels, `+cluster|slots +asking` on a cluster.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));
