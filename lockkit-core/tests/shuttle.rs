@@ -193,13 +193,38 @@ fn whoever_joins_an_attempt_keeps_it_from_giving_up() {
     );
 }
 
+#[test]
+fn the_guard_of_an_attempts_only_caller_is_the_last_one_from_the_start() {
+    shuttle::check_random(
+        || {
+            let (attempt, mut ticket) = attempt::Attempt::begin(name(), Patience::Unlimited);
+            let caller = thread::spawn(move || {
+                loop {
+                    match poll(&mut ticket) {
+                        Poll::Ready(Ok(Some(entered))) => {
+                            let hold = Arc::clone(entered.hold());
+                            drop(entered);
+                            break assert!(hold.end().is_some(), "the keeper still had a share");
+                        }
+                        Poll::Ready(other) => panic!("{other:?}"),
+                        Poll::Pending => thread::yield_now(),
+                    }
+                }
+            });
+            let entered = hold(&Hand::new());
+            attempt.end(move || Ok(Some(entered.share())));
+            caller.join().unwrap();
+        },
+        ITERATIONS,
+    );
+}
+
 /// What the life task does when its claim is granted.
 fn settle_grant(table: &Reentry, key: &reentry::Key, attempt: &Arc<attempt::Attempt>) -> Arc<Hold> {
     let entered = hold(&Hand::new());
     let hold = Arc::clone(entered.hold());
     table.granted(key, attempt, &hold);
-    attempt.end(|| Ok(Some(entered.share())));
-    drop(entered);
+    attempt.end(move || Ok(Some(entered.share())));
     if hold.end().is_some() {
         table.ended(key, &hold);
     }

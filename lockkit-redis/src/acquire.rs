@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, FencingToken, Result,
-    backend::{Acquired, Claim, Grant},
+    backend::{Acquired, Claim, Grant, retry_pauses},
     limits::RETRY_PAUSE_MAX,
 };
 use tracing::debug;
@@ -26,7 +26,6 @@ use crate::{
     error::Fault,
     expiry::Lookout,
     scripts::{Call, Standing, standing},
-    server::pauses,
     session::RedisSession,
 };
 
@@ -115,7 +114,7 @@ impl RedisSession {
 
     /// Sends a request until it is answered, or nobody wants the answer any more.
     async fn ask(&self, claim: &Claim, place: &Place, call: &Call) -> Result<Answer, Fault> {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
                 return Ok(Answer::GaveUp);
@@ -160,7 +159,7 @@ impl RedisSession {
         if !place.may_have_left_something() {
             return true;
         }
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             match self.server.run(&self.terms.release(place.id, &place.keys)).await {
                 Ok(_) => return true,

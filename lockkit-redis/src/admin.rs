@@ -13,6 +13,7 @@ use crate::{
     keys::{LockKeys, parse_value},
     scripts::{self, Inspected},
     server::execute,
+    topology::Listener,
 };
 
 /// Waiters that an inspection shows; a longer queue is cut off behind them.
@@ -44,7 +45,7 @@ impl Admin for RedisBackend {
 impl RedisBackend {
     async fn look(&self, keys: &LockKeys) -> Result<Inspected, Fault> {
         // A connection of its own: a kept one would belong to the runtime that first asked.
-        let mut wire = self.config.connector().connect(None).await?;
+        let mut wire = self.config.connector().connect(Listener::deaf()).await?;
         let call = scripts::inspect(keys, INSPECTED_WAITERS_MAX, METADATA_BYTES_MAX);
         scripts::inspected(execute(&mut wire, &call).await?)
     }

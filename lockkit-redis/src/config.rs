@@ -2,17 +2,21 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
-use redis::ConnectionAddr;
+use lockkit_core::{Error, ErrorKind, Result};
 
 use crate::{
-    SCHEME, SCHEME_UNIX,
     keys::{Layout, Names},
-    topology::{Connector, Login, Topology},
+    node::{Address, Dialer, Login},
+    sentinel::Sentinels,
+    tls::Tls,
+    topology::{Connector, Topology},
 };
 
 /// Port of a server that names none.
 const PORT_DEFAULT: u16 = 6379;
+
+/// Port of a Sentinel that names none.
+const PORT_SENTINEL: u16 = 26379;
 
 /// Longest time for one request that a configuration does not set.
 const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
@@ -50,8 +54,9 @@ pub enum Queue {
 /// ```
 #[derive(Clone)]
 pub struct RedisConfig {
-    topology: Topology,
-    login: Login,
+    pub(crate) topology: Topology,
+    pub(crate) login: Login,
+    pub(crate) tls: Option<Tls>,
     prefix: String,
     names: Names,
     pub(crate) queue: Queue,
@@ -68,24 +73,49 @@ impl RedisConfig {
     ///
     /// `InvalidConfig` without a server, and for one that is not of this form.
     pub fn new(servers: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
-        let mut addresses: Vec<ConnectionAddr> =
-            servers.into_iter().map(|server| parse_server(server.as_ref())).collect::<Result<_>>()?;
-        match addresses.len() {
-            0 => Err(invalid("Redis needs at least one server")),
-            1 => Ok(Self::with_topology(Topology::Single(addresses.remove(0)))),
-            _ => Ok(Self::with_topology(Topology::Replicas(addresses))),
+        let mut addresses = parse_servers(servers, PORT_DEFAULT)?;
+        Ok(Self::with_topology(match addresses.len() {
+            1 => Topology::Single(addresses.remove(0)),
+            _ => Topology::Replicas(addresses),
+        }))
+    }
+
+    /// The servers of which these Sentinels say who is the master that they call by this name. Sentinels are asked
+    /// without a login.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and without a name.
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: impl Into<String>,
+    ) -> Result<Self> {
+        let (addresses, master) = (parse_servers(sentinels, PORT_SENTINEL)?, master.into());
+        if master.is_empty() || master.contains('/') {
+            return Err(invalid("Sentinels are asked for a master by its name: redis+sentinel://HOST/NAME"));
         }
+        Ok(Self::with_topology(Topology::Sentinel(Sentinels { addresses, master })))
+    }
+
+    /// A cluster, by some of its nodes, which tell of the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
+        Ok(Self::with_topology(Topology::Cluster(parse_servers(nodes, PORT_DEFAULT)?)))
     }
 
     /// One server of this machine, by its Unix socket.
     pub fn unix(socket: impl Into<PathBuf>) -> Self {
-        Self::with_topology(Topology::Single(ConnectionAddr::Unix(socket.into())))
+        Self::with_topology(Topology::Single(Address::Unix(socket.into())))
     }
 
     fn with_topology(topology: Topology) -> Self {
         Self {
             topology,
             login: Login::default(),
+            tls: None,
             prefix: String::new(),
             names: Names::default(),
             queue: Queue::default(),
@@ -93,61 +123,6 @@ impl RedisConfig {
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
             counter_ttl: COUNTER_TTL_DEFAULT,
         }
-    }
-
-    /// The configuration of `redis://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]` or
-    /// `redis+unix://[[USER]:PASSWORD@]/PATH[?db=DATABASE]`, with the options `prefix`, `names=raw`, `queue=none`,
-    /// `min_replicas`, `request_timeout` and `counter_ttl`; each as the method of its name.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidConfig` for another scheme, a user without a password, a database that is no number, an unknown option.
-    pub fn from_url(mut url: BackendUrl) -> Result<Self> {
-        let mut config = match url.scheme() {
-            SCHEME => {
-                let servers = url.hosts().iter().map(|host| match host.port {
-                    Some(port) => format!("{}:{port}", host.name),
-                    None => host.name.clone(),
-                });
-                Self::new(servers)?.database(parse_number(url.path().trim_matches('/'), "database")?)
-            }
-            SCHEME_UNIX if url.path().len() > 1 && url.hosts().is_empty() => {
-                let database = url.take("db").unwrap_or_default();
-                Self::unix(url.path()).database(parse_number(&database, "db")?)
-            }
-            SCHEME_UNIX => return Err(invalid("redis+unix:/// is followed by the path of a socket")),
-            other => return Err(invalid(format!("{other:?} is not a scheme of Redis"))),
-        };
-        config = match (url.user(), url.password()) {
-            (Some(user), Some(password)) => config.user(user, password),
-            (None, Some(password)) => config.password(password),
-            (None, None) => config,
-            (Some(_), None) => return Err(invalid("Redis takes a user together with a password")),
-        };
-        config.take_options(url)
-    }
-
-    fn take_options(mut self, mut url: BackendUrl) -> Result<Self> {
-        if let Some(prefix) = url.take("prefix") {
-            self = self.prefix(prefix);
-        }
-        if let Some(names) = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])? {
-            self = self.names(names);
-        }
-        if let Some(queue) = url.take_word("queue", &[("fifo", Queue::Fifo), ("none", Queue::None)])? {
-            self = self.queue(queue);
-        }
-        if let Some(count) = url.take("min_replicas") {
-            self = self.min_replicas(parse_number(&count, "min_replicas")?);
-        }
-        if let Some(timeout) = url.take_duration("request_timeout")? {
-            self = self.request_timeout(timeout);
-        }
-        if let Some(ttl) = url.take_duration("counter_ttl")? {
-            self = self.counter_ttl(ttl);
-        }
-        url.finish()?;
-        Ok(self)
     }
 
     /// Logs in as this user of an access control list (ACL). It needs, with the default prefix and encoded names:
@@ -159,7 +134,7 @@ impl RedisConfig {
     /// ```
     ///
     /// With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` will do instead of `~*`. `+wait` is needed for
-    /// [`min_replicas`](Self::min_replicas), `+role` with several servers.
+    /// [`min_replicas`](Self::min_replicas), `+role` with several servers or Sentinels, `+cluster|slots +asking` on a cluster.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));
@@ -170,6 +145,13 @@ impl RedisConfig {
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (None, Some(password.into()));
+        self
+    }
+
+    /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -227,14 +209,17 @@ impl RedisConfig {
     }
 
     pub(crate) fn layout(&self) -> Layout {
-        Layout::new(&self.prefix, self.names, false)
+        Layout::new(&self.prefix, self.names, matches!(self.topology, Topology::Cluster(_)))
     }
 
     pub(crate) fn connector(&self) -> Connector {
         Connector {
             topology: self.topology.clone(),
-            login: self.login.clone(),
-            timeout: self.request_timeout,
+            dialer: Dialer {
+                login: self.login.clone(),
+                tls: self.tls.clone(),
+                timeout: self.request_timeout,
+            },
         }
     }
 }
@@ -242,13 +227,15 @@ impl RedisConfig {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Taken apart in full, so that a new field must decide here whether it is a secret.
-        let Self { topology, login, prefix, names, queue, min_replicas, request_timeout, counter_ttl } = self;
+        let Self { topology, login, tls, prefix, names, queue, min_replicas, request_timeout, counter_ttl } =
+            self;
         let Login { user, password, database } = login;
         f.debug_struct("RedisConfig")
             .field("topology", topology)
             .field("user", user)
             .field("password", &password.as_ref().map(|_| "***"))
             .field("database", database)
+            .field("tls", tls)
             .field("prefix", prefix)
             .field("names", names)
             .field("queue", queue)
@@ -259,8 +246,20 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
+/// At least one.
+fn parse_servers(
+    servers: impl IntoIterator<Item = impl AsRef<str>>,
+    default_port: u16,
+) -> Result<Vec<Address>> {
+    let servers: Vec<Address> = servers
+        .into_iter()
+        .map(|server| parse_server(server.as_ref(), default_port))
+        .collect::<Result<_>>()?;
+    if servers.is_empty() { Err(invalid("Redis needs at least one server")) } else { Ok(servers) }
+}
+
 /// `HOST` or `HOST:PORT`.
-fn parse_server(text: &str) -> Result<ConnectionAddr> {
+fn parse_server(text: &str, default_port: u16) -> Result<Address> {
     // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
     let malformed = || invalid("a server is HOST or HOST:PORT");
     if text.is_empty() || text.contains(['/', '@', '?', '#', ' ']) {
@@ -269,84 +268,21 @@ fn parse_server(text: &str) -> Result<ConnectionAddr> {
     let host_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
     let (host, port) = match text[host_end..].rsplit_once(':') {
         Some((rest, port)) => (&text[..host_end + rest.len()], port.parse::<u16>().map_err(|_| malformed())?),
-        None => (text, PORT_DEFAULT),
+        None => (text, default_port),
     };
-    Ok(ConnectionAddr::Tcp(host.trim_matches(['[', ']']).to_owned(), port))
+    Ok(Address::Tcp(host.trim_matches(['[', ']']).to_owned(), port))
 }
 
-/// A number, 0 for an empty text.
-fn parse_number(text: &str, what: &str) -> Result<u32> {
-    if text.is_empty() {
-        return Ok(0);
-    }
-    text.parse().map_err(|_| invalid(format!("{what} is not a number")))
-}
-
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+pub(crate) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidConfig, "configure Redis").with_message(message)
 }
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::LockName;
-
     use super::*;
 
-    fn from(url: &str) -> Result<RedisConfig> {
-        RedisConfig::from_url(BackendUrl::parse(url)?)
-    }
-
-    fn tcp(host: &str, port: u16) -> ConnectionAddr {
-        ConnectionAddr::Tcp(host.to_owned(), port)
-    }
-
     #[test]
-    fn a_url_says_it_all() {
-        let config = from(
-            "redis://me:s%40cret@h1:1/2?prefix=app:&names=raw&queue=none&min_replicas=1&request_timeout=500ms\
-             &counter_ttl=1h",
-        )
-        .unwrap();
-        assert_eq!(config.topology, Topology::Single(tcp("h1", 1)));
-        assert_eq!(
-            (config.login.user.as_deref(), config.login.password.as_deref()),
-            (Some("me"), Some("s@cret"))
-        );
-        assert_eq!((config.login.database, config.queue, config.min_replicas), (2, Queue::None, Some(1)));
-        assert_eq!(config.request_timeout, Duration::from_millis(500));
-        assert_eq!(config.counter_ttl, Duration::from_secs(3600));
-        assert_eq!(config.layout().keys(&LockName::new("a/b").unwrap()).unwrap().lock(), "app:a/b");
-    }
-
-    #[test]
-    fn several_servers_are_a_master_and_its_replicas() {
-        let config = from("redis://:secret@h1:1,h2,[::1]:3").unwrap();
-        assert_eq!(config.topology, Topology::Replicas(vec![tcp("h1", 1), tcp("h2", 6379), tcp("::1", 3)]));
-        assert_eq!((config.login.user, config.login.password.as_deref()), (None, Some("secret")));
-    }
-
-    #[test]
-    fn a_socket_has_a_path() {
-        let config = from("redis+unix:///run/redis%201.sock?db=3").unwrap();
-        assert_eq!(config.topology, Topology::Single(ConnectionAddr::Unix("/run/redis 1.sock".into())));
-        assert_eq!(config.login.database, 3);
-    }
-
-    #[test]
-    fn mistakes_are_told_by_kind() {
-        for url in [
-            "redis://me@h",
-            "redis:///2",
-            "etcd://h",
-            "redis://h/two",
-            "redis://h/?prefx=a",
-            "redis://h/?queue=lifo",
-            "redis://h/?min_replicas=some",
-            "redis+unix://h/x",
-            "redis+unix:///",
-        ] {
-            assert_eq!(from(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
-        }
+    fn a_server_is_host_and_port() {
         for server in ["", "h:port", "h:70000", "me:secret@h:1", "h/x"] {
             let error = RedisConfig::new([server]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{server}");
@@ -357,7 +293,7 @@ mod tests {
 
     #[test]
     fn no_secret_is_printed() {
-        let config = from("redis://me:hunter2@h").unwrap();
+        let config = RedisConfig::new(["h"]).unwrap().user("me", "hunter2");
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 }

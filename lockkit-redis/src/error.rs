@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use lockkit_core::{Error, ErrorKind};
 use redis::{RedisError, ServerErrorKind};
 
+use crate::tls;
+
 /// What a failed request may have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -14,8 +16,24 @@ pub(crate) enum Effect {
     Unknown,
     /// Nothing: the server cannot serve it now.
     Busy,
+    /// Nothing: the keys lie on two servers of a cluster for the moment.
+    Split,
+    /// Nothing: the server does not have the script (any more).
+    ScriptUnknown,
+    /// Nothing: another node of the cluster has the keys.
+    Elsewhere,
     /// Nothing: the server will not do it.
     Refused,
+}
+
+/// What a failure says about the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ends {
+    Nothing,
+    /// It is broken, or the server at its other end may not write.
+    Connection,
+    /// Those to all nodes of a cluster.
+    Cluster,
 }
 
 /// A request that failed.
@@ -23,20 +41,19 @@ pub(crate) enum Effect {
 pub(crate) struct Fault {
     pub(crate) effect: Effect,
     kind: ErrorKind,
-    /// The connection is of no use any more: it is broken, or the server at its other end may not write.
-    pub(crate) ends_connection: bool,
+    pub(crate) ends: Ends,
     message: Cow<'static, str>,
 }
 
 impl Fault {
     pub(crate) fn new(effect: Effect, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { effect, kind, ends_connection: false, message: message.into() }
+        Self { effect, kind, ends: Ends::Nothing, message: message.into() }
     }
 
     /// No reply within the time that a request has: the connection may be a black hole.
     pub(crate) fn no_reply() -> Self {
         Self {
-            ends_connection: true,
+            ends: Ends::Connection,
             ..Self::new(Effect::Unknown, ErrorKind::Unavailable, "Redis did not answer in time")
         }
     }
@@ -49,6 +66,18 @@ impl Fault {
     /// An answer that no script of ours gives.
     pub(crate) fn nonsense(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
+    }
+
+    /// The same where no other node is ever asked.
+    #[must_use]
+    pub(crate) fn without_cluster(self) -> Self {
+        match self.effect {
+            Effect::Elsewhere => {
+                let message = "this server is part of a cluster: use redis+cluster://";
+                Self::new(Effect::Refused, ErrorKind::InvalidConfig, message)
+            }
+            _ => self,
+        }
     }
 
     /// This failure came before anything was asked for.
@@ -81,18 +110,19 @@ impl From<RedisError> for Fault {
         let (effect, kind) = match error.kind() {
             Client::Server(_) | Client::Extension => return Self::from_server(code(&error), message),
             Client::AuthenticationFailed => (Effect::Refused, ErrorKind::Denied),
-            Client::InvalidClientConfig | Client::EmptySentinelList => {
-                (Effect::NotSent, ErrorKind::InvalidConfig)
-            }
+            Client::InvalidClientConfig => (Effect::Refused, ErrorKind::InvalidConfig),
             Client::RESP3NotSupported => (Effect::Refused, ErrorKind::Unsupported),
-            Client::MasterNameNotFoundBySentinel | Client::ClusterConnectionNotFound => {
-                (Effect::NotSent, ErrorKind::Unavailable)
+            Client::ClusterConnectionNotFound => {
+                let ends = Ends::Cluster;
+                return Self { ends, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) };
             }
             Client::UnexpectedReturnType => (Effect::Refused, ErrorKind::Unexpected),
+            _ if tls::is_refusal(&error) => (Effect::Refused, ErrorKind::Denied),
             Client::Io if error.is_connection_refusal() => (Effect::NotSent, ErrorKind::Unavailable),
             _ => (Effect::Unknown, ErrorKind::Unavailable),
         };
-        Self { ends_connection: effect != Effect::Refused, ..Self::new(effect, kind, message) }
+        let ends = if effect == Effect::Refused { Ends::Nothing } else { Ends::Connection };
+        Self { ends, ..Self::new(effect, kind, message) }
     }
 }
 
@@ -100,19 +130,22 @@ impl Fault {
     /// By the first word of the server's error.
     fn from_server(code: &str, message: String) -> Self {
         let (effect, kind) = match code {
-            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "OOM" | "MISCONF"
-            | "NOREPLICAS" | "READONLY" => (Effect::Busy, ErrorKind::Unavailable),
+            "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "OOM" | "MISCONF" | "NOREPLICAS"
+            | "READONLY" => (Effect::Busy, ErrorKind::Unavailable),
+            "TRYAGAIN" => (Effect::Split, ErrorKind::Unavailable),
             "NOPERM" | "NOAUTH" | "WRONGPASS" | "DENIED" => (Effect::Refused, ErrorKind::Denied),
-            "MOVED" | "ASK" => {
-                let message = "this server is part of a cluster: use redis+cluster://";
-                return Self::new(Effect::Refused, ErrorKind::InvalidConfig, message);
-            }
+            "NOSCRIPT" => (Effect::ScriptUnknown, ErrorKind::Unavailable),
+            "MOVED" | "ASK" => (Effect::Elsewhere, ErrorKind::Unavailable),
             _ => (Effect::Refused, ErrorKind::Unexpected),
         };
-        let ends_connection = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
-        Self { ends_connection, ..Self::new(effect, kind, message) }
+        let is_of_no_use = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
+        let ends = if is_of_no_use { Ends::Connection } else { Ends::Nothing };
+        Self { ends, ..Self::new(effect, kind, message) }
     }
 }
+
+/// What a script's user lacks the rights for is told by version 7 without the word that others tell it by.
+const SCRIPT_DENIED: &str = "ser executing the script can't";
 
 /// The first word of the server's error. What a command inside a script was refused for is told by servers before
 /// version 7 in the middle of the text only.
@@ -123,6 +156,7 @@ fn code(error: &RedisError) -> &str {
         (word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())).then_some(word)
     });
     match error.code() {
+        Some("ERR") | None if detail.contains(SCRIPT_DENIED) => "NOPERM",
         Some("ERR") | None => within.or(error.code()).unwrap_or_default(),
         Some(code) => code,
     }
@@ -153,26 +187,29 @@ mod tests {
 
     #[test]
     fn the_table() {
-        use Effect::{Busy, Refused};
-        use ErrorKind::{Denied, InvalidConfig, Unavailable, Unexpected};
+        use Effect::{Busy, Elsewhere, Refused, Split};
+        use ErrorKind::{Denied, Unavailable, Unexpected};
         for (code, detail, expected) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'.", (Busy, Unavailable)),
+            ("LOADING", "Redis is loading the dataset in memory", (Busy, Unavailable)),
             ("MISCONF", "Redis is configured to save RDB snapshots", (Busy, Unavailable)),
             ("NOREPLICAS", "Not enough good replicas to write.", (Busy, Unavailable)),
             ("BUSY", "Redis is busy running a script.", (Busy, Unavailable)),
             ("WRONGPASS", "invalid username-password pair", (Refused, Denied)),
             ("NOAUTH", "Authentication required.", (Refused, Denied)),
             ("WRONGTYPE", "Operation against a key", (Refused, Unexpected)),
-            ("MOVED", "3999 127.0.0.1:6381", (Refused, InvalidConfig)),
+            ("MOVED", "3999 127.0.0.1:6381", (Elsewhere, Unavailable)),
+            ("TRYAGAIN", "Multiple keys request during rehashing of slot", (Split, Unavailable)),
             ("ERR", "Error running script (call to f_1): -READONLY You can't write", (Busy, Unavailable)),
             ("ERR", "Error running script: @user_script: 12: -OOM command not allowed", (Busy, Unavailable)),
+            ("ERR", "The user executing the script can't run this command", (Refused, Denied)),
             ("ERR", "wrong number of arguments", (Refused, Unexpected)),
         ] {
             let fault = fault(code, detail);
             assert_eq!((fault.effect, fault.kind), expected, "{code} {detail}");
         }
-        assert!(fault("ERR", "x -READONLY You can't write").ends_connection);
-        assert!(!fault("OOM", "").ends_connection);
+        assert_eq!(fault("ERR", "x -READONLY You can't write").ends, Ends::Connection);
+        assert_eq!(fault("OOM", "").ends, Ends::Nothing);
     }
 
     #[test]

@@ -48,6 +48,10 @@ impl Layout {
         Self { prefix: prefix.to_owned(), names, on_cluster }
     }
 
+    pub(crate) fn on_cluster(&self) -> bool {
+        self.on_cluster
+    }
+
     /// The keys of a lock.
     pub(crate) fn keys(&self, name: &LockName) -> Result<LockKeys> {
         let lock = match self.names {

@@ -23,22 +23,41 @@ mod config;
 mod error;
 mod expiry;
 mod keys;
+mod node;
+mod probe;
 mod renew;
 mod replicas;
 mod scripts;
+mod sentinel;
 mod server;
 mod session;
+mod tls;
 mod topology;
+mod url;
 
 pub use self::{
     admin::INSPECTED_WAITERS_MAX,
     backend::RedisBackend,
     config::{Queue, RedisConfig},
     keys::Names,
+    tls::Tls,
 };
 
-/// The URL scheme of this backend.
+/// The URL scheme of one server, or of a master and its replicas.
 pub const SCHEME: &str = "redis";
 
-/// The URL scheme of this backend for a Unix socket.
+/// The URL scheme of one server of this machine, by its Unix socket.
 pub const SCHEME_UNIX: &str = "redis+unix";
+
+/// The URL scheme of servers of which Sentinels say who is the master.
+pub const SCHEME_SENTINEL: &str = "redis+sentinel";
+
+/// The URL scheme of a cluster.
+pub const SCHEME_CLUSTER: &str = "redis+cluster";
+
+/// The URL schemes of this backend with TLS.
+pub const SCHEMES_TLS: [&str; 3] = ["rediss", "rediss+sentinel", "rediss+cluster"];
+
+/// All URL schemes of this backend.
+pub const SCHEMES: [&str; 7] =
+    [SCHEME, SCHEME_UNIX, SCHEME_SENTINEL, SCHEME_CLUSTER, SCHEMES_TLS[0], SCHEMES_TLS[1], SCHEMES_TLS[2]];

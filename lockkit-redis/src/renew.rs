@@ -5,13 +5,20 @@
 //! * The session has waiting claims: their deadlines are moved in requests of their own. A claim that is no longer
 //!   waiting there is woken, so that it looks for itself.
 
+use std::collections::HashMap;
+
 use lockkit_core::{
     BootInstant, FencingToken,
     backend::{Beat, ClaimId, Grant, Renewal},
 };
+use redis::cluster_routing::Slot;
 use tracing::debug;
 
-use crate::{error::Fault, scripts::verdicts, session::RedisSession};
+use crate::{
+    error::{Effect, Fault},
+    scripts::verdicts,
+    session::RedisSession,
+};
 
 /// Locks in one request.
 const LOCKS_PER_REQUEST: usize = 500;
@@ -25,17 +32,17 @@ type Held = (String, ClaimId, FencingToken);
 impl RedisSession {
     pub(crate) async fn beat(&self, held: &[Grant]) -> Beat {
         let held: Vec<Held> = held.iter().filter_map(|grant| self.held(grant)).collect();
-        let batches: Vec<&[Held]> = held.chunks(LOCKS_PER_REQUEST).collect();
+        let batches = self.batches(held, |(lock, ..)| lock);
         let armed_at = self.clock.now();
         let (renewed, alive, ()) = tokio::join!(
             futures_util::future::join_all(batches.iter().map(|batch| self.renew_batch(batch))),
-            self.prove_alive(held.is_empty()),
+            self.prove_alive(batches.is_empty()),
             self.beat_waiting(),
         );
-        let mut holds = Vec::with_capacity(held.len());
+        let mut holds = Vec::new();
         let mut answered = alive.map(|()| armed_at);
         for (batch, answer) in batches.iter().zip(renewed) {
-            if answer.is_ok() || held.is_empty() {
+            if answer.is_ok() {
                 answered = Ok(armed_at);
             } else if let (Err(fault), Err(_)) = (&answer, &answered) {
                 answered = Err(fault.clone());
@@ -60,6 +67,19 @@ impl RedisSession {
     }
 
     async fn renew_batch(&self, batch: &[Held]) -> Result<Vec<bool>, Fault> {
+        match self.renew_together(batch).await {
+            // While a slot of a cluster moves, a request that names a key that is not there, or not any more, tells
+            // nothing of the others.
+            Err(fault) if fault.effect == Effect::Split && batch.len() > 1 => {
+                let single = batch.iter().map(|held| self.renew_together(std::slice::from_ref(held)));
+                let answers = futures_util::future::join_all(single).await;
+                Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+            }
+            answer => answer,
+        }
+    }
+
+    async fn renew_together(&self, batch: &[Held]) -> Result<Vec<bool>, Fault> {
         verdicts(self.server.run_within(self.beat_window(), &self.terms.renew(batch)).await?, batch.len())
     }
 
@@ -69,8 +89,8 @@ impl RedisSession {
     }
 
     async fn beat_waiting(&self) {
-        let queued = self.claims.queued();
-        let beats = queued.chunks(LOCKS_PER_REQUEST).map(|batch| async move {
+        let batches = self.batches(self.claims.queued(), |place| place.keys.lock());
+        let beats = batches.iter().map(|batch| async move {
             let waiting: Vec<_> = batch.iter().map(|place| (place.id, place.keys.clone())).collect();
             let answer = self.server.run_within(self.beat_window(), &self.terms.beat(&waiting)).await;
             match answer.and_then(|answer| verdicts(answer, batch.len())) {
@@ -84,9 +104,29 @@ impl RedisSession {
         futures_util::future::join_all(beats).await;
     }
 
+    /// What goes into one request each: all that fits, and on a cluster only what lies in the same slot.
+    fn batches<T>(&self, all: Vec<T>, lock: impl Fn(&T) -> &str) -> Vec<Vec<T>> {
+        let mut by_slot: HashMap<Option<Slot>, Vec<Vec<T>>> = HashMap::new();
+        for one in all {
+            let slot = self.layout.on_cluster().then(|| Slot::for_key(lock(&one)));
+            let batches = by_slot.entry(slot).or_default();
+            match batches.last_mut() {
+                Some(batch) if batch.len() < LOCKS_PER_REQUEST => batch.push(one),
+                _ => batches.push(vec![one]),
+            }
+        }
+        by_slot.into_values().flatten().collect()
+    }
+
     fn beat_window(&self) -> std::time::Duration {
         self.server.request_timeout().min(self.ttl / BEATS_PER_TTL)
     }
+}
+
+/// A beat that tells nothing.
+pub(crate) fn unknown_beat(held: &[Grant], fault: &Fault) -> Beat {
+    let holds = held.iter().map(|grant| (grant.claim(), unknown(fault))).collect();
+    Beat { session: unknown(fault), holds }
 }
 
 fn of_hold(answer: &Result<Vec<bool>, Fault>, n: usize, armed_at: BootInstant) -> Renewal {

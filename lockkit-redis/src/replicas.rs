@@ -17,7 +17,7 @@ use crate::{
     error::{Effect, Fault},
     scripts::{Call, Standing, standing},
     server::execute,
-    topology::{Connector, Wire},
+    topology::{Connector, Listener, Wire},
 };
 
 /// Share of a request's time that the replicas have; the rest is for the confirmation.
@@ -44,12 +44,12 @@ impl Replicas {
 
     /// Sees to it that so many replicas know of a grant; `confirm` writes it again.
     pub(crate) async fn confirm(&self, confirm: &Call) -> Result<(), Fault> {
-        let timeout = self.connector.timeout;
+        let timeout = self.connector.timeout();
         let confirmed = tokio::time::timeout(timeout, async {
             let mut kept = self.wire.lock().await;
             let mut wire = match kept.take() {
                 Some(wire) => wire,
-                None => self.connector.connect(None).await?,
+                None => self.connector.connect(Listener::deaf()).await?,
             };
             self.wait(&mut wire, confirm, timeout / WAIT_SHARE).await?;
             *kept = Some(wire);
@@ -67,7 +67,8 @@ impl Replicas {
         }
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let wait = redis::cmd("WAIT").arg(self.count).arg(patience).to_owned();
-        match wire.query(&wait).await? {
+        // Of a cluster only the server that has the lock is to wait.
+        match wire.query_at(confirm.first_key(), &wait).await? {
             Value::Int(known) if known >= i64::from(self.count) => Ok(()),
             answer => Err(self.shortfall(format!("{answer:?} of them have it"))),
         }

@@ -12,6 +12,9 @@ use crate::{
     keys::{CHANNEL, LockKeys},
 };
 
+/// Characters of an unexpected answer that an error repeats.
+const QUOTED_CHARACTERS: usize = 100;
+
 macro_rules! script {
     ($($file:literal),+) => {
         LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)))
@@ -55,6 +58,11 @@ impl Call {
     /// Carries the script along.
     pub(crate) fn full(&self) -> Cmd {
         self.command("EVAL", self.script.source)
+    }
+
+    /// All keys lie where this one lies.
+    pub(crate) fn first_key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
     }
 
     fn command(&self, command: &str, script: &str) -> Cmd {
@@ -178,6 +186,8 @@ pub(crate) fn inspected(answer: Value) -> Result<Inspected, Fault> {
 
 impl From<redis::ParsingError> for Fault {
     fn from(error: redis::ParsingError) -> Self {
-        Self::nonsense(format!("an answer of another form: {error}"))
+        // It repeats the whole answer.
+        let text: String = error.to_string().chars().take(QUOTED_CHARACTERS).collect();
+        Self::nonsense(format!("an answer of another form: {text}"))
     }
 }

@@ -8,21 +8,21 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use backon::BackoffBuilder;
 use lockkit_core::{
-    backend::ClaimId,
-    limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+    backend::{ClaimId, retry_pauses},
+    limits::RETRY_PAUSE_MAX,
 };
-use redis::{ErrorKind as Client, PushInfo, PushKind, ServerErrorKind, Value};
+use redis::Value;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
 use crate::{
     claims::Claims,
-    error::Fault,
+    error::{Effect, Fault},
+    probe::Probe,
     scripts::Call,
-    topology::{Connector, Probe, Pushes, Wire},
+    topology::{Connector, Listener, Wire},
 };
 
 /// An open connection.
@@ -63,7 +63,7 @@ impl Server {
         channel: String,
         claims: Arc<Claims>,
     ) -> Result<Self, Fault> {
-        let timeout = connector.timeout;
+        let timeout = connector.timeout();
         let opener = Opener { connector, channel, claims };
         let first = opener.open().await?;
         let (state, watched) = watch::channel(State::Up(first.clone()));
@@ -80,9 +80,8 @@ impl Server {
 
     /// What the server says about itself; empty where the user may not ask.
     pub(crate) async fn probe(&self) -> Result<Probe, Fault> {
-        let answer = self.within(self.timeout, |mut wire| async move {
-            wire.query(&redis::cmd("INFO")).await.map_err(Fault::from)
-        });
+        let ask = |mut wire: Wire| async move { wire.query_one(&redis::cmd("INFO")).await };
+        let answer = self.within(self.timeout, ask);
         match answer.await {
             Ok(info) => Ok(Probe::parse(&redis::from_redis_value::<String>(info)?)),
             Err(fault) if !fault.may_pass() => Ok(Probe::default()),
@@ -102,7 +101,7 @@ impl Server {
 
     /// Learns whether the server is there.
     pub(crate) async fn ping(&self, timeout: Duration) -> Result<(), Fault> {
-        let ping = |mut wire: Wire| async move { wire.query(&redis::cmd("PING")).await.map_err(Fault::from) };
+        let ping = |mut wire: Wire| async move { wire.query_one(&redis::cmd("PING")).await };
         self.within(timeout, ping).await.map(drop)
     }
 
@@ -121,7 +120,7 @@ impl Server {
         };
         let answer = tokio::time::timeout_at(deadline, request(link.wire.clone())).await;
         let answer = answer.unwrap_or_else(|_| Err(Fault::no_reply()));
-        if answer.as_ref().is_err_and(|fault| fault.ends_connection) {
+        if answer.as_ref().is_err_and(|fault| link.wire.ends_with(fault)) {
             link.broken.cancel();
         }
         answer
@@ -142,10 +141,8 @@ impl Server {
 /// Executes a script; sends it in full where the server does not have it.
 pub(crate) async fn execute(wire: &mut Wire, call: &Call) -> Result<Value, Fault> {
     match wire.query(&call.short()).await {
-        Err(error) if error.kind() == Client::Server(ServerErrorKind::NoScript) => {
-            Ok(wire.query(&call.full()).await?)
-        }
-        answer => Ok(answer?),
+        Err(fault) if fault.effect == Effect::ScriptUnknown => wire.query(&call.full()).await,
+        answer => answer,
     }
 }
 
@@ -160,29 +157,23 @@ impl Opener {
     async fn open(&self) -> Result<Link, Fault> {
         let broken = CancellationToken::new();
         let opening = async {
-            let mut wire = self.connector.connect(Some(&self.pushes(broken.clone()))).await?;
+            let mut wire = self.connector.connect(self.listener(broken.clone())).await?;
             wire.subscribe(&self.channel).await?;
             Ok(Link { wire, broken })
         };
-        let opened = tokio::time::timeout(self.connector.timeout, opening).await;
+        let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
         opened.unwrap_or_else(|_| Err(Fault::no_reply())).map_err(Fault::before_sending)
     }
 
-    /// What a message that nobody asked for brings about.
-    fn pushes(&self, broken: CancellationToken) -> Pushes {
-        let claims = Arc::clone(&self.claims);
-        Arc::new(move |push: PushInfo| match push.kind {
-            PushKind::Message => {
-                // Channel and payload.
-                if let Some(Value::BulkString(payload)) = push.data.get(1)
-                    && let Some(claim) = std::str::from_utf8(payload).ok().and_then(ClaimId::parse)
-                {
-                    claims.wake(claim);
-                }
-            }
-            PushKind::Disconnection => broken.cancel(),
-            _ => {}
-        })
+    fn listener(&self, broken: CancellationToken) -> Listener {
+        let (named, all) = (Arc::clone(&self.claims), Arc::clone(&self.claims));
+        Listener {
+            message: Arc::new(move |text| {
+                ClaimId::parse(text).into_iter().for_each(|claim| named.wake(claim))
+            }),
+            gap: Arc::new(move || all.wake_all()),
+            broken,
+        }
     }
 
     /// Replaces every connection that has broken.
@@ -198,7 +189,7 @@ impl Opener {
     }
 
     async fn reopen(&self, state: &watch::Sender<State>) -> Link {
-        let mut pauses = pauses();
+        let mut pauses = retry_pauses();
         loop {
             match self.open().await {
                 Ok(link) => return link,
@@ -210,14 +201,4 @@ impl Opener {
             }
         }
     }
-}
-
-/// Growing, jittered pauses between the tries of one step.
-pub(crate) fn pauses() -> impl Iterator<Item = Duration> + Send {
-    backon::ExponentialBuilder::default()
-        .with_min_delay(RETRY_PAUSE_MIN)
-        .with_max_delay(RETRY_PAUSE_MAX)
-        .with_jitter()
-        .without_max_times()
-        .build()
 }

@@ -1,57 +1,146 @@
 //! Which server to talk to: the one that may write.
 //!
-//! This is the only module that knows of more than one server. It is asked for a connection when a session begins, and
-//! again whenever the last one turned out to be broken, or its server to be no master any more.
+//! This is the only module that knows how servers belong together. It is asked for a connection when a session begins,
+//! and again whenever the last one turned out to be broken, or its server to be no master any more.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
-use lockkit_core::ErrorKind;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, RedisConnectionInfo, RedisResult, Value, aio::MultiplexedConnection, io::tcp::TcpSettings,
+    Cmd, ProtocolVersion, PushInfo, PushKind, RedisResult, Value,
+    aio::MultiplexedConnection,
+    cluster::{ClusterClient, ClusterClientBuilder},
+    cluster_async::ClusterConnection,
+    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    error::{Ends, Fault},
+    node::{Address, Dialer, published},
+    sentinel::{Sentinels, Watch},
+    tls,
 };
 
-use crate::error::{Effect, Fault};
+/// How often the client of a cluster follows redirections, and repeats what a server cannot do for a moment, before it
+/// says so. What cannot be done for longer is repeated by those who asked.
+const CLUSTER_RETRIES: u32 = 4;
 
-/// Commands that wait for a socket at a time, before those that send them wait.
-const PIPELINE_COMMANDS: usize = 1024;
+/// Bounds of the pause between two of these, in milliseconds.
+const CLUSTER_RETRY_PAUSE_MIN_MS: u64 = 5;
+const CLUSTER_RETRY_PAUSE_MAX_MS: u64 = 100;
 
 /// Where the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     /// One server.
-    Single(ConnectionAddr),
+    Single(Address),
     /// Some servers, of which one is the master.
-    Replicas(Vec<ConnectionAddr>),
+    Replicas(Vec<Address>),
+    /// Servers of which Sentinels say who is the master.
+    Sentinel(Sentinels),
+    /// Some nodes of a cluster; they tell of the others.
+    Cluster(Vec<Address>),
 }
 
-/// How to log in.
-#[derive(Clone, Default)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) database: i64,
+/// Hears what servers send unasked.
+#[derive(Clone)]
+pub(crate) struct Listener {
+    /// A message to the client.
+    pub(crate) message: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Messages may have been lost, while the connection goes on.
+    pub(crate) gap: Arc<dyn Fn() + Send + Sync>,
+    /// The connection is of no use any more.
+    pub(crate) broken: CancellationToken,
 }
 
-/// What is done with messages that a server sends unasked.
-pub(crate) type Pushes = Arc<dyn Fn(PushInfo) + Send + Sync>;
+impl Listener {
+    /// Hears nothing.
+    pub(crate) fn deaf() -> Self {
+        Self { message: Arc::new(|_| {}), gap: Arc::new(|| {}), broken: CancellationToken::new() }
+    }
+
+    /// Hears one server.
+    fn of_node(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
+        move |push| match push.kind {
+            PushKind::Message => published(&push).into_iter().for_each(|text| (self.message)(text)),
+            PushKind::Disconnection => self.broken.cancel(),
+            _ => {}
+        }
+    }
+
+    /// Hears a cluster, whose client replaces the connections to single nodes by itself.
+    fn of_cluster(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
+        move |push| match push.kind {
+            PushKind::Message => published(&push).into_iter().for_each(|text| (self.message)(text)),
+            // Also when it has subscribed again.
+            PushKind::Disconnection | PushKind::Subscribe => (self.gap)(),
+            _ => {}
+        }
+    }
+}
 
 /// A connection to the server, or the servers, that may write. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum Wire {
-    Node(MultiplexedConnection),
+    Node {
+        connection: MultiplexedConnection,
+        /// Kept as long as the connection.
+        _watch: Option<Arc<Watch>>,
+    },
+    Cluster(ClusterConnection),
 }
 
 impl Wire {
-    pub(crate) async fn query(&mut self, command: &Cmd) -> RedisResult<Value> {
+    fn node(connection: MultiplexedConnection) -> Self {
+        Self::Node { connection, _watch: None }
+    }
+
+    pub(crate) async fn query(&mut self, command: &Cmd) -> Result<Value, Fault> {
         match self {
-            Self::Node(connection) => command.query_async(connection).await,
+            Self::Node { connection, .. } => {
+                let answer = command.query_async(connection).await;
+                answer.map_err(|error| Fault::from(error).without_cluster())
+            }
+            Self::Cluster(connection) => Ok(command.query_async(connection).await?),
+        }
+    }
+
+    /// As [`query`](Self::query), at the server that has this key.
+    pub(crate) async fn query_at(&mut self, key: &str, command: &Cmd) -> Result<Value, Fault> {
+        self.query_routed(
+            SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)),
+            command,
+        )
+        .await
+    }
+
+    /// As [`query`](Self::query), at any one server.
+    pub(crate) async fn query_one(&mut self, command: &Cmd) -> Result<Value, Fault> {
+        self.query_routed(SingleNodeRoutingInfo::RandomPrimary, command).await
+    }
+
+    async fn query_routed(&mut self, node: SingleNodeRoutingInfo, command: &Cmd) -> Result<Value, Fault> {
+        match self {
+            Self::Node { .. } => self.query(command).await,
+            Self::Cluster(connection) => {
+                Ok(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?)
+            }
         }
     }
 
     pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
         match self {
-            Self::Node(connection) => connection.subscribe(channel).await,
+            Self::Node { connection, .. } => connection.subscribe(channel).await,
+            Self::Cluster(connection) => connection.subscribe(channel).await,
+        }
+    }
+
+    /// Whether a failure of one request says something about all that follow.
+    pub(crate) fn ends_with(&self, fault: &Fault) -> bool {
+        match self {
+            Self::Node { .. } => fault.ends != Ends::Nothing,
+            // One node that does not answer is no reason to leave the others.
+            Self::Cluster(_) => fault.ends == Ends::Cluster,
         }
     }
 }
@@ -60,175 +149,79 @@ impl Wire {
 #[derive(Clone)]
 pub(crate) struct Connector {
     pub(crate) topology: Topology,
-    pub(crate) login: Login,
-    pub(crate) timeout: Duration,
+    pub(crate) dialer: Dialer,
 }
 
 impl Connector {
-    /// Opens a connection within the time limit; what the server sends unasked goes to `pushes`.
-    pub(crate) async fn connect(&self, pushes: Option<&Pushes>) -> Result<Wire, Fault> {
-        let found = async {
-            match &self.topology {
-                Topology::Single(address) => self.open(address, pushes).await,
-                Topology::Replicas(addresses) => self.open_master(addresses, pushes).await,
-            }
-        };
-        let opened = tokio::time::timeout(self.timeout, found).await;
-        opened.unwrap_or_else(|_| Err(Fault::no_reply())).map_err(Fault::before_sending).map(Wire::Node)
+    pub(crate) fn timeout(&self) -> Duration {
+        self.dialer.timeout
     }
 
-    /// Opens a connection to the first server that says that it is a master.
-    async fn open_master(
-        &self,
-        addresses: &[ConnectionAddr],
-        pushes: Option<&Pushes>,
-    ) -> Result<MultiplexedConnection, Fault> {
+    /// Opens a connection within the time limit.
+    pub(crate) async fn connect(&self, listener: Listener) -> Result<Wire, Fault> {
+        let found = async {
+            match &self.topology {
+                Topology::Single(address) => {
+                    Ok(Wire::node(self.dialer.open(address, listener.of_node()).await?))
+                }
+                Topology::Replicas(addresses) => self.first_master(addresses, listener).await,
+                Topology::Sentinel(sentinels) => self.by_sentinels(sentinels, listener).await,
+                Topology::Cluster(addresses) => self.cluster(addresses, listener).await,
+            }
+        };
+        let opened = tokio::time::timeout(self.timeout(), found).await;
+        opened.unwrap_or_else(|_| Err(Fault::no_reply())).map_err(Fault::before_sending)
+    }
+
+    async fn first_master(&self, addresses: &[Address], listener: Listener) -> Result<Wire, Fault> {
         let mut last = None;
+        // One dead server must leave time for the others.
+        let patience = self.timeout() / u32::try_from(addresses.len() + 1).unwrap_or(u32::MAX);
         for address in addresses {
-            match self.open_if_master(address, pushes).await {
-                Ok(connection) => return Ok(connection),
+            // Asked on a connection of its own: what a replica's says at its end is no news.
+            let asking = tokio::time::timeout(patience, self.dialer.open_master(address, |_| {}));
+            match asking.await.unwrap_or_else(|_| Err(Fault::no_reply())) {
+                Ok(_) => return Ok(Wire::node(self.dialer.open(address, listener.of_node()).await?)),
                 // A server that does not let us in says more than one that is away.
-                Err(fault) if last.is_none() || fault.effect == Effect::Refused => last = Some(fault),
+                Err(fault) if last.is_none() || !fault.may_pass() => last = Some(fault),
                 Err(_) => {}
             }
         }
         Err(last.unwrap_or_else(|| Fault::nonsense("no server is configured")))
     }
 
-    async fn open_if_master(
-        &self,
-        address: &ConnectionAddr,
-        pushes: Option<&Pushes>,
-    ) -> Result<MultiplexedConnection, Fault> {
-        // One dead server must leave time for the others.
-        let opening = tokio::time::timeout(self.timeout / 3, self.open(address, pushes));
-        let mut connection = opening.await.unwrap_or_else(|_| Err(Fault::no_reply()))?;
-        let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
-        match role.first() {
-            Some(Value::BulkString(word)) if word == b"master" => Ok(connection),
-            _ => Err(Fault::new(Effect::Busy, ErrorKind::Unavailable, "no server is a master")),
-        }
+    async fn by_sentinels(&self, sentinels: &Sentinels, listener: Listener) -> Result<Wire, Fault> {
+        let master = sentinels.find(&self.dialer).await?;
+        let broken = listener.broken.clone();
+        let connection = self.dialer.open_master(&master.address, listener.of_node()).await?;
+        let watch = sentinels.watch(&self.dialer, &master, &broken);
+        Ok(Wire::Node { connection, _watch: Some(Arc::new(watch)) })
     }
 
-    async fn open(
-        &self,
-        address: &ConnectionAddr,
-        pushes: Option<&Pushes>,
-    ) -> Result<MultiplexedConnection, Fault> {
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            // Every request has a time limit of ours.
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(PIPELINE_COMMANDS);
-        if let Some(pushes) = pushes {
-            let pushes = Arc::clone(pushes);
-            config = config.set_push_sender(move |push| {
-                pushes(push);
-                Ok::<(), redis::aio::SendError>(())
+    async fn cluster(&self, addresses: &[Address], listener: Listener) -> Result<Wire, Fault> {
+        let nodes = addresses
+            .iter()
+            .map(|address| self.dialer.info(address, ProtocolVersion::RESP3))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut builder: ClusterClientBuilder = ClusterClient::builder(nodes)
+            .use_protocol(ProtocolVersion::RESP3)
+            .tcp_settings(self.dialer.tcp_settings())
+            .connection_timeout(self.timeout() / 2)
+            .response_timeout(self.timeout())
+            .retries(CLUSTER_RETRIES)
+            .min_retry_wait(CLUSTER_RETRY_PAUSE_MIN_MS)
+            .max_retry_wait(CLUSTER_RETRY_PAUSE_MAX_MS)
+            .max_connection_attempts(NonZeroUsize::MIN)
+            .push_sender({
+                let pushes = listener.of_cluster();
+                move |push| {
+                    pushes(push);
+                    Ok::<(), redis::aio::SendError>(())
+                }
             });
+        if let Some(tls) = &self.dialer.tls {
+            builder = tls::of_cluster(tls, builder)?;
         }
-        let client = Client::open(self.info(address, ProtocolVersion::RESP3)?)?;
-        match client.get_multiplexed_async_connection_with_config(&config).await {
-            Err(error) if error.kind() == redis::ErrorKind::RESP3NotSupported => {
-                Err(self.why_without_hello(address).await)
-            }
-            opened => Ok(opened?),
-        }
-    }
-
-    fn info(&self, address: &ConnectionAddr, protocol: ProtocolVersion) -> Result<ConnectionInfo, Fault> {
-        let mut settings = RedisConnectionInfo::default()
-            .set_protocol(protocol)
-            .set_db(self.login.database)
-            // Spares every connection two commands, and users with limited rights one that they may lack.
-            .set_skip_set_lib_name();
-        if let Some(user) = &self.login.user {
-            settings = settings.set_username(user);
-        }
-        if let Some(password) = &self.login.password {
-            settings = settings.set_password(password);
-        }
-        let tcp = TcpSettings::default().set_nodelay(true);
-        #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(self.timeout);
-        Ok(address.clone().into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp))
-    }
-
-    /// A server that does not know the command HELLO is too old, or has it renamed.
-    async fn why_without_hello(&self, address: &ConnectionAddr) -> Fault {
-        let version = async {
-            let config = AsyncConnectionConfig::new().set_connection_timeout(Some(self.timeout));
-            let client = Client::open(self.info(address, ProtocolVersion::RESP2)?)?;
-            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-            let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await?;
-            Ok::<_, Fault>(Probe::parse(&info).version)
-        };
-        match version.await {
-            Ok(version) if !is_new_enough(&version) => Fault::new(
-                Effect::Refused,
-                ErrorKind::Unsupported,
-                format!("Redis {version} is too old: lockkit needs version {VERSION_MIN} or later"),
-            ),
-            Ok(_) | Err(_) => Fault::new(
-                Effect::Refused,
-                ErrorKind::Unsupported,
-                "the server does not know the command HELLO: it is too old, or has it renamed",
-            ),
-        }
-    }
-}
-
-/// The first major version with RESP3.
-const VERSION_MIN: u32 = 6;
-
-fn is_new_enough(version: &str) -> bool {
-    version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse::<u32>().ok())
-        .is_none_or(|major| major >= VERSION_MIN)
-}
-
-/// What a server says about itself in `INFO`.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Probe {
-    pub(crate) version: String,
-    /// `noeviction` unless keys may vanish when memory is short.
-    pub(crate) eviction: String,
-}
-
-impl Probe {
-    pub(crate) fn parse(info: &str) -> Self {
-        let field = |name: &str| {
-            let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            value.unwrap_or_default().trim().to_owned()
-        };
-        Self { version: field("redis_version"), eviction: field("maxmemory_policy") }
-    }
-
-    /// Whether the server may throw away locks when memory is short.
-    pub(crate) fn may_evict(&self) -> bool {
-        !matches!(&*self.eviction, "" | "noeviction")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn old_servers_are_known_by_their_version() {
-        for (version, is_enough) in [("5.0.14", false), ("6.0.16", true), ("7.0.15", true), ("", true)] {
-            assert_eq!(is_new_enough(version), is_enough, "{version}");
-        }
-    }
-
-    #[test]
-    fn a_server_says_what_it_is() {
-        let probe = Probe::parse("# Server\r\nredis_version:7.0.15\r\nmaxmemory_policy:allkeys-lru\r\n");
-        assert_eq!(probe, Probe { version: "7.0.15".to_owned(), eviction: "allkeys-lru".to_owned() });
-        assert!(probe.may_evict());
-        assert!(!Probe::parse("maxmemory_policy:noeviction\r\n").may_evict());
-        assert!(!Probe::parse("").may_evict());
+        Ok(Wire::Cluster(builder.build()?.get_async_connection().await?))
     }
 }

@@ -12,14 +12,23 @@ struct Known {
     is_in: bool,
 }
 
-const BACKENDS: [Known; 6] = [
+const BACKENDS: [Known; 13] = [
     Known { scheme: "memory", feature: "", is_in: true },
     Known { scheme: "etcd", feature: "etcd", is_in: cfg!(feature = "etcd") },
     Known { scheme: "etcds", feature: "etcd,tls", is_in: cfg!(all(feature = "etcd", feature = "tls")) },
     Known { scheme: "file", feature: "file", is_in: cfg!(feature = "file") },
+    Known { scheme: "redis", feature: "redis", is_in: cfg!(feature = "redis") },
+    Known { scheme: "redis+unix", feature: "redis", is_in: cfg!(feature = "redis") },
+    Known { scheme: "redis+sentinel", feature: "redis", is_in: cfg!(feature = "redis") },
+    Known { scheme: "redis+cluster", feature: "redis", is_in: cfg!(feature = "redis") },
+    Known { scheme: "rediss", feature: "redis,tls", is_in: REDIS_TLS },
+    Known { scheme: "rediss+sentinel", feature: "redis,tls", is_in: REDIS_TLS },
+    Known { scheme: "rediss+cluster", feature: "redis,tls", is_in: REDIS_TLS },
     Known { scheme: "zk", feature: "zk", is_in: cfg!(feature = "zk") },
     Known { scheme: "zks", feature: "zk,tls", is_in: cfg!(all(feature = "zk", feature = "tls")) },
 ];
+
+const REDIS_TLS: bool = cfg!(all(feature = "redis", feature = "tls"));
 
 /// Connects to the store that a URL names.
 ///
@@ -86,6 +95,11 @@ fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
         lockkit_file::SCHEME => {
             let config = lockkit_file::FileConfig::from_url(url)?;
             Ok(LockClient::builder(lockkit_file::FileBackend::new(config)))
+        }
+        #[cfg(feature = "redis")]
+        scheme if lockkit_redis::SCHEMES.contains(&scheme) => {
+            let config = lockkit_redis::RedisConfig::from_url(url)?;
+            Ok(LockClient::builder(lockkit_redis::RedisBackend::new(config)))
         }
         #[cfg(feature = "zk")]
         lockkit_zk::SCHEME | lockkit_zk::SCHEME_TLS => {

@@ -26,6 +26,11 @@
 //! | `etcds://h1:2379/?ca=/etc/etcd/ca.pem` | `etcd`, `tls` | as `etcd`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
 //! | `zk://h1:2181,h2:2181/chroot` | `zk` | ZooKeeper 3.5 or later; the chroot must exist |
 //! | `zks://h1:2281/?ca=/etc/zookeeper/ca.pem` | `zk`, `tls` | as `zk`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
+//! | `redis://host:6379/0` | `redis` | Redis 6 or later; several hosts: a master and its replicas |
+//! | `redis+sentinel://s1,s2,s3/name` | `redis` | Sentinels that know the master by this name |
+//! | `redis+cluster://h1,h2` | `redis` | a cluster |
+//! | `redis+unix:///run/redis.sock` | `redis` | a server of this host |
+//! | `rediss://host:6379/?ca=/etc/redis/ca.pem` | `redis`, `tls` | the same with TLS, also `rediss+sentinel`, `rediss+cluster` |
 //! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |
 //!
 //! No feature is on by default, and without one no client of any store is compiled. Every URL takes the options
@@ -51,6 +56,8 @@ pub use lockkit_core::{
 pub use lockkit_etcd as etcd;
 #[cfg(feature = "file")]
 pub use lockkit_file as file;
+#[cfg(feature = "redis")]
+pub use lockkit_redis as redis;
 #[cfg(feature = "zk")]
 pub use lockkit_zk as zk;
 

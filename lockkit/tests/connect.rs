@@ -92,3 +92,32 @@ async fn an_etcd_that_is_not_there_is_unavailable_and_its_password_stays_a_secre
     let options = refused(&format!("etcd://127.0.0.1:{port}/?tttl=10s")).await;
     assert_eq!(options.kind(), ErrorKind::InvalidConfig, "{options}");
 }
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn a_redis_that_is_not_there_is_unavailable_and_its_password_stays_a_secret() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for scheme in
+        lockkit::redis::SCHEMES.into_iter().filter(|scheme| lockkit::schemes().any(|known| known == *scheme))
+    {
+        let path = if scheme.ends_with("sentinel") { "main" } else { "" };
+        let url = match scheme {
+            "redis+unix" => format!("{scheme}://me:hunter2@localhost/nowhere/redis.sock"),
+            _ => format!("{scheme}://me:hunter2@127.0.0.1:{port}/{path}"),
+        };
+        let error = refused(&format!("{url}?request_timeout=500ms")).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+    let options = refused(&format!("redis://127.0.0.1:{port}/?tttl=10s")).await;
+    assert_eq!(options.kind(), ErrorKind::InvalidConfig, "{options}");
+}
+
+#[cfg(not(feature = "redis"))]
+#[tokio::test]
+async fn redis_is_named_where_it_is_off() {
+    let error = refused("redis+cluster://127.0.0.1").await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("feature \"redis\""), "{error}");
+}

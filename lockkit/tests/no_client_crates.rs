@@ -46,3 +46,9 @@ fn etcd_brings_its_own_client_and_no_other() {
     assert!(brought.contains(&"etcd-client") && brought.contains(&"tonic"), "{brought:?}");
     assert!(!brought.contains(&"redis") && !brought.contains(&"zookeeper-client"), "{brought:?}");
 }
+
+#[test]
+fn redis_brings_its_own_client_and_no_other() {
+    let found = crates("redis");
+    assert_eq!(client_crates(&found), ["redis"]);
+}

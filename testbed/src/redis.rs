@@ -14,11 +14,9 @@ mod tls;
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use tempfile::TempDir;
+use anyhow::{Context, Result, ensure};
 
 use self::nodes::wait_until;
 pub use self::{
@@ -27,15 +25,9 @@ pub use self::{
 };
 use crate::{
     address::{free_ports, own_address},
+    daemon::Daemon,
     resp::{self, Pending, Reply},
-    supervised::Supervised,
 };
-
-/// Longest time until a server, or several together, are as they shall be.
-const WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// Pause between two looks at them.
-const WAIT_POLL: Duration = Duration::from_millis(10);
 
 /// A script that still runs after this time makes the server answer `BUSY`, in milliseconds.
 const BUSY_AFTER_MS: &str = "5";
@@ -46,9 +38,7 @@ const BUSY_AFTER_MS: &str = "5";
 /// does both.
 #[derive(Debug)]
 pub struct Redis {
-    /// `None` after [`kill`](Self::kill). Stands before the folder: the server ends first.
-    server: Option<Supervised>,
-    folder: TempDir,
+    daemon: Daemon,
     program: PathBuf,
     address: Ipv4Addr,
     /// Never encrypted.
@@ -121,9 +111,16 @@ impl Redis {
         })?;
         let address = own_address();
         let [port] = free_ports(address)?;
-        let folder = temporary_folder()?;
         let (leading, extra_arguments) = (Vec::new(), Vec::new());
-        Ok(Self { server: None, folder, program, address, port, tls_port: None, leading, extra_arguments })
+        Ok(Self {
+            daemon: Daemon::new("redis")?,
+            program,
+            address,
+            port,
+            tls_port: None,
+            leading,
+            extra_arguments,
+        })
     }
 
     /// Address and port for clients, such as `127.3.9.1:40001`.
@@ -144,17 +141,17 @@ impl Redis {
 
     /// The Unix socket that the server also listens on.
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("socket")
+        self.folder().join("socket")
     }
 
     /// The folder of the server, for files that it is to read.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.daemon.folder()
     }
 
     /// The process id of the server; `None` after [`kill`](Self::kill).
     pub fn pid(&self) -> Option<u32> {
-        self.server.as_ref().map(Supervised::pid)
+        self.daemon.pid()
     }
 
     /// Freezes the server (SIGSTOP), and returns when it has come to a stand: connections stay open, nothing is
@@ -164,7 +161,7 @@ impl Redis {
     ///
     /// When the server is not running.
     pub fn pause(&self) -> Result<()> {
-        self.running()?.freeze()
+        self.daemon.pause()
     }
 
     /// Lets a frozen server go on (SIGCONT).
@@ -173,7 +170,7 @@ impl Redis {
     ///
     /// When the server is not running.
     pub fn resume(&self) -> Result<()> {
-        self.running()?.unfreeze()
+        self.daemon.resume()
     }
 
     /// Ends the server as `kill -9` does; its data stays.
@@ -182,7 +179,7 @@ impl Redis {
     ///
     /// When the watcher of the server cannot be reached.
     pub fn kill(&mut self) -> Result<()> {
-        self.server.take().map_or(Ok(()), Supervised::kill)
+        self.daemon.kill()
     }
 
     /// Ends the server, if it runs, and starts it again with the same data, address and port; waits until it answers.
@@ -202,9 +199,7 @@ impl Redis {
     ///
     /// As [`start`](Self::start), and when the data cannot be removed.
     pub fn wipe(&mut self) -> Result<()> {
-        self.kill()?;
-        let data = self.data();
-        std::fs::remove_dir_all(&data).with_context(|| format!("cannot remove {}", data.display()))?;
+        self.daemon.lose_data()?;
         self.restart()
     }
 
@@ -319,24 +314,16 @@ impl Redis {
 
     /// Whether the server is killed or frozen: there is no use in asking it.
     fn is_silent(&self) -> bool {
-        self.server.as_ref().is_none_or(Supervised::is_frozen)
-    }
-
-    fn running(&self) -> Result<&Supervised> {
-        self.server.as_ref().context("the server is not running")
-    }
-
-    fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.daemon.is_silent()
     }
 
     fn launch(&mut self) -> Result<()> {
-        std::fs::create_dir_all(self.data())?;
+        std::fs::create_dir_all(self.daemon.data())?;
         let mut arguments: Vec<String> = [
             ("--bind", self.address.to_string()),
             ("--port", self.port.to_string()),
             ("--unixsocket", self.socket().display().to_string()),
-            ("--dir", self.data().display().to_string()),
+            ("--dir", self.daemon.data().display().to_string()),
             ("--protected-mode", "no".to_owned()),
             ("--save", String::new()),
             // What was answered is in the file when the process is killed; only a crash of the machine loses it.
@@ -347,26 +334,11 @@ impl Redis {
         .collect();
         arguments.splice(..0, self.leading.iter().cloned());
         arguments.extend(self.extra_arguments.iter().cloned());
-        self.server = Some(Supervised::start(&self.program, &arguments, self.folder.path())?);
-        Ok(())
+        self.daemon.launch(&self.program, &arguments)
     }
 
     fn wait_until_up(&self) -> Result<()> {
-        let started = Instant::now();
-        while self.cli(&["PING"]).is_err() {
-            if self.running()?.has_ended() || started.elapsed() > WAIT_MAX {
-                bail!("Redis at {} does not answer; end of its log:\n{}", self.endpoint(), self.log_end());
-            }
-            std::thread::sleep(WAIT_POLL);
-        }
-        Ok(())
-    }
-
-    fn log_end(&self) -> String {
-        const LINES: usize = 20;
-        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(LINES)..].join("\n")
+        self.daemon.wait_until(&self.own_endpoint(), || self.cli(&["PING"]).is_ok())
     }
 }
 
@@ -383,11 +355,4 @@ impl Info {
     fn number(&self, name: &str) -> Option<u64> {
         self.get(name)?.parse().ok()
     }
-}
-
-/// In memory where there is a place for that.
-fn temporary_folder() -> Result<TempDir> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("lockkit-redis-");
-    Ok(builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir())?)
 }

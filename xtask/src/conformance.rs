@@ -4,31 +4,37 @@ use anyhow::{Result, bail};
 
 use crate::{project, project::Project, report::Report};
 
-/// Every backend, and the package whose test program runs the suite on it.
-pub(crate) const BACKENDS: [(&str, &str); 4] = [
-    ("memory", "lockkit-conformance"),
-    ("file", "lockkit-file"),
-    ("etcd", "lockkit-etcd"),
-    ("zk", "lockkit-zk"),
+/// A backend, and the package and test program that run the suite on it.
+pub(crate) type Suite = (&'static str, &'static str, &'static str);
+
+/// Every backend.
+pub(crate) const BACKENDS: [Suite; 7] = [
+    ("memory", "lockkit-conformance", "conformance"),
+    ("file", "lockkit-file", "conformance"),
+    ("etcd", "lockkit-etcd", "conformance"),
+    ("redis", "lockkit-redis", "conformance"),
+    ("redis-sentinel", "lockkit-redis", "conformance_sentinel"),
+    ("redis-cluster", "lockkit-redis", "conformance_cluster"),
+    ("zk", "lockkit-zk", "conformance"),
 ];
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
     let mut report = Report::default();
-    for (backend, package) in chosen(wanted)? {
-        let arguments = format!("test -p {package} --all-features --test conformance");
+    for (backend, package, program) in chosen(wanted)? {
+        let arguments = format!("test -p {package} --all-features --test {program}");
         report.step(backend, |counts| project::run_tests(&mut project.cargo(&arguments), counts));
     }
     report.close()
 }
 
-fn chosen(wanted: &[String]) -> Result<Vec<(&'static str, &'static str)>> {
+fn chosen(wanted: &[String]) -> Result<Vec<Suite>> {
     if wanted.is_empty() {
         return Ok(BACKENDS.to_vec());
     }
-    let find = |name: &String| match BACKENDS.iter().find(|(backend, _)| backend == name) {
+    let find = |name: &String| match BACKENDS.iter().find(|(backend, ..)| backend == name) {
         Some(found) => Ok(*found),
-        None => bail!("no backend {name:?}; there are {}", BACKENDS.map(|(backend, _)| backend).join(", ")),
+        None => bail!("no backend {name:?}; there are {}", BACKENDS.map(|(backend, ..)| backend).join(", ")),
     };
     wanted.iter().map(find).collect()
 }
@@ -44,18 +50,19 @@ mod tests {
 
     #[test]
     fn a_backend_is_chosen_by_its_name() {
-        assert_eq!(chosen(&["file".to_owned()]).unwrap(), [("file", "lockkit-file")]);
+        assert_eq!(chosen(&["file".to_owned()]).unwrap(), [("file", "lockkit-file", "conformance")]);
         let error = chosen(&["fiel".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("memory, file, etcd, zk"), "{error}");
+        assert!(error.contains("memory, file, etcd, redis, redis-sentinel, redis-cluster, zk"), "{error}");
     }
 
     #[test]
     fn every_backend_has_a_test_program() {
         let root = Project::here();
-        for (backend, package) in BACKENDS {
+        for (backend, package, program) in BACKENDS {
             let folder = if backend == "memory" { "conformance" } else { package };
             let tests = root.root().join(folder).join("tests");
-            let programs = ["conformance.rs", "conformance/main.rs"].map(|program| tests.join(program));
+            let programs =
+                [format!("{program}.rs"), format!("{program}/main.rs")].map(|file| tests.join(file));
             assert!(programs.iter().any(|program| program.is_file()), "{package}");
         }
     }

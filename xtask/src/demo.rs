@@ -17,7 +17,7 @@ const EXAMPLE: &str = "-p lockkit --example flash_sale";
 const SERVER: &str = "run --quiet -p lockkit-testbed --";
 
 /// Schemes of backends that several processes can share; the feature of crate `lockkit` has the same name.
-const SHARED: [&str; 3] = ["file", "etcd", "zk"];
+const SHARED: [&str; 4] = ["file", "etcd", "redis", "zk"];
 
 /// Tells the sale its backend: a URL may hold a password, which has no place in a list of processes.
 const BACKEND_VARIABLE: &str = "LOCKKIT_BACKEND";
@@ -103,10 +103,10 @@ mod tests {
     fn backend_is_one_that_processes_share() {
         assert_eq!(scheme_of("file").unwrap(), "file");
         assert_eq!(scheme_of("etcd://127.0.0.1:2379/?ttl=10s").unwrap(), "etcd");
-        for url in ["memory:", "etc", "", "redis://x"] {
+        for url in ["memory:", "etc", "", "consul://x"] {
             let error = scheme_of(url).unwrap_err().to_string();
             // A URL may hold a password.
-            assert!(error.ends_with("file, etcd, zk") && !error.contains("redis"), "{error}");
+            assert!(error.ends_with("file, etcd, redis, zk") && !error.contains("consul"), "{error}");
         }
     }
 }

@@ -54,7 +54,8 @@ struct Outcome {
 
 /// Reads the reports of all backends and writes the tables.
 pub(crate) fn run(project: &Project) -> Result<()> {
-    let runs = BACKENDS.map(|(backend, _)| read(project, backend)).into_iter().collect::<Result<Vec<_>>>()?;
+    let runs =
+        BACKENDS.map(|(backend, ..)| read(project, backend)).into_iter().collect::<Result<Vec<_>>>()?;
     // The memory backend has no cases of its own: what it was tried with is the suite.
     let suite: Vec<&String> = runs[0].cases.keys().collect();
     for (file, table) in [

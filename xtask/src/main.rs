@@ -31,7 +31,7 @@ enum Command {
     Test,
     /// Sells 300 items to 500 buyers in two processes, with the lock and without it.
     Demo {
-        /// A backend URL; `etcd` or `zk` starts a server for the occasion, `file` makes a temporary folder.
+        /// A backend URL; `etcd`, `redis` or `zk` starts a server for the occasion, `file` makes a temporary folder.
         #[arg(long, value_name = "URL|SCHEME", default_value = "file")]
         backend: String,
     },

@@ -41,8 +41,8 @@ end
 local function mint()
   local last = redis.pcall('GET', fence)
   last = type(last) == 'string' and tonumber(last) or 0
-  if last < 0 or last >= TOKEN_MAX then
-    -- No client wrote that.
+  if not (last >= 0 and last < TOKEN_MAX) then
+    -- No client wrote that; it may be no number at all.
     last = 0
   end
   return math.max(last + 1, now)

@@ -8,12 +8,14 @@
 //! ```sh
 //! cargo run -p lockkit --features file --example flash_sale                    # locks are files
 //! cargo run -p lockkit --features file --example flash_sale -- --without-lock  # oversells
+//! cargo run -p lockkit --features redis --example flash_sale -- --backend redis://127.0.0.1  # the stock too is there
 //! ```
 
 mod freeze;
 mod report;
 mod sale;
 mod service;
+mod shelf;
 mod stock;
 
 use std::{

@@ -21,6 +21,7 @@ use crate::{
     BUYERS, ITEMS, SERVICES,
     freeze::Freeze,
     service::BACKEND,
+    shelf::Shelf,
     stock::{Books, StockKeeper},
 };
 
@@ -50,7 +51,8 @@ pub(crate) async fn run(backend: Option<&str>, stop_for: Option<Duration>) -> Re
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("stock");
     let listener = UnixListener::bind(&socket)?;
-    let keeper = Arc::new(StockKeeper::new(stop_for.map(Freeze::new), progress_bar()));
+    let shelf = Shelf::fill(backend).await.context("fill the shelf")?;
+    let keeper = Arc::new(StockKeeper::new(shelf, stop_for.map(Freeze::new), progress_bar()));
     let started = Instant::now();
     let services = (0..SERVICES)
         .map(|number| start_service(&socket, number * BUYERS / SERVICES, backend))
@@ -63,7 +65,7 @@ pub(crate) async fn run(backend: Option<&str>, stop_for: Option<Duration>) -> Re
     })
     .await
     .with_context(|| format!("the sale was not over after {SALE_MAX:?}"))??;
-    Ok(Outcome { books: keeper.close(), bought, refused, time: started.elapsed() })
+    Ok(Outcome { books: keeper.close().await?, bought, refused, time: started.elapsed() })
 }
 
 fn start_service(socket: &Path, first_order: u32, backend: Option<&str>) -> Result<Child> {

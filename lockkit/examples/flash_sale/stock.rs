@@ -9,14 +9,14 @@ use std::{path::Path, sync::Mutex};
 
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
-use lockkit::{Fence, FencingToken};
+use lockkit::FencingToken;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
     sync::watch,
 };
 
-use crate::{ITEMS, freeze::Freeze};
+use crate::{ITEMS, freeze::Freeze, shelf::Shelf};
 
 const READ: &str = "read";
 const WRITE: &str = "write";
@@ -35,8 +35,8 @@ pub(crate) struct Sale {
 /// The stock and every sale; it knows nothing of locks but the order of tokens.
 #[derive(Debug)]
 pub(crate) struct StockKeeper {
+    shelf: Shelf,
     books: Mutex<Books>,
-    fence: Fence,
     /// The number of sales, for those who wait for one.
     sales: watch::Sender<usize>,
     freeze: Option<Freeze>,
@@ -51,15 +51,17 @@ pub(crate) struct Books {
 }
 
 impl StockKeeper {
-    pub(crate) fn new(freeze: Option<Freeze>, bar: ProgressBar) -> Self {
+    pub(crate) fn new(shelf: Shelf, freeze: Option<Freeze>, bar: ProgressBar) -> Self {
         let books = Mutex::new(Books { stock: ITEMS, sales: Vec::new(), stale_writes: 0 });
-        Self { books, fence: Fence::new(), sales: watch::Sender::new(0), freeze, bar }
+        Self { shelf, books, sales: watch::Sender::new(0), freeze, bar }
     }
 
     /// The books at the end of the sale.
-    pub(crate) fn close(&self) -> Books {
+    pub(crate) async fn close(&self) -> Result<Books> {
         self.bar.finish_and_clear();
-        self.books().clone()
+        let books = self.books().clone();
+        self.shelf.clear(&books).await?;
+        Ok(books)
     }
 
     /// Answers one service until it hangs up.
@@ -68,7 +70,7 @@ impl StockKeeper {
         let mut stream = BufReader::new(stream);
         let mut request = String::new();
         while stream.read_line(&mut request).await? > 0 {
-            let answer = self.answer(&request).with_context(|| format!("{request:?}"))?;
+            let answer = self.answer(&request).await.with_context(|| format!("{request:?}"))?;
             // Stopped before the answer goes out, so that its write comes when it goes on.
             let frozen = match &self.freeze {
                 Some(freeze) if request.trim_end() == READ => {
@@ -85,22 +87,23 @@ impl StockKeeper {
         Ok(())
     }
 
-    fn answer(&self, request: &str) -> Result<String> {
+    async fn answer(&self, request: &str) -> Result<String> {
         let words: Vec<&str> = request.split_whitespace().collect();
         match words[..] {
-            [READ] => Ok(self.books().stock.to_string()),
+            [READ] => Ok(self.shelf.read().await?.to_string()),
             [WRITE, stock, order, ref token @ ..] => {
                 let token = token.first().map(|token| token.parse().map(FencingToken::new)).transpose()?;
-                Ok(self.write(Sale { stock: stock.parse()?, order: order.parse()?, token }).to_owned())
+                let sale = Sale { stock: stock.parse()?, order: order.parse()?, token };
+                let is_written = self.shelf.write(sale).await?;
+                Ok(self.note(sale, is_written).to_owned())
             }
             _ => bail!("no request"),
         }
     }
 
-    fn write(&self, sale: Sale) -> &'static str {
-        // The token is admitted under the mutex under which the write is applied.
+    fn note(&self, sale: Sale, is_written: bool) -> &'static str {
         let mut books = self.books();
-        if sale.token.is_some_and(|token| !self.fence.admit(token)) {
+        if !is_written {
             books.stale_writes += 1;
             return STALE;
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use lockkit_testbed::{Etcd, ZooKeeper};
+use lockkit_testbed::{Etcd, Redis, ZooKeeper};
 
 fn main() -> Result<()> {
     match env::args().nth(1).as_deref() {
@@ -19,7 +19,11 @@ fn main() -> Result<()> {
             let zookeeper = ZooKeeper::start()?;
             serve(&zookeeper.url(), zookeeper.pid())
         }
-        _ => bail!("which server? etcd or zk"),
+        Some("redis") => {
+            let redis = Redis::start()?;
+            serve(&redis.url(), redis.pid())
+        }
+        _ => bail!("which server? etcd, redis or zk"),
     }
 }
 

@@ -79,6 +79,11 @@ impl RedisCluster {
         &mut self.nodes[number]
     }
 
+    /// All nodes, by their numbers.
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
     /// How many nodes there are.
     #[expect(clippy::len_without_is_empty, reason = "a cluster has nodes")]
     pub fn len(&self) -> usize {

@@ -1,10 +1,16 @@
 //! What servers that belong together have in common.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Redis, WAIT_MAX, WAIT_POLL};
+use super::Redis;
+
+/// Longest time until servers are together as they shall be.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Pause between two looks at them.
+const WAIT_POLL: Duration = Duration::from_millis(10);
 
 /// Starts all of them side by side.
 pub(super) fn launch_all(nodes: &mut [Redis]) -> Result<()> {

@@ -60,6 +60,11 @@ impl RedisReplicas {
         &mut self.nodes[number]
     }
 
+    /// All nodes, by their numbers.
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
     /// How many nodes there are.
     #[expect(clippy::len_without_is_empty, reason = "there are nodes")]
     pub fn len(&self) -> usize {

@@ -81,6 +81,11 @@ impl RedisSentinels {
         self.replicas.node_mut(number)
     }
 
+    /// All Sentinels, by their numbers.
+    pub fn sentinels(&self) -> &[Redis] {
+        &self.sentinels
+    }
+
     /// The Sentinel with this number; there are three.
     pub fn sentinel(&self, number: usize) -> &Redis {
         &self.sentinels[number]

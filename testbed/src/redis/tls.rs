@@ -14,7 +14,7 @@ impl Redis {
     /// As [`start`](Self::start).
     pub fn start_tls(authority: &Certificates, shows: ServerCertificate, asks_clients: bool) -> Result<Self> {
         let mut redis = Self::prepare(&[])?;
-        let identity = authority.server(redis.address.into(), shows, redis.folder.path())?;
+        let identity = authority.server(redis.address.into(), shows, redis.folder())?;
         let [port] = free_ports(redis.address)?;
         redis.tls_port = Some(port);
         redis.extra_arguments.extend([

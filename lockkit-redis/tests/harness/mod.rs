@@ -1,0 +1,272 @@
+//! What the conformance suite needs of a Redis, whatever servers it is made of.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
+
+mod rights;
+mod servers;
+
+use std::{
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use lockkit_conformance::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time};
+use lockkit_core::{
+    LockName,
+    backend::{Backend, BackendInfo, BackendUrl},
+    limits::LOCK_NAME_BYTES_MAX,
+};
+use lockkit_redis::{RedisBackend, RedisConfig};
+use lockkit_testbed::{Direction, Flow, Message, Proxy, Redis};
+
+/// Cases side by side.
+const PARALLEL: usize = 8;
+
+/// What clients ask for; what servers and their watchers say to each other is left out.
+const REQUESTS: [&str; 5] = ["evalsha", "eval", "subscribe", "ping", "wait"];
+
+/// Servers that a client takes for one Redis.
+pub trait Servers: Debug + Send + Sync + Sized + 'static {
+    /// The name in reports.
+    const NAME: &str;
+
+    /// As whom clients log in, where they do.
+    const LOGIN: &str = "";
+
+    fn start() -> Result<Self>;
+
+    fn url(&self) -> String;
+
+    /// Where clients find all keys; `None`: at more than one place.
+    fn endpoint(&self) -> Option<String> {
+        None
+    }
+
+    /// The node that has this key.
+    fn node_of(&self, key: &str) -> Result<&Redis>;
+
+    /// Every node that has keys now.
+    fn masters(&self) -> Result<Vec<&Redis>>;
+
+    fn freeze(&self) -> Result<()>;
+
+    fn thaw(&self) -> Result<()>;
+
+    /// Ends every node that has keys now, and starts it again with its data.
+    fn restart(&mut self) -> Result<()>;
+}
+
+#[derive(Debug)]
+pub struct RedisHarness<S> {
+    shared: Mutex<Option<Arc<Place<S>>>>,
+    has_links: bool,
+}
+
+impl<S: Servers> RedisHarness<S> {
+    /// `has_links`: whether [`Servers::endpoint`] says where a proxy has to stand.
+    pub fn new(has_links: bool) -> Self {
+        Self { shared: Mutex::default(), has_links }
+    }
+}
+
+impl<S: Servers> Harness for RedisHarness<S> {
+    fn name(&self) -> String {
+        S::NAME.to_owned()
+    }
+
+    fn info(&self) -> BackendInfo {
+        RedisBackend::new(RedisConfig::new(["127.0.0.1"]).unwrap()).info()
+    }
+
+    fn time(&self) -> Time {
+        Time::Real
+    }
+
+    fn rounds(&self) -> Rounds {
+        Rounds::Few
+    }
+
+    fn hooks(&self) -> Vec<Hook> {
+        let mut hooks = vec![
+            Hook::Processes,
+            Hook::Entries,
+            Hook::Requests,
+            Hook::DeleteEntries,
+            Hook::WriteJunk,
+            Hook::Freeze,
+            Hook::Restart,
+        ];
+        if self.has_links {
+            hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
+            hooks.extend([Hook::Refuse, Hook::DropReplies, Hook::Delay, Hook::Trickle]);
+        }
+        hooks
+    }
+
+    fn parallel(&self) -> usize {
+        PARALLEL
+    }
+
+    fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
+        if sharing == Sharing::Own {
+            return Ok(Arc::new(Place::<S>::start()?));
+        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.is_none() {
+            *shared = Some(Arc::new(Place::start()?));
+        }
+        Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
+    }
+
+    fn connect(&self, address: &str) -> Result<AnyBackend> {
+        backend(address)
+    }
+}
+
+fn backend(url: &str) -> Result<AnyBackend> {
+    Ok(AnyBackend::new(RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(url)?)?)))
+}
+
+/// Servers of its own. Their methods block, so they run beside the executor.
+#[derive(Debug)]
+struct Place<S> {
+    servers: Arc<Mutex<S>>,
+    url: String,
+    endpoint: Option<String>,
+}
+
+impl<S: Servers> Place<S> {
+    fn start() -> Result<Self> {
+        let servers = S::start()?;
+        let (url, endpoint) = (servers.url(), servers.endpoint());
+        Ok(Self { servers: Arc::new(Mutex::new(servers)), url, endpoint })
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let servers = Arc::clone(&self.servers);
+        let work = move || work(&mut servers.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::task::spawn_blocking(work).await?
+    }
+
+    async fn delete_entries(&self, name: &LockName) -> Result<()> {
+        let entries = self.entries(name).await?;
+        self.with(move |servers| {
+            entries.iter().try_for_each(|key| servers.node_of(key)?.cli(&["DEL", key]).map(drop))
+        })
+        .await
+    }
+
+    async fn write_junk(&self, name: &LockName) -> Result<()> {
+        let metadata = format!("lockkit:{{{}}}:metadata", encoded(name));
+        self.with(move |servers| {
+            let node = servers.node_of(&metadata)?;
+            for claim in node.cli(&["HKEYS", &metadata])?.list() {
+                let words = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
+                node.command(&words)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The key of a lock.
+fn encoded(name: &LockName) -> String {
+    name.encode(3 * LOCK_NAME_BYTES_MAX)
+}
+
+#[async_trait]
+impl<S: Servers> Store for Place<S> {
+    fn backend(&self) -> Result<AnyBackend> {
+        backend(&self.url)
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    async fn inflict(&self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::DeleteEntries(name) => self.delete_entries(&name).await,
+            Fault::WriteJunk(name) => self.write_junk(&name).await,
+            Fault::Freeze => self.with(|servers| servers.freeze()).await,
+            Fault::Thaw => self.with(|servers| servers.thaw()).await,
+            Fault::Restart => self.with(Servers::restart).await,
+            other => other.unsupported(),
+        }
+    }
+
+    async fn link(&self) -> Result<Arc<dyn Link>> {
+        let endpoint = self.endpoint.as_ref().context("there is no one place for a proxy")?;
+        Ok(Arc::new(Way { proxy: Proxy::start_redis(endpoint)?, login: S::LOGIN }))
+    }
+
+    async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
+        let lock = encoded(name);
+        let sides = ["queue", "deadlines", "metadata"].map(|side| format!("lockkit:{{{lock}}}:{side}"));
+        self.with(move |servers| {
+            let node = servers.node_of(&lock)?;
+            let mut entries = Vec::new();
+            for key in std::iter::once(lock).chain(sides) {
+                if node.cli(&["EXISTS", &key])?.number() == Some(1) {
+                    entries.push(key);
+                }
+            }
+            Ok(entries)
+        })
+        .await
+    }
+
+    async fn requests(&self) -> Result<u64> {
+        self.with(|servers| {
+            let mut requests = 0;
+            for node in servers.masters()? {
+                for command in REQUESTS {
+                    requests += node.calls(command)?;
+                }
+            }
+            Ok(requests)
+        })
+        .await
+    }
+}
+
+/// A client's way through a proxy.
+#[derive(Debug)]
+struct Way {
+    proxy: Proxy,
+    login: &'static str,
+}
+
+#[async_trait]
+impl Link for Way {
+    fn backend(&self) -> Result<AnyBackend> {
+        backend(&format!("redis://{}@{}", self.login, self.proxy.endpoint()))
+    }
+
+    async fn inflict(&self, fault: LinkFault) -> Result<()> {
+        match fault {
+            LinkFault::HoldRequests => self.proxy.set(Direction::Requests, Flow::Hold),
+            LinkFault::SwallowReplies(count) => self.proxy.swallow_next(count as u64),
+            LinkFault::DropNotifications => self.proxy.drop_messages(Message::Events, |_| true),
+            LinkFault::Reset => self.proxy.reset(),
+            LinkFault::Refuse => self.proxy.refuse(),
+            LinkFault::DropReplies => self.proxy.set(Direction::Replies, Flow::Drop),
+            LinkFault::Delay(by) => self.proxy.set(Direction::Replies, Flow::Delay(by)),
+            LinkFault::Trickle(every) => {
+                self.proxy.set(Direction::Replies, Flow::Trickle { bytes: 1, every })
+            }
+            other @ LinkFault::HoldNotifications => return other.unsupported(),
+        }
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        self.proxy.pass();
+        Ok(())
+    }
+}

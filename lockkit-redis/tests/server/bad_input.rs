@@ -1,0 +1,256 @@
+//! Servers that cannot, will not or must not, and what lies in the store that no client has put there.
+
+use std::time::Duration;
+
+use lockkit_core::{
+    Clock, ErrorKind,
+    backend::{Admin, Backend, Session},
+};
+use lockkit_testbed::{Redis, Reply};
+
+use crate::common::{
+    LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, shared,
+    side, try_acquire, until,
+};
+
+async fn refusal(url: &str) -> lockkit_core::Error {
+    bounded(backend(url).open_session(LONG, Clock::boot())).await.unwrap_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_denied_and_never_shown() {
+    let redis = Redis::start().unwrap();
+    redis.cli(&["ACL", "SETUSER", "app", "on", ">right", "~*", "+@all"]).unwrap();
+    for login in ["app:wr0ng", "nobody:wr0ng"] {
+        let error = refusal(&format!("redis://{login}@{}", redis.endpoint())).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(!format!("{error} {error:?}").contains("wr0ng"), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_password_is_denied() {
+    let redis = Redis::start().unwrap();
+    redis.cli(&["CONFIG", "SET", "requirepass", "secret"]).unwrap();
+    assert_eq!(refusal(&redis.url()).await.kind(), ErrorKind::Denied);
+    let session = backend(&format!("redis://:secret@{}", redis.endpoint()))
+        .open_session(LONG, Clock::boot())
+        .await
+        .unwrap();
+    acquire(&session, &fresh_name()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_not_there_is_unavailable() {
+    let mut redis = Redis::start().unwrap();
+    redis.kill().unwrap();
+    assert_eq!(refusal(&redis.url()).await.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renamed_hello_is_refused_clearly() {
+    let redis = Redis::start_with(&["--rename-command", "HELLO", ""]).unwrap();
+    let error = refusal(&redis.url()).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("HELLO"), "{error}");
+}
+
+/// As a server of version 5 answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_too_old_is_refused_by_name() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut read = [0; 1024];
+                while let Ok(count @ 1..) = connection.read(&mut read).await {
+                    let text = String::from_utf8_lossy(&read[..count]).to_uppercase();
+                    let info = "redis_version:5.0.14\r\n";
+                    let reply = match text.contains("INFO") {
+                        true => format!("${}\r\n{info}\r\n", info.len()),
+                        false => "-ERR unknown command `HELLO`, with args beginning with: `3`\r\n".to_owned(),
+                    };
+                    connection.write_all(reply.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    let error = refusal(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("5.0.14"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_not_there_is_refused() {
+    let error = refusal(&format!("{}/99", shared().url())).await;
+    assert!(matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::InvalidConfig), "{error}");
+    assert!(!error.is_temporary());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_values_are_shown_by_inspect_and_never_believed() {
+    let redis = shared();
+    let huge = "x".repeat(10 << 20);
+    for (words, shown) in [
+        (vec!["SET", "KEY", "theirs"], "theirs".to_owned()),
+        (vec!["SET", "KEY", ""], "(empty)".to_owned()),
+        (vec!["SET", "KEY", &huge], "x".repeat(64)),
+        (vec!["HSET", "KEY", "a", "1"], "(hash)".to_owned()),
+        (vec!["RPUSH", "KEY", "a"], "(list)".to_owned()),
+    ] {
+        let (session, name) = (session(redis, LONG).await, fresh_name());
+        let words: Vec<&str> =
+            words.into_iter().map(|word| if word == "KEY" { name.as_str() } else { word }).collect();
+        redis.cli(&words).unwrap();
+        assert!(is_gave_up(&try_acquire(&session, &name).await));
+        let found = backend(&redis.url()).inspect(&name).await.unwrap();
+        let holder = found.holder.unwrap();
+        assert_eq!((holder.entry, holder.token, holder.metadata), (shown, None, None));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn junk_beside_a_lock_is_an_error_or_nothing_but_no_panic() {
+    let redis = shared();
+    for what in ["queue", "deadlines", "metadata", "fence"] {
+        let (session, name) = (session(redis, LONG).await, fresh_name());
+        redis.cli(&["RPUSH", &side(&name, what), "junk"]).unwrap();
+        // Where nobody waits, nobody looks.
+        if let Err(error) = try_acquire(&session, &name).await {
+            assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+        }
+        backend(&redis.url()).inspect(&name).await.unwrap();
+    }
+    let (session, name) = (session(redis, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let waiter = enqueued(&session, &name).await;
+    let metadata = side(&name, "metadata");
+    for claim in [held.claim(), waiter.claim.id()] {
+        redis
+            .command(&[
+                b"HSET".as_slice(),
+                metadata.as_bytes(),
+                claim.to_string().as_bytes(),
+                &[0xff; 100_000],
+            ])
+            .unwrap();
+    }
+    let found = backend(&redis.url()).inspect(&name).await.unwrap();
+    assert_eq!((found.holder.unwrap().metadata, found.waiters[0].metadata.clone()), (None, None));
+    release(&session, &held).await;
+    waiter.granted().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_with_a_garbled_deadline_is_dropped_and_told() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    redis.cli(&["HSET", &side(&name, "deadlines"), &waiter.claim.id().to_string(), "soon"]).unwrap();
+    release(&one, &held).await;
+    other.renew(&[]).await;
+    assert!(matches!(waiter.ends().await, Ok(lockkit_core::backend::Acquired::EntryGone)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_memory_nothing_is_granted_but_what_is_held_is_renewed_and_released() {
+    let redis = Redis::start().unwrap();
+    let session = session(&redis, LONG).await;
+    let held = acquire(&session, &fresh_name()).await;
+    let name = fresh_name();
+    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    let error = try_acquire(&session, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("OOM"), "{error}");
+    let beat = session.renew(std::slice::from_ref(&held)).await;
+    assert!(matches!(crate::common::verdict(beat), lockkit_core::backend::Renewal::Renewed { .. }));
+    bounded(session.release(&held)).await.unwrap();
+    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    granted(try_acquire(&session, &name).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_busy_with_a_script_is_waited_for() {
+    let redis = Redis::start_with(&["--busy-reply-threshold", "1"]).unwrap();
+    let (one, name) = (session(&redis, LONG).await, fresh_name());
+    let endpoint = redis.endpoint();
+    let stuck = std::thread::spawn(move || {
+        std::process::Command::new("redis-cli")
+            .args(["-h", endpoint.split(':').next().unwrap(), "-p", endpoint.split(':').nth(1).unwrap()])
+            .args(["EVAL", "while true do end", "0"])
+            .output()
+    });
+    until("the server is busy", async || {
+        redis.cli(&["PING"]).is_err_and(|error| error.to_string().contains("BUSY"))
+    })
+    .await;
+    let error = try_acquire(&one, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let waiting = crate::common::start(&one, &name);
+    assert_eq!(redis.cli(&["SCRIPT", "KILL"]).unwrap(), Reply::Text("OK".to_owned()));
+    waiting.granted().await;
+    stuck.join().unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_few_replicas_of_the_servers_own_setting_are_waited_for() {
+    let redis = Redis::start().unwrap();
+    let (one, name) = (session(&redis, LONG).await, fresh_name());
+    redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    let error = try_acquire(&one, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let waiting = crate::common::start(&one, &name);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+    waiting.granted().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_a_cluster_is_told_apart() {
+    let redis = Redis::start_with(&["--cluster-enabled", "yes"]).unwrap();
+    let session: std::sync::Arc<dyn Session> = session(&redis, LONG).await;
+    let error = try_acquire(&session, &fresh_name()).await.unwrap_err();
+    assert!(!is_gave_up(&Err(error.clone())));
+    assert!(error.to_string().to_lowercase().contains("cluster"), "{error}");
+}
+
+#[test]
+fn a_server_that_throws_keys_away_is_warned_of() {
+    let warned = |policy: &str| {
+        let redis = Redis::start_with(&["--maxmemory-policy", policy]).unwrap();
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tracing::subscriber::with_default(subscriber, || runtime.block_on(session(&redis, LONG)));
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        text.contains("WARN") && text.contains(policy)
+    };
+    assert!(warned("allkeys-lru"));
+    assert!(!warned("noeviction"));
+}
+
+/// What was logged.
+#[derive(Clone, Debug, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}

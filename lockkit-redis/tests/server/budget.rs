@@ -1,0 +1,136 @@
+//! Requests per operation, read from the server's own counters. Exact numbers, no times.
+
+use std::sync::Arc;
+
+use lockkit_core::backend::{Grant, Session};
+use lockkit_testbed::Redis;
+
+use crate::common::{LONG, acquire, bounded, enqueued, fresh_name, release, session};
+
+/// What the server has counted so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spent {
+    scripts: u64,
+    messages: u64,
+    connections: u64,
+}
+
+fn counted(redis: &Redis) -> Spent {
+    let connections = redis.calls("hello").unwrap();
+    let full = redis.calls("eval").unwrap();
+    Spent {
+        scripts: redis.calls("evalsha").unwrap() + full,
+        messages: redis.calls("publish").unwrap(),
+        connections,
+    }
+}
+
+fn since(redis: &Redis, before: Spent) -> Spent {
+    let now = counted(redis);
+    Spent {
+        scripts: now.scripts - before.scripts,
+        messages: now.messages - before.messages,
+        connections: now.connections - before.connections,
+    }
+}
+
+/// Teaches the server every script, so that none is sent twice.
+async fn warm_up(session: &Arc<dyn Session>) {
+    let name = fresh_name();
+    let held = acquire(session, &name).await;
+    let waiter = enqueued(session, &name).await;
+    session.renew(std::slice::from_ref(&held)).await;
+    release(session, &held).await;
+    let next = waiter.granted().await;
+    release(session, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uncontended_acquire_and_release_are_two_scripts() {
+    const ROUNDS: u64 = 50;
+    let redis = Redis::start().unwrap();
+    let (session, name) = (session(&redis, LONG).await, fresh_name());
+    warm_up(&session).await;
+    let before = counted(&redis);
+    for _ in 0..ROUNDS {
+        let grant = acquire(&session, &name).await;
+        release(&session, &grant).await;
+    }
+    assert_eq!(since(&redis, before), Spent { scripts: 2 * ROUNDS, messages: 0, connections: 0 });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_is_three_scripts_and_a_message_with_two_waiters() {
+    hand_overs(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_is_three_scripts_and_a_message_with_200_waiters() {
+    hand_overs(200).await;
+}
+
+async fn hand_overs(waiters: u64) {
+    const CLIENTS: usize = 4;
+    let redis = Redis::start().unwrap();
+    let name = fresh_name();
+    let mut sessions = Vec::new();
+    for _ in 0..CLIENTS {
+        sessions.push(session(&redis, LONG).await);
+    }
+    warm_up(&sessions[0]).await;
+    let mut holder: (Arc<dyn Session>, Grant) = (sessions[0].clone(), acquire(&sessions[0], &name).await);
+    let before = counted(&redis);
+    let mut waiting = Vec::new();
+    for session in sessions.iter().cycle().take(usize::try_from(waiters).unwrap()) {
+        waiting.push((session.clone(), enqueued(session, &name).await));
+    }
+    for (session, next) in waiting {
+        release(&holder.0, &holder.1).await;
+        holder = (session, next.granted().await);
+    }
+    assert_eq!(since(&redis, before), Spent { scripts: 3 * waiters, messages: waiters, connections: 0 });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_is_one_script_per_500_locks() {
+    const LOCKS: usize = 1200;
+    let redis = Redis::start().unwrap();
+    let session = session(&redis, LONG).await;
+    warm_up(&session).await;
+    let mut held = Vec::new();
+    for _ in 0..LOCKS {
+        held.push(acquire(&session, &fresh_name()).await);
+    }
+    let before = counted(&redis);
+    let beat = bounded(session.renew(&held)).await;
+    assert_eq!(beat.holds.len(), LOCKS);
+    assert_eq!(since(&redis, before), Spent { scripts: 3, messages: 0, connections: 0 });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_with_nothing_held_is_one_ping() {
+    let redis = Redis::start().unwrap();
+    let session = session(&redis, LONG).await;
+    let (before, pings) = (counted(&redis), redis.calls("ping").unwrap());
+    bounded(session.renew(&[])).await;
+    assert_eq!(redis.calls("ping").unwrap() - pings, 1);
+    assert_eq!(since(&redis, before), Spent { scripts: 0, messages: 0, connections: 0 });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_with_waiters_is_one_script_more() {
+    let redis = Redis::start().unwrap();
+    let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
+    let name = fresh_name();
+    let held = acquire(&one, &name).await;
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        waiting.push(enqueued(&other, &name).await);
+    }
+    other.renew(&[]).await;
+    let before = counted(&redis);
+    bounded(other.renew(&[])).await;
+    assert_eq!(since(&redis, before), Spent { scripts: 1, messages: 0, connections: 0 });
+    release(&one, &held).await;
+    bounded(other.close()).await.unwrap();
+}

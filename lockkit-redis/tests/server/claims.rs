@@ -1,0 +1,209 @@
+//! Claims on their way to a grant, and from there to their end.
+
+use std::{sync::Arc, time::Duration};
+
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind,
+    backend::{Acquired, Backend, Renewal},
+};
+use lockkit_testbed::Redis;
+
+use crate::common::{
+    LONG, SHORT, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
+    release, session, shared, side, start, try_acquire, until, verdict,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_several_clients_are_served_in_order() {
+    let (redis, name) = (shared(), fresh_name());
+    let sessions = [session(redis, LONG).await, session(redis, LONG).await, session(redis, LONG).await];
+    let mut holder = (sessions[0].clone(), acquire(&sessions[0], &name).await);
+    let mut waiting = Vec::new();
+    for turn in 0..9 {
+        let session = &sessions[turn % 3];
+        waiting.push((session.clone(), enqueued(session, &name).await));
+    }
+    let mut tokens = vec![holder.1.token()];
+    for (session, waiter) in waiting {
+        assert!(waiter.is_waiting());
+        release(&holder.0, &holder.1).await;
+        holder = (session, waiter.granted().await);
+        tokens.push(holder.1.token());
+    }
+    assert_rising(&tokens);
+    release(&holder.0, &holder.1).await;
+    assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_asks_once() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
+    let grant = granted(try_acquire(&one, &name).await);
+    assert!(is_gave_up(&try_acquire(&other, &name).await));
+    // Also its own client.
+    assert!(is_gave_up(&try_acquire(&one, &name).await));
+    assert_eq!(redis.keys(&side(&name, "queue")).unwrap(), [""; 0]);
+    release(&one, &grant).await;
+    granted(try_acquire(&other, &name).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_gives_up_lets_the_one_behind_it_pass() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
+    let held = acquire(&one, &name).await;
+    let (leaving, staying) = (enqueued(&other, &name).await, enqueued(&one, &name).await);
+    leaving.control.give_up();
+    assert!(is_gave_up(&leaving.ends().await));
+    release(&one, &held).await;
+    let next = staying.granted().await;
+    release(&one, &next).await;
+    assert_eq!(redis.keys(&format!("lockkit:?{name}?:*")).unwrap(), [side(&name, "fence")]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_holder_is_succeeded_when_its_time_is_over() {
+    let (redis, name) = (shared(), fresh_name());
+    let (dead, living) = (session(redis, SHORT).await, session(redis, LONG).await);
+    let before = acquire(&dead, &name).await;
+    // It renews no more. The waiter's own looks come every 20 s only.
+    let next = start(&living, &name).granted().await;
+    assert!(next.token() > before.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_message_is_found_by_the_beat() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
+    acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    // As a release does whose message is lost: the claim is next.
+    redis.cli(&["ZREM", &side(&name, "queue"), &waiter.claim.id().to_string()]).unwrap();
+    redis.cli(&["HDEL", &side(&name, "deadlines"), &waiter.claim.id().to_string()]).unwrap();
+    redis.cli(&["SET", name.as_str(), &format!("{}:{}", waiter.claim.id(), u64::MAX >> 12)]).unwrap();
+    let beaten = async {
+        while waiter.is_waiting() {
+            other.renew(&[]).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    bounded(beaten).await;
+    assert_eq!(waiter.granted().await.token().get(), u64::MAX >> 12);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_whose_place_is_gone_is_told() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    redis.cli(&["DEL", &side(&name, "queue"), &side(&name, "deadlines")]).unwrap();
+    other.renew(&[]).await;
+    assert!(matches!(waiter.ends().await, Ok(Acquired::EntryGone)));
+    release(&one, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_was_deleted_or_replaced_is_gone_and_its_neighbour_is_not() {
+    let (redis, clock) = (shared(), Clock::boot());
+    let session = session(redis, LONG).await;
+    let (kept, deleted) = (acquire(&session, &fresh_name()).await, acquire(&session, &fresh_name()).await);
+    redis.cli(&["DEL", deleted.name().as_str()]).unwrap();
+    let before: BootInstant = clock.now();
+    let beat = session.renew(&[kept.clone(), deleted.clone()]).await;
+    for (claim, renewal) in beat.holds {
+        match renewal {
+            Renewal::Renewed { armed_at } => assert!(claim == kept.claim() && armed_at >= before),
+            Renewal::Gone => assert_eq!(claim, deleted.claim()),
+            Renewal::Unknown(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(redis.keys(deleted.name().as_str()).unwrap(), [""; 0], "brought back");
+    // The release of a lost hold touches nobody else's.
+    let next = acquire(&session, deleted.name()).await;
+    release(&session, &deleted).await;
+    assert!(matches!(verdict(session.renew(&[next]).await), Renewal::Renewed { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_takes_everything_back() {
+    let redis = Redis::start().unwrap();
+    let (session, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
+    let (held, waited_for) = (fresh_name(), fresh_name());
+    acquire(&session, &held).await;
+    let grant = acquire(&other, &waited_for).await;
+    let waiter = enqueued(&session, &waited_for).await;
+    bounded(session.close()).await.unwrap();
+    assert_eq!(waiter.ends().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(bounded(session.release(&grant)).await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(start(&session, &held).ends().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
+    release(&other, &grant).await;
+    let left = redis.keys("*").unwrap();
+    assert!(left.iter().all(|key| key.ends_with(":fence")), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_shows_holder_and_waiters_with_what_they_say_of_themselves() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
+    let looking = backend(&redis.url());
+    let admin = looking.admin().unwrap();
+    assert_eq!(admin.inspect(&name).await.unwrap(), lockkit_core::backend::Inspection::default());
+    let grant = acquire(&one, &name).await;
+    let waiters = [enqueued(&other, &name).await, enqueued(&one, &name).await];
+    let found = admin.inspect(&name).await.unwrap();
+    let holder = found.holder.unwrap();
+    assert_eq!((holder.token, &*holder.entry), (Some(grant.token()), &*grant.claim().to_string()));
+    assert_eq!(holder.metadata.unwrap().label.as_deref(), Some("test"));
+    let entries: Vec<String> = found.waiters.iter().map(|waiter| waiter.entry.clone()).collect();
+    assert_eq!(entries, waiters.each_ref().map(|waiter| waiter.claim.id().to_string()));
+    assert!(found.waiters.iter().all(|waiter| waiter.metadata.is_some() && waiter.token.is_none()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_clients_exclude_each_other_and_share_evenly() {
+    const CLIENTS: usize = 8;
+    const ROUNDS: usize = 30;
+    let (redis, name) = (shared(), fresh_name());
+    let inside = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..CLIENTS {
+        let (session, name, inside) = (session(redis, LONG).await, name.clone(), Arc::clone(&inside));
+        tasks.push(tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..ROUNDS {
+                let grant = acquire(&session, &name).await;
+                assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0, "two holders");
+                tokens.push(grant.token());
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                release(&session, &grant).await;
+            }
+            tokens
+        }));
+    }
+    let mut all = Vec::new();
+    for task in tasks {
+        let tokens = bounded(task).await.unwrap();
+        assert_rising(&tokens);
+        all.extend(tokens);
+    }
+    all.sort_unstable();
+    assert_rising(&all);
+    until("the last release is seen", async || redis.keys(name.as_str()).unwrap().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_counts_from_the_sending_of_its_request() {
+    let redis = Redis::start().unwrap();
+    let (session, name, clock) = (session(&redis, LONG).await, fresh_name(), Clock::boot());
+    redis.pause().unwrap();
+    let waiting = start(&session, &name);
+    // Sent long ago when the answer comes.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before_the_answer = clock.now();
+    redis.resume().unwrap();
+    let grant = waiting.granted().await;
+    assert!(grant.armed_at() < before_the_answer, "{:?} after {before_the_answer:?}", grant.armed_at());
+}

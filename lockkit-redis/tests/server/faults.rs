@@ -1,0 +1,268 @@
+//! Servers that restart, stand still, forget their scripts or their data, and connections that break.
+
+use std::time::Duration;
+
+use lockkit_core::{
+    ErrorKind,
+    backend::{Acquired, Renewal},
+};
+use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
+
+use crate::common::{
+    LONG, acquire, assert_rising, bounded, enqueued, fresh_name, granted, release, session, session_at, side,
+    start, try_acquire, until, verdict,
+};
+
+fn url_through(proxy: &Proxy) -> String {
+    format!("redis://{}/?request_timeout=500ms", proxy.endpoint())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_whose_reply_was_lost_is_found() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(redis.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    for round in 0..20 {
+        let name = fresh_name();
+        proxy.swallow_reply(1);
+        let grant = acquire(&session, &name).await;
+        let value = redis.cli(&["GET", name.as_str()]).unwrap();
+        assert_eq!(value.text(), format!("{}:{}", grant.claim(), grant.token().get()), "round {round}");
+        assert!(redis.cli(&["PTTL", name.as_str()]).unwrap().number().unwrap() > 0);
+        proxy.swallow_reply(1);
+        release(&session, &grant).await;
+        assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0]);
+    }
+    assert_eq!(proxy.counts().dropped, 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_whose_reply_was_lost_holds_or_leaves_nothing() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(redis.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let name = fresh_name();
+    proxy.swallow_reply(1);
+    let grant = granted(try_acquire(&session, &name).await);
+    release(&session, &grant).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_black_hole_is_left_for_a_new_connection() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(redis.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let grant = acquire(&session, &fresh_name()).await;
+    let before = proxy.counts().accepted;
+    proxy.set(Direction::Replies, Flow::Drop);
+    assert!(matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Unknown(_)));
+    // It stays open and silent: only its client can know that it is of no use.
+    until("another connection is tried", async || proxy.counts().accepted > before).await;
+    proxy.pass();
+    let renewed = async || {
+        matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Renewed { .. })
+    };
+    until("a beat is answered again", renewed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_survive_connections_that_are_killed() {
+    let redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let mut holder = (one.clone(), acquire(&one, &name).await);
+    let mut tokens = vec![holder.1.token()];
+    for round in 0..20 {
+        let session = if round % 2 == 0 { &other } else { &one };
+        let next = enqueued(session, &name).await;
+        redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+        release(&holder.0, &holder.1).await;
+        holder = (session.clone(), next.granted().await);
+        tokens.push(holder.1.token());
+    }
+    assert_rising(&tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_that_are_forgotten_are_sent_again() {
+    let redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    for _ in 0..20 {
+        let held = acquire(&one, &name).await;
+        redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
+        let next = enqueued(&other, &name).await;
+        redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
+        assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Renewed { .. }));
+        redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
+        release(&one, &held).await;
+        redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
+        let next = next.granted().await;
+        release(&other, &next).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_forgets_everything_loses_holds_and_no_order() {
+    let redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    redis.cli(&["FLUSHALL"]).unwrap();
+    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
+    assert_eq!(redis.keys("*").unwrap(), [""; 0], "a renewal brought something back");
+    other.renew(&[]).await;
+    assert!(matches!(waiter.ends().await, Ok(Acquired::EntryGone)));
+    let next = acquire(&other, &name).await;
+    assert!(next.token() > held.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_keeps_holds_waiters_and_order() {
+    let mut redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    redis.restart().unwrap();
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    assert!(next.token() > held.token());
+    redis.wipe().unwrap();
+    let after = acquire(&one, &name).await;
+    assert!(after.token() > next.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
+    let mut redis = Redis::start().unwrap();
+    let (one, name) = (session(&redis, LONG).await, fresh_name());
+    redis.kill().unwrap();
+    let waiting = start(&one, &name);
+    let error = try_acquire(&one, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(waiting.is_waiting());
+    redis.restart().unwrap();
+    let grant = waiting.granted().await;
+    release(&one, &grant).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_was_given_up_at_a_standing_server_leaves_nothing() {
+    let redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    redis.pause().unwrap();
+    let waiting = start(&one, &name);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    waiting.control.give_up();
+    redis.resume().unwrap();
+    // Its grant may have come first.
+    if let Ok(Acquired::Granted(grant)) = waiting.ends().await {
+        release(&one, &grant).await;
+    }
+    granted(try_acquire(&other, &name).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_at_a_standing_server_ends_before_the_next_one() {
+    let redis = Redis::start().unwrap();
+    let session = session(&redis, Duration::from_secs(2)).await;
+    let grant = acquire(&session, &fresh_name()).await;
+    redis.pause().unwrap();
+    let beat =
+        tokio::time::timeout(Duration::from_secs(2) / 3, session.renew(std::slice::from_ref(&grant))).await;
+    redis.resume().unwrap();
+    assert!(matches!(verdict(beat.unwrap()), Renewal::Unknown(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_made_replica_is_asked_again_until_it_is_master() {
+    let redis = Redis::start().unwrap();
+    let (session, name) = (session(&redis, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    redis.cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
+    assert!(matches!(verdict(session.renew(std::slice::from_ref(&held)).await), Renewal::Unknown(_)));
+    let error = try_acquire(&session, &fresh_name()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    redis.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    let next = acquire(&session, &fresh_name()).await;
+    assert!(matches!(verdict(session.renew(&[held]).await), Renewal::Renewed { .. }));
+    release(&session, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_vanish_when_they_are_long_unused() {
+    let redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?counter_ttl=1s", redis.url()), LONG).await;
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    let waiter = enqueued(&session, &name).await;
+    release(&session, &held).await;
+    let next = waiter.granted().await;
+    release(&session, &next).await;
+    let last = acquire(&session, &name).await;
+    release(&session, &last).await;
+    assert_eq!(redis.keys("*").unwrap(), [side(&name, "fence")]);
+    until("nothing is left", async || redis.keys("*").unwrap().is_empty()).await;
+    let again = acquire(&session, &name).await;
+    assert!(again.token() > last.token());
+    bounded(session.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_names_used_once_leave_nothing() {
+    const TASKS: usize = 50;
+    const NAMES_EACH: usize = 200;
+    let redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?counter_ttl=1s", redis.url()), LONG).await;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let session = session.clone();
+            tokio::spawn(async move {
+                for _ in 0..NAMES_EACH {
+                    let grant = acquire(&session, &fresh_name()).await;
+                    release(&session, &grant).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        bounded(task).await.unwrap();
+    }
+    let keys = async || redis.cli(&["DBSIZE"]).unwrap().number().unwrap();
+    until("nothing is left", async || keys().await == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_forward_ends_holds_early_and_fences_them() {
+    let clock = ServerClock::new().unwrap();
+    let redis = Redis::start_on(&clock).unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    clock.step_forward(2 * LONG).unwrap();
+    // Its deadline has passed with the lock's: it comes again, as its keeper does.
+    other.renew(&[]).await;
+    let next = match waiter.ends().await {
+        Ok(Acquired::Granted(grant)) => grant,
+        end => {
+            assert!(matches!(end, Ok(Acquired::EntryGone)), "{end:?}");
+            acquire(&other, &name).await
+        }
+    };
+    assert!(next.token() > held.token());
+    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
+    release(&one, &held).await;
+    assert!(matches!(verdict(other.renew(&[next]).await), Renewal::Renewed { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_back_does_not_let_tokens_fall() {
+    let clock = ServerClock::new().unwrap();
+    let redis = Redis::start_on(&clock).unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    clock.step_back(Duration::from_secs(3600)).unwrap();
+    let waiter = enqueued(&other, &name).await;
+    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Renewed { .. }));
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    assert_eq!(next.token().get(), held.token().get() + 1);
+}

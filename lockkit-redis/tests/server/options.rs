@@ -1,0 +1,177 @@
+//! What a configuration can ask for.
+
+use lockkit_core::{ErrorKind, backend::Acquired};
+use lockkit_testbed::{Redis, RedisCluster};
+
+use crate::{
+    common::{
+        LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session,
+        session_at, side, start, try_acquire, until,
+    },
+    rights::{LOGIN, RIGHTS, user},
+};
+
+fn set_user(redis: &Redis, rights: &str) {
+    let mut words = vec!["ACL", "SETUSER"];
+    words.extend(user(rights));
+    words.insert(3, "reset");
+    redis.cli(&words).unwrap();
+}
+
+fn url_of(redis: &Redis) -> String {
+    format!("redis://{LOGIN}@{}", redis.endpoint())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_the_documented_rights_can_do_everything() {
+    let redis = Redis::start().unwrap();
+    set_user(&redis, RIGHTS);
+    let url = url_of(&redis);
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let (next, leaving) = (enqueued(&session, &name).await, enqueued(&session, &name).await);
+    session.renew(std::slice::from_ref(&held)).await;
+    leaving.control.give_up();
+    assert!(is_gave_up(&leaving.ends().await));
+    let inspected =
+        lockkit_core::backend::Backend::admin(&backend(&url)).unwrap().inspect(&name).await.unwrap();
+    assert_eq!((inspected.holder.is_some(), inspected.waiters.len()), (true, 1));
+    release(&session, &held).await;
+    let next = next.granted().await;
+    bounded(session.close()).await.unwrap();
+    assert!(next.token() > held.token());
+    let refused = redis.cli(&["ACL", "LOG"]).unwrap();
+    assert_eq!(refused.list(), [], "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_cluster_the_user_needs_two_rights_more() {
+    let cluster = RedisCluster::start().unwrap();
+    for number in 0..cluster.len() {
+        set_user(cluster.node(number), &format!("{RIGHTS} +cluster|slots +asking"));
+    }
+    let url = cluster.url().replace("://", &format!("://{LOGIN}@"));
+    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let next = enqueued(&other, &name).await;
+    release(&one, &held).await;
+    assert!(next.granted().await.token() > held.token());
+    for number in 0..cluster.len() {
+        let refused = cluster.node(number).cli(&["ACL", "LOG"]).unwrap();
+        assert_eq!(refused.list(), [], "{refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_the_documented_rights_is_needed() {
+    let redis = Redis::start().unwrap();
+    for right in ["+subscribe", "+evalsha", "+getrange", "+set", "&lockkit:client:*"] {
+        set_user(&redis, &RIGHTS.replace(right, ""));
+        let opened = bounded(lockkit_core::backend::Backend::open_session(
+            &backend(&url_of(&redis)),
+            LONG,
+            lockkit_core::Clock::boot(),
+        ))
+        .await;
+        let error = match opened {
+            Err(error) => error,
+            Ok(session) => try_acquire(&session, &fresh_name()).await.unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "without {right}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_and_a_database_keep_locks_apart() {
+    let redis = Redis::start().unwrap();
+    let name = fresh_name();
+    let url = redis.url();
+    for url in [url.clone(), format!("{url}/?prefix=app:"), format!("{url}/3")] {
+        granted(try_acquire(&session_at(&url, LONG).await, &name).await);
+    }
+    let keys = redis.keys("*").unwrap();
+    assert!(keys.contains(&name.to_string()) && keys.contains(&format!("app:{name}")), "{keys:?}");
+    assert_eq!(keys.iter().filter(|key| key.starts_with(&format!("lockkit:{{app:{name}}}:"))).count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unix_socket_will_do() {
+    let redis = Redis::start().unwrap();
+    let url = format!("redis+unix://{}", redis.socket().display());
+    let (here, there, name) = (session_at(&url, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&here, &name).await;
+    let next = enqueued(&there, &name).await;
+    release(&here, &held).await;
+    next.granted().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn raw_names_are_the_keys_of_other_libraries() {
+    let redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?names=raw", redis.url()), LONG).await;
+    let name = crate::common::name("my/lock");
+    let nx = || redis.cli(&["SET", "my/lock", "theirs", "NX", "PX", "60000"]).unwrap();
+    let held = acquire(&session, &name).await;
+    assert_eq!(nx(), lockkit_testbed::Reply::Nil, "they are excluded");
+    release(&session, &held).await;
+    assert_eq!(nx().text(), "OK");
+    assert!(is_gave_up(&try_acquire(&session, &name).await), "we are excluded");
+    // Their release is a delete, which tells nobody.
+    let waiter = enqueued(&session, &name).await;
+    redis.cli(&["DEL", "my/lock"]).unwrap();
+    session.renew(&[]).await;
+    waiter.granted().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_queue_waiters_leave_nothing_and_get_it_too() {
+    let redis = Redis::start().unwrap();
+    let url = format!("{}/?queue=none", redis.url());
+    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiter = start(&other, &name);
+    until("the waiter has asked", async || waiter.control.was_contended()).await;
+    assert_eq!(redis.keys(&side(&name, "queue")).unwrap(), [""; 0]);
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    // It does not overtake those that queue.
+    let queued = enqueued(&session(&redis, LONG).await, &name).await;
+    let racing = start(&one, &name);
+    release(&other, &next).await;
+    queued.granted().await;
+    assert!(racing.is_waiting());
+    racing.control.give_up();
+    assert!(is_gave_up(&racing.ends().await));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_too_few_replicas_know_of_is_none() {
+    let redis = Redis::start().unwrap();
+    let url = format!("{}/?min_replicas=1&request_timeout=500ms", redis.url());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    for wait in [false, true] {
+        let error = crate::common::start_claim(&session, &name, wait).ends().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("replica"), "{error}");
+    }
+    granted(try_acquire(&crate::common::session(&redis, LONG).await, &name).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_replicas_know_of_counts() {
+    let (redis, replica) = (Redis::start().unwrap(), Redis::start().unwrap());
+    let (host, port) =
+        redis.endpoint().split_once(':').map(|(host, port)| (host.to_owned(), port.to_owned())).unwrap();
+    replica.cli(&["REPLICAOF", &host, &port]).unwrap();
+    until("the replica follows", async || {
+        replica.cli(&["INFO", "replication"]).unwrap().text().contains("master_link_status:up")
+    })
+    .await;
+    let session = session_at(&format!("{}/?min_replicas=1", redis.url()), LONG).await;
+    let name = fresh_name();
+    let grant = acquire(&session, &name).await;
+    assert!(replica.cli(&["GET", name.as_str()]).unwrap().text().starts_with(&grant.claim().to_string()));
+    let waiter = enqueued(&session, &name).await;
+    release(&session, &grant).await;
+    assert!(matches!(waiter.ends().await, Ok(Acquired::Granted(_))));
+}

@@ -1,0 +1,277 @@
+//! Several servers: the master is found, and found again.
+
+use std::sync::Arc;
+
+use lockkit_core::{
+    Clock, ErrorKind, LockName,
+    backend::{Acquired, Backend, Grant, Renewal, Session},
+};
+use lockkit_testbed::{Redis, RedisCluster, RedisReplicas, RedisSentinels};
+
+use crate::common::{
+    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release,
+    session_at, try_acquire, until, verdict,
+};
+
+/// Options that make outages short.
+const QUICK: &str = "?request_timeout=1s";
+
+async fn is_renewed(session: &Arc<dyn Session>, grant: &Grant) -> bool {
+    matches!(verdict(session.renew(std::slice::from_ref(grant)).await), Renewal::Renewed { .. })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_servers_the_master_is_found_and_found_again() {
+    let mut nodes = RedisReplicas::start().unwrap();
+    let url = format!("{}/{QUICK}", nodes.url());
+    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    nodes.wait_until_in_sync(0).unwrap();
+    nodes.promote(1).unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&one, &held).await).await;
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    assert!(next.token() > held.token());
+    assert!(
+        nodes.node(1).cli(&["GET", name.as_str()]).unwrap().text().starts_with(&next.claim().to_string())
+    );
+    nodes.wait_until_in_sync(1).unwrap();
+    nodes.node_mut(1).kill().unwrap();
+    nodes.promote(2).unwrap();
+    until("the hold is renewed at the third master", async || is_renewed(&other, &next).await).await;
+    release(&other, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_master_nothing_is_granted() {
+    let nodes = RedisReplicas::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}", nodes.url()), LONG).await;
+    for number in 0..nodes.len() {
+        nodes.node(number).cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
+    }
+    let error = try_acquire(&session, &fresh_name()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    nodes.promote(0).unwrap();
+    acquire(&session, &fresh_name()).await;
+}
+
+/// R5 and R6: what a failover loses is granted again, with a larger token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_a_failover_loses_is_followed_by_a_larger_token() {
+    let nodes = RedisReplicas::start().unwrap();
+    let url = format!("{}/{QUICK}", nodes.url());
+    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    nodes.wait_until_in_sync(0).unwrap();
+    for number in 1..nodes.len() {
+        nodes.node(number).stop_replicating().unwrap();
+    }
+    let lost = acquire(&one, &name).await;
+    nodes.promote(1).unwrap();
+    let next = acquire(&other, &name).await;
+    assert!(next.token() > lost.token(), "{} after {}", next.token(), lost.token());
+    until("the loss is told", async || {
+        matches!(verdict(one.renew(std::slice::from_ref(&lost)).await), Renewal::Gone)
+    })
+    .await;
+    assert!(is_renewed(&other, &next).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_follow() {
+    let nodes = RedisReplicas::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}&min_replicas=2", nodes.url()), LONG).await;
+    let name = fresh_name();
+    // A replica answers for the first time when it has written all that it got.
+    let counts = async || match try_acquire(&session, &name).await {
+        Ok(end) => {
+            release(&session, &granted(Ok(end))).await;
+            true
+        }
+        Err(_) => false,
+    };
+    until("the replicas count", counts).await;
+    let held = acquire(&session, &name).await;
+    release(&session, &held).await;
+    nodes.node(1).stop_replicating().unwrap();
+    let error = try_acquire(&session, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "not given back");
+    nodes.node(1).replicate_again().unwrap();
+    until("the replicas count again", counts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_name_the_master_and_the_next_one() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let url = format!("{}{QUICK}", sentinels.url());
+    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let mut holder = (one.clone(), acquire(&one, &name).await);
+    let mut tokens = vec![holder.1.token()];
+    for session in [&other, &one] {
+        let waiter = enqueued(session, &name).await;
+        let former = sentinels.master().unwrap();
+        sentinels.replicas().wait_until_in_sync(former).unwrap();
+        // The old master goes on taking writes for some 10 s; nobody must stay there.
+        let master = sentinels.failover().unwrap();
+        assert_ne!(master, former);
+        let at_master = |words: &[&str]| sentinels.node(master).cli(words).unwrap().number().unwrap();
+        at_master(&["PEXPIRE", name.as_str(), "30000"]);
+        let is_there =
+            async || is_renewed(&holder.0, &holder.1).await && at_master(&["PTTL", name.as_str()]) > 30_000;
+        until("the holder is at the new master", is_there).await;
+        release(&holder.0, &holder.1).await;
+        holder = ((*session).clone(), waiter.granted().await);
+        tokens.push(holder.1.token());
+        let value = sentinels.node(master).cli(&["GET", name.as_str()]).unwrap();
+        assert!(value.text().starts_with(&holder.1.claim().to_string()));
+    }
+    assert_rising(&tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_master_is_replaced_and_dead_sentinels_are_not_missed() {
+    let mut sentinels = RedisSentinels::start().unwrap();
+    let (session, name) = (session_at(&format!("{}{QUICK}", sentinels.url()), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let former = sentinels.master().unwrap();
+    sentinels.replicas().wait_until_in_sync(former).unwrap();
+    sentinels.sentinel_mut(0).kill().unwrap();
+    assert!(is_renewed(&session, &held).await);
+    sentinels.node_mut(former).kill().unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
+    release(&session, &held).await;
+    let next = acquire(&session, &name).await;
+    assert!(next.token() > held.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_master_is_told() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let (servers, _) = sentinels
+        .url()
+        .rsplit_once('/')
+        .map(|(servers, name)| (servers.to_owned(), name.to_owned()))
+        .unwrap();
+    let unknown = backend(&format!("{servers}/nobody"));
+    let error = bounded(unknown.open_session(LONG, Clock::boot())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("nobody"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_serves_locks_in_all_its_slots() {
+    let cluster = RedisCluster::start().unwrap();
+    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
+    let mut held = Vec::new();
+    for _ in 0..30 {
+        let name = fresh_name();
+        held.push(acquire(&one, &name).await);
+        assert!(is_gave_up(&try_acquire(&other, &name).await));
+    }
+    let beat = bounded(one.renew(&held)).await;
+    assert_eq!(beat.holds.len(), held.len());
+    assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+    for grant in &held {
+        let waiter = enqueued(&other, grant.name()).await;
+        release(&one, grant).await;
+        assert!(waiter.granted().await.token() > grant.token());
+    }
+    bounded(other.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_held_and_waited_for_while_their_slot_moves() {
+    let cluster = RedisCluster::start().unwrap();
+    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
+    let name = fresh_name();
+    // A second lock in the same slot makes a batch of two.
+    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let mut holder = (one.clone(), acquire(&one, &name).await);
+    let kept = acquire(&one, &neighbour).await;
+    let slot = cluster.slot(name.as_str()).unwrap();
+    for _ in 0..2 {
+        let from = cluster.owner(slot).unwrap();
+        let to = (0..cluster.len())
+            .find(|&number| number != from && cluster.node(number).is_master().unwrap())
+            .unwrap();
+        let migration = cluster.migrate(slot, to).unwrap();
+        assert!(is_renewed(&one, &kept).await);
+        migration.move_key(neighbour.as_str()).unwrap();
+        let held: Vec<_> = [Some(kept.clone()), (Arc::ptr_eq(&holder.0, &one)).then(|| holder.1.clone())]
+            .into_iter()
+            .flatten()
+            .collect();
+        let beat = bounded(one.renew(&held)).await;
+        assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+        let session = if Arc::ptr_eq(&holder.0, &one) { &other } else { &one };
+        let waiter = crate::common::start(session, &name);
+        // Scripts that name keys that are not there are put off while the slot moves.
+        assert!(is_renewed(&holder.0, &holder.1).await);
+        migration.move_keys().unwrap();
+        assert!(is_renewed(&holder.0, &holder.1).await);
+        migration.finish().unwrap();
+        until("the claim is queued", async || waiter.control.was_contended()).await;
+        release(&holder.0, &holder.1).await;
+        let next = waiter.granted().await;
+        assert!(next.token() > holder.1.token());
+        holder = (session.clone(), next);
+    }
+    assert!(is_renewed(&one, &kept).await);
+}
+
+/// Another name in the same slot.
+fn neighbour_of(cluster: &RedisCluster, name: &str) -> String {
+    let slot = cluster.slot(name).unwrap();
+    (0..).map(|n| format!("n{n}")).find(|text| cluster.slot(text).unwrap() == slot).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_survives_the_death_of_a_master() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let url = format!("{}/{QUICK}", cluster.url());
+    let (one, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+    let name = fresh_name();
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    cluster.node(owner).cli(&["WAIT", "1", "1000"]).unwrap();
+    cluster.node_mut(owner).kill().unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&one, &held).await).await;
+    release(&one, &held).await;
+    match waiter.ends().await {
+        Ok(Acquired::Granted(next)) => assert!(next.token() > held.token()),
+        // Its place in the queue was not replicated.
+        end => assert!(matches!(end, Ok(Acquired::EntryGone)), "{end:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    release(&session, &held).await;
+    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let is_its_replica = |node: &Redis| !node.is_master().unwrap() && replicates(node, cluster.node(owner));
+    for number in (0..cluster.len()).filter(|&number| is_its_replica(cluster.node(number))) {
+        cluster.node(number).stop_replicating().unwrap();
+    }
+    let error = try_acquire(&session, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let elsewhere = loop {
+        let name = fresh_name();
+        if cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap() != owner {
+            break name;
+        }
+    };
+    granted(try_acquire(&session, &elsewhere).await);
+}
+
+fn replicates(replica: &Redis, master: &Redis) -> bool {
+    let info = replica.cli(&["INFO", "replication"]).unwrap();
+    let endpoint = master.endpoint();
+    let (host, port) = endpoint.split_once(':').unwrap();
+    info.text().contains(&format!("master_host:{host}\r\nmaster_port:{port}\r\n"))
+}
