@@ -1,6 +1,8 @@
 //! What the conformance suite needs of a Redis, whatever servers it is made of.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
+mod own;
+mod rights;
 mod servers;
 
 use std::{
@@ -10,7 +12,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time};
+use lockkit_conformance::{
+    AnyBackend, Case, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
+};
 use lockkit_core::{
     LockName,
     backend::{Backend, BackendInfo, BackendUrl},
@@ -25,6 +29,9 @@ const PARALLEL: usize = 8;
 /// What clients ask for; what servers and their watchers say to each other is left out.
 const REQUESTS: [&str; 5] = ["evalsha", "eval", "subscribe", "ping", "wait"];
 
+/// What the keys of all locks begin with.
+const PREFIX: &str = "suite:";
+
 /// Servers that a client takes for one Redis.
 pub trait Servers: Debug + Send + Sync + Sized + 'static {
     /// The name in reports.
@@ -32,7 +39,10 @@ pub trait Servers: Debug + Send + Sync + Sized + 'static {
 
     fn start() -> Result<Self>;
 
+    /// With the [`PREFIX`]; more options may follow.
     fn url(&self) -> String;
+
+    fn own_cases() -> Vec<Case>;
 
     /// Where clients find all keys; `None`: at more than one place.
     fn endpoint(&self) -> Option<String> {
@@ -117,6 +127,10 @@ impl<S: Servers> Harness for RedisHarness<S> {
     fn connect(&self, address: &str) -> Result<AnyBackend> {
         backend(address)
     }
+
+    fn own_cases(&self) -> Vec<Case> {
+        S::own_cases()
+    }
 }
 
 fn backend(url: &str) -> Result<AnyBackend> {
@@ -156,7 +170,7 @@ impl<S: Servers> Place<S> {
     }
 
     async fn write_junk(&self, name: &LockName) -> Result<()> {
-        let metadata = format!("lockkit:{{{}}}:metadata", encoded(name));
+        let metadata = side(name, "metadata");
         self.with(move |servers| {
             let node = servers.node_of(&metadata)?;
             for claim in node.cli(&["HKEYS", &metadata])?.list() {
@@ -170,8 +184,13 @@ impl<S: Servers> Place<S> {
 }
 
 /// The key of a lock.
-fn encoded(name: &LockName) -> String {
-    name.encode(3 * LOCK_NAME_BYTES_MAX)
+fn key(name: &LockName) -> String {
+    format!("{PREFIX}{}", name.encode(3 * LOCK_NAME_BYTES_MAX))
+}
+
+/// A key beside a lock.
+fn side(name: &LockName, what: &str) -> String {
+    format!("lockkit:{{{}}}:{what}", key(name))
 }
 
 #[async_trait]
@@ -201,8 +220,7 @@ impl<S: Servers> Store for Place<S> {
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
-        let lock = encoded(name);
-        let sides = ["queue", "deadlines", "metadata"].map(|side| format!("lockkit:{{{lock}}}:{side}"));
+        let (lock, sides) = (key(name), ["queue", "deadlines", "metadata"].map(|what| side(name, what)));
         self.with(move |servers| {
             let node = servers.node_of(&lock)?;
             let mut entries = Vec::new();
@@ -237,7 +255,7 @@ struct Way(Proxy);
 #[async_trait]
 impl Link for Way {
     fn backend(&self) -> Result<AnyBackend> {
-        backend(&format!("redis://{}", self.0.endpoint()))
+        backend(&servers::url_at(&self.0.endpoint()))
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {

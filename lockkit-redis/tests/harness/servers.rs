@@ -1,19 +1,41 @@
 //! One server, and servers that are watched or share their keys.
 
 use anyhow::Result;
+use lockkit_conformance::Case;
 use lockkit_testbed::{Redis, RedisCluster, RedisSentinels};
 
-use super::Servers;
+use super::{PREFIX, Servers, own, rights::RIGHTS};
+
+/// All clients of a single server log in as a user with no more rights than the documentation asks for.
+pub(super) const USER: &str = "locks";
+
+/// One server at this place, as that user.
+pub(super) fn url_at(endpoint: &str) -> String {
+    format!("redis://{USER}:secret@{endpoint}/?prefix={PREFIX}")
+}
+
+/// What makes the server know that user.
+pub(super) fn user_rights() -> Vec<String> {
+    let keys = format!("~{PREFIX}* ~lockkit:{{{PREFIX}*");
+    let rights = RIGHTS.replace("~*", &keys);
+    ["on", ">secret"].into_iter().chain(rights.split_whitespace()).map(str::to_owned).collect()
+}
 
 impl Servers for Redis {
     const NAME: &str = "redis";
 
     fn start() -> Result<Self> {
-        Self::start()
+        let rights = user_rights();
+        let user = ["--user", USER].into_iter().chain(rights.iter().map(String::as_str));
+        Self::start_with(&user.collect::<Vec<_>>())
     }
 
     fn url(&self) -> String {
-        self.url()
+        url_at(&self.endpoint())
+    }
+
+    fn own_cases() -> Vec<Case> {
+        own::on_one_server()
     }
 
     fn endpoint(&self) -> Option<String> {
@@ -49,7 +71,11 @@ impl Servers for RedisSentinels {
     }
 
     fn url(&self) -> String {
-        self.url()
+        format!("{}?prefix={PREFIX}", self.url())
+    }
+
+    fn own_cases() -> Vec<Case> {
+        own::on_sentinels()
     }
 
     fn node_of(&self, _key: &str) -> Result<&Redis> {
@@ -85,7 +111,11 @@ impl Servers for RedisCluster {
     }
 
     fn url(&self) -> String {
-        self.url()
+        format!("{}/?prefix={PREFIX}", self.url())
+    }
+
+    fn own_cases() -> Vec<Case> {
+        own::on_a_cluster()
     }
 
     fn node_of(&self, key: &str) -> Result<&Redis> {

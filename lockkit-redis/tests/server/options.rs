@@ -7,11 +7,7 @@ use crate::common::{
     LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, session_at,
     side, start, try_acquire, until,
 };
-
-/// As the documentation of `RedisConfig::user` has it.
-const RIGHTS: &str = "~* &lockkit:client:* +evalsha +eval +subscribe +publish +ping +info +hello +select \
-                      +time +getrange +exists +get +set +del +pttl +pexpire +type \
-                      +zadd +zrange +zrevrange +zrem +hset +hget +hdel +hexists +hstrlen";
+use crate::rights::RIGHTS;
 
 fn set_user(redis: &Redis, rights: &str) {
     let mut words = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
