@@ -40,7 +40,7 @@ pub trait Servers: Debug + Send + Sync + Sized + 'static {
     fn start() -> Result<Self>;
 
     /// With the [`PREFIX`]; more options may follow.
-    fn url(&self) -> String;
+    fn url_for_clients(&self) -> String;
 
     fn own_cases() -> Vec<Case>;
 
@@ -148,7 +148,7 @@ struct Place<S> {
 impl<S: Servers> Place<S> {
     fn start() -> Result<Self> {
         let servers = S::start()?;
-        let (url, endpoint) = (servers.url(), servers.endpoint());
+        let (url, endpoint) = (servers.url_for_clients(), servers.endpoint());
         Ok(Self { servers: Arc::new(Mutex::new(servers)), url, endpoint })
     }
 

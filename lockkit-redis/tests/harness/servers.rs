@@ -4,33 +4,30 @@ use anyhow::Result;
 use lockkit_conformance::Case;
 use lockkit_testbed::{Redis, RedisCluster, RedisSentinels};
 
-use super::{PREFIX, Servers, own, rights::RIGHTS};
+use super::{
+    PREFIX, Servers, own,
+    rights::{LOGIN, RIGHTS, user},
+};
 
-/// All clients of a single server log in as a user with no more rights than the documentation asks for.
-pub(super) const USER: &str = "locks";
-
-/// One server at this place, as that user.
+/// One server at this place, by a user with no rights but those that the documentation asks for.
 pub(super) fn url_at(endpoint: &str) -> String {
-    format!("redis://{USER}:secret@{endpoint}/?prefix={PREFIX}")
+    format!("redis://{LOGIN}@{endpoint}/?prefix={PREFIX}")
 }
 
-/// What makes the server know that user.
-pub(super) fn user_rights() -> Vec<String> {
-    let keys = format!("~{PREFIX}* ~lockkit:{{{PREFIX}*");
-    let rights = RIGHTS.replace("~*", &keys);
-    ["on", ">secret"].into_iter().chain(rights.split_whitespace()).map(str::to_owned).collect()
+/// What that user may do: only with keys of this prefix.
+pub(super) fn rights() -> String {
+    RIGHTS.replace("~*", &format!("~{PREFIX}* ~lockkit:{{{PREFIX}*"))
 }
 
 impl Servers for Redis {
     const NAME: &str = "redis";
 
     fn start() -> Result<Self> {
-        let rights = user_rights();
-        let user = ["--user", USER].into_iter().chain(rights.iter().map(String::as_str));
-        Self::start_with(&user.collect::<Vec<_>>())
+        let rights = rights();
+        Self::start_with(&[&["--user"], &*user(&rights)].concat())
     }
 
-    fn url(&self) -> String {
+    fn url_for_clients(&self) -> String {
         url_at(&self.endpoint())
     }
 
@@ -70,7 +67,7 @@ impl Servers for RedisSentinels {
         Self::start()
     }
 
-    fn url(&self) -> String {
+    fn url_for_clients(&self) -> String {
         format!("{}?prefix={PREFIX}", self.url())
     }
 
@@ -110,7 +107,7 @@ impl Servers for RedisCluster {
         Self::start()
     }
 
-    fn url(&self) -> String {
+    fn url_for_clients(&self) -> String {
         format!("{}/?prefix={PREFIX}", self.url())
     }
 

@@ -9,10 +9,7 @@ use lockkit_testbed::{Redis, ServerClock};
 use tokio::time::timeout;
 
 use super::{
-    super::{
-        Servers, key,
-        servers::{USER, user_rights},
-    },
+    super::{Servers, key, rights::user, servers::rights},
     HANG, SLACK, Shelf, client, dead, has_waiter, name, off, take, until,
 };
 
@@ -29,15 +26,14 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 fn start() -> Result<(ServerClock, Redis)> {
     let clock = ServerClock::new()?;
     let redis = Redis::start_on(&clock)?;
-    let rights = user_rights();
-    let words = ["ACL", "SETUSER", USER].into_iter().chain(rights.iter().map(String::as_str));
-    redis.cli(&words.collect::<Vec<_>>())?;
+    let rights = rights();
+    redis.cli(&[&["ACL", "SETUSER"], &*user(&rights)].concat())?;
     Ok((clock, redis))
 }
 
 async fn a_clock_put_forward_ends_a_hold_and_its_token_is_refused() -> Result<()> {
     let (clock, redis) = off(start)?;
-    let url = Servers::url(&redis);
+    let url = redis.url_for_clients();
     let (one, other, shelf) = (client(&url, TTL).await?, client(&url, TTL).await?, Shelf::default());
     let early = one.lock("r8")?.acquire().await?;
     ensure!(shelf.write(early.token()), "the first write");
@@ -53,7 +49,7 @@ async fn a_clock_put_forward_ends_a_hold_and_its_token_is_refused() -> Result<()
 
 async fn a_clock_put_back_delays_no_waiter_of_a_living_holder() -> Result<()> {
     let (clock, redis) = off(start)?;
-    let url = Servers::url(&redis);
+    let url = redis.url_for_clients();
     let (one, other) = (client(&url, TTL).await?, client(&url, TTL).await?);
     let (lost, dead) = (dead(&url, TTL).await?, name("r8-dead"));
     let (guard, grant) = (one.lock("r8")?.acquire().await?, take(&lost, &dead).await?);

@@ -9,7 +9,7 @@ use lockkit_testbed::Redis;
 use tokio::time::{sleep, timeout};
 
 use super::{
-    super::{Servers, servers::USER, side},
+    super::{Servers, side},
     HANG, LONG, client, name, off, until,
 };
 
@@ -61,7 +61,7 @@ fn load_slowly(server: &Redis) -> Result<()> {
 
 async fn errors_that_pass_are_waited_out_at_a_bounded_rate() -> Result<()> {
     let server = off(<Redis as Servers>::start)?;
-    let client = client(&server.url(), LONG).await?;
+    let client = client(&server.url_for_clients(), LONG).await?;
     for (word, begin, end) in TROUBLES {
         let lock = client.lock(format!("r13-{word}"))?;
         lock.acquire().await?.release().await?;
@@ -94,7 +94,7 @@ fn evaluations(server: &Redis) -> Result<u64> {
 
 async fn errors_that_stay_are_told_at_once() -> Result<()> {
     let server = off(<Redis as Servers>::start)?;
-    let client = client(&server.url(), LONG).await?;
+    let client = client(&server.url_for_clients(), LONG).await?;
     let queue = side(&name("r13"), "queue");
 
     off(|| server.cli(&["RPUSH", &queue, "junk"]))?;
@@ -104,9 +104,9 @@ async fn errors_that_stay_are_told_at_once() -> Result<()> {
 
     for right in ["+evalsha", "+set"] {
         let taken = right.replace('+', "-");
-        off(|| server.cli(&["ACL", "SETUSER", USER, &taken]))?;
+        off(|| server.cli(&["ACL", "SETUSER", "app", &taken]))?;
         refused(&client, ErrorKind::Denied, "NOPERM").await?;
-        off(|| server.cli(&["ACL", "SETUSER", USER, right]))?;
+        off(|| server.cli(&["ACL", "SETUSER", "app", right]))?;
         until("the lock is granted again", async || match client.lock("r13")?.try_acquire().await {
             Ok(Some(guard)) => Ok(guard.release().await.is_ok()),
             _ => Ok(false),

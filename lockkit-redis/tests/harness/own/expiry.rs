@@ -29,7 +29,8 @@ pub(super) fn anywhere<S: Servers>() -> Vec<Case> {
 /// Redis tells nobody: the waiter's own timer does it.
 async fn a_dead_holders_lock_goes_to_a_waiter_when_its_time_is_over<S: Servers>() -> Result<()> {
     let servers = off(S::start)?;
-    let (holder, waiter) = (dead(&servers.url(), TTL).await?, client(&servers.url(), LONG).await?);
+    let (holder, waiter) =
+        (dead(&servers.url_for_clients(), TTL).await?, client(&servers.url_for_clients(), LONG).await?);
     let start = Instant::now();
     let grant = take(&holder, &name("r9")).await?;
     let guard = timeout(HANG, waiter.lock("r9")?.acquire()).await??;
@@ -46,7 +47,8 @@ async fn a_release_that_comes_after_the_end_leaves_the_next_hold_alone() -> Resu
     let server = off(<Redis as Servers>::start)?;
     let proxy = Proxy::start_redis(server.endpoint())?;
     let url = format!("{}&request_timeout=60s", url_at(&proxy.endpoint()));
-    let (late, next, key) = (dead(&url, TTL).await?, client(&server.url(), LONG).await?, key(&name("r10")));
+    let (late, next, key) =
+        (dead(&url, TTL).await?, client(&server.url_for_clients(), LONG).await?, key(&name("r10")));
     let grant = take(&late, &name("r10")).await?;
     proxy.set(Direction::Requests, Flow::Hold);
     let releasing = tokio::spawn({
@@ -66,7 +68,7 @@ async fn a_release_that_comes_after_the_end_leaves_the_next_hold_alone() -> Resu
 
 async fn a_renewal_after_the_end_finds_nothing_and_brings_nothing_back<S: Servers>() -> Result<()> {
     let servers = off(S::start)?;
-    let (late, key) = (dead(&servers.url(), TTL).await?, key(&name("r11")));
+    let (late, key) = (dead(&servers.url_for_clients(), TTL).await?, key(&name("r11")));
     let grant = take(&late, &name("r11")).await?;
     until("its time is over", async || Ok(!off(|| exists(&servers, &key))?)).await?;
     let beat = late.renew(std::slice::from_ref(&grant)).await;

@@ -28,7 +28,7 @@ fn stop_replicating(sentinels: &RedisSentinels) -> Result<usize> {
 
 async fn a_failover_without_replication_overlaps_and_the_token_decides() -> Result<()> {
     let sentinels = off(<RedisSentinels as Servers>::start)?;
-    let (url, shelf) = (Servers::url(&sentinels), Shelf::default());
+    let (url, shelf) = (sentinels.url_for_clients(), Shelf::default());
     let (one, other) = (client(&url, LONG).await?, client(&url, LONG).await?);
     let before = one.lock("r5")?.acquire().await?;
     before.release().await?;
@@ -57,7 +57,7 @@ async fn a_failover_without_replication_overlaps_and_the_token_decides() -> Resu
 
 async fn a_grant_that_replicas_must_know_of_is_refused_before_such_a_failover() -> Result<()> {
     let sentinels = off(<RedisSentinels as Servers>::start)?;
-    let url = Servers::url(&sentinels);
+    let url = sentinels.url_for_clients();
     let safe = client(&format!("{url}&min_replicas=1&request_timeout=1s"), LONG).await?;
     let (lock, other) = (safe.lock("r5")?, client(&url, LONG).await?);
     // A replica answers for the first time when it has written all that it got.

@@ -21,7 +21,7 @@ pub(super) fn anywhere<S: Servers>() -> Vec<Case> {
 
 async fn tokens_rise_without_their_counters<S: Servers>() -> Result<()> {
     let servers = off(S::start)?;
-    let client = client(&servers.url(), LONG).await?;
+    let client = client(&servers.url_for_clients(), LONG).await?;
     let (lock, counter) = (client.lock("r6")?, side(&name("r6"), "fence"));
     let mut last = None;
     for round in 0..20 {
@@ -44,7 +44,8 @@ async fn a_flush_ends_a_hold_and_no_renewal_brings_it_back<S: Servers>() -> Resu
     // A beat is so much shorter that it tells the loss, and not the deadline.
     let ttl = 4 * SLACK;
     let servers = off(S::start)?;
-    let (one, other) = (client(&servers.url(), ttl).await?, client(&servers.url(), ttl).await?);
+    let (one, other) =
+        (client(&servers.url_for_clients(), ttl).await?, client(&servers.url_for_clients(), ttl).await?);
     let (guard, key) = (one.lock("r7")?.acquire().await?, key(&name("r7")));
     off(|| servers.masters()?.iter().try_for_each(|node| node.cli(&["FLUSHALL"]).map(drop)))?;
     let lost = timeout(ttl / 3 + SLACK, guard.lost());
@@ -65,7 +66,7 @@ async fn names_used_once_leave_nothing() -> Result<()> {
     const NAMES: usize = 10_000;
     const TASKS: usize = 50;
     let server = off(<Redis as Servers>::start)?;
-    let client = client(&format!("{}&counter_ttl=5s", server.url()), LONG).await?;
+    let client = client(&format!("{}&counter_ttl=5s", server.url_for_clients()), LONG).await?;
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let client = client.clone();

@@ -61,7 +61,7 @@ async fn a_release_between_the_try_and_the_wait_is_not_missed() -> Result<()> {
     let server = off(<Redis as Servers>::start)?;
     let proxy = Proxy::start_redis(server.endpoint())?;
     let (holder, waiter) =
-        (client(&server.url(), LONG).await?, client(&url_at(&proxy.endpoint()), LONG).await?);
+        (client(&server.url_for_clients(), LONG).await?, client(&url_at(&proxy.endpoint()), LONG).await?);
     let (held, waited, queue) = (holder.lock("r3")?, waiter.lock("r3")?, side(&name("r3"), "queue"));
     for round in 0..HELD_BACK + CHANCE {
         let guard = held.acquire().await?;
@@ -93,10 +93,11 @@ async fn a_release_between_the_try_and_the_wait_is_not_missed() -> Result<()> {
 }
 
 async fn waiters_are_told_though_their_connections_are_killed<S: Servers>() -> Result<()> {
-    const ROUNDS: usize = 40;
+    const ROUNDS: usize = 300;
     let servers = off(S::start)?;
-    let clients = [client(&servers.url(), LONG).await?, client(&servers.url(), LONG).await?];
-    let pest = Pest::start(servers, Duration::from_millis(100), &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let clients =
+        [client(&servers.url_for_clients(), LONG).await?, client(&servers.url_for_clients(), LONG).await?];
+    let pest = Pest::start(servers, Duration::from_millis(20), &["CLIENT", "KILL", "TYPE", "pubsub"]);
     let (mut guard, mut took) = (clients[0].lock("r2")?.acquire().await?, Vec::new());
     for round in 1..=ROUNDS {
         let waiting = tokio::spawn({
@@ -127,7 +128,7 @@ async fn scripts_that_the_server_forgets_are_sent_again<S: Servers>() -> Result<
     const LOCKS: usize = 4;
     const ROUNDS: usize = 50;
     let servers = off(S::start)?;
-    let url = servers.url();
+    let url = servers.url_for_clients();
     let pest = Pest::start(servers, Duration::from_millis(10), &["SCRIPT", "FLUSH"]);
     let others = tokio::task::spawn_blocking({
         let servers = std::sync::Arc::clone(&pest.servers);

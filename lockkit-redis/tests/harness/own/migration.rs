@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(6);
 
 async fn a_slot_moves_under_holders_and_waiters() -> Result<()> {
     let cluster = off(<RedisCluster as Servers>::start)?;
-    let url = Servers::url(&cluster);
+    let url = cluster.url_for_clients();
     let clients = [client(&url, TTL).await?, client(&url, TTL).await?];
     let (name, key) = (name("r12"), key(&name("r12")));
     let slot = off(|| cluster.slot(&key))?;
