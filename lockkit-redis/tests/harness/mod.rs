@@ -264,6 +264,11 @@ impl Link for Way {
             LinkFault::SwallowReplies(count) => self.0.swallow_next(count as u64),
             LinkFault::DropNotifications => self.0.drop_messages(Message::Events, |_| true),
             LinkFault::Reset => self.0.reset(),
+            LinkFault::Refuse => self.0.refuse(),
+            LinkFault::DropReplies => self.0.set(Direction::Replies, Flow::Drop),
+            LinkFault::Delay(by) => self.0.set(Direction::Replies, Flow::Delay(by)),
+            LinkFault::Trickle(every) => self.0.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
+            other @ LinkFault::HoldNotifications => return other.unsupported(),
         }
         Ok(())
     }
