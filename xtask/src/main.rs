@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod conformance;
 mod counts;
 mod demo;
@@ -39,6 +40,14 @@ enum Command {
         /// memory, file, etcd, zk; default: all.
         backends: Vec<String>,
     },
+    /// Measures hand-overs beside bare requests and other locks; a table, and target/bench/report.md and .json.
+    Bench {
+        /// zk.
+        store: String,
+        /// Passed on, such as `--rounds 9 --seconds 5`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Writes what the last runs of the suite have shown into docs/ and the README.
     Guarantees,
     /// Checks the house rules that no compiler knows.
@@ -66,6 +75,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test => test::run(&project),
         Command::Demo { backend } => demo::run(&project, &backend),
         Command::Conformance { backends } => conformance::run(&project, &backends),
+        Command::Bench { store, options } => bench::run(&project, &store, &options),
         Command::Guarantees => guarantees::run(&project),
         Command::Tidy => tidy::run(&project),
         Command::Mutate { name } => mutate::run(&project, name.as_deref()),

@@ -9,7 +9,10 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use lockkit_core::{Fence, LockClient, LockGuard, LockName, Owner, backend::Acquired};
+use lockkit_core::{
+    Fence, LockClient, LockGuard, LockName, Owner,
+    backend::{Acquired, Session},
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -125,6 +128,8 @@ struct Kept {
     held: Vec<Held>,
     writes: Vec<Write>,
     operations: Vec<Operation>,
+    /// Nobody renews them, but they are there: a backend may end a session that is dropped.
+    silent: Vec<Arc<dyn Session>>,
 }
 
 impl Record {
@@ -190,6 +195,7 @@ impl Record {
         if granted < ended {
             self.held(owner, token, asked, granted, ended);
         }
+        self.kept().silent.push(session);
         Ok(true)
     }
 

@@ -15,7 +15,7 @@ use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper, ZooKeeperEnsem
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    own::{HANG, LONG, client, name, off, until},
+    own::{HANG, LONG, TICK, client, name, off, until},
     store::{directory, entries},
 };
 
@@ -24,8 +24,6 @@ pub(crate) const CASES: [Case; 3] = [
     own_case!(a_deaf_follower_is_given_up_before_others_are_granted: Z7, P1 P11),
     own_case!(waiters_that_move_to_another_server_are_woken_once: Z11, P5 P10 P13),
 ];
-
-const TICK: Duration = Duration::from_millis(500);
 
 /// The sessions that have nodes of this lock, as a member knows it.
 fn sessions_of(member: &ZooKeeper, lock: &LockName) -> Result<Vec<i64>> {

@@ -4,6 +4,7 @@
 mod ensemble;
 mod own;
 mod queue;
+mod sessions;
 mod store;
 
 use std::{
@@ -86,7 +87,7 @@ impl Harness for ZkHarness {
     }
 
     fn own_cases(&self) -> Vec<Case> {
-        [&queue::CASES[..], &ensemble::CASES].concat()
+        [&queue::CASES[..], &sessions::CASES, &ensemble::CASES].concat()
     }
 }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lockkit_core::{LockClient, LockName};
+use lockkit_testbed::{Proxy, ZooKeeper};
 use tokio::time::{Instant, sleep};
 
-use crate::backend;
+use crate::{backend, store::entries};
 
 /// Generous bound against hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(30);
@@ -18,6 +19,32 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 pub(crate) async fn client(servers: &str, tick: Duration, ttl: Duration) -> Result<LockClient> {
     let backend = backend(&format!("zk://{servers}?tick={}ms", tick.as_millis()))?;
     Ok(LockClient::builder(backend).ttl(ttl).build().await?)
+}
+
+/// The tick of the testbed's servers.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
+
+/// A server, a proxy in front of it, and a client that goes this way.
+pub(crate) async fn linked(ttl: Duration) -> Result<(ZooKeeper, Proxy, LockClient)> {
+    let server = off(ZooKeeper::start)?;
+    let proxy = Proxy::start_zookeeper(server.endpoint())?;
+    let client = client(&proxy.endpoint(), TICK, ttl).await?;
+    Ok((server, proxy, client))
+}
+
+/// Neither nodes of this lock are left nor, once all clients are closed, anything of them.
+pub(crate) async fn nothing_is_left<const N: usize>(
+    server: &ZooKeeper,
+    lock: &LockName,
+    clients: [LockClient; N],
+) -> Result<()> {
+    until("the queue is empty", async || Ok(off(|| entries(server, lock))?.is_empty())).await?;
+    for client in clients {
+        client.close().await?;
+    }
+    ensure!(off(|| server.watches())? == 0, "watches are left");
+    ensure!(off(|| server.ephemerals())?.is_empty(), "nodes are left");
+    Ok(())
 }
 
 pub(crate) fn name(text: &str) -> LockName {

@@ -70,10 +70,13 @@ pub(crate) fn directory(name: &LockName) -> String {
     format!("/lockkit/{}", name.encode(512))
 }
 
-/// The nodes of all claims of a lock; none where its directory is missing.
+/// The nodes of all claims of a lock, in their order; none where its directory is missing.
 pub(crate) fn entries(zookeeper: &ZooKeeper, name: &LockName) -> Result<Vec<String>> {
     let directory = directory(name);
-    Ok(zookeeper.children(&directory)?.iter().map(|child| format!("{directory}/{child}")).collect())
+    let mut children = zookeeper.children(&directory)?;
+    // By what is behind the last dash: the number.
+    children.sort_by_cached_key(|child| child.rsplit('-').next().unwrap_or_default().to_owned());
+    Ok(children.iter().map(|child| format!("{directory}/{child}")).collect())
 }
 
 #[async_trait]
@@ -97,9 +100,10 @@ impl Store for Server {
                 self.end_session(&name, found.waiters.first()).await
             }
             Fault::DeleteEntries(name) => {
-                let delete = |zookeeper: &ZooKeeper, node: &String| zookeeper.delete(node).map(drop);
                 self.with(move |zookeeper| {
-                    entries(zookeeper, &name)?.iter().try_for_each(|node| delete(zookeeper, node))
+                    // From the last one on: a waiter whose turn had come meanwhile would be no waiter.
+                    let nodes = entries(zookeeper, &name)?;
+                    nodes.iter().rev().try_for_each(|node| zookeeper.delete(node).map(drop))
                 })
                 .await
             }

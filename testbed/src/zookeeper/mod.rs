@@ -226,6 +226,15 @@ impl ZooKeeper {
         self.restart()
     }
 
+    /// Its version, such as `3.8.0`.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn version(&self) -> Result<String> {
+        words::version(&self.words().ask("srvr")?)
+    }
+
     /// The server's counters now (`mntr`). Each look is a packet received by itself.
     ///
     /// # Errors

@@ -72,6 +72,12 @@ impl Words {
     }
 }
 
+/// The version in the answer to `srvr`, without what it was built from.
+pub(super) fn version(answer: &str) -> Result<String> {
+    let version = answer.strip_prefix("Zookeeper version: ").and_then(|rest| rest.split(['-', ',']).next());
+    version.map(str::to_owned).with_context(|| format!("no version in {answer:?}"))
+}
+
 /// The number in the answer to `wchs`.
 pub(super) fn watches(answer: &str) -> Result<u64> {
     let total = answer.lines().find_map(|line| line.strip_prefix("Total watches:"));
@@ -117,6 +123,11 @@ fn parse_session(id: &str) -> Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_stands_at_the_beginning() {
+        assert_eq!(version("Zookeeper version: 3.8.0-abc, built on 2024-12-29\n").unwrap(), "3.8.0");
+    }
 
     #[test]
     fn watches_are_counted() {

@@ -1,0 +1,179 @@
+//! One run of one row.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::{
+    store::{Contender, Row, Store},
+    usage::own_cpu,
+    workload::Workload,
+};
+
+/// Digits that the histograms keep.
+const DIGITS: u8 = 3;
+
+/// What one run of one row came to; times in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// How often the lock went to somebody.
+    pub grants: u64,
+    /// The same per second.
+    pub per_second: f64,
+    /// From the call of a release to the next one's grant, where that is another one.
+    pub hand_over: Percentiles,
+    /// From the call of an acquire to its grant.
+    pub acquire: Percentiles,
+    /// Share of grants that went to the one who had just released.
+    pub to_self: f64,
+    /// The least and the largest share of a client; 1 is fair.
+    pub shares: (f64, f64),
+    /// What the server received and sent, per grant.
+    pub received: f64,
+    /// See `received`.
+    pub sent: f64,
+    /// Time of the processor per grant, of all clients and of the server.
+    pub client_cpu: f64,
+    /// See `client_cpu`.
+    pub server_cpu: f64,
+}
+
+/// Of a distribution of times, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Percentiles {
+    /// Half are shorter.
+    pub p50: u64,
+    /// One of a hundred is longer.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+/// What contenders share.
+struct Course {
+    workload: Workload,
+    is_over: AtomicBool,
+    is_held: AtomicBool,
+    /// Who released last, and when it was called.
+    released: Mutex<Option<(usize, Instant)>>,
+    to_self: AtomicU64,
+}
+
+/// What one contender saw.
+struct Seen {
+    hand_over: Histogram<u64>,
+    acquire: Histogram<u64>,
+}
+
+pub(crate) async fn measure(
+    store: &dyn Store,
+    row: &dyn Row,
+    workload: Workload,
+    for_time: Duration,
+) -> Result<Measured> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let lock = format!("bench-{}", NEXT.fetch_add(1, SeqCst));
+    let mut contenders = Vec::new();
+    for _ in 0..Workload::CONTENDERS {
+        contenders.push(row.contender(&lock).await.with_context(|| row.name())?);
+    }
+    let course = Arc::new(Course {
+        workload,
+        is_over: AtomicBool::new(false),
+        is_held: AtomicBool::new(false),
+        released: Mutex::default(),
+        to_self: AtomicU64::new(0),
+    });
+    let (used, cpu, start) = (store.usage()?, own_cpu(), Instant::now());
+    let mut running = JoinSet::new();
+    for (number, contender) in contenders.into_iter().enumerate() {
+        running.spawn(run(Arc::clone(&course), number, contender));
+    }
+    sleep(for_time).await;
+    course.is_over.store(true, SeqCst);
+    let (mut seen, mut contenders) = (Vec::new(), Vec::new());
+    while let Some(ended) = running.join_next().await {
+        let (contender, what) = ended?.with_context(|| row.name())?;
+        contenders.push(contender);
+        seen.push(what);
+    }
+    let (took, cpu, now) = (start.elapsed(), own_cpu().saturating_sub(cpu), store.usage()?);
+    for contender in contenders {
+        contender.close().await?;
+    }
+    let grants: u64 = seen.iter().map(|seen| seen.acquire.len()).sum();
+    ensure!(grants > 0, "{} has granted nothing", row.name());
+    let each = |total: f64| total / grants as f64;
+    let share = |seen: &Seen| each(seen.acquire.len() as f64) * Workload::CONTENDERS as f64;
+    let shares = seen.iter().map(share);
+    Ok(Measured {
+        grants,
+        per_second: grants as f64 / took.as_secs_f64(),
+        hand_over: percentiles(seen.iter().map(|seen| &seen.hand_over))?,
+        acquire: percentiles(seen.iter().map(|seen| &seen.acquire))?,
+        to_self: each(course.to_self.load(SeqCst) as f64),
+        shares: (shares.clone().fold(f64::MAX, f64::min), shares.fold(0.0, f64::max)),
+        received: each((now.received - used.received) as f64),
+        sent: each((now.sent - used.sent) as f64),
+        client_cpu: each(cpu.as_secs_f64() * 1e6),
+        server_cpu: each(now.cpu.saturating_sub(used.cpu).as_secs_f64() * 1e6),
+    })
+}
+
+async fn run(
+    course: Arc<Course>,
+    number: usize,
+    mut contender: Box<dyn Contender>,
+) -> Result<(Box<dyn Contender>, Seen)> {
+    let mut seen = Seen { hand_over: Histogram::new(DIGITS)?, acquire: Histogram::new(DIGITS)? };
+    while !course.is_over.load(SeqCst) {
+        let called = Instant::now();
+        contender.acquire().await?;
+        let granted = Instant::now();
+        ensure!(!course.is_held.swap(true, SeqCst), "two hold the lock");
+        seen.acquire.record(micros(granted - called))?;
+        match course.released().take() {
+            Some((other, at)) if other != number => seen.hand_over.record(micros(granted - at))?,
+            Some(_) => drop(course.to_self.fetch_add(1, SeqCst)),
+            None => {}
+        }
+        if !course.workload.holds().is_zero() {
+            sleep(course.workload.holds()).await;
+        }
+        *course.released() = Some((number, Instant::now()));
+        course.is_held.store(false, SeqCst);
+        contender.release().await?;
+        let pause = fastrand::u64(course.workload.pauses());
+        if pause > 0 {
+            sleep(Duration::from_millis(pause)).await;
+        }
+    }
+    Ok((contender, seen))
+}
+
+impl Course {
+    fn released(&self) -> std::sync::MutexGuard<'_, Option<(usize, Instant)>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn percentiles<'a>(parts: impl Iterator<Item = &'a Histogram<u64>>) -> Result<Percentiles> {
+    let mut all = Histogram::<u64>::new(DIGITS)?;
+    for part in parts {
+        all.add(part)?;
+    }
+    Ok(Percentiles { p50: all.value_at_quantile(0.5), p99: all.value_at_quantile(0.99), max: all.max() })
+}
