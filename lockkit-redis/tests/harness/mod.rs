@@ -105,6 +105,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
         ];
         if self.has_links {
             hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
+            hooks.extend([Hook::Refuse, Hook::DropReplies, Hook::Delay, Hook::Trickle]);
         }
         hooks
     }
