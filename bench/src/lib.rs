@@ -5,6 +5,7 @@
 
 mod measure;
 mod ours;
+mod redis;
 mod report;
 mod store;
 mod usage;
@@ -39,8 +40,9 @@ pub struct Plan {
 /// For an unknown store, and when a server or a row fails; so does a row that lets two hold the lock at a time.
 pub async fn run(store: &str, plan: Plan, folder: &Path) -> Result<Report> {
     let store: Box<dyn Store> = match store {
+        "redis" => Box::new(redis::RedisStore::start()?),
         "zk" => Box::new(zookeeper::ZooKeeperStore::start()?),
-        other => bail!("no store {other:?}; there is zk"),
+        other => bail!("no store {other:?}; there are redis and zk"),
     };
     let rows = store.rows();
     let bar = ProgressBar::new((Workload::ALL.len() * plan.rounds * rows.len()) as u64);

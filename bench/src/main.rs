@@ -9,7 +9,7 @@ use lockkit_bench::Plan;
 /// Measures lockkit beside bare requests and other locks, and prints a table.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// zk
+    /// redis or zk
     store: String,
     /// How often the rows take turns
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]

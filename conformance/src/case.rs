@@ -48,6 +48,13 @@ impl Case {
         Self { name, scenarios, properties, needs: &[], bugs: &[], run: Run::Own(run) }
     }
 
+    /// The same case with the [bugs](Self::bugs) that it would have caught.
+    #[must_use]
+    pub const fn catching(mut self, bugs: &'static [u8]) -> Self {
+        self.bugs = bugs;
+        self
+    }
+
     /// Why this backend cannot be tried with this case; `None` when it can.
     pub fn unmet(&self, harness: &dyn Harness) -> Option<String> {
         self.needs.iter().find_map(|need| need.unmet(harness))
@@ -220,8 +227,8 @@ macro_rules! case {
 }
 pub(crate) use case;
 
-/// A [`Case`](crate::Case) that only one backend has: the async function of this name, the scenarios that it stands for
-/// and the properties that it proves.
+/// A [`Case`](crate::Case) that only one backend has: the async function of this name (with its type argument, where it
+/// takes one), the scenarios that it stands for, the properties that it proves, and the bugs that it would have caught.
 ///
 /// ```
 /// # use lockkit_conformance::{Case, own_case};
@@ -229,16 +236,25 @@ pub(crate) use case;
 ///     Ok(())
 /// }
 ///
-/// const CASES: [Case; 1] = [own_case!(a_deaf_follower_is_found_out: Z7, P1 P11)];
+/// async fn a_lost_reply_is_asked_for_again<Servers>() -> anyhow::Result<()> {
+///     Ok(())
+/// }
+///
+/// const CASES: [Case; 2] = [
+///     own_case!(a_deaf_follower_is_found_out: Z7, P1 P11),
+///     own_case!(a_lost_reply_is_asked_for_again<u8>: R1, P6 P12; bugs 52 55),
+/// ];
+/// assert_eq!(CASES[1].bugs, [52, 55]);
 /// ```
 #[macro_export]
 macro_rules! own_case {
-    ($name:ident: $($scenario:ident)+, $($property:ident)+) => {
+    ($name:ident $(<$of:ty>)?: $($scenario:ident)+, $($property:ident)+ $(; bugs $($bug:literal)+)?) => {
         $crate::Case::own(
             stringify!($name),
             &[$(stringify!($scenario)),+],
             &[$($crate::Property::$property),+],
-            || ::std::boxed::Box::pin($name()),
+            || ::std::boxed::Box::pin($name $(::<$of>)? ()),
         )
+        .catching(&[$($($bug),+)?])
     };
 }

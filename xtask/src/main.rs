@@ -42,7 +42,7 @@ enum Command {
     },
     /// Measures hand-overs beside bare requests and other locks; a table, and target/bench/report.md and .json.
     Bench {
-        /// zk.
+        /// redis or zk.
         store: String,
         /// Passed on, such as `--rounds 9 --seconds 5`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

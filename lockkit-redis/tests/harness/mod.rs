@@ -1,6 +1,7 @@
 //! What the conformance suite needs of a Redis, whatever servers it is made of.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
+mod own;
 mod rights;
 mod servers;
 
@@ -11,7 +12,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time};
+use lockkit_conformance::{
+    AnyBackend, Case, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
+};
 use lockkit_core::{
     LockName,
     backend::{Backend, BackendInfo, BackendUrl},
@@ -26,17 +29,20 @@ const PARALLEL: usize = 8;
 /// What clients ask for; what servers and their watchers say to each other is left out.
 const REQUESTS: [&str; 5] = ["evalsha", "eval", "subscribe", "ping", "wait"];
 
+/// What the keys of all locks begin with.
+const PREFIX: &str = "suite:";
+
 /// Servers that a client takes for one Redis.
 pub trait Servers: Debug + Send + Sync + Sized + 'static {
     /// The name in reports.
     const NAME: &str;
 
-    /// As whom clients log in, where they do.
-    const LOGIN: &str = "";
-
     fn start() -> Result<Self>;
 
-    fn url(&self) -> String;
+    /// With the [`PREFIX`]; more options may follow.
+    fn url_for_clients(&self) -> String;
+
+    fn own_cases() -> Vec<Case>;
 
     /// Where clients find all keys; `None`: at more than one place.
     fn endpoint(&self) -> Option<String> {
@@ -122,6 +128,10 @@ impl<S: Servers> Harness for RedisHarness<S> {
     fn connect(&self, address: &str) -> Result<AnyBackend> {
         backend(address)
     }
+
+    fn own_cases(&self) -> Vec<Case> {
+        S::own_cases()
+    }
 }
 
 fn backend(url: &str) -> Result<AnyBackend> {
@@ -139,7 +149,7 @@ struct Place<S> {
 impl<S: Servers> Place<S> {
     fn start() -> Result<Self> {
         let servers = S::start()?;
-        let (url, endpoint) = (servers.url(), servers.endpoint());
+        let (url, endpoint) = (servers.url_for_clients(), servers.endpoint());
         Ok(Self { servers: Arc::new(Mutex::new(servers)), url, endpoint })
     }
 
@@ -161,7 +171,7 @@ impl<S: Servers> Place<S> {
     }
 
     async fn write_junk(&self, name: &LockName) -> Result<()> {
-        let metadata = format!("lockkit:{{{}}}:metadata", encoded(name));
+        let metadata = side(name, "metadata");
         self.with(move |servers| {
             let node = servers.node_of(&metadata)?;
             for claim in node.cli(&["HKEYS", &metadata])?.list() {
@@ -175,8 +185,13 @@ impl<S: Servers> Place<S> {
 }
 
 /// The key of a lock.
-fn encoded(name: &LockName) -> String {
-    name.encode(3 * LOCK_NAME_BYTES_MAX)
+fn key(name: &LockName) -> String {
+    format!("{PREFIX}{}", name.encode(3 * LOCK_NAME_BYTES_MAX))
+}
+
+/// A key beside a lock.
+fn side(name: &LockName, what: &str) -> String {
+    format!("lockkit:{{{}}}:{what}", key(name))
 }
 
 #[async_trait]
@@ -202,12 +217,11 @@ impl<S: Servers> Store for Place<S> {
 
     async fn link(&self) -> Result<Arc<dyn Link>> {
         let endpoint = self.endpoint.as_ref().context("there is no one place for a proxy")?;
-        Ok(Arc::new(Way { proxy: Proxy::start_redis(endpoint)?, login: S::LOGIN }))
+        Ok(Arc::new(Way(Proxy::start_redis(endpoint)?)))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
-        let lock = encoded(name);
-        let sides = ["queue", "deadlines", "metadata"].map(|side| format!("lockkit:{{{lock}}}:{side}"));
+        let (lock, sides) = (key(name), ["queue", "deadlines", "metadata"].map(|what| side(name, what)));
         self.with(move |servers| {
             let node = servers.node_of(&lock)?;
             let mut entries = Vec::new();
@@ -237,36 +251,31 @@ impl<S: Servers> Store for Place<S> {
 
 /// A client's way through a proxy.
 #[derive(Debug)]
-struct Way {
-    proxy: Proxy,
-    login: &'static str,
-}
+struct Way(Proxy);
 
 #[async_trait]
 impl Link for Way {
     fn backend(&self) -> Result<AnyBackend> {
-        backend(&format!("redis://{}@{}", self.login, self.proxy.endpoint()))
+        backend(&servers::url_at(&self.0.endpoint()))
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
         match fault {
-            LinkFault::HoldRequests => self.proxy.set(Direction::Requests, Flow::Hold),
-            LinkFault::SwallowReplies(count) => self.proxy.swallow_next(count as u64),
-            LinkFault::DropNotifications => self.proxy.drop_messages(Message::Events, |_| true),
-            LinkFault::Reset => self.proxy.reset(),
-            LinkFault::Refuse => self.proxy.refuse(),
-            LinkFault::DropReplies => self.proxy.set(Direction::Replies, Flow::Drop),
-            LinkFault::Delay(by) => self.proxy.set(Direction::Replies, Flow::Delay(by)),
-            LinkFault::Trickle(every) => {
-                self.proxy.set(Direction::Replies, Flow::Trickle { bytes: 1, every })
-            }
+            LinkFault::HoldRequests => self.0.set(Direction::Requests, Flow::Hold),
+            LinkFault::SwallowReplies(count) => self.0.swallow_next(count as u64),
+            LinkFault::DropNotifications => self.0.drop_messages(Message::Events, |_| true),
+            LinkFault::Reset => self.0.reset(),
+            LinkFault::Refuse => self.0.refuse(),
+            LinkFault::DropReplies => self.0.set(Direction::Replies, Flow::Drop),
+            LinkFault::Delay(by) => self.0.set(Direction::Replies, Flow::Delay(by)),
+            LinkFault::Trickle(every) => self.0.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
             other @ LinkFault::HoldNotifications => return other.unsupported(),
         }
         Ok(())
     }
 
     async fn heal(&self) -> Result<()> {
-        self.proxy.pass();
+        self.0.pass();
         Ok(())
     }
 }

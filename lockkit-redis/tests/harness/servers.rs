@@ -1,24 +1,38 @@
 //! One server, and servers that are watched or share their keys.
 
 use anyhow::Result;
+use lockkit_conformance::Case;
 use lockkit_testbed::{Redis, RedisCluster, RedisSentinels};
 
-use super::{Servers, rights};
+use super::{
+    PREFIX, Servers, own,
+    rights::{LOGIN, RIGHTS, user},
+};
+
+/// One server at this place, by a user with no rights but those that the documentation asks for.
+pub(super) fn url_at(endpoint: &str) -> String {
+    format!("redis://{LOGIN}@{endpoint}/?prefix={PREFIX}")
+}
+
+/// What that user may do: only with keys of this prefix.
+pub(super) fn rights() -> String {
+    RIGHTS.replace("~*", &format!("~{PREFIX}* ~lockkit:{{{PREFIX}*"))
+}
 
 impl Servers for Redis {
     const NAME: &str = "redis";
 
-    /// The suite does without rights that the documentation does not ask for.
-    const LOGIN: &str = rights::LOGIN;
-
     fn start() -> Result<Self> {
-        let mut arguments = vec!["--user"];
-        arguments.extend(rights::user(rights::RIGHTS));
-        Self::start_with(&arguments)
+        let rights = rights();
+        Self::start_with(&[&["--user"], &*user(&rights)].concat())
     }
 
-    fn url(&self) -> String {
-        format!("redis://{}@{}", Self::LOGIN, self.endpoint())
+    fn url_for_clients(&self) -> String {
+        url_at(&self.endpoint())
+    }
+
+    fn own_cases() -> Vec<Case> {
+        own::on_one_server()
     }
 
     fn endpoint(&self) -> Option<String> {
@@ -53,8 +67,12 @@ impl Servers for RedisSentinels {
         Self::start()
     }
 
-    fn url(&self) -> String {
-        self.url()
+    fn url_for_clients(&self) -> String {
+        format!("{}?prefix={PREFIX}", self.url())
+    }
+
+    fn own_cases() -> Vec<Case> {
+        own::on_sentinels()
     }
 
     fn node_of(&self, _key: &str) -> Result<&Redis> {
@@ -89,8 +107,12 @@ impl Servers for RedisCluster {
         Self::start()
     }
 
-    fn url(&self) -> String {
-        self.url()
+    fn url_for_clients(&self) -> String {
+        format!("{}/?prefix={PREFIX}", self.url())
+    }
+
+    fn own_cases() -> Vec<Case> {
+        own::on_a_cluster()
     }
 
     fn node_of(&self, key: &str) -> Result<&Redis> {

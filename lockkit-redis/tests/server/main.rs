@@ -6,6 +6,7 @@ mod bad_input;
 mod budget;
 mod claims;
 mod common;
+mod fairness;
 mod faults;
 mod options;
 #[path = "../harness/rights.rs"]

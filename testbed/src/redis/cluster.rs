@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::{
     Migration, Redis,
-    nodes::{endpoints, launch_all, wait_until},
+    nodes::{endpoints, launch_all, wait_for, wait_until},
 };
 use crate::address::free_ports;
 
@@ -107,8 +107,7 @@ impl RedisCluster {
     ///
     /// When there is none for a long time.
     pub fn owner(&self, slot: usize) -> Result<usize> {
-        wait_until("a node owns the slot", || Ok(self.owner_now(slot)?.is_some()))?;
-        self.owner_now(slot)?.context("the slot's owner is gone again")
+        wait_for("a node owns the slot", || self.owner_now(slot))
     }
 
     /// Begins to move a slot: its keys are still where they are.

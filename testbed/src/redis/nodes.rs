@@ -25,14 +25,19 @@ pub(super) fn endpoints(nodes: &[Redis]) -> String {
 
 /// Waits until it is so; an error means that it is not so yet.
 pub(super) fn wait_until(what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
+    wait_for(what, || Ok(is_so()?.then_some(())))
+}
+
+/// Waits until there is something; an error means that there is nothing yet.
+pub(super) fn wait_for<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
     let started = Instant::now();
     loop {
-        let so = is_so();
-        if matches!(so, Ok(true)) {
-            return Ok(());
+        let found = look();
+        if let Ok(Some(found)) = found {
+            return Ok(found);
         }
         if started.elapsed() > WAIT_MAX {
-            so.with_context(|| format!("it does not come about that {what}"))?;
+            found.with_context(|| format!("it does not come about that {what}"))?;
             bail!("it does not come about that {what}");
         }
         std::thread::sleep(WAIT_POLL);

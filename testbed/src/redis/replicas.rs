@@ -93,19 +93,21 @@ impl RedisReplicas {
     ///
     /// When that does not come about.
     pub fn wait_until_in_sync(&self, master: usize) -> Result<()> {
+        wait_until("all replicas are in sync with their master", || self.are_in_sync(master))
+    }
+
+    pub(super) fn are_in_sync(&self, master: usize) -> Result<bool> {
         let place = [self.nodes[master].address.to_string(), self.nodes[master].port.to_string()];
-        wait_until("all replicas are in sync with their master", || {
-            let written = self.nodes[master].info("replication")?;
-            let mut in_sync = written.get("role") == Some("master");
-            for (_, replica) in self.running().filter(|&(number, _)| number != master) {
-                let heard = replica.info("replication")?;
-                in_sync &= heard.get("master_link_status") == Some("up")
-                    && ["master_host", "master_port"].map(|part| heard.get(part))
-                        == [Some(&*place[0]), Some(&*place[1])]
-                    && heard.number("slave_repl_offset") >= written.number("master_repl_offset");
-            }
-            Ok(in_sync)
-        })
+        let written = self.nodes[master].info("replication")?;
+        let mut in_sync = written.get("role") == Some("master");
+        for (_, replica) in self.running().filter(|&(number, _)| number != master) {
+            let heard = replica.info("replication")?;
+            in_sync &= heard.get("master_link_status") == Some("up")
+                && ["master_host", "master_port"].map(|part| heard.get(part))
+                    == [Some(&*place[0]), Some(&*place[1])]
+                && heard.number("slave_repl_offset") >= written.number("master_repl_offset");
+        }
+        Ok(in_sync)
     }
 
     /// The nodes that can be asked, with their numbers.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::{
     Redis, RedisReplicas,
-    nodes::{endpoints, launch_all, wait_until},
+    nodes::{endpoints, launch_all, wait_for, wait_until},
 };
 
 /// Sentinels: one may be missing.
@@ -28,9 +28,9 @@ const FAILOVER_TIMEOUT_MS: u32 = 5_000;
 /// let mut redis = lockkit_testbed::RedisSentinels::start()?;
 /// let first = redis.master()?;
 /// redis.node_mut(first).kill()?; // also pause
-/// let second = redis.wait_for_master_after(first)?;
+/// redis.wait_for_master_after(first)?;
 /// redis.node_mut(first).restart()?; // for a while it believes that it is still the master
-/// redis.replicas().wait_until_in_sync(second)?;
+/// redis.wait_until_in_sync()?;
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug)]
@@ -114,6 +114,20 @@ impl RedisSentinels {
         self.wait_for_master(|master| master != former && self.node(master).is_master().unwrap_or(false))
     }
 
+    /// Waits until the running nodes are the master and replicas of it that have all that it has now; the number of the
+    /// master, which may be another one than a moment ago: on a machine that is busy with other things, any node may be
+    /// silent for so long that it counts as down.
+    ///
+    /// # Errors
+    ///
+    /// When that does not come about.
+    pub fn wait_until_in_sync(&self) -> Result<usize> {
+        wait_for("all replicas are in sync with the master of the Sentinels", || {
+            let Some(master) = self.agreed_master()? else { return Ok(None) };
+            Ok(self.replicas.are_in_sync(master)?.then_some(master))
+        })
+    }
+
     /// Makes the Sentinels promote a replica while the master runs, and waits for it; the number of the new master.
     ///
     /// # Errors
@@ -127,9 +141,9 @@ impl RedisSentinels {
     }
 
     fn wait_for_master(&self, is_the_one: impl Fn(usize) -> bool) -> Result<usize> {
-        let current = || self.agreed_master().map(|master| master.filter(|&master| is_the_one(master)));
-        wait_until("the Sentinels agree on the master", || Ok(current()?.is_some()))?;
-        current()?.context("the master has changed again")
+        wait_for("the Sentinels agree on the master", || {
+            Ok(self.agreed_master()?.filter(|&master| is_the_one(master)))
+        })
     }
 
     fn agreed_master(&self) -> Result<Option<usize>> {

@@ -1,0 +1,64 @@
+//! A slot of a cluster that moves from one node to another.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use lockkit_conformance::{Case, own_case};
+use lockkit_testbed::RedisCluster;
+use tokio::time::timeout;
+
+use super::{
+    super::{Servers, key},
+    HANG, client, has_waiter, name, off, until,
+};
+
+pub(super) const CASES: [Case; 1] = [own_case!(a_slot_moves_under_holders_and_waiters: R12, P1 P3 P5 P14)];
+
+/// Moves that stand still half-way for longer than this lose no hold: beats get through.
+const TTL: Duration = Duration::from_secs(6);
+
+async fn a_slot_moves_under_holders_and_waiters() -> Result<()> {
+    let cluster = off(<RedisCluster as Servers>::start)?;
+    let url = cluster.url_for_clients();
+    let clients = [client(&url, TTL).await?, client(&url, TTL).await?];
+    let (name, key) = (name("r12"), key(&name("r12")));
+    let slot = off(|| cluster.slot(&key))?;
+    let mut guard = clients[0].lock("r12")?.acquire().await?;
+    for round in 1..=3 {
+        let next = &clients[round % 2];
+        let waiting = tokio::spawn({
+            let lock = next.lock("r12")?;
+            async move { lock.acquire().await }
+        });
+        has_waiter(next, &name).await?;
+        let to = off(|| another_master(&cluster, slot))?;
+        let migration = off(|| cluster.migrate(slot, to))?;
+        // The lock is there already, what lies beside it is not.
+        ensure!(off(|| migration.move_key(&key))?, "the lock is not where it was");
+        for _ in 0..2 {
+            let left = guard.remaining();
+            until("a beat gets through", async || Ok(guard.remaining() > left)).await?;
+        }
+        off(|| migration.move_keys())?;
+        off(|| migration.finish())?;
+        ensure!(off(|| cluster.owner(slot))? == to, "the slot has not moved");
+        guard.check().with_context(|| format!("round {round}"))?;
+        ensure!(!waiting.is_finished(), "round {round}: two holders");
+        let last = guard.token();
+        guard.release().await?;
+        guard = timeout(HANG, waiting).await.with_context(|| format!("round {round}"))???;
+        ensure!(guard.token() > last, "{} after {last}", guard.token());
+    }
+    guard.release().await?;
+    Ok(())
+}
+
+fn another_master(cluster: &RedisCluster, slot: usize) -> Result<usize> {
+    let owner = cluster.owner(slot)?;
+    for number in (0..cluster.len()).filter(|&number| number != owner) {
+        if cluster.node(number).is_master()? {
+            return Ok(number);
+        }
+    }
+    anyhow::bail!("there is no other master")
+}
