@@ -106,11 +106,14 @@ fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The folder above `PROFILE/deps/PROGRAM`, where cargo puts test programs.
+/// Where cargo puts test programs, and those of examples, below the folder of the profile.
+const PROGRAMS: [&str; 2] = ["deps", "examples"];
+
+/// The folder above `PROFILE/deps/PROGRAM`.
 fn target_folder() -> Result<PathBuf> {
     let program = env::current_exe()?;
     // A copy elsewhere must not write wherever three folders up leads to.
-    let in_deps = program.parent().is_some_and(|folder| folder.ends_with("deps"));
-    let target = program.ancestors().nth(3).filter(|_| in_deps).map(Path::to_owned);
+    let is_cargos = program.parent().is_some_and(|folder| PROGRAMS.iter().any(|name| folder.ends_with(name)));
+    let target = program.ancestors().nth(3).filter(|_| is_cargos).map(Path::to_owned);
     target.context("the test program does not lie in a target folder")
 }
