@@ -13,6 +13,9 @@ use serde::Serialize;
 
 use crate::Case;
 
+/// Where cargo puts test programs, and those of examples, below the folder of the profile.
+const PROGRAMS: [&str; 2] = ["deps", "examples"];
+
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", content = "reason", rename_all = "lowercase")]
@@ -105,9 +108,6 @@ fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
         ("failover", format!("{failover:?}")),
     ])
 }
-
-/// Where cargo puts test programs, and those of examples, below the folder of the profile.
-const PROGRAMS: [&str; 2] = ["deps", "examples"];
 
 /// The folder above `PROFILE/deps/PROGRAM`.
 fn target_folder() -> Result<PathBuf> {
