@@ -9,14 +9,14 @@ mod server;
 
 use std::{
     process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use anyhow::{Context, Result};
 use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
-use lockkit_testbed::ServerClock;
+use lockkit_testbed::{ServerClock, SmallDisk};
 
 use crate::{clock::Stepped, cluster::Cluster, server::Server};
 
@@ -47,7 +47,7 @@ impl Harness for EtcdHarness {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        vec![
+        let mut hooks = vec![
             Hook::Processes,
             Hook::Entries,
             Hook::Requests,
@@ -77,11 +77,19 @@ impl Harness for EtcdHarness {
             Hook::DenyLock,
             #[cfg(feature = "tls")]
             Hook::Tls,
-        ]
+        ];
+        if no_small_disk().is_none() {
+            hooks.push(Hook::FullDisk);
+        }
+        hooks
     }
 
     fn why_not(&self, hook: Hook) -> Option<String> {
-        (hook == Hook::Tls).then(|| "built without the feature \"tls\"".to_owned())
+        match hook {
+            Hook::Tls => Some("built without the feature \"tls\"".to_owned()),
+            Hook::FullDisk => no_small_disk().clone(),
+            _ => None,
+        }
     }
 
     fn parallel(&self) -> usize {
@@ -97,6 +105,7 @@ impl Harness for EtcdHarness {
                 }
                 Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
             }
+            Sharing::Own if no_small_disk().is_none() => Ok(Arc::new(Server::start_on_small_disk()?)),
             Sharing::Own => Ok(Arc::new(Server::start()?)),
             Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
             Sharing::Cluster => Ok(Arc::new(Cluster::start()?)),
@@ -110,6 +119,12 @@ impl Harness for EtcdHarness {
     fn connect(&self, address: &str) -> Result<AnyBackend> {
         Ok(AnyBackend::new(backend(address)?))
     }
+}
+
+/// Why there can be no disk that gets full.
+fn no_small_disk() -> &'static Option<String> {
+    static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
+    WHY_NOT.get_or_init(SmallDisk::why_not)
 }
 
 fn backend(url: &str) -> Result<EtcdBackend> {

@@ -11,7 +11,7 @@ use lockkit_core::{
     backend::{Admin, Contender},
 };
 use lockkit_etcd::EtcdBackend;
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Etcd, SmallDisk};
 
 use crate::{access::Beside, backend, link::ProxyLink};
 
@@ -19,6 +19,9 @@ use crate::{access::Beside, backend, link::ProxyLink};
 const USER: &str = "app";
 pub(crate) const PASSWORD: &str = "secret";
 const LOGIN: &str = "app:secret@";
+
+/// Room for the log that a server reserves in advance, and some more.
+const DISK_BYTES: u64 = 256 << 20;
 
 /// A server. Its methods block, so they run beside the executor.
 #[derive(Debug)]
@@ -28,11 +31,19 @@ pub(crate) struct Server {
     /// `USER:PASSWORD@`, or nothing.
     login: &'static str,
     beside: Beside,
+    /// Its data are here; none for a server that shall not run out of room.
+    disk: Option<SmallDisk>,
 }
 
 impl Server {
     pub(crate) fn start() -> Result<Self> {
         Ok(Self::of(Etcd::start()?, ""))
+    }
+
+    pub(crate) fn start_on_small_disk() -> Result<Self> {
+        let disk = SmallDisk::mount(DISK_BYTES)?;
+        let etcd = Etcd::start_in(disk.path())?;
+        Ok(Self { disk: Some(disk), ..Self::of(etcd, "") })
     }
 
     pub(crate) fn start_with_login() -> Result<Self> {
@@ -43,7 +54,7 @@ impl Server {
 
     fn of(etcd: Etcd, login: &'static str) -> Self {
         let endpoint = etcd.endpoint();
-        Self { etcd: Arc::new(Mutex::new(etcd)), endpoint, login, beside: Beside::default() }
+        Self { etcd: Arc::new(Mutex::new(etcd)), endpoint, login, beside: Beside::default(), disk: None }
     }
 
     fn url(&self) -> String {
@@ -61,6 +72,10 @@ impl Server {
         let etcd = Arc::clone(&self.etcd);
         let work = move || work(&mut etcd.lock().unwrap_or_else(PoisonError::into_inner));
         tokio::task::spawn_blocking(work).await?
+    }
+
+    fn disk(&self) -> Result<&SmallDisk> {
+        self.disk.as_ref().context("the server lies on no disk of its own")
     }
 
     async fn plain(&self) -> Result<Client> {
@@ -119,6 +134,20 @@ impl Store for Server {
             Fault::FillStore => self.with(|etcd| etcd.set_no_space(true)).await,
             Fault::MakeRoom => self.with(|etcd| etcd.set_no_space(false)).await,
             Fault::ExpireLogins => self.with(|etcd| etcd.expire_logins(USER, PASSWORD)).await,
+            Fault::FillDisk => {
+                self.disk()?.fill()?;
+                // Its log was reserved in advance: what is full is the store beside it, and with that it stops.
+                self.with(|etcd| {
+                    let value = "x".repeat(512 << 10);
+                    while etcd.put("ballast", &value).is_ok() {}
+                    Ok(())
+                })
+                .await
+            }
+            Fault::EmptyDisk => {
+                self.disk()?.make_room()?;
+                self.with(Etcd::restart).await
+            }
             other => other.unsupported(),
         }
     }
