@@ -2,14 +2,13 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
+use lockkit_core::{Error, ErrorKind, Result};
 
 use crate::{
-    SCHEME, SCHEME_CLUSTER, SCHEME_SENTINEL, SCHEME_UNIX, SCHEMES_TLS,
     keys::{Layout, Names},
     node::{Address, Dialer, Login},
     sentinel::Sentinels,
-    tls::{self, Tls},
+    tls::Tls,
     topology::{Connector, Topology},
 };
 
@@ -55,9 +54,9 @@ pub enum Queue {
 /// ```
 #[derive(Clone)]
 pub struct RedisConfig {
-    topology: Topology,
-    login: Login,
-    tls: Option<Tls>,
+    pub(crate) topology: Topology,
+    pub(crate) login: Login,
+    pub(crate) tls: Option<Tls>,
     prefix: String,
     names: Names,
     pub(crate) queue: Queue,
@@ -126,99 +125,6 @@ impl RedisConfig {
         }
     }
 
-    /// The configuration of one of
-    ///
-    /// ```text
-    /// redis://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]
-    /// redis+unix://[[USER]:PASSWORD@]/PATH[?db=DATABASE]
-    /// redis+sentinel://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/MASTER[?db=DATABASE]
-    /// redis+cluster://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
-    /// ```
-    ///
-    /// with the options `prefix`, `names=raw`, `queue=none`, `min_replicas`, `request_timeout` and `counter_ttl`, each
-    /// as the method of its name. With TLS they begin with `rediss` (but for the socket), and take `ca`, `cert` and
-    /// `key`: files, see [`Tls`].
-    ///
-    /// # Errors
-    ///
-    /// `InvalidConfig` for another scheme, a user without a password, a database that is no number, a certificate
-    /// without its key, an unknown option, options of TLS without TLS; `Unsupported` for TLS without the feature `tls`.
-    pub fn from_url(url: BackendUrl) -> Result<Self> {
-        let is_tls = SCHEMES_TLS.contains(&url.scheme());
-        let scheme =
-            if is_tls { url.scheme().replacen("rediss", SCHEME, 1) } else { url.scheme().to_owned() };
-        Self::from_parts(url, &scheme, is_tls)
-    }
-
-    /// The servers of a URL with a scheme that is not ours, each for itself.
-    pub(crate) fn of_nodes(url: BackendUrl, is_tls: bool) -> Result<Self> {
-        Self::from_parts(url, SCHEME, is_tls)
-    }
-
-    fn from_parts(mut url: BackendUrl, scheme: &str, is_tls: bool) -> Result<Self> {
-        if is_tls && !cfg!(feature = "tls") {
-            return Err(tls::not_in_this_build());
-        }
-        let mut config = Self::of_servers(&mut url, scheme)?;
-        if is_tls {
-            config = config.tls(take_tls(&mut url)?);
-        }
-        config = match (url.user(), url.password()) {
-            (Some(user), Some(password)) => config.user(user, password),
-            (None, Some(password)) => config.password(password),
-            (None, None) => config,
-            (Some(_), None) => return Err(invalid("Redis takes a user together with a password")),
-        };
-        config.take_options(url)
-    }
-
-    /// Scheme, servers and database.
-    fn of_servers(url: &mut BackendUrl, scheme: &str) -> Result<Self> {
-        let servers: Vec<String> = url
-            .hosts()
-            .iter()
-            .map(|host| match host.port {
-                Some(port) => format!("{}:{port}", host.name),
-                None => host.name.clone(),
-            })
-            .collect();
-        let path = url.path().trim_matches('/').to_owned();
-        match scheme {
-            SCHEME => Ok(Self::new(servers)?.database(parse_number(&path, "database")?)),
-            SCHEME_UNIX if !path.is_empty() && servers.is_empty() => {
-                Ok(Self::unix(url.path()).database(take_database(url)?))
-            }
-            SCHEME_UNIX => Err(invalid("redis+unix:/// is followed by the path of a socket")),
-            SCHEME_SENTINEL => Ok(Self::sentinel(servers, path)?.database(take_database(url)?)),
-            SCHEME_CLUSTER if path.is_empty() => Self::cluster(servers),
-            SCHEME_CLUSTER => Err(invalid("a cluster has no databases")),
-            other => Err(invalid(format!("{other:?} is not a scheme of Redis"))),
-        }
-    }
-
-    fn take_options(mut self, mut url: BackendUrl) -> Result<Self> {
-        if let Some(prefix) = url.take("prefix") {
-            self = self.prefix(prefix);
-        }
-        if let Some(names) = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])? {
-            self = self.names(names);
-        }
-        if let Some(queue) = url.take_word("queue", &[("fifo", Queue::Fifo), ("none", Queue::None)])? {
-            self = self.queue(queue);
-        }
-        if let Some(count) = url.take("min_replicas") {
-            self = self.min_replicas(parse_number(&count, "min_replicas")?);
-        }
-        if let Some(timeout) = url.take_duration("request_timeout")? {
-            self = self.request_timeout(timeout);
-        }
-        if let Some(ttl) = url.take_duration("counter_ttl")? {
-            self = self.counter_ttl(ttl);
-        }
-        url.finish()?;
-        Ok(self)
-    }
-
     /// Logs in as this user of an access control list (ACL). It needs, with the default prefix and encoded names:
     ///
     /// ```text
@@ -228,7 +134,7 @@ impl RedisConfig {
     /// ```
     ///
     /// With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` will do instead of `~*`. `+wait` is needed for
-    /// [`min_replicas`](Self::min_replicas), `+role` with several servers.
+    /// [`min_replicas`](Self::min_replicas), `+role` with several servers or Sentinels, `+cluster|slots +asking` on a cluster.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));
@@ -367,131 +273,16 @@ fn parse_server(text: &str, default_port: u16) -> Result<Address> {
     Ok(Address::Tcp(host.trim_matches(['[', ']']).to_owned(), port))
 }
 
-fn take_database(url: &mut BackendUrl) -> Result<u32> {
-    parse_number(&url.take("db").unwrap_or_default(), "db")
-}
-
-/// The options `ca`, `cert` and `key`.
-fn take_tls(url: &mut BackendUrl) -> Result<Tls> {
-    let tls = url.take("ca").into_iter().fold(Tls::new(), Tls::ca);
-    match (url.take("cert"), url.take("key")) {
-        (Some(certificate), Some(key)) => Ok(tls.identity(certificate, key)),
-        (None, None) => Ok(tls),
-        _ => Err(invalid("TLS takes a certificate (cert) together with its key (key), or neither")),
-    }
-}
-
-/// A number, 0 for an empty text.
-fn parse_number(text: &str, what: &str) -> Result<u32> {
-    if text.is_empty() {
-        return Ok(0);
-    }
-    text.parse().map_err(|_| invalid(format!("{what} is not a number")))
-}
-
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+pub(crate) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidConfig, "configure Redis").with_message(message)
 }
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::LockName;
-
     use super::*;
 
-    fn from(url: &str) -> Result<RedisConfig> {
-        RedisConfig::from_url(BackendUrl::parse(url)?)
-    }
-
-    fn tcp(host: &str, port: u16) -> Address {
-        Address::Tcp(host.to_owned(), port)
-    }
-
     #[test]
-    fn a_url_says_it_all() {
-        let config = from(
-            "redis://me:s%40cret@h1:1/2?prefix=app:&names=raw&queue=none&min_replicas=1&request_timeout=500ms\
-             &counter_ttl=1h",
-        )
-        .unwrap();
-        assert_eq!(config.topology, Topology::Single(tcp("h1", 1)));
-        assert_eq!(
-            (config.login.user.as_deref(), config.login.password.as_deref()),
-            (Some("me"), Some("s@cret"))
-        );
-        assert_eq!((config.login.database, config.queue, config.min_replicas), (2, Queue::None, Some(1)));
-        assert_eq!(config.request_timeout, Duration::from_millis(500));
-        assert_eq!(config.counter_ttl, Duration::from_secs(3600));
-        assert_eq!(config.layout().keys(&LockName::new("a/b").unwrap()).unwrap().lock(), "app:a/b");
-    }
-
-    #[test]
-    fn several_servers_are_a_master_and_its_replicas() {
-        let config = from("redis://:secret@h1:1,h2,[::1]:3").unwrap();
-        assert_eq!(config.topology, Topology::Replicas(vec![tcp("h1", 1), tcp("h2", 6379), tcp("::1", 3)]));
-        assert_eq!((config.login.user, config.login.password.as_deref()), (None, Some("secret")));
-    }
-
-    #[test]
-    fn a_socket_has_a_path() {
-        let config = from("redis+unix:///run/redis%201.sock?db=3").unwrap();
-        assert_eq!(config.topology, Topology::Single(Address::Unix("/run/redis 1.sock".into())));
-        assert_eq!(config.login.database, 3);
-    }
-
-    #[test]
-    fn sentinels_and_clusters_are_told_by_scheme() {
-        let config = from("redis+sentinel://app:secret@s1,s2:9/main?db=2").unwrap();
-        let sentinels =
-            Sentinels { addresses: vec![tcp("s1", 26379), tcp("s2", 9)], master: "main".to_owned() };
-        assert_eq!((config.topology, config.login.database), (Topology::Sentinel(sentinels), 2));
-        let config = from("redis+cluster://h1,h2:9").unwrap();
-        assert_eq!(config.topology, Topology::Cluster(vec![tcp("h1", 6379), tcp("h2", 9)]));
-        let named = RedisConfig::cluster(["h"]).unwrap().names(Names::Raw).layout();
-        assert!(named.keys(&LockName::new("a}b").unwrap()).is_err());
-    }
-
-    #[cfg(feature = "tls")]
-    #[test]
-    fn tls_is_named_by_scheme_and_options() {
-        assert_eq!(from("redis://h").unwrap().tls, None);
-        assert_eq!(from("rediss://h").unwrap().tls, Some(Tls::new()));
-        let config = from("rediss+cluster://h/?ca=/ca.pem&cert=/a.pem&key=/a-key.pem").unwrap();
-        assert_eq!(config.tls, Some(Tls::new().ca("/ca.pem").identity("/a.pem", "/a-key.pem")));
-        assert!(matches!(from("rediss+sentinel://h/m").unwrap().topology, Topology::Sentinel(_)));
-        for alone in ["rediss://h/?cert=/a.pem", "rediss://h/?key=/a-key.pem", "rediss://h/?verify=no"] {
-            assert_eq!(from(alone).unwrap_err().kind(), ErrorKind::InvalidConfig, "{alone}");
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn tls_is_refused_by_a_build_without_it() {
-        assert_eq!(from("rediss://h").unwrap_err().kind(), ErrorKind::Unsupported);
-    }
-
-    #[test]
-    fn mistakes_are_told_by_kind() {
-        for url in [
-            "redis://me@h",
-            "redis:///2",
-            "etcd://h",
-            "redis://h/two",
-            "redis://h/?prefx=a",
-            "redis://h/?queue=lifo",
-            "redis://h/?min_replicas=some",
-            "redis+unix://h/x",
-            "redis+unix:///",
-            "redis+sentinel://h",
-            "redis+sentinel:///main",
-            "redis+sentinel://h/main/2",
-            "redis+cluster://h/2",
-            "redis+cluster:///",
-            "redis://h/?ca=/ca.pem",
-            "redis+ssh://h",
-        ] {
-            assert_eq!(from(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
-        }
+    fn a_server_is_host_and_port() {
         for server in ["", "h:port", "h:70000", "me:secret@h:1", "h/x"] {
             let error = RedisConfig::new([server]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{server}");
@@ -502,7 +293,7 @@ mod tests {
 
     #[test]
     fn no_secret_is_printed() {
-        let config = from("redis://me:hunter2@h").unwrap();
+        let config = RedisConfig::new(["h"]).unwrap().user("me", "hunter2");
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 }

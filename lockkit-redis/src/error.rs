@@ -199,6 +199,7 @@ mod tests {
         use ErrorKind::{Denied, Unavailable, Unexpected};
         for (code, detail, expected) in [
             ("OOM", "command not allowed when used memory > 'maxmemory'.", (Busy, Unavailable)),
+            ("LOADING", "Redis is loading the dataset in memory", (Busy, Unavailable)),
             ("MISCONF", "Redis is configured to save RDB snapshots", (Busy, Unavailable)),
             ("NOREPLICAS", "Not enough good replicas to write.", (Busy, Unavailable)),
             ("BUSY", "Redis is busy running a script.", (Busy, Unavailable)),

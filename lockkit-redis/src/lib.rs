@@ -34,6 +34,7 @@ mod server;
 mod session;
 mod tls;
 mod topology;
+mod url;
 
 pub use self::{
     admin::INSPECTED_WAITERS_MAX,

@@ -123,6 +123,12 @@ impl RedisSession {
     }
 }
 
+/// A beat that tells nothing.
+pub(crate) fn unknown_beat(held: &[Grant], fault: &Fault) -> Beat {
+    let holds = held.iter().map(|grant| (grant.claim(), unknown(fault))).collect();
+    Beat { session: unknown(fault), holds }
+}
+
 fn of_hold(answer: &Result<Vec<bool>, Fault>, n: usize, armed_at: BootInstant) -> Renewal {
     match answer {
         Ok(held) if held.get(n) == Some(&true) => Renewal::Renewed { armed_at },

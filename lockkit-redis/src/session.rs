@@ -21,6 +21,7 @@ use crate::{
     error::Fault,
     expiry::Lookouts,
     keys::Layout,
+    renew,
     replicas::Replicas,
     scripts::Terms,
     server::Server,
@@ -62,6 +63,9 @@ impl Session for RedisSession {
     }
 
     async fn renew(&self, held: &[Grant]) -> Beat {
+        if self.closed.is_cancelled() {
+            return renew::unknown_beat(held, &Fault::session_over());
+        }
         self.beat(held).await
     }
 

@@ -103,7 +103,7 @@ async fn a_redis_that_is_not_there_is_unavailable_and_its_password_stays_a_secre
     {
         let path = if scheme.ends_with("sentinel") { "main" } else { "" };
         let url = match scheme {
-            "redis+unix" => format!("{scheme}://me:hunter2@/nowhere/redis.sock"),
+            "redis+unix" => format!("{scheme}://me:hunter2@localhost/nowhere/redis.sock"),
             _ => format!("{scheme}://me:hunter2@127.0.0.1:{port}/{path}"),
         };
         let error = refused(&format!("{url}?request_timeout=500ms")).await;

@@ -1,6 +1,7 @@
 //! What the conformance suite needs of a Redis, whatever servers it is made of.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
+mod rights;
 mod servers;
 
 use std::{
@@ -29,6 +30,9 @@ const REQUESTS: [&str; 5] = ["evalsha", "eval", "subscribe", "ping", "wait"];
 pub trait Servers: Debug + Send + Sync + Sized + 'static {
     /// The name in reports.
     const NAME: &str;
+
+    /// As whom clients log in, where they do.
+    const LOGIN: &str = "";
 
     fn start() -> Result<Self>;
 
@@ -197,7 +201,7 @@ impl<S: Servers> Store for Place<S> {
 
     async fn link(&self) -> Result<Arc<dyn Link>> {
         let endpoint = self.endpoint.as_ref().context("there is no one place for a proxy")?;
-        Ok(Arc::new(Way(Proxy::start_redis(endpoint)?)))
+        Ok(Arc::new(Way { proxy: Proxy::start_redis(endpoint)?, login: S::LOGIN }))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
@@ -232,26 +236,29 @@ impl<S: Servers> Store for Place<S> {
 
 /// A client's way through a proxy.
 #[derive(Debug)]
-struct Way(Proxy);
+struct Way {
+    proxy: Proxy,
+    login: &'static str,
+}
 
 #[async_trait]
 impl Link for Way {
     fn backend(&self) -> Result<AnyBackend> {
-        backend(&format!("redis://{}", self.0.endpoint()))
+        backend(&format!("redis://{}@{}", self.login, self.proxy.endpoint()))
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
         match fault {
-            LinkFault::HoldRequests => self.0.set(Direction::Requests, Flow::Hold),
-            LinkFault::SwallowReplies(count) => self.0.swallow_next(count as u64),
-            LinkFault::DropNotifications => self.0.drop_messages(Message::Events, |_| true),
-            LinkFault::Reset => self.0.reset(),
+            LinkFault::HoldRequests => self.proxy.set(Direction::Requests, Flow::Hold),
+            LinkFault::SwallowReplies(count) => self.proxy.swallow_next(count as u64),
+            LinkFault::DropNotifications => self.proxy.drop_messages(Message::Events, |_| true),
+            LinkFault::Reset => self.proxy.reset(),
         }
         Ok(())
     }
 
     async fn heal(&self) -> Result<()> {
-        self.0.pass();
+        self.proxy.pass();
         Ok(())
     }
 }

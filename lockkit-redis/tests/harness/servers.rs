@@ -3,17 +3,22 @@
 use anyhow::Result;
 use lockkit_testbed::{Redis, RedisCluster, RedisSentinels};
 
-use super::Servers;
+use super::{Servers, rights};
 
 impl Servers for Redis {
     const NAME: &str = "redis";
 
+    /// The suite does without rights that the documentation does not ask for.
+    const LOGIN: &str = rights::LOGIN;
+
     fn start() -> Result<Self> {
-        Self::start()
+        let mut arguments = vec!["--user"];
+        arguments.extend(rights::user(rights::RIGHTS));
+        Self::start_with(&arguments)
     }
 
     fn url(&self) -> String {
-        self.url()
+        format!("redis://{}@{}", Self::LOGIN, self.endpoint())
     }
 
     fn endpoint(&self) -> Option<String> {

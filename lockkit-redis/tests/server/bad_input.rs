@@ -216,3 +216,41 @@ async fn a_server_of_a_cluster_is_told_apart() {
     assert!(!is_gave_up(&Err(error.clone())));
     assert!(error.to_string().to_lowercase().contains("cluster"), "{error}");
 }
+
+#[test]
+fn a_server_that_throws_keys_away_is_warned_of() {
+    let warned = |policy: &str| {
+        let redis = Redis::start_with(&["--maxmemory-policy", policy]).unwrap();
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tracing::subscriber::with_default(subscriber, || runtime.block_on(session(&redis, LONG)));
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        text.contains("WARN") && text.contains(policy)
+    };
+    assert!(warned("allkeys-lru"));
+    assert!(!warned("noeviction"));
+}
+
+/// What was logged.
+#[derive(Clone, Debug, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}

@@ -138,6 +138,7 @@ async fn a_close_takes_everything_back() {
     assert_eq!(waiter.ends().await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(bounded(session.release(&grant)).await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(start(&session, &held).ends().await.unwrap_err().kind(), ErrorKind::Closed);
+    assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
     release(&other, &grant).await;
     let left = redis.keys("*").unwrap();
     assert!(left.iter().all(|key| key.ends_with(":fence")), "{left:?}");
@@ -191,4 +192,18 @@ async fn eight_clients_exclude_each_other_and_share_evenly() {
     all.sort_unstable();
     assert_rising(&all);
     until("the last release is seen", async || redis.keys(name.as_str()).unwrap().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_counts_from_the_sending_of_its_request() {
+    let redis = Redis::start().unwrap();
+    let (session, name, clock) = (session(&redis, LONG).await, fresh_name(), Clock::boot());
+    redis.pause().unwrap();
+    let waiting = start(&session, &name);
+    // Sent long ago when the answer comes.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before_the_answer = clock.now();
+    redis.resume().unwrap();
+    let grant = waiting.granted().await;
+    assert!(grant.armed_at() < before_the_answer, "{:?} after {before_the_answer:?}", grant.armed_at());
 }

@@ -53,9 +53,11 @@ async fn a_black_hole_is_left_for_a_new_connection() {
     let proxy = Proxy::start(redis.endpoint()).unwrap();
     let session = session_at(&url_through(&proxy), LONG).await;
     let grant = acquire(&session, &fresh_name()).await;
+    let before = proxy.counts().accepted;
     proxy.set(Direction::Replies, Flow::Drop);
     assert!(matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Unknown(_)));
-    // The connection that has lost bytes is never heard again, and only its client can know.
+    // It stays open and silent: only its client can know that it is of no use.
+    until("another connection is tried", async || proxy.counts().accepted > before).await;
     proxy.pass();
     let renewed = async || {
         matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Renewed { .. })
@@ -202,4 +204,28 @@ async fn counters_vanish_when_they_are_long_unused() {
     let again = acquire(&session, &name).await;
     assert!(again.token() > last.token());
     bounded(session.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_names_used_once_leave_nothing() {
+    const TASKS: usize = 50;
+    const NAMES_EACH: usize = 200;
+    let redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?counter_ttl=1s", redis.url()), LONG).await;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let session = session.clone();
+            tokio::spawn(async move {
+                for _ in 0..NAMES_EACH {
+                    let grant = acquire(&session, &fresh_name()).await;
+                    release(&session, &grant).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        bounded(task).await.unwrap();
+    }
+    let keys = async || redis.cli(&["DBSIZE"]).unwrap().number().unwrap();
+    until("nothing is left", async || keys().await == 0).await;
 }

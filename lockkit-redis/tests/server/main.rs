@@ -8,6 +8,8 @@ mod claims;
 mod common;
 mod faults;
 mod options;
+#[path = "../harness/rights.rs"]
+mod rights;
 mod scripts;
 #[cfg(feature = "tls")]
 mod tls;

@@ -1,33 +1,32 @@
 //! What a configuration can ask for.
 
 use lockkit_core::{ErrorKind, backend::Acquired};
-use lockkit_testbed::Redis;
+use lockkit_testbed::{Redis, RedisCluster};
 
-use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, session_at,
-    side, start, try_acquire, until,
+use crate::{
+    common::{
+        LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session,
+        session_at, side, start, try_acquire, until,
+    },
+    rights::{LOGIN, RIGHTS, user},
 };
 
-/// As the documentation of `RedisConfig::user` has it.
-const RIGHTS: &str = "~* &lockkit:client:* +evalsha +eval +subscribe +publish +ping +info +hello +select \
-                      +time +getrange +exists +get +set +del +pttl +pexpire +type \
-                      +zadd +zrange +zrevrange +zrem +hset +hget +hdel +hexists +hstrlen";
-
 fn set_user(redis: &Redis, rights: &str) {
-    let mut words = vec!["ACL", "SETUSER", "app", "reset", "on", ">secret"];
-    words.extend(rights.split_whitespace());
+    let mut words = vec!["ACL", "SETUSER"];
+    words.extend(user(rights));
+    words.insert(3, "reset");
     redis.cli(&words).unwrap();
 }
 
-fn url_of(redis: &Redis, login: &str) -> String {
-    format!("redis://{login}@{}", redis.endpoint())
+fn url_of(redis: &Redis) -> String {
+    format!("redis://{LOGIN}@{}", redis.endpoint())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_documented_rights_can_do_everything() {
     let redis = Redis::start().unwrap();
     set_user(&redis, RIGHTS);
-    let url = url_of(&redis, "app:secret");
+    let url = url_of(&redis);
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let (next, leaving) = (enqueued(&session, &name).await, enqueued(&session, &name).await);
@@ -46,12 +45,30 @@ async fn a_user_with_the_documented_rights_can_do_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn on_a_cluster_the_user_needs_two_rights_more() {
+    let cluster = RedisCluster::start().unwrap();
+    for number in 0..cluster.len() {
+        set_user(cluster.node(number), &format!("{RIGHTS} +cluster|slots +asking"));
+    }
+    let url = cluster.url().replace("://", &format!("://{LOGIN}@"));
+    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let next = enqueued(&other, &name).await;
+    release(&one, &held).await;
+    assert!(next.granted().await.token() > held.token());
+    for number in 0..cluster.len() {
+        let refused = cluster.node(number).cli(&["ACL", "LOG"]).unwrap();
+        assert_eq!(refused.list(), [], "{refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_of_the_documented_rights_is_needed() {
     let redis = Redis::start().unwrap();
     for right in ["+subscribe", "+evalsha", "+getrange", "+set", "&lockkit:client:*"] {
         set_user(&redis, &RIGHTS.replace(right, ""));
         let opened = bounded(lockkit_core::backend::Backend::open_session(
-            &backend(&url_of(&redis, "app:secret")),
+            &backend(&url_of(&redis)),
             LONG,
             lockkit_core::Clock::boot(),
         ))
