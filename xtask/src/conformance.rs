@@ -8,13 +8,15 @@ use crate::{project, project::Project, report::Report};
 type Suite = (&'static str, &'static str, &'static str);
 
 /// Every backend.
-const BACKENDS: [Suite; 6] = [
+const BACKENDS: [Suite; 8] = [
     ("memory", "lockkit-conformance", "conformance"),
     ("file", "lockkit-file", "conformance"),
     ("etcd", "lockkit-etcd", "conformance"),
     ("redis", "lockkit-redis", "conformance"),
     ("redis-sentinel", "lockkit-redis", "conformance_sentinel"),
     ("redis-cluster", "lockkit-redis", "conformance_cluster"),
+    ("redlock", "lockkit-redis", "conformance_redlock"),
+    ("redlock-3", "lockkit-redis", "conformance_redlock_3"),
 ];
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.

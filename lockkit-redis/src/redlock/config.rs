@@ -21,8 +21,8 @@ const NODES_MAX: usize = 9;
 /// for so long.
 const MAX_TTL_DEFAULT: Duration = Duration::from_secs(60);
 
-/// Shorter ones would leave no room for the ttl that a client asks for by itself.
-const MAX_TTL_MIN: Duration = lockkit_core::limits::TTL_DEFAULT;
+/// Shorter ones would leave no room for any ttl.
+const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 
 /// How to reach a set of nodes: independent Redis servers, of which a majority grants a lock.
 ///
@@ -96,7 +96,7 @@ impl RedlockConfig {
     }
 
     /// The longest ttl that a client may ask for; the same for all clients of these nodes, and fixed by
-    /// [`init`](super::init). A node that has lost its data does not count for so long. Default 60 s; at least 15 s, at
+    /// [`init`](super::init). A node that has lost its data does not count for so long. Default 60 s; at least 1 s, at
     /// most a day.
     #[must_use]
     pub fn max_ttl(mut self, ttl: Duration) -> Self {

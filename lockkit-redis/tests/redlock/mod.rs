@@ -2,6 +2,7 @@
 #![allow(missing_docs, dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
 pub mod cases;
+pub mod raw;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -106,16 +107,21 @@ pub fn backend(url: &str) -> Result<AnyBackend> {
 #[derive(Debug)]
 pub struct Masters {
     nodes: Arc<Mutex<RedisMasters>>,
-    endpoints: Vec<String>,
+    pub endpoints: Vec<String>,
     majority: usize,
 }
 
 impl Masters {
     pub fn start(count: usize) -> Result<Self> {
+        Self::start_with(count, "")
+    }
+
+    /// With these options in the URL that they are set up by.
+    pub fn start_with(count: usize, options: &str) -> Result<Self> {
         let nodes = RedisMasters::start(count)?;
         let endpoints = (0..count).map(|number| nodes.node(number).endpoint()).collect();
         let masters = Self { nodes: Arc::new(Mutex::new(nodes)), endpoints, majority: count / 2 + 1 };
-        let url = masters.url();
+        let url = format!("{}{options}", masters.url());
         // Whoever asks for a store may be on an executor already.
         let set_up = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
