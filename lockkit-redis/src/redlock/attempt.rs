@@ -20,6 +20,7 @@ use std::{
 
 use lockkit_core::{BootInstant, Clock, FencingToken, Metadata, backend::ClaimId};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     calls::{Bid, Terms, Word, word},
@@ -61,14 +62,14 @@ pub(super) struct Won {
     pub(super) bid: Bid,
     pub(super) token: FencingToken,
     pub(super) armed_at: BootInstant,
-    over: Arc<AtomicBool>,
+    asks: Arc<Asks>,
 }
 
 impl Won {
     /// Ends it at all nodes.
     pub(super) fn end(&self, table: &Table) -> Ending {
-        self.over.store(true, SeqCst);
-        Ending::begin(&table.nodes, table.terms.release(&self.bid, self.token), table.ttl)
+        self.asks.over.store(true, SeqCst);
+        Ending::begin(&table.nodes, table.terms.release(&self.bid, self.token), &self.asks.settled, table.ttl)
     }
 }
 
@@ -76,9 +77,9 @@ impl Table {
     /// Tries once.
     pub(super) async fn attempt(&self, keys: &LockKeys, metadata: &Metadata) -> Outcome {
         let bid = Bid { id: ClaimId::random(), keys: keys.clone() };
-        let over = Arc::new(AtomicBool::default());
+        let asks = Arc::new(Asks::of(self.nodes.count()));
         let armed_at = self.clock.now();
-        let asked = self.ask(&bid, metadata, &over).await;
+        let asked = self.ask(&bid, metadata, &asks).await;
         let answered = match asked.asked(true) {
             Asked::Alike(token) => Ok(token),
             Asked::Owned(token) => self.write_back(&bid, asked.owned(), token).await,
@@ -86,15 +87,15 @@ impl Table {
         };
         let failed = match answered {
             Ok(token) if self.clock.now() < validity::deadline(armed_at, self.ttl) => {
-                return Outcome::Won(Won { bid, token, armed_at, over });
+                return Outcome::Won(Won { bid, token, armed_at, asks });
             }
             Ok(_) => Outcome::Failed(self.nodes.too_slow()),
             Err(tally) if tally.is_contended() => Outcome::Contended,
             Err(tally) => Outcome::Failed(self.nodes.no_majority(tally.faults())),
         };
-        over.store(true, SeqCst);
-        let cleaned = Ending::begin(&self.nodes, self.terms.clean_up(&bid), self.ttl).confirmed().await;
-        match (failed, cleaned) {
+        asks.over.store(true, SeqCst);
+        let ending = Ending::begin(&self.nodes, self.terms.clean_up(&bid), &asks.settled, self.ttl);
+        match (failed, ending.confirmed().await) {
             // Others are there, but something of ours may be too.
             (Outcome::Contended, Err(fault)) => Outcome::Failed(fault),
             (failed, _) => failed,
@@ -102,16 +103,16 @@ impl Table {
     }
 
     /// Asks all nodes.
-    async fn ask(&self, bid: &Bid, metadata: &Metadata, over: &Arc<AtomicBool>) -> Tally {
+    async fn ask(&self, bid: &Bid, metadata: &Metadata, asks: &Arc<Asks>) -> Tally {
         let asking = Arc::new(Asking {
             ask: self.terms.ask(bid, wall_clock_us(), metadata),
             clean_up: self.terms.clean_up(bid),
             limit: self.nodes.limit,
             lifetime: self.ttl,
-            over: Arc::clone(over),
+            asks: Arc::clone(asks),
         });
         let mut tally = Tally::new(self.nodes.count());
-        let mut round = self.nodes.at_all(|_, node, tell| Arc::clone(&asking).at(node, tell));
+        let mut round = self.nodes.at_all(|number, node, tell| Arc::clone(&asking).at(number, node, tell));
         while tally.asked(false) == Asked::Open {
             let Some((node, answer)) = round.next(tally.is_owned_by_majority()).await else { break };
             if matches!(answer, Ok(Word::Empty)) {
@@ -146,19 +147,36 @@ impl Table {
     }
 }
 
-/// One question to one node, owned until it is answered.
+/// How far an attempt's questions are.
+#[derive(Debug)]
+struct Asks {
+    /// The attempt has ended, or what it has won.
+    over: AtomicBool,
+    /// By node: nobody waits for it any more. What ends the attempt is sent behind that, not beside it.
+    settled: Arc<[CancellationToken]>,
+}
+
+impl Asks {
+    fn of(nodes: usize) -> Self {
+        Self { over: AtomicBool::default(), settled: (0..nodes).map(|_| CancellationToken::new()).collect() }
+    }
+}
+
+/// The question to each node, owned until it is answered.
 struct Asking {
     ask: Call,
     clean_up: Call,
     limit: Duration,
     lifetime: Duration,
-    over: Arc<AtomicBool>,
+    asks: Arc<Asks>,
 }
 
 impl Asking {
-    async fn at(self: Arc<Self>, node: Arc<Node>, tell: Tell<Answer>) {
+    async fn at(self: Arc<Self>, number: usize, node: Arc<Node>, tell: Tell<Answer>) {
+        // Also when this ends early.
+        let settled = self.asks.settled.get(number).cloned().unwrap_or_default().drop_guard();
         let deadline = Instant::now() + self.limit;
-        let may_be_there = loop {
+        let may_run_later = loop {
             let link = match node.link(deadline).await {
                 Ok(link) => link,
                 Err(fault) => return tell.tell(Err(fault)),
@@ -167,25 +185,31 @@ impl Asking {
             tokio::pin!(executing);
             match tokio::time::timeout_at(deadline, &mut executing).await {
                 // It broke; the node may know the attempt already.
-                Ok(Err(fault)) if fault.leaves_doubt() && !self.over.load(SeqCst) => {}
+                Ok(Err(fault)) if fault.leaves_doubt() && !self.is_over() => {}
                 Ok(answer) => {
-                    let may_be_there = answer.as_ref().map_or_else(Fault::leaves_doubt, |_| true);
+                    let may_run_later = answer.as_ref().is_err_and(Fault::leaves_doubt);
                     tell.tell(answer.and_then(word));
-                    break may_be_there;
+                    drop(settled);
+                    break may_run_later;
                 }
                 Err(_) => {
                     link.give_up();
                     tell.tell(Err(Fault::no_reply()));
+                    drop(settled);
                     // Nobody waits any more, but the node may still do what it was asked for.
                     let late = tokio::time::timeout(LATE_ANSWER_MAX, executing).await;
                     break !matches!(late, Ok(Err(fault)) if !fault.leaves_doubt());
                 }
             }
         };
-        // Whoever ended the attempt has sent a clean-up before, or sends it from here on.
-        if may_be_there && self.over.load(SeqCst) {
+        // Whoever ends the attempt later than this sends a clean-up that finds what is there.
+        if may_run_later && self.is_over() {
             end_late(&node, self.limit, &self.clean_up, self.lifetime).await;
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.asks.over.load(SeqCst)
     }
 }
 

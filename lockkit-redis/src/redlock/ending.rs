@@ -11,6 +11,7 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{
@@ -36,15 +37,24 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// Begins it. `lifetime`: how long a key can live that nobody renews.
-    pub(super) fn begin(nodes: &Nodes, call: Call, lifetime: Duration) -> Self {
+    /// Begins it, at each node `behind` what it was asked before. `lifetime`: how long a key can live that nobody renews.
+    pub(super) fn begin(
+        nodes: &Nodes,
+        call: Call,
+        behind: &Arc<[CancellationToken]>,
+        lifetime: Duration,
+    ) -> Self {
         let (report, progress) = watch::channel(vec![Progress::Open; nodes.count()]);
         let (report, call) = (Arc::new(report), Arc::new(call));
         let until = Instant::now() + lifetime;
         let limit = nodes.limit;
         let _: Round<()> = nodes.at_all(|number, node, _| {
             let (report, call) = (Arc::clone(&report), Arc::clone(&call));
+            let behind = behind.get(number).cloned();
             async move {
+                if let Some(behind) = behind {
+                    behind.cancelled().await;
+                }
                 let note = |how: Progress| {
                     report.send_modify(|progress| {
                         progress.iter_mut().skip(number).take(1).for_each(|slot| *slot = how.clone())

@@ -19,4 +19,4 @@ local length = redis.pcall('HSTRLEN', metadata, value)
 if type(length) == 'number' and length <= tonumber(ARGV[2]) then
   description = redis.call('HGET', metadata, value) or ''
 end
-return { value, counter_of(fence), description }
+return { value, number_in(redis.pcall('GET', fence)), description }

@@ -6,6 +6,8 @@ if (redis.call('HGET', node, 'marker') or '') == ARGV[2] then
   if number_in(ARGV[3]) > highest() then
     redis.call('HSET', node, 'highest', ARGV[3])
   end
+  -- The floor is taken anew.
+  redis.call('HDEL', node, 'floor', 'floor_at')
   redis.call('HSET', node, 'marker', marker)
 end
 return { redis.call('HGET', node, 'marker') or '', highest() }
