@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// For cases that wait until it is over.
 const SHORT: Duration = Duration::from_secs(2);
 
-pub const CASES: [Case; 11] = [
+pub const CASES: [Case; 12] = [
     own_case!(a_minority_that_is_down_is_done_without: Q1, P1 P3 P13),
     own_case!(one_node_down_and_one_emptied_are_done_without: Q1 Q4, P1 P3 P13),
     own_case!(without_a_majority_nothing_is_granted_and_nothing_left: Q2, P6 P12),
@@ -35,6 +35,7 @@ pub const CASES: [Case; 11] = [
     own_case!(what_slow_nodes_give_late_is_taken_back: Q3, P6 P13),
     own_case!(an_emptied_node_gives_no_lock_a_second_time: Q4, P1 P11),
     own_case!(an_emptied_node_counts_again_after_the_longest_ttl: Q4, P3 P5),
+    own_case!(a_node_that_comes_back_knows_the_counters_of_the_others: Q4, P3),
     own_case!(a_client_that_dies_between_lock_and_write_back_harms_no_token: Q5, P3),
     own_case!(split_votes_end: Q6, P1 P5),
     own_case!(a_node_that_has_lost_a_lock_gets_it_back: Q7, P1 P11),
@@ -225,24 +226,24 @@ async fn an_emptied_node_gives_no_lock_a_second_time() -> Result<()> {
     is_clean(&masters).await
 }
 
+async fn counts(masters: &Masters, node: usize) -> Result<bool> {
+    let marker = ["HGET", "lockkit:redlock", "marker"];
+    let marker = masters.with(move |nodes| Ok(nodes.node(node).cli(&marker)?.text().to_owned()));
+    Ok(marker.await?.starts_with("ready"))
+}
+
 async fn an_emptied_node_counts_again_after_the_longest_ttl() -> Result<()> {
     let masters = Masters::start_with(3, "?max_ttl=3s")?;
-    let url = format!("{}?max_ttl=3s", masters.url());
-    let client = client(&url, SHORT).await?;
+    let client = client(&format!("{}?max_ttl=3s", masters.url()), SHORT).await?;
     let before = acquire(&client).await?;
     masters.with(|nodes| nodes.node_mut(0).wipe()).await?;
     let emptied = Instant::now();
-    let (token, was_held) = (before.token(), before.is_held());
-    before.release().await?;
-    ensure!(was_held, "lost with one of three");
-    let counts = async || {
-        // Nobody but the client's own beats finds out.
-        let marker = masters
-            .with(|nodes| Ok(nodes.node(0).cli(&["HGET", "lockkit:redlock", "marker"])?.text().to_owned()));
-        Ok(marker.await?.starts_with("ready"))
-    };
-    until("the node counts again", counts).await?;
+    // Nobody but the client's own beats finds out.
+    until("the node counts again", async || counts(&masters, 0).await).await?;
     ensure!(emptied.elapsed() >= Duration::from_secs(3), "after {:?} only", emptied.elapsed());
+    ensure!(before.is_held(), "lost with one of three");
+    let token = before.token();
+    before.release().await?;
     // Now it is needed.
     masters.with(|nodes| nodes.node_mut(1).kill()).await?;
     let after = acquire(&client).await?;
@@ -253,23 +254,47 @@ async fn an_emptied_node_counts_again_after_the_longest_ttl() -> Result<()> {
     is_clean(&masters).await
 }
 
+/// Gives these nodes a counter for the lock that no clock proposes; each another one.
+async fn set_counters(masters: &Masters, numbers: std::ops::Range<usize>) -> Result<()> {
+    const FAR: i64 = 4_000_000_000_000_000;
+    let set = masters.with(move |nodes| {
+        for node in numbers {
+            let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
+            let counter = nodes.node(node).cli(&["GET", &fence])?.number().unwrap_or(0);
+            let counter = counter.max(FAR) + i64::try_from(node)?;
+            nodes.node(node).cli(&["SET", &fence, &counter.to_string()])?;
+        }
+        Ok(())
+    });
+    set.await
+}
+
+async fn a_node_that_comes_back_knows_the_counters_of_the_others() -> Result<()> {
+    let masters = Masters::start_with(3, "?max_ttl=2s")?;
+    let client = client(&format!("{}?max_ttl=2s", masters.url()), SHORT).await?;
+    masters.with(|nodes| nodes.node_mut(2).kill()).await?;
+    set_counters(&masters, 0..2).await?;
+    let before = acquire(&client).await?;
+    let token = before.token();
+    before.release().await?;
+    masters.with(|nodes| nodes.node_mut(2).restart()).await?;
+    masters.with(|nodes| nodes.node_mut(0).wipe()).await?;
+    until("the node counts again", async || counts(&masters, 0).await).await?;
+    // The only one that is left of those that granted it is away.
+    masters.with(|nodes| nodes.node_mut(1).kill()).await?;
+    let after = acquire(&client).await?;
+    ensure!(after.token() > token, "{} after {token}", after.token());
+    after.release().await?;
+    masters.with(|nodes| nodes.node_mut(1).restart()).await?;
+    is_clean(&masters).await
+}
+
 async fn a_client_that_dies_between_lock_and_write_back_harms_no_token() -> Result<()> {
     let masters = Masters::start(3)?;
     let client = client(&masters.url(), LONG).await?;
     let mut last = 0;
     for (asked, written) in (1..=3).flat_map(|asked| (0..=asked).map(move |written| (asked, written))) {
-        // Counters that differ, and that no clock proposes.
-        masters
-            .with(move |nodes| {
-                for node in 0..nodes.len() {
-                    let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
-                    let counter = nodes.node(node).cli(&["GET", &fence])?.number().unwrap_or(0);
-                    let counter = counter.max(4_000_000_000_000_000) + i64::try_from(node)?;
-                    nodes.node(node).cli(&["SET", &fence, &counter.to_string()])?;
-                }
-                Ok(())
-            })
-            .await?;
+        set_counters(&masters, 0..3).await?;
         let dead = masters.with(move |nodes| super::raw::die(nodes, &name(), asked, written)).await?;
         let guard = acquire(&client).await?;
         let token = guard.token().get();
