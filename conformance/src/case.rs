@@ -5,7 +5,7 @@ use std::{fmt, future::Future, pin::Pin};
 use anyhow::Result;
 use lockkit_core::backend::{Lifetime, LossDetection, QueueKind};
 
-use crate::{Fault, Harness, Hook, Sharing, Time, context::Cx};
+use crate::{Harness, Hook, Sharing, Time, context::Cx};
 
 /// One promise as something that can fail.
 #[derive(Clone, Copy)]
@@ -54,8 +54,11 @@ impl Case {
     }
 
     pub(crate) fn sharing(&self) -> Sharing {
-        let harms = |need: &Need| matches!(need, Need::Hook(hook) if hook.harms_others());
-        if self.needs.iter().any(harms) { Sharing::Own } else { Sharing::Shared }
+        let hooks = self.needs.iter().filter_map(|need| match need {
+            Need::Hook(hook) => Some(hook.sharing()),
+            _ => None,
+        });
+        hooks.max().unwrap_or(Sharing::Shared)
     }
 
     /// Scenarios and properties, as `C1 P1 P3`.
@@ -136,7 +139,8 @@ impl Need {
         let info = harness.info();
         let (met, reason) = match self {
             Self::Hook(hook) => {
-                (harness.hooks().contains(&hook), format!("the harness has no hook {hook:?}"))
+                let why = harness.why_not(hook).map_or_else(String::new, |why| format!(": {why}"));
+                (harness.hooks().contains(&hook), format!("the harness has no hook {hook:?}{why}"))
             }
             Self::Fifo => (info.queue == QueueKind::Fifo, "FIFO is not claimed".to_owned()),
             Self::Ttl => (
@@ -158,31 +162,46 @@ impl Need {
 }
 
 impl Hook {
-    /// Whether its use disturbs whoever shares the store.
-    fn harms_others(self) -> bool {
+    /// The store that its use takes.
+    fn sharing(self) -> Sharing {
         match self {
-            Self::Freeze
-            | Self::Restart
-            | Self::HoldRequests
-            | Self::SwallowReplies
-            | Self::DropNotifications
-            | Self::Reset
-            // Others' requests would be counted too.
-            | Self::Requests => true,
             Self::Processes
             | Self::Entries
             | Self::EndSessionOfHolder
             | Self::EndSessionOfWaiter
             | Self::DeleteEntries
-            | Self::WriteJunk => false,
+            | Self::WriteJunk
+            | Self::WallClock
+            | Self::Tls
+            | Self::Secret
+            // A link is one client's.
+            | Self::HoldRequests
+            | Self::SwallowReplies
+            | Self::DropNotifications
+            | Self::Reset
+            | Self::Refuse
+            | Self::DropReplies
+            | Self::Delay
+            | Self::Trickle
+            | Self::HoldNotifications => Sharing::Shared,
+            // Others' requests would be counted too.
+            Self::Requests
+            | Self::Freeze
+            | Self::Restart
+            | Self::Wipe
+            | Self::ForgetHistory
+            | Self::FillStore
+            | Self::FullDisk => Sharing::Own,
+            Self::LoseLeader | Self::IsolateMember => Sharing::Cluster,
+            Self::ExpireLogins | Self::DenyLock => Sharing::Login,
         }
     }
 }
 
 impl Case {
-    /// Whether the case has said that it uses this fault.
-    pub(crate) fn declares(&self, fault: &Fault) -> bool {
-        self.needs.contains(&Need::Hook(fault.hook()))
+    /// Whether the case has said that it uses this hook.
+    pub(crate) fn declares(&self, hook: Hook) -> bool {
+        self.needs.contains(&Need::Hook(hook))
     }
 }
 

@@ -12,8 +12,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use lockkit_core::{
-    Clock, Lock, LockClient, LockGuard, LockName, Metadata,
-    backend::{Acquired, Backend, BackendInfo, Claim, ClaimControl, Grant, QueueKind, Session},
+    Clock, Lock, LockClient, LockGuard, LockName,
+    backend::{Backend, BackendInfo, QueueKind, Session},
 };
 use tokio::{
     task::JoinHandle,
@@ -21,8 +21,9 @@ use tokio::{
 };
 
 use crate::{
-    AnyBackend, Bounds, Case, Fault, Harness, Link, Rounds, Store, Time,
+    Access, AnyBackend, Bounds, Case, Fault, Harness, Link, Rounds, Store, Time, WallClock,
     observed::{Log, Observed},
+    report::Figures,
     worker::Worker,
 };
 
@@ -45,6 +46,7 @@ pub(crate) struct Context {
     random: Mutex<fastrand::Rng>,
     clients: Mutex<Vec<LockClient>>,
     names: Mutex<Vec<LockName>>,
+    figures: Mutex<Figures>,
 }
 
 impl Context {
@@ -60,7 +62,17 @@ impl Context {
             random: Mutex::new(fastrand::Rng::with_seed(of_case)),
             clients: Mutex::default(),
             names: Mutex::default(),
+            figures: Mutex::default(),
         }))
+    }
+
+    /// Adds a figure to the report; its name says its unit.
+    pub(crate) fn publish(&self, name: &'static str, value: f64) {
+        held(&self.figures).insert(name, value);
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        held(&self.figures).clone()
     }
 
     pub(crate) fn info(&self) -> BackendInfo {
@@ -165,13 +177,30 @@ impl Context {
 
     /// A session without a client: nobody renews it.
     pub(crate) async fn session(&self, ttl: Duration) -> Result<Arc<dyn Session>> {
-        Ok(self.backend()?.open_session(ttl, self.clock()).await?)
+        self.session_with_clock(ttl, self.clock()).await
+    }
+
+    pub(crate) async fn session_with_clock(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        Ok(self.backend()?.open_session(ttl, clock).await?)
     }
 
     /// A process of its own with a client of this ttl.
     pub(crate) async fn worker(&self, ttl: Duration) -> Result<Worker> {
+        self.worker_with(ttl, &[]).await
+    }
+
+    /// The same with this in its environment.
+    pub(crate) async fn worker_with(
+        &self,
+        ttl: Duration,
+        environment: &[(String, String)],
+    ) -> Result<Worker> {
         let address = self.store.address().context("the harness has no address for other processes")?;
-        Worker::start(&address, ttl).await
+        Worker::start(&address, ttl, environment).await
+    }
+
+    pub(crate) fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        self.harness.wall_clock()
     }
 
     pub(crate) async fn link(&self) -> Result<Arc<dyn Link>> {
@@ -179,8 +208,13 @@ impl Context {
     }
 
     pub(crate) async fn inflict(&self, fault: Fault) -> Result<()> {
-        ensure!(self.case.declares(&fault), "the case does not declare {:?}", fault.hook());
+        ensure!(self.case.declares(fault.hook()), "the case does not declare {:?}", fault.hook());
         self.store.inflict(fault).await
+    }
+
+    pub(crate) async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        ensure!(self.case.declares(access.hook()), "the case does not declare {:?}", access.hook());
+        Ok(self.observe(self.store.backend_for(access).await?))
     }
 
     pub(crate) async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
@@ -230,6 +264,26 @@ impl Context {
             _ => Ok(self.log.claiming(name) > ahead),
         };
         self.eventually(Duration::from_secs(30), "the claim waits", look).await.map(drop)
+    }
+
+    /// Waits until nobody waits for this lock any more, where the backend can look; otherwise as long as it may take.
+    pub(crate) async fn nobody_waits(&self, name: &LockName, bound: Duration) -> Result<()> {
+        let backend = self.store.backend()?;
+        let Some(admin) = backend.admin() else {
+            sleep(bound).await;
+            return Ok(());
+        };
+        let empty = async || Ok(admin.inspect(name).await?.waiters.is_empty());
+        self.eventually(bound, "the last waiter's entry goes", empty).await.map(drop)
+    }
+
+    /// Waits until each of these holds was renewed by a beat that began after this call.
+    pub(crate) async fn renewed(&self, guards: &[LockGuard], bounds: Bounds) -> Result<()> {
+        let counts = || guards.iter().map(|guard| self.log.renewed(guard.name())).collect::<Vec<_>>();
+        let before = counts();
+        // One beat may be on its way.
+        let twice = async || Ok(counts().iter().zip(&before).all(|(now, before)| now - before >= 2));
+        self.eventually(bounds.beat * 3 + bounds.slack, "all are renewed", twice).await.map(drop)
     }
 
     /// Looks again and again until it is so; how long that took. Fails after `within`.
@@ -296,20 +350,6 @@ pub(crate) async fn settle() {
 /// Fails instead of hanging.
 pub(crate) async fn within<T>(bound: Duration, what: &str, work: impl Future<Output = T>) -> Result<T> {
     timeout(bound, work).await.map_err(|_| anyhow!("not within {bound:?}: {what}"))
-}
-
-/// A claim that a case drives itself.
-pub(crate) fn claim(name: &LockName, wait: bool) -> (Claim, ClaimControl) {
-    let control = ClaimControl::new();
-    (Claim::new(name.clone(), wait, Metadata::of_this_process(Some("conformance")), &control), control)
-}
-
-/// Takes a free lock in a session.
-pub(crate) async fn take(session: &Arc<dyn Session>, name: &LockName) -> Result<Grant> {
-    match session.acquire(claim(name, true).0).await? {
-        Acquired::Granted(grant) => Ok(grant),
-        other => bail!("a free lock was not granted: {other:?}"),
-    }
 }
 
 /// The kind of an error that must be one.

@@ -13,7 +13,7 @@ use lockkit_core::{
     backend::{Admin, Backend, BackendInfo, Session},
 };
 
-use crate::Case;
+use crate::{Access, Case};
 
 /// A backend of whichever type; cheap to clone.
 #[derive(Clone)]
@@ -64,10 +64,17 @@ pub trait Harness: Debug + Send + Sync + 'static {
     /// The hooks that [`Store::inflict`], [`Store::link`] and the other methods of the store have.
     fn hooks(&self) -> Vec<Hook>;
 
+    /// Why a hook is not among them here, where it could be: told with the cases that are ignored for it.
+    fn why_not(&self, hook: Hook) -> Option<String> {
+        let _ = hook;
+        None
+    }
+
     /// Cases that may run side by side; most of them wait for a ttl and not for the processor.
     fn parallel(&self) -> usize;
 
-    /// A store: the one that all cases share, made at the first call, or one of its own for a case that harms it.
+    /// A store: the one that all cases share, made at the first call, or one of its own for a case that harms it. The
+    /// other kinds are asked for with their hooks only.
     ///
     /// # Errors
     ///
@@ -81,10 +88,39 @@ pub trait Harness: Debug + Send + Sync + 'static {
     /// When the address makes no sense.
     fn connect(&self, address: &str) -> Result<AnyBackend>;
 
+    /// A wall clock for other processes; asked for with [`Hook::WallClock`] only.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        bail!("the harness declares {:?}, but has none", Hook::WallClock)
+    }
+
     /// Cases that only this backend has, to be run and counted with those of the suite.
     fn own_cases(&self) -> Vec<Case> {
         Vec::new()
     }
+}
+
+/// A wall clock that goes with the machine's until it is stepped, and for those processes only that live by it.
+pub trait WallClock: Debug + Send + Sync {
+    /// What a process must find in its environment to live by it, as names and values.
+    fn environment(&self) -> Vec<(String, String)>;
+
+    /// Puts it forward.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    fn step_forward(&self, by: Duration) -> Result<()>;
+
+    /// Puts it back.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    fn step_back(&self, by: Duration) -> Result<()>;
 }
 
 /// Which clock drives a store and its clients.
@@ -105,13 +141,17 @@ pub enum Rounds {
     Few,
 }
 
-/// Whether a case may harm its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which store a case needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
     /// Many cases lock in it, each under names of its own.
     Shared,
     /// For one case.
     Own,
+    /// For one case: a store of several members, of which it can do without one; [links](Store::link) lead to one.
+    Cluster,
+    /// For one case: a store whose clients log in.
+    Login,
 }
 
 /// A place that locks live in.
@@ -137,6 +177,15 @@ pub trait Store: Debug + Send + Sync {
     ///
     /// When it cannot be done.
     async fn inflict(&self, fault: Fault) -> Result<()>;
+
+    /// A backend for a client with this access; asked for only when its [hook](Access::hook) is among the harness's.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        access.unsupported()
+    }
 
     /// A client's way to the store that can be disturbed; asked for only with a hook that a [`LinkFault`] needs.
     ///
@@ -175,8 +224,8 @@ pub trait Link: Debug + Send + Sync {
     /// When it cannot be made.
     fn backend(&self) -> Result<AnyBackend>;
 
-    /// Disturbs the way from now on. Other clients may be disturbed too: a case that disturbs a link uses no other
-    /// client until it is healed.
+    /// Disturbs the way from now on. Clients of other links are not disturbed, unless each case has a store of its own:
+    /// then a case uses no other client while this one is not answered.
     ///
     /// # Errors
     ///
@@ -220,6 +269,38 @@ pub enum Hook {
     DropNotifications,
     /// [`LinkFault::Reset`].
     Reset,
+    /// [`LinkFault::Refuse`].
+    Refuse,
+    /// [`LinkFault::DropReplies`].
+    DropReplies,
+    /// [`LinkFault::Delay`].
+    Delay,
+    /// [`LinkFault::Trickle`].
+    Trickle,
+    /// [`LinkFault::HoldNotifications`].
+    HoldNotifications,
+    /// [`Fault::Wipe`].
+    Wipe,
+    /// [`Fault::ForgetHistory`].
+    ForgetHistory,
+    /// [`Fault::LoseLeader`].
+    LoseLeader,
+    /// [`Fault::IsolateMember`] and [`Fault::RejoinMember`].
+    IsolateMember,
+    /// [`Fault::FillStore`] and [`Fault::MakeRoom`].
+    FillStore,
+    /// [`Fault::ExpireLogins`].
+    ExpireLogins,
+    /// [`Fault::FillDisk`] and [`Fault::EmptyDisk`].
+    FullDisk,
+    /// [`Access::Tls`].
+    Tls,
+    /// [`Access::Secret`].
+    Secret,
+    /// [`Access::AllBut`].
+    DenyLock,
+    /// [`Harness::wall_clock`].
+    WallClock,
 }
 
 /// Harm done to a store.
@@ -239,6 +320,26 @@ pub enum Fault {
     Thaw,
     /// The server is killed and started again with its data.
     Restart,
+    /// The server is killed and started again with nothing.
+    Wipe,
+    /// The server forgets how its data came about; what there is now stays.
+    ForgetHistory,
+    /// The leader of a [cluster](Sharing::Cluster) is killed; it comes back once the others have another one.
+    LoseLeader,
+    /// The member of a [cluster](Sharing::Cluster) that links lead to is cut from the others; clients reach it as before.
+    IsolateMember,
+    /// It is back among them.
+    RejoinMember,
+    /// The store takes no more writes for want of room.
+    FillStore,
+    /// It has room again.
+    MakeRoom,
+    /// The server forgets that clients have [logged in](Sharing::Login).
+    ExpireLogins,
+    /// The disk that the store writes to is full.
+    FillDisk,
+    /// What filled it is gone.
+    EmptyDisk,
 }
 
 impl Fault {
@@ -251,6 +352,13 @@ impl Fault {
             Self::WriteJunk(_) => Hook::WriteJunk,
             Self::Freeze | Self::Thaw => Hook::Freeze,
             Self::Restart => Hook::Restart,
+            Self::Wipe => Hook::Wipe,
+            Self::ForgetHistory => Hook::ForgetHistory,
+            Self::LoseLeader => Hook::LoseLeader,
+            Self::IsolateMember | Self::RejoinMember => Hook::IsolateMember,
+            Self::FillStore | Self::MakeRoom => Hook::FillStore,
+            Self::ExpireLogins => Hook::ExpireLogins,
+            Self::FillDisk | Self::EmptyDisk => Hook::FullDisk,
         }
     }
 
@@ -275,6 +383,16 @@ pub enum LinkFault {
     DropNotifications,
     /// Every open connection is reset, once.
     Reset,
+    /// Every open connection is reset, and each new one.
+    Refuse,
+    /// Nothing arrives that the store sends, while connections stay open.
+    DropReplies,
+    /// Everything that the store sends arrives so much later.
+    Delay(Duration),
+    /// What the store sends arrives byte by byte, so long after each other.
+    Trickle(Duration),
+    /// What the store sends unasked waits on its way until [`Link::heal`].
+    HoldNotifications,
 }
 
 impl LinkFault {
@@ -285,6 +403,11 @@ impl LinkFault {
             Self::SwallowReplies(_) => Hook::SwallowReplies,
             Self::DropNotifications => Hook::DropNotifications,
             Self::Reset => Hook::Reset,
+            Self::Refuse => Hook::Refuse,
+            Self::DropReplies => Hook::DropReplies,
+            Self::Delay(_) => Hook::Delay,
+            Self::Trickle(_) => Hook::Trickle,
+            Self::HoldNotifications => Hook::HoldNotifications,
         }
     }
 

@@ -18,27 +18,32 @@
 //!   reason*, never passed.
 //! * After every case the suite looks for residue: each lock that the case used must be free again.
 //! * No bound on time is a guess: each comes from what the backend declares (see [`Bounds`]).
-//! * The suite is tested itself: [`broken`] holds wrong backends, and `tests/self_check.rs` says which cases fail on
+//! * The suite is tested itself: [`broken`] holds wrong backends, and `tests/self_check/` says which cases fail on
 //!   each.
 
+mod access;
 mod bounds;
 pub mod broken;
 
 mod case;
 mod cases;
 mod context;
+mod driven;
 mod harness;
 pub mod history;
 pub mod memory;
 mod observed;
+mod plain;
 mod report;
 mod runner;
 mod worker;
 
 pub use self::{
+    access::{Access, Shown},
     bounds::Bounds,
     case::{Case, Need, Property, Running},
-    harness::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time},
-    report::{Outcome, Record},
+    harness::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time, WallClock},
+    plain::Plain,
+    report::{Figures, Outcome, Record},
     runner::{cases, main, run_case},
 };

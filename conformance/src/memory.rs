@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
 use lockkit_core::{
     LockName,
@@ -17,15 +17,18 @@ use crate::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, 
 pub struct MemoryHarness;
 
 /// What a [`MemoryStore`] can do.
-pub const MEMORY_HOOKS: [Hook; 8] = [
+pub const MEMORY_HOOKS: [Hook; 11] = [
     Hook::Entries,
     Hook::Requests,
     Hook::EndSessionOfHolder,
+    Hook::EndSessionOfWaiter,
     Hook::DeleteEntries,
     Hook::Freeze,
     Hook::HoldRequests,
     Hook::SwallowReplies,
     Hook::DropNotifications,
+    Hook::DropReplies,
+    Hook::Reset,
 ];
 
 impl Harness for MemoryHarness {
@@ -80,6 +83,10 @@ impl MemoryStore {
     pub fn new(client: impl Fn(&MemoryServer) -> AnyBackend + Send + Sync + 'static) -> Self {
         Self { server: MemoryServer::new(), client: Arc::new(client) }
     }
+
+    pub(crate) fn server(&self) -> &MemoryServer {
+        &self.server
+    }
 }
 
 #[async_trait]
@@ -95,14 +102,15 @@ impl Store for MemoryStore {
     async fn inflict(&self, fault: Fault) -> Result<()> {
         match fault {
             Fault::EndSessionOfHolder(name) => {
-                self.server.expire_holder(&name);
+                ensure!(self.server.expire_holder(&name), "nobody holds {name:?}");
+            }
+            Fault::EndSessionOfWaiter(name) => {
+                ensure!(self.server.expire_waiter(&name), "nobody waits for {name:?}");
             }
             Fault::DeleteEntries(name) => self.server.delete_entries(&name),
             Fault::Freeze => self.server.hold_requests(),
             Fault::Thaw => self.server.deliver_requests(),
-            Fault::EndSessionOfWaiter(_) | Fault::WriteJunk(_) | Fault::Restart => {
-                return fault.unsupported();
-            }
+            other => return other.unsupported(),
         }
         Ok(())
     }
@@ -133,7 +141,13 @@ impl Link for MemoryStore {
             LinkFault::HoldRequests => self.server.hold_requests(),
             LinkFault::SwallowReplies(count) => self.server.lose_replies(count),
             LinkFault::DropNotifications => self.server.drop_notifications(true),
-            LinkFault::Reset => return fault.unsupported(),
+            LinkFault::DropReplies => {
+                self.server.lose_replies(usize::MAX);
+                self.server.drop_notifications(true);
+            }
+            // The connection ends under the next request, which arrives.
+            LinkFault::Reset => self.server.lose_replies(1),
+            _ => return fault.unsupported(),
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName, Result,
-    backend::{Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimId, Grant, Loss, Session},
+    backend::{Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimId, Grant, Loss, Renewal, Session},
 };
 
 use crate::AnyBackend;
@@ -26,6 +26,8 @@ struct Seen {
     /// Beats that began after the release of one of their claims was confirmed.
     late_renewals: usize,
     renewals: usize,
+    /// Renewals that the store has confirmed, per lock.
+    renewed: HashMap<LockName, usize>,
 }
 
 impl Log {
@@ -42,6 +44,11 @@ impl Log {
     /// How often a claim was renewed.
     pub(crate) fn renewals(&self) -> usize {
         self.seen().renewals
+    }
+
+    /// How often the store has confirmed the renewal of a claim for this lock.
+    pub(crate) fn renewed(&self, name: &LockName) -> usize {
+        self.seen().renewed.get(name).copied().unwrap_or_default()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -100,7 +107,16 @@ impl Session for ObservedSession {
             seen.renewals += held.len();
             seen.late_renewals += held.iter().filter(|grant| seen.released.contains(&grant.claim())).count();
         }
-        self.inner.renew(held).await
+        let beat = self.inner.renew(held).await;
+        let mut seen = self.log.seen();
+        for grant in held {
+            let answer = beat.holds.iter().find(|(claim, _)| *claim == grant.claim());
+            if matches!(answer, Some((_, Renewal::Renewed { .. }))) {
+                *seen.renewed.entry(grant.name().clone()).or_default() += 1;
+            }
+        }
+        drop(seen);
+        beat
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {

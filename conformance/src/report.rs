@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use lockkit_core::backend::BackendInfo;
 use serde::Serialize;
 
 use crate::Case;
@@ -40,10 +41,16 @@ pub struct Record {
     pub outcome: Outcome,
     /// How long it took, in seconds of the machine's time.
     pub seconds: f64,
+    /// What it has found out beside that, by the name of the figure with its unit.
+    #[serde(skip_serializing_if = "Figures::is_empty")]
+    pub figures: Figures,
 }
 
+/// Figures that a case publishes, by name.
+pub type Figures = BTreeMap<&'static str, f64>;
+
 impl Record {
-    pub(crate) fn new(case: &Case, outcome: Outcome, took: Duration) -> Self {
+    pub(crate) fn new(case: &Case, outcome: Outcome, took: Duration, figures: Figures) -> Self {
         Self {
             case: case.name,
             scenarios: case.scenarios,
@@ -51,7 +58,14 @@ impl Record {
             bugs: case.bugs,
             outcome,
             seconds: took.as_secs_f64(),
+            figures,
         }
+    }
+
+    /// The figures in one line; `None` without any.
+    pub(crate) fn shown_figures(&self) -> Option<String> {
+        let shown: Vec<_> = self.figures.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        (!shown.is_empty()).then(|| format!("figures of {}: {}", self.case, shown.join(", ")))
     }
 }
 
@@ -60,23 +74,43 @@ struct Report<'a> {
     backend: &'a str,
     /// Replays the order of the cases and their chance.
     seed: u64,
+    /// What the backend claims, in the words of [`BackendInfo`].
+    claims: BTreeMap<&'static str, String>,
     cases: BTreeMap<&'static str, &'a Record>,
 }
 
 /// Writes the report of one backend below the target folder; where.
-pub(crate) fn write(backend: &str, seed: u64, records: &[Record]) -> Result<PathBuf> {
+pub(crate) fn write(backend: &str, info: &BackendInfo, seed: u64, records: &[Record]) -> Result<PathBuf> {
     let cases = records.iter().map(|record| (record.case, record)).collect();
     let folder = target_folder()?.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(format!("{backend}.json"));
-    let json = serde_json::to_string_pretty(&Report { backend, seed, cases })?;
+    let json = serde_json::to_string_pretty(&Report { backend, seed, claims: claims(info), cases })?;
     fs::write(&path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
+    // Taken apart in full, so that a new claim must decide here what it is called.
+    let BackendInfo { scheme, ttl_min, ttl_max, beat, lifetime, queue, token, loss, failover } = info;
+    BTreeMap::from([
+        ("scheme", (*scheme).to_owned()),
+        ("ttl_min", format!("{ttl_min:?}")),
+        ("ttl_max", format!("{ttl_max:?}")),
+        ("beat", format!("{beat:?}")),
+        ("lifetime", format!("{lifetime:?}")),
+        ("queue", format!("{queue:?}")),
+        ("token", format!("{token:?}")),
+        ("loss", format!("{loss:?}")),
+        ("failover", format!("{failover:?}")),
+    ])
 }
 
 /// The folder above `PROFILE/deps/PROGRAM`, where cargo puts test programs.
 fn target_folder() -> Result<PathBuf> {
     let program = env::current_exe()?;
-    let target = program.ancestors().nth(3).map(Path::to_owned);
-    target.context("a test program lies in the target folder")
+    // A copy elsewhere must not write wherever three folders up leads to.
+    let in_deps = program.parent().is_some_and(|folder| folder.ends_with("deps"));
+    let target = program.ancestors().nth(3).filter(|_| in_deps).map(Path::to_owned);
+    target.context("the test program does not lie in a target folder")
 }

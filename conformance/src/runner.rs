@@ -1,6 +1,7 @@
 //! The test program of a backend.
 
 use std::{
+    any::Any,
     env,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
@@ -8,12 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    Case, Harness, Outcome, Record, Time,
+    Case, Figures, Harness, Outcome, Record, Time,
     case::Run,
     cases as all_cases,
     context::{Context, within},
@@ -40,16 +41,24 @@ pub fn cases() -> Vec<Case> {
     all_cases::all()
 }
 
-/// Runs the suite on one backend, as its test program: takes the usual arguments of one (`--list`, a filter, ...).
+/// Runs the suite on one backend, as its test program: takes the usual arguments of one (`--list`, a filter, ...), and
+/// `--seed N`.
 ///
 /// Prints one line per case and, at the end, `conformance NAME: 61 passed, 0 failed, 3 ignored`; writes
 /// `target/conformance/NAME.json` when all cases ran. `LOCKKIT_BACKENDS=memory,file` narrows a run on purpose;
-/// `LOCKKIT_SEED` repeats the order and the chance of an earlier one.
+/// `--seed N`, or `LOCKKIT_SEED=N`, repeats the order and the chance of an earlier one.
 pub fn main(harness: impl Harness) -> ExitCode {
     if let Some(exit) = worker::serve_if_asked(&harness) {
         return exit;
     }
-    let arguments = Arguments::from_args();
+    let asked = seed_asked_for(env::args().collect(), env::var(SEED).ok());
+    let (arguments, seed) = match asked {
+        Ok((arguments, seed)) => (Arguments::from_iter(arguments), seed),
+        Err(error) => {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
     let name = harness.name();
     if let Ok(wanted) = env::var(BACKENDS)
         && !wanted.split(',').any(|wanted| wanted.trim() == name)
@@ -57,22 +66,37 @@ pub fn main(harness: impl Harness) -> ExitCode {
         println!("conformance {name}: not run: {BACKENDS}={wanted}");
         return ExitCode::SUCCESS;
     }
-    run(&(Arc::new(harness) as Arc<dyn Harness>), arguments)
+    run(&(Arc::new(harness) as Arc<dyn Harness>), arguments, seed.unwrap_or_else(|| fastrand::u64(..)))
 }
 
-fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments) -> ExitCode {
-    let seed = env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
-    arguments.test_threads.get_or_insert(harness.parallel());
-    let records = Arc::new(Mutex::new(Vec::new()));
+/// Takes `--seed N` or `--seed=N` out of the arguments; without it, the seed of the environment.
+fn seed_asked_for(
+    arguments: Vec<String>,
+    of_environment: Option<String>,
+) -> Result<(Vec<String>, Option<u64>)> {
+    let (mut others, mut seed) = (Vec::new(), of_environment);
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        match argument.strip_prefix("--seed") {
+            Some("") => seed = Some(arguments.next().context("--seed takes a number")?),
+            Some(value) if value.starts_with('=') => seed = Some(value[1..].to_owned()),
+            _ => others.push(argument),
+        }
+    }
+    // One that is not understood must not become a run with another.
+    let number = |text: String| text.parse().with_context(|| format!("the seed {text:?} is no number"));
+    Ok((others, seed.map(number).transpose()?))
+}
+
+type Records = Arc<Mutex<Vec<Record>>>;
+
+/// Every case once, in the order that the seed says; each leaves a record.
+fn trials(harness: &Arc<dyn Harness>, seed: u64, records: &Records) -> Vec<Trial> {
     let mut cases = all_cases::all();
     cases.extend(harness.own_cases());
-    let count = cases.len();
-    if !arguments.list {
-        println!("seed: {SEED}={seed}");
-        fastrand::Rng::with_seed(seed).shuffle(&mut cases);
-    }
-    let trials = cases.into_iter().map(|case| {
-        let (harness, records) = (Arc::clone(harness), Arc::clone(&records));
+    fastrand::Rng::with_seed(seed).shuffle(&mut cases);
+    let trial = |case: Case| {
+        let (harness, records) = (Arc::clone(harness), Arc::clone(records));
         Trial::ignorable_test(case.name, move || {
             let record = run_case(&harness, case, seed);
             let outcome = record.outcome.clone();
@@ -84,16 +108,30 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments) -> ExitCode {
             }
         })
         .with_kind(case.label())
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    };
+    cases.into_iter().map(trial).collect()
+}
+
+fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments, seed: u64) -> ExitCode {
+    arguments.test_threads.get_or_insert(harness.parallel());
+    let records = Records::default();
+    let trials = trials(harness, seed, &records);
+    let count = trials.len();
+    if !arguments.list {
+        println!("seed: {seed} (--seed {seed} repeats the order and the chance)");
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
     if arguments.list {
         return ExitCode::SUCCESS;
     }
     let name = harness.name();
     let records = records.lock().unwrap_or_else(PoisonError::into_inner);
+    for figures in records.iter().filter_map(Record::shown_figures) {
+        println!("{figures}");
+    }
     let mut well = !conclusion.has_failed();
     if records.len() == count
-        && let Err(error) = report::write(&name, seed, &records)
+        && let Err(error) = report::write(&name, &harness.info(), seed, &records)
     {
         println!("no report: {error:#}");
         well = false;
@@ -108,28 +146,35 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments) -> ExitCode {
 /// Runs one case on one backend.
 pub fn run_case(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Record {
     if let Some(reason) = case.unmet(&**harness) {
-        return Record::new(&case, Outcome::Ignored(reason), Duration::ZERO);
+        return Record::new(&case, Outcome::Ignored(reason), Duration::ZERO, Figures::new());
     }
     let start = Instant::now();
-    let outcome = catch_unwind(AssertUnwindSafe(|| drive(harness, case, seed)));
-    let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("the case panicked")));
-    let outcome = match outcome {
-        Ok(()) => Outcome::Passed,
-        Err(error) => Outcome::Failed(format!("{error:#}")),
+    let driven = catch_unwind(AssertUnwindSafe(|| drive(harness, case, seed)));
+    let driven = driven.unwrap_or_else(|panic| Err(anyhow!("the case panicked: {}", text_of(&*panic))));
+    let (outcome, figures) = match driven {
+        Ok(figures) => (Outcome::Passed, figures),
+        Err(error) => (Outcome::Failed(format!("{error:#}")), Figures::new()),
     };
-    Record::new(&case, outcome, start.elapsed())
+    Record::new(&case, outcome, start.elapsed(), figures)
 }
 
-fn drive(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<()> {
+/// What a panic says: a text, unless somebody panicked with another value on purpose.
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let literal = panic.downcast_ref::<&str>().copied();
+    literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
+}
+
+fn drive(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<Figures> {
     let (runtime, longest) = runtime(harness.time())?;
     let outcome = runtime.block_on(async {
         let work = async {
             match case.run {
-                Run::Own(run) => run().await,
+                Run::Own(run) => run().await.map(|()| Figures::new()),
                 Run::Suite(run) => {
                     let context = Context::new(harness, case, seed)?;
                     run(Arc::clone(&context)).await?;
-                    context.look_for_residue().await
+                    context.look_for_residue().await?;
+                    Ok(context.figures())
                 }
             }
         };
@@ -155,10 +200,16 @@ fn runtime(time: Time) -> std::io::Result<(Runtime, Duration)> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use anyhow::ensure;
 
     use super::*;
-    use crate::{memory::MemoryHarness, own_case};
+    use crate::{case::case, context::Cx, memory::MemoryHarness, own_case};
+
+    fn memory() -> Arc<dyn Harness> {
+        Arc::new(MemoryHarness)
+    }
 
     async fn one_is_one() -> Result<()> {
         Ok(())
@@ -169,12 +220,70 @@ mod tests {
         Ok(())
     }
 
+    async fn a_case_that_panics(_: Cx) -> Result<()> {
+        let number = 42;
+        panic!("the reason is {number}")
+    }
+
+    async fn a_case_with_a_figure(cx: Cx) -> Result<()> {
+        cx.publish("turns", 3.0);
+        Ok(())
+    }
+
     #[test]
     fn a_backends_own_cases_are_judged_like_those_of_the_suite() {
-        let harness: Arc<dyn Harness> = Arc::new(MemoryHarness);
         let cases = [own_case!(one_is_one: Z1 Z2, P1 P13), own_case!(one_is_two: Z3, P2)];
         assert_eq!(cases.map(|case| case.label()), ["Z1 Z2 P1 P13", "Z3 P2"]);
-        let outcomes = cases.map(|case| run_case(&harness, case, 1).outcome);
+        let outcomes = cases.map(|case| run_case(&memory(), case, 1).outcome);
         assert_eq!(outcomes, [Outcome::Passed, Outcome::Failed("one is not two".to_owned())]);
+    }
+
+    #[test]
+    fn a_panic_is_reported_with_its_text() {
+        let record = run_case(&memory(), case!(a_case_that_panics: C1, P1), 1);
+        assert_eq!(record.outcome, Outcome::Failed("the case panicked: the reason is 42".to_owned()));
+    }
+
+    #[test]
+    fn a_figure_is_in_the_record_and_in_a_line_of_its_own() {
+        let record = run_case(&memory(), case!(a_case_with_a_figure: C19, P10), 1);
+        assert_eq!(record.shown_figures().unwrap(), "figures of a_case_with_a_figure: turns: 3");
+        let json = serde_json::to_value(&record).unwrap();
+        assert_eq!(json["figures"]["turns"], 3.0);
+        assert_eq!((&json["outcome"], &json["case"]), (&"passed".into(), &"a_case_with_a_figure".into()));
+        assert!(json["seconds"].is_number() && json["properties"] == serde_json::json!(["P10"]), "{json}");
+    }
+
+    #[test]
+    fn every_case_is_listed_once_with_its_label_in_the_order_of_the_seed() {
+        let listed = |seed| {
+            let trials = trials(&memory(), seed, &Records::default());
+            trials.iter().map(|trial| (trial.name().to_owned(), trial.kind().to_owned())).collect::<Vec<_>>()
+        };
+        let labels = |listed: Vec<(String, String)>| listed.into_iter().collect::<BTreeMap<_, _>>();
+        let (first, all) = (listed(1), cases());
+        assert_eq!(first.len(), all.len());
+        let due = all.iter().map(|case| (case.name.to_owned(), case.label())).collect();
+        assert_eq!(labels(first.clone()), due);
+        assert_eq!(first, listed(1), "a seed repeats the order");
+        assert_ne!(first, listed(2), "another one changes it");
+    }
+
+    #[test]
+    fn the_seed_is_taken_from_the_arguments_or_the_environment() {
+        let asked = |arguments: &[&str], environment: Option<&str>| {
+            let arguments = arguments.iter().map(ToString::to_string).collect();
+            seed_asked_for(arguments, environment.map(str::to_owned))
+        };
+        let others = vec!["program".to_owned(), "filter".to_owned()];
+        for arguments in [["program", "--seed", "7", "filter"].as_slice(), &["program", "--seed=7", "filter"]]
+        {
+            assert_eq!(asked(arguments, Some("8")).unwrap(), (others.clone(), Some(7)));
+        }
+        assert_eq!(asked(&["program", "filter"], Some("8")).unwrap(), (others.clone(), Some(8)));
+        assert_eq!(asked(&["program", "filter"], None).unwrap(), (others, None));
+        for (arguments, environment) in [(["p", "--seed"].as_slice(), None), (&["p"], Some("x"))] {
+            assert!(asked(arguments, environment).is_err(), "{arguments:?}");
+        }
     }
 }

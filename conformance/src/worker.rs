@@ -101,9 +101,14 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) async fn start(address: &str, ttl: Duration) -> Result<Self> {
+    pub(crate) async fn start(
+        address: &str,
+        ttl: Duration,
+        environment: &[(String, String)],
+    ) -> Result<Self> {
         let mut process = Command::new(env::current_exe()?)
             .env(ROLE, address)
+            .envs(environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -6,7 +6,7 @@ mod scripted;
 
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, client, eventually, kind, settle};
+use common::{NAME, TTL, client, eventually, in_time, kind, settle};
 use lockkit_core::{
     ErrorKind, LockClient, Owner, Status,
     backend::Lifetime,
@@ -88,7 +88,7 @@ async fn a_session_whose_open_took_its_ttl_is_renewed_before_it_is_used() {
         let script = &backend.script;
         script.open_takes_ms.store(2 * TTL.as_millis() as u64, Ordering::SeqCst);
         let client = backend.client().await;
-        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        let guard = in_time(client.lock(NAME).unwrap().acquire()).await.unwrap();
         sleep(TTL * 3).await;
         assert!(guard.is_held());
         assert_eq!(script.opened.load(Ordering::SeqCst), 1, "the first session lives");

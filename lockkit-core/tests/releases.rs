@@ -154,3 +154,15 @@ async fn a_forgotten_guard_is_bounded_by_max_hold() {
     assert!(start.elapsed() <= longest + Duration::from_secs(1), "{:?}", start.elapsed());
     assert!(guard.is_held());
 }
+
+/// On several threads, where a caller runs on while the keeper still tells it of its grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_release_right_after_the_grant_is_answered_when_it_is_done() {
+    const ROUNDS: u32 = 3_000;
+    let server = MemoryServer::new();
+    let client = LockClient::builder(server.backend()).build().await.unwrap();
+    for round in 0..ROUNDS {
+        client.lock(NAME).unwrap().acquire().await.unwrap().release().await.unwrap();
+        assert!(server.inspect(&name()).holder.is_none(), "released before it was, in round {round}");
+    }
+}

@@ -89,10 +89,14 @@ impl Queue {
 
 /// Whether a lockkit client would write this key.
 pub(crate) fn is_claim(key: &str) -> bool {
-    let entry = key.rsplit_once('/').and_then(|(_, entry)| entry.split_once('-'));
-    entry.is_some_and(|(lease, claim)| {
-        LeaseId::from_str_radix(lease, 16).is_ok() && ClaimId::parse(claim).is_some()
-    })
+    parse_claim(key).is_some()
+}
+
+/// What [`Queue::key`] made a key of; `None` for what it would not have made.
+pub(crate) fn parse_claim(key: &str) -> Option<(LeaseId, ClaimId)> {
+    let (lease, claim) = key.rsplit_once('/')?.1.split_once('-')?;
+    let id = LeaseId::from_str_radix(lease, 16).ok().filter(|id| *id > 0 && format!("{id:x}") == lease)?;
+    Some((id, ClaimId::parse(claim)?))
 }
 
 /// The two keys that a client has beside its claims, in a folder that one watch covers.
@@ -139,6 +143,10 @@ mod tests {
     fn foreign_keys_are_no_claims() {
         for foreign in ["", "q/694d7c3f", "q/x-y", "q/694d7c3f-00", "694d7c3f", "q/694d7c3f-0123456789"] {
             assert!(!is_claim(foreign), "{foreign}");
+        }
+        let claim = ClaimId::random();
+        for lease in ["+af", "0af", "AF", "0", ""] {
+            assert!(!is_claim(&format!("q/{lease}-{claim}")), "{lease}");
         }
     }
 

@@ -23,6 +23,9 @@ mod call;
 mod claims;
 mod config;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod lease;
 mod life;

@@ -6,7 +6,8 @@
 //! * The successor gives up or dies between the read and the transaction: the compare fails, the successor is read
 //!   again. After a few rounds of that the hold ends without a mail; the successor watches its predecessor.
 //! * The own key has another create revision than the hold: an operator deleted it, and a late copy of the enqueue
-//!   brought it back. It is nobody's grant: it is taken away, never handed over.
+//!   brought it back. It is nobody's grant: it is taken away, never handed over. Where no copy has come yet but one
+//!   still may, the epoch is moved all the same.
 //! * Only a transaction's answer says that the key has gone; the read for the successor may be stale.
 
 use etcd_client::Txn;
@@ -89,7 +90,9 @@ impl EtcdSession {
 
     /// The key is gone, or is not that of the hold.
     async fn finish(&self, place: &Place, left: Left, fence: bool) -> Result<(), Fault> {
-        if let Left::Still(_) = left {
+        // Also for a key that somebody else has taken away: a copy of its enqueue that is still on its way would bring it
+        // back, for nobody.
+        if fence && left == Left::Gone || matches!(left, Left::Still(_)) {
             self.take_away(place, txn::withdraw(&self.claiming(place), fence), fence).await?;
         }
         Ok(())

@@ -123,7 +123,7 @@ pub(crate) fn look(path: &Path) -> Result<Option<Contender>> {
 }
 
 /// Anybody may have written this.
-fn parse(bytes: &[u8]) -> (Option<FencingToken>, Option<Metadata>) {
+pub(crate) fn parse(bytes: &[u8]) -> (Option<FencingToken>, Option<Metadata>) {
     let Some((token, metadata)) = str::from_utf8(bytes).ok().and_then(|text| text.split_once('\n')) else {
         return (None, None);
     };

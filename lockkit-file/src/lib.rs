@@ -58,6 +58,9 @@ mod blocking;
 mod config;
 mod error;
 mod folder;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod holder;
 mod keys;
 mod lock_file;

@@ -6,17 +6,22 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time};
+use lockkit_conformance::{AnyBackend, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::{
     LockName,
     backend::{Backend, BackendInfo},
 };
 use lockkit_file::{FileBackend, FileConfig};
+use lockkit_testbed::{ServerClock, SmallDisk};
 use tempfile::TempDir;
+
+/// Size of a disk that gets full.
+const DISK_BYTES: u64 = 1 << 20;
 
 fn main() -> ExitCode {
     lockkit_conformance::main(FileHarness::default())
@@ -45,7 +50,15 @@ impl Harness for FileHarness {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        vec![Hook::Processes, Hook::DeleteEntries, Hook::WriteJunk]
+        let mut hooks = vec![Hook::Processes, Hook::DeleteEntries, Hook::WriteJunk, Hook::WallClock];
+        if no_small_disk().is_none() {
+            hooks.push(Hook::FullDisk);
+        }
+        hooks
+    }
+
+    fn why_not(&self, hook: Hook) -> Option<String> {
+        if hook == Hook::FullDisk { no_small_disk().clone() } else { None }
     }
 
     fn parallel(&self) -> usize {
@@ -53,11 +66,19 @@ impl Harness for FileHarness {
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
-        let folder = || Arc::new(Folder(tempfile::tempdir().unwrap()));
         Ok(match sharing {
-            Sharing::Own => folder(),
-            Sharing::Shared => Arc::clone(self.shared.get_or_init(|| folder())),
+            Sharing::Own if no_small_disk().is_none() => {
+                Arc::new(Folder::OnDisk(SmallDisk::mount(DISK_BYTES)?))
+            }
+            Sharing::Own | Sharing::Login | Sharing::Cluster => Arc::new(Folder::Plain(tempfile::tempdir()?)),
+            Sharing::Shared => {
+                Arc::clone(self.shared.get_or_init(|| Arc::new(Folder::Plain(tempfile::tempdir().unwrap()))))
+            }
         })
+    }
+
+    fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        Ok(Box::new(Stepped(ServerClock::new()?)))
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
@@ -65,13 +86,45 @@ impl Harness for FileHarness {
     }
 }
 
+/// A wall clock for the processes that the suite starts.
+#[derive(Debug)]
+struct Stepped(ServerClock);
+
+impl WallClock for Stepped {
+    fn environment(&self) -> Vec<(String, String)> {
+        let pairs = self.0.environment();
+        let split = pairs.iter().filter_map(|pair| pair.split_once('='));
+        split.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    fn step_forward(&self, by: Duration) -> Result<()> {
+        self.0.step_forward(by)
+    }
+
+    fn step_back(&self, by: Duration) -> Result<()> {
+        self.0.step_back(by)
+    }
+}
+
+/// Why there can be no disk that gets full.
+fn no_small_disk() -> &'static Option<String> {
+    static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
+    WHY_NOT.get_or_init(SmallDisk::why_not)
+}
+
 /// A folder of lock files.
 #[derive(Debug)]
-struct Folder(TempDir);
+enum Folder {
+    Plain(TempDir),
+    OnDisk(SmallDisk),
+}
 
 impl Folder {
     fn locks(&self) -> PathBuf {
-        self.0.path().join("locks")
+        match self {
+            Self::Plain(folder) => folder.path().join("locks"),
+            Self::OnDisk(disk) => disk.path().join("locks"),
+        }
     }
 
     /// The files of this lock, which is the one of its client.
@@ -96,19 +149,21 @@ impl Store for Folder {
     }
 
     async fn inflict(&self, fault: Fault) -> Result<()> {
-        match &fault {
-            Fault::DeleteEntries(name) => {
+        match (&fault, self) {
+            (Fault::FillDisk, Self::OnDisk(disk)) => disk.fill(),
+            (Fault::EmptyDisk, Self::OnDisk(disk)) => disk.make_room(),
+            (Fault::DeleteEntries(name), _) => {
                 for file in self.files_of(name)? {
                     fs::remove_file(file)?;
                 }
                 Ok(())
             }
-            Fault::WriteJunk(name) => {
+            (Fault::WriteJunk(name), _) => {
                 let mut files = self.files_of(name)?.into_iter();
                 let of_holder = files.find(|file| file.extension().is_some_and(|end| end == "holder"));
                 Ok(fs::write(of_holder.context("no holder file")?, [0xff; 100_000])?)
             }
-            other => other.unsupported(),
+            _ => fault.unsupported(),
         }
     }
 

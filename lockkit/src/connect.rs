@@ -12,7 +12,7 @@ struct Known {
     is_in: bool,
 }
 
-const BACKENDS: [Known; 13] = [
+const BACKENDS: [Known; 15] = [
     Known { scheme: "memory", feature: "", is_in: true },
     Known { scheme: "etcd", feature: "etcd", is_in: cfg!(feature = "etcd") },
     Known { scheme: "etcds", feature: "etcd,tls", is_in: cfg!(all(feature = "etcd", feature = "tls")) },
@@ -26,6 +26,8 @@ const BACKENDS: [Known; 13] = [
     Known { scheme: "rediss", feature: "redis,tls", is_in: REDIS_TLS },
     Known { scheme: "rediss+sentinel", feature: "redis,tls", is_in: REDIS_TLS },
     Known { scheme: "rediss+cluster", feature: "redis,tls", is_in: REDIS_TLS },
+    Known { scheme: "zk", feature: "zk", is_in: cfg!(feature = "zk") },
+    Known { scheme: "zks", feature: "zk,tls", is_in: cfg!(all(feature = "zk", feature = "tls")) },
 ];
 
 const REDIS_TLS: bool = cfg!(all(feature = "redis", feature = "tls"));
@@ -105,6 +107,11 @@ fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
         lockkit_redis::SCHEME_REDLOCK | lockkit_redis::SCHEME_REDLOCK_TLS => {
             let config = lockkit_redis::RedlockConfig::from_url(url)?;
             Ok(LockClient::builder(lockkit_redis::RedlockBackend::new(config)))
+        }
+        #[cfg(feature = "zk")]
+        lockkit_zk::SCHEME | lockkit_zk::SCHEME_TLS => {
+            let config = lockkit_zk::ZkConfig::from_url(url)?;
+            Ok(LockClient::builder(lockkit_zk::ZkBackend::new(config)))
         }
         scheme => Err(not_in_this_build(scheme, &BACKENDS)),
     }

@@ -24,6 +24,8 @@
 //! | `memory:` | always there | nothing; one process |
 //! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later; `protoc` to build the client crate |
 //! | `etcds://h1:2379/?ca=/etc/etcd/ca.pem` | `etcd`, `tls` | as `etcd`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
+//! | `zk://h1:2181,h2:2181/chroot` | `zk` | ZooKeeper 3.5 or later; the chroot must exist |
+//! | `zks://h1:2281/?ca=/etc/zookeeper/ca.pem` | `zk`, `tls` | as `zk`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
 //! | `redis://host:6379/0` | `redis` | Redis 6 or later; several hosts: a master and its replicas |
 //! | `redis+sentinel://s1,s2,s3/name` | `redis` | Sentinels that know the master by this name |
 //! | `redis+cluster://h1,h2` | `redis` | a cluster |
@@ -43,6 +45,9 @@
 //! it refuse every token that is lower than one it has seen, as [`Fence`] does.
 
 mod connect;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 
 pub use lockkit_core::{
     BootInstant, ClientBuilder, Clock, Error, ErrorKind, Fence, FencingToken, Lock, LockClient, LockGuard,
@@ -54,5 +59,7 @@ pub use lockkit_etcd as etcd;
 pub use lockkit_file as file;
 #[cfg(feature = "redis")]
 pub use lockkit_redis as redis;
+#[cfg(feature = "zk")]
+pub use lockkit_zk as zk;
 
 pub use self::connect::{builder, connect, schemes};

@@ -102,7 +102,7 @@ impl EtcdCluster {
     pub fn cut(&self, number: usize) -> Result<()> {
         let pid = self.members[number].pid().context("the member is not running")?;
         for (peer, proxy) in self.peers.iter().enumerate() {
-            if peer == number { proxy.refuse() } else { proxy.refuse_process(pid) }
+            if peer == number { proxy.refuse() } else { proxy.cut_off(pid) }
         }
         Ok(())
     }

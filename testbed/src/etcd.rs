@@ -193,6 +193,33 @@ impl Etcd {
         self.gateway.enable_auth(user, password)
     }
 
+    /// Makes the server forget all logins of this user, whose password this is.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses.
+    pub fn expire_logins(&self, user: &str, password: &str) -> Result<()> {
+        self.gateway.set_password(user, password)
+    }
+
+    /// Forgets all history up to now.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses, such as a second time at the same revision.
+    pub fn compact(&self) -> Result<()> {
+        self.gateway.compact()
+    }
+
+    /// Raises (`true`) or ends the alarm by which the server takes no more writes, as a store that is full raises it.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses.
+    pub fn set_no_space(&self, is_full: bool) -> Result<()> {
+        self.gateway.set_no_space(is_full)
+    }
+
     /// The server's counters now.
     ///
     /// # Errors

@@ -117,6 +117,25 @@ impl Gateway {
         Ok(answer["deleted"].as_str().unwrap_or("0").parse()?)
     }
 
+    /// Forgets everything older than now.
+    pub(crate) fn compact(&self) -> Result<()> {
+        let now = self.post("/v3/maintenance/status", &json!({}))?["header"]["revision"].take();
+        self.post("/v3/kv/compaction", &json!({ "revision": now, "physical": true })).map(drop)
+    }
+
+    /// Raises or ends the alarm by which the server takes no more writes.
+    pub(crate) fn set_no_space(&self, is_full: bool) -> Result<()> {
+        let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
+        let member = self.status()?.member.to_string();
+        let alarm = json!({ "action": action, "memberID": member, "alarm": "NOSPACE" });
+        self.post("/v3/maintenance/alarm", &alarm).map(drop)
+    }
+
+    /// Sets a user's password; that it is the same one does not save the user's logins.
+    pub(crate) fn set_password(&self, user: &str, password: &str) -> Result<()> {
+        self.post("/v3/auth/user/changepw", &json!({ "name": user, "password": password })).map(drop)
+    }
+
     fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let mut request = self.agent.post(format!("{}{path}", self.endpoint));
         if let Some((name, password)) = &self.login {

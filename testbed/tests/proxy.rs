@@ -155,6 +155,36 @@ fn one_direction_is_held_and_heals() {
 }
 
 #[test]
+fn requests_are_held_from_a_certain_one_on() {
+    let proxy = Proxy::start(echo()).unwrap();
+    let client = connect(&proxy);
+    proxy.hold_at("second");
+    say(&client, "first");
+    hear(&client, "first");
+    say(&client, "the second");
+    until(|| proxy.holds("second"));
+    say(&client, ", third");
+    hear_nothing(&client);
+    proxy.pass();
+    hear(&client, "the second, third");
+}
+
+#[test]
+fn some_replies_are_swallowed_one_after_the_other() {
+    let proxy = Proxy::start(echo()).unwrap();
+    proxy.swallow_next(2);
+    for _ in 0..2 {
+        let client = connect(&proxy);
+        say(&client, "lost");
+        is_reset(&client);
+    }
+    let client = connect(&proxy);
+    say(&client, "third");
+    hear(&client, "third");
+    assert_eq!(proxy.counts().dropped, 2);
+}
+
+#[test]
 fn a_black_hole_hides_the_end_of_the_other_side() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::start(server.local_addr().unwrap()).unwrap();
@@ -211,16 +241,35 @@ fn nobody_is_let_in_until_all_may_pass() {
 }
 
 #[test]
-fn one_process_is_kept_out() {
+fn new_connections_wait_while_others_go_on() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
-    proxy.refuse_process(1);
     say(&client, "in");
     hear(&client, "in");
-    proxy.refuse_process(std::process::id());
-    is_reset(&client);
-    is_reset(&connect(&proxy));
+    proxy.hold_new();
+    let late = connect(&proxy);
+    say(&late, "late");
+    hear_nothing(&late);
+    say(&client, "still in");
+    hear(&client, "still in");
     proxy.pass();
+    hear(&late, "late");
+}
+
+#[test]
+fn one_process_is_cut_off() {
+    let proxy = Proxy::start(echo()).unwrap();
+    let client = connect(&proxy);
+    proxy.cut_off(1);
+    say(&client, "in");
+    hear(&client, "in");
+    proxy.cut_off(std::process::id());
+    is_reset(&client);
+    let client = connect(&proxy);
+    say(&client, "in");
+    hear_nothing(&client);
+    proxy.pass();
+    is_reset(&client);
     let client = connect(&proxy);
     say(&client, "in");
     hear(&client, "in");

@@ -5,10 +5,10 @@ use anyhow::{Result, bail};
 use crate::{project, project::Project, report::Report};
 
 /// A backend, and the package and test program that run the suite on it.
-type Suite = (&'static str, &'static str, &'static str);
+pub(crate) type Suite = (&'static str, &'static str, &'static str);
 
 /// Every backend.
-const BACKENDS: [Suite; 8] = [
+pub(crate) const BACKENDS: [Suite; 9] = [
     ("memory", "lockkit-conformance", "conformance"),
     ("file", "lockkit-file", "conformance"),
     ("etcd", "lockkit-etcd", "conformance"),
@@ -17,13 +17,14 @@ const BACKENDS: [Suite; 8] = [
     ("redis-cluster", "lockkit-redis", "conformance_cluster"),
     ("redlock", "lockkit-redis", "conformance_redlock"),
     ("redlock-3", "lockkit-redis", "conformance_redlock_3"),
+    ("zk", "lockkit-zk", "conformance"),
 ];
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
     let mut report = Report::default();
     for (backend, package, program) in chosen(wanted)? {
-        let arguments = format!("test -p {package} --test {program}");
+        let arguments = format!("test -p {package} --all-features --test {program}");
         report.step(backend, |counts| project::run_tests(&mut project.cargo(&arguments), counts));
     }
     report.close()
@@ -53,7 +54,7 @@ mod tests {
     fn a_backend_is_chosen_by_its_name() {
         assert_eq!(chosen(&["file".to_owned()]).unwrap(), [("file", "lockkit-file", "conformance")]);
         let error = chosen(&["fiel".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("memory, file, etcd"), "{error}");
+        assert!(error.contains("memory, file, etcd, redis, redis-sentinel, redis-cluster, zk"), "{error}");
     }
 
     #[test]
@@ -61,8 +62,10 @@ mod tests {
         let root = Project::here();
         for (backend, package, program) in BACKENDS {
             let folder = if backend == "memory" { "conformance" } else { package };
-            let program = root.root().join(folder).join("tests").join(format!("{program}.rs"));
-            assert!(program.is_file(), "{}", program.display());
+            let tests = root.root().join(folder).join("tests");
+            let programs =
+                [format!("{program}.rs"), format!("{program}/main.rs")].map(|file| tests.join(file));
+            assert!(programs.iter().any(|program| program.is_file()), "{package}");
         }
     }
 }

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 mod conformance;
 mod counts;
 mod demo;
+mod guarantees;
 mod mutate;
 mod project;
 mod report;
@@ -35,9 +36,11 @@ enum Command {
     },
     /// Runs the conformance suite: one line per case, a closing line per backend.
     Conformance {
-        /// memory, file, etcd; default: all.
+        /// memory, file, etcd, zk; default: all.
         backends: Vec<String>,
     },
+    /// Writes what the last runs of the suite have shown into docs/ and the README.
+    Guarantees,
     /// Checks the house rules that no compiler knows.
     Tidy,
     /// Removes one safety step at a time and sees whether the tests named in the patch turn red.
@@ -63,6 +66,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test => test::run(&project),
         Command::Demo { backend } => demo::run(&project, &backend),
         Command::Conformance { backends } => conformance::run(&project, &backends),
+        Command::Guarantees => guarantees::run(&project),
         Command::Tidy => tidy::run(&project),
         Command::Mutate { name } => mutate::run(&project, name.as_deref()),
     }

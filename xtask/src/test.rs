@@ -19,7 +19,7 @@ const BUILD: &str = "test --workspace --all-features --no-run";
 const TEST: &str = "test --workspace --all-features --no-fail-fast";
 
 /// Where the flash sale is held.
-const SALES: [&str; 3] = ["file", "etcd", "redis"];
+const SALES: [&str; 4] = ["file", "etcd", "redis", "zk"];
 
 /// Tests of what a build without a feature says.
 const TEST_NO_FEATURES: &str = "test -p lockkit --test connect";

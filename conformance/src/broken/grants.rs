@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
-    Error, ErrorKind, FencingToken, LockName, Result,
+    BootInstant, Error, ErrorKind, FencingToken, LockName, Result,
     backend::{Acquired, Claim, Grant},
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -23,6 +23,14 @@ impl BrokenSession {
             Defect::FalseFifo => self.serve_the_youngest(claim).await,
             Defect::LossyNames => self.under_a_cut_name(claim).await,
             Defect::NoRetry => self.without_retry(claim).await,
+            Defect::WallClockInStore => {
+                let reading = Duration::from_millis(claim.metadata().since_ms);
+                self.by_clock_in_store(claim, reading).await
+            }
+            Defect::BootClockInStore => {
+                let reading = self.clock.now().since(BootInstant::from_start(Duration::ZERO));
+                self.by_clock_in_store(claim, reading).await
+            }
             Defect::FailureToldAsBusy if !claim.wait() => {
                 // The claim is known to nobody then; it was a try.
                 timeout(NO_ANSWER, self.inner.acquire(claim)).await.unwrap_or(Ok(Acquired::GaveUp))
@@ -56,6 +64,40 @@ impl BrokenSession {
             }
             (_, acquired) => acquired,
         })
+    }
+
+    /// The answer to a claim that the store cannot or must not serve.
+    pub(super) async fn refused(&self, claim: &Claim) -> Option<Result<Acquired>> {
+        let is_forbidden = self.forbidden.as_ref() == Some(claim.name());
+        let kind = match (is_forbidden, self.shared.state().is_full) {
+            (true, _) => ErrorKind::Denied,
+            (false, true) => ErrorKind::Unavailable,
+            (false, false) => return None,
+        };
+        match (kind, self.defect) {
+            (ErrorKind::Denied, Defect::DenialToldAsBusy)
+            | (ErrorKind::Unavailable, Defect::NoRoomToldAsBusy) => {
+                claim.note_contended();
+                if claim.wait() {
+                    claim.give_up().await;
+                }
+                Some(Ok(Acquired::GaveUp))
+            }
+            _ => Some(Err(Error::new(kind, "acquire").with_lock(claim.name()))),
+        }
+    }
+
+    async fn by_clock_in_store(&self, claim: Claim, reading: Duration) -> Result<Acquired> {
+        let name = claim.name().clone();
+        let until = self.shared.state().held_until.get(&name).copied();
+        let acquired = match until {
+            Some(until) if until < reading => self.invented(&claim),
+            _ => self.inner.acquire(claim).await?,
+        };
+        if matches!(acquired, Acquired::Granted(_)) {
+            self.shared.state().held_until.insert(name, reading + self.ttl);
+        }
+        Ok(acquired)
     }
 
     async fn orphan_on_cancel(&self, claim: Claim) -> Result<Acquired> {

@@ -1,9 +1,10 @@
 //! Wrong backends, one per promise: the suite is tested on them. Each is the memory backend with one thing broken.
 //!
-//! `tests/self_check.rs` says which cases fail on each. Whoever writes a backend may read here what goes wrong.
+//! `tests/self_check/` says which cases fail on each. Whoever writes a backend may read here what goes wrong.
 
 mod grants;
 mod queue;
+mod store;
 mod wrapper;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
@@ -14,11 +15,8 @@ use lockkit_core::{
     memory::MemoryServer,
 };
 
-use self::wrapper::BrokenBackend;
-use crate::{
-    AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time,
-    memory::{MEMORY_HOOKS, MemoryStore},
-};
+use self::store::{BrokenStore, PLAYED_HOOKS};
+use crate::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, memory::MEMORY_HOOKS};
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,11 +71,25 @@ pub enum Defect {
     NoRetry,
     /// Closing a second time is an error.
     CloseOnce,
+    /// A hold is taken to be over by what the wall clock of whoever asks reads.
+    WallClockInStore,
+    /// The same by its boot clock.
+    BootClockInStore,
+    /// Each hold is renewed by a request of its own.
+    ChattyBeat,
+    /// Any certificate is accepted.
+    TrustsAnybody,
+    /// A lock that the client may not touch is told as busy.
+    DenialToldAsBusy,
+    /// A secret is in what `Debug` prints.
+    ToldSecret,
+    /// A store without room is told as busy.
+    NoRoomToldAsBusy,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 32] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -103,6 +115,13 @@ impl Defect {
         Self::DeafClose,
         Self::NoRetry,
         Self::CloseOnce,
+        Self::WallClockInStore,
+        Self::BootClockInStore,
+        Self::ChattyBeat,
+        Self::TrustsAnybody,
+        Self::DenialToldAsBusy,
+        Self::ToldSecret,
+        Self::NoRoomToldAsBusy,
     ];
 }
 
@@ -128,7 +147,7 @@ impl Harness for BrokenHarness {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        MEMORY_HOOKS.to_vec()
+        [MEMORY_HOOKS.as_slice(), &PLAYED_HOOKS].concat()
     }
 
     fn parallel(&self) -> usize {
@@ -136,10 +155,7 @@ impl Harness for BrokenHarness {
     }
 
     fn store(&self, _: Sharing) -> Result<Arc<dyn Store>> {
-        let (defect, shared) = (self.0, wrapper::Shared::default());
-        Ok(Arc::new(MemoryStore::new(move |server| {
-            AnyBackend::new(BrokenBackend::new(server.backend(), defect, shared.clone()))
-        })))
+        Ok(Arc::new(BrokenStore::new(self.0)))
     }
 
     fn connect(&self, _: &str) -> Result<AnyBackend> {

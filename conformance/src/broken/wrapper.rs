@@ -21,6 +21,7 @@ use lockkit_core::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{Defect, info};
+use crate::{Access, Shown};
 
 /// What the clients of one broken store share.
 #[derive(Clone, Default)]
@@ -35,6 +36,10 @@ pub(super) struct State {
     pub(super) released: HashMap<LockName, Instant>,
     /// Who waits for a grant of the lock, the youngest last.
     pub(super) waiting: HashMap<LockName, Vec<oneshot::Sender<Grant>>>,
+    /// Until when a lock is held, by the clock of whoever took it.
+    pub(super) held_until: HashMap<LockName, Duration>,
+    /// Whether nothing can be written.
+    pub(super) is_full: bool,
 }
 
 /// A grant, and the session that it was made in.
@@ -52,16 +57,32 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct BrokenBackend {
     inner: MemoryBackend,
     defect: Defect,
     shared: Shared,
+    access: Option<Access>,
 }
 
 impl BrokenBackend {
-    pub(super) fn new(inner: MemoryBackend, defect: Defect, shared: Shared) -> Self {
-        Self { inner, defect, shared }
+    pub(super) fn new(inner: MemoryBackend, defect: Defect, shared: Shared, access: Option<Access>) -> Self {
+        Self { inner, defect, shared, access }
+    }
+
+    /// What the server makes of this client, or it of the server.
+    fn is_denied(&self) -> bool {
+        match &self.access {
+            Some(Access::Tls(shown)) => *shown != Shown::Trusted && self.defect != Defect::TrustsAnybody,
+            Some(Access::Secret { right, .. }) => !right,
+            Some(Access::AllBut(_)) | None => false,
+        }
+    }
+}
+
+impl std::fmt::Debug for BrokenBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let access = self.access.as_ref().filter(|_| self.defect == Defect::ToldSecret);
+        f.debug_struct("BrokenBackend").field("defect", &self.defect).field("access", &access).finish()
     }
 }
 
@@ -72,6 +93,9 @@ impl Backend for BrokenBackend {
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        if self.is_denied() {
+            return Err(Error::new(ErrorKind::Denied, "open session"));
+        }
         let of_server = match self.defect {
             Defect::SlowExpiry => ttl * 10,
             // Just enough to get from one beat to the next.
@@ -86,6 +110,10 @@ impl Backend for BrokenBackend {
             ttl,
             clock,
             looker: self.inner.clone(),
+            forbidden: match &self.access {
+                Some(Access::AllBut(name)) => Some(name.clone()),
+                _ => None,
+            },
             closed: AtomicBool::new(false),
         }))
     }
@@ -103,6 +131,7 @@ pub(super) struct BrokenSession {
     pub(super) ttl: Duration,
     pub(super) clock: Clock,
     looker: MemoryBackend,
+    pub(super) forbidden: Option<LockName>,
     closed: AtomicBool,
 }
 
@@ -143,6 +172,9 @@ impl Session for BrokenSession {
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
         let name = claim.name().clone();
+        if let Some(refused) = self.refused(&claim).await {
+            return refused;
+        }
         let acquired = self.broken_acquire(claim).await;
         if let (Defect::ForeignRelease, Ok(Acquired::Granted(grant))) = (self.defect, &acquired) {
             let hold = (Arc::clone(&self.inner), grant.clone());
@@ -158,6 +190,13 @@ impl Session for BrokenSession {
         };
         match self.defect {
             Defect::ForgetfulBeat => return self.inner.renew(&held[..held.len().min(1)]).await,
+            Defect::ChattyBeat => {
+                let mut beat = self.inner.renew(&[]).await;
+                for grant in held {
+                    beat.holds.extend(self.inner.renew(std::slice::from_ref(grant)).await.holds);
+                }
+                return beat;
+            }
             // The holds are not the server's.
             Defect::DoubleGrant => {
                 let _ = self.inner.renew(&[]).await;
@@ -196,6 +235,7 @@ impl Session for BrokenSession {
             }
             _ => {}
         }
+        self.shared.state().held_until.remove(grant.name());
         self.shared.state().released.insert(grant.name().clone(), Instant::now());
         self.inner.release(grant).await
     }

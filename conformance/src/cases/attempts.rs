@@ -7,13 +7,14 @@ use lockkit_core::{ErrorKind, limits::TRY_ANSWER_MAX};
 use tokio::time::Instant;
 
 use crate::{
-    Case, Fault, Hook,
+    Case, Fault, Hook, LinkFault,
     case::{Need, case},
     context::{Cx, kind, within},
 };
 
 pub(super) const CASES: &[Case] = &[
     case!(a_storm_of_tries_is_busy_and_leaves_nothing: C4, P6 P12; bugs 30),
+    case!(a_storm_of_tries_over_a_bad_way_is_never_granted: C4, P1 P12, needs Need::Hook(Hook::Reset); bugs 13 30),
     case!(a_timeout_leaves_nothing_that_delays_others: C5, P6; bugs 6 16 31),
     case!(a_timeout_answers_none_in_time: C5, P12; bugs 31),
     case!(silence_is_never_told_as_busy: F15, P12, needs Need::Hook(Hook::Freeze); bugs 55 63),
@@ -21,15 +22,17 @@ pub(super) const CASES: &[Case] = &[
     case!(a_zero_timeout_is_a_try: C5, P12; bugs 53),
 ];
 
+/// Clients of a storm, and tries of each.
+const STORM: (usize, usize) = (50, 200);
+
 async fn a_storm_of_tries_is_busy_and_leaves_nothing(cx: Cx) -> Result<()> {
-    let (clients, tries) = (cx.times(50, 8), cx.times(200, 10));
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let mut storm = Vec::new();
-    for _ in 0..clients {
+    for _ in 0..STORM.0 {
         let lock = cx.lock(&name).await?;
         storm.push(tokio::spawn(async move {
-            for _ in 0..tries {
+            for _ in 0..STORM.1 {
                 ensure!(lock.try_acquire().await?.is_none(), "a held lock was granted");
             }
             Ok(())
@@ -43,6 +46,42 @@ async fn a_storm_of_tries_is_busy_and_leaves_nothing(cx: Cx) -> Result<()> {
     // A try that had left an entry would be served now, with nobody behind it.
     let guard = next.try_acquire().await?.context("the first try after the release is granted")?;
     Ok(guard.release().await?)
+}
+
+async fn a_storm_of_tries_over_a_bad_way_is_never_granted(cx: Cx) -> Result<()> {
+    const TRIES_PER_RESET: usize = 100;
+    let (link, name) = (cx.link().await?, cx.name());
+    let held = cx.lock(&name).await?.acquire().await?;
+    let mut locks = Vec::new();
+    for _ in 0..STORM.0 / 5 {
+        let client = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
+        locks.push(client.lock(name.as_str())?);
+    }
+    for _ in 0..cx.times(STORM.1 / 10, 5) {
+        link.inflict(LinkFault::Reset).await?;
+        let mut tries = Vec::new();
+        for lock in &locks {
+            let lock = lock.clone();
+            tries.push(tokio::spawn(async move {
+                for _ in 0..TRIES_PER_RESET / (STORM.0 / 5) {
+                    match lock.try_acquire().await {
+                        Ok(answer) => ensure!(answer.is_none(), "a held lock was granted"),
+                        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+                    }
+                }
+                Ok(())
+            }));
+        }
+        for lock in tries {
+            lock.await??;
+        }
+    }
+    link.heal().await?;
+    let other = cx.client().await?;
+    held.release().await?;
+    let bound = cx.bounds_of(&other).cleanup();
+    let next = other.lock(name.as_str())?.acquire_timeout(bound).await?;
+    Ok(next.context("a try left an entry")?.release().await?)
 }
 
 async fn a_timeout_leaves_nothing_that_delays_others(cx: Cx) -> Result<()> {

@@ -135,6 +135,7 @@ async fn a_waiter_dropped_around_the_hand_over_passes_the_lock_on(cx: Cx) -> Res
                 tokio::task::yield_now().await;
             }
         } else {
+            // Chance decides which part of the hand-over the waiter is dropped in.
             sleep(cx.part_of(Duration::from_millis(4))).await;
         }
         first.abort();

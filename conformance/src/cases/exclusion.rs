@@ -1,15 +1,12 @@
 //! One holder at a time, and a token that says who was later.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use tokio::time::sleep;
+use lockkit_core::Lock;
 
 use crate::{
     Case, Hook,
@@ -43,28 +40,33 @@ async fn a_held_lock_is_busy_to_others_and_free_after_its_release(cx: Cx) -> Res
 }
 
 async fn a_guarded_counter_loses_no_increment(cx: Cx) -> Result<()> {
-    const CLIENTS: usize = 8;
-    let rounds = cx.times(500, 12);
-    let (name, counter) = (cx.name(), Arc::new(AtomicU64::new(0)));
-    let mut tasks = Vec::new();
-    for _ in 0..CLIENTS {
-        let (lock, counter) = (cx.lock(&name).await?, Arc::clone(&counter));
-        tasks.push(tokio::spawn(async move {
+    let (name, mut locks) = (cx.name(), Vec::new());
+    for _ in 0..8 {
+        locks.push(cx.lock(&name).await?);
+    }
+    counts_exactly(locks, cx.times(500, 12)).await
+}
+
+/// Counts under the same lock in several tasks: whoever else believes to hold it spoils the count.
+pub(super) async fn counts_exactly(locks: Vec<Lock>, rounds: usize) -> Result<()> {
+    let (counter, due) = (Arc::new(AtomicU64::new(0)), (locks.len() * rounds) as u64);
+    let count = |lock: Lock| {
+        let counter = Arc::clone(&counter);
+        tokio::spawn(async move {
             for _ in 0..rounds {
                 let guard = lock.acquire().await?;
                 let seen = counter.load(Ordering::SeqCst);
-                // Whoever else believes to hold the lock reads the same number meanwhile.
                 tokio::task::yield_now().await;
                 counter.store(seen + 1, Ordering::SeqCst);
                 guard.release().await?;
             }
             lockkit_core::Result::<()>::Ok(())
-        }));
-    }
-    for task in tasks {
+        })
+    };
+    for task in locks.into_iter().map(count).collect::<Vec<_>>() {
         task.await??;
     }
-    let (counted, due) = (counter.load(Ordering::SeqCst), (CLIENTS * rounds) as u64);
+    let counted = counter.load(Ordering::SeqCst);
     ensure!(counted == due, "{counted} of {due} increments are there");
     Ok(())
 }
@@ -136,8 +138,7 @@ async fn a_lock_works_on_a_current_thread_runtime(cx: Cx) -> Result<()> {
             let other = lockkit_core::LockClient::builder(second).ttl(ttl).build().await?;
             let guard = one.lock(name.as_str())?.acquire().await?;
             let waiting = other.lock(name.as_str())?;
-            let waiter = tokio::spawn(async move { waiting.acquire().await });
-            sleep(Duration::from_millis(10)).await;
+            let waiter = cx.enqueue(&waiting, 0).await?;
             guard.release().await?;
             waiter.await??.release().await?;
             one.close().await?;

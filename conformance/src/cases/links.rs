@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lockkit_core::{ErrorKind, LockClient};
+use lockkit_core::{
+    ErrorKind, LockClient,
+    limits::{RETRY_PAUSE_MIN, TRY_ANSWER_MAX},
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -15,6 +18,8 @@ use crate::{
 const SWALLOW: Need = Need::Hook(Hook::SwallowReplies);
 const HOLD: Need = Need::Hook(Hook::HoldRequests);
 const MUTE: Need = Need::Hook(Hook::DropNotifications);
+const DEAF: Need = Need::Hook(Hook::DropReplies);
+const RESET: Need = Need::Hook(Hook::Reset);
 
 pub(super) const CASES: &[Case] = &[
     case!(an_acquire_whose_reply_is_lost_is_granted_once: F12, P6 P12, needs SWALLOW; bugs 13 22 26 55),
@@ -30,7 +35,16 @@ pub(super) const CASES: &[Case] = &[
     case!(no_wake_up_is_lost_without_notifications: F25 E3, P5, needs MUTE; bugs 9 15 45 69),
     case!(a_loss_is_found_without_notifications: F25, P11, needs MUTE, Need::SessionLifetime,
         Need::Hook(Hook::EndSessionOfHolder); bugs 33 34),
-    case!(holds_and_waiters_survive_resets: F11 F27, P5 P11, needs Need::Hook(Hook::Reset); bugs 18 32 37 44),
+    case!(a_client_that_hears_nothing_ends_its_holds_and_waits_in_time: F16, P11 P12,
+        needs DEAF, Need::Ttl; bugs 34 63 67),
+    case!(a_delayed_reply_leaves_less_of_the_lifetime: F17, P1 P11,
+        needs Need::Hook(Hook::Delay), Need::Ttl; bugs 56 58),
+    case!(a_trickle_of_bytes_neither_hangs_nor_doubles_a_lock: F18, P1 P12,
+        needs Need::Hook(Hook::Trickle), Need::Hook(Hook::Requests), Need::Ttl; bugs 34 63),
+    case!(a_notification_that_comes_late_grants_nothing: F26, P1 P5,
+        needs Need::Hook(Hook::HoldNotifications); bugs 8 9 15),
+    case!(holds_and_waiters_survive_resets: F11, P5 P11, needs RESET; bugs 18 32 37 44),
+    case!(all_are_granted_in_the_end_over_a_flapping_way: F27, P5 P13, needs RESET; bugs 18 32 37 44),
 ];
 
 /// A client whose way to the store can be disturbed.
@@ -237,6 +251,129 @@ async fn a_loss_is_found_without_notifications(cx: Cx) -> Result<()> {
     let told = within(bounds.beat * 2 + bounds.slack, "the loss is found", guard.lost()).await;
     link.heal().await?;
     told.map(drop)
+}
+
+async fn a_client_that_hears_nothing_ends_its_holds_and_waits_in_time(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (name, busy) = (cx.name(), cx.name());
+    let other = cx.lock(&busy).await?.acquire().await?;
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    let bounds = cx.bounds_of(&client);
+    let waiting = client.lock(busy.as_str())?;
+    let waiter = tokio::spawn(async move { waiting.acquire_timeout(bounds.ttl).await });
+    cx.waits_behind(&busy, 0).await?;
+    link.inflict(LinkFault::DropReplies).await?;
+    let told = within(bounds.validity + bounds.slack, "the loss is told", guard.lost()).await;
+    let waited = within(bounds.ttl + bounds.slack, "the wait ends", waiter).await;
+    let asked = Instant::now();
+    let tried = client.lock(busy.as_str())?.try_acquire().await;
+    let took = asked.elapsed();
+    link.heal().await?;
+    ensure!(told?.kind() == ErrorKind::Lost && !guard.is_held(), "lost is final");
+    match waited?? {
+        Ok(answer) => ensure!(answer.is_none(), "two holders"),
+        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+    }
+    ensure!(kind(tried)? == ErrorKind::Unavailable, "nobody has answered the try");
+    ensure!(took <= TRY_ANSWER_MAX + bounds.slack, "the try took {took:?}");
+    ensure!(other.is_held(), "lost: {:?}", other.check().err());
+    other.release().await?;
+    let next = client.lock(busy.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
+    Ok(next.context("the client can lock again")?.release().await?)
+}
+
+async fn a_delayed_reply_leaves_less_of_the_lifetime(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let bounds = cx.bounds_of(&client);
+    let delay = bounds.ttl / 30;
+    link.inflict(LinkFault::Delay(delay)).await?;
+    let guard = client.lock(cx.name().as_str())?.acquire().await?;
+    let (start, mut most) = (Instant::now(), Duration::ZERO);
+    while start.elapsed() < bounds.ttl * 2 {
+        // Most is left just after an answer.
+        most = most.max(guard.remaining());
+        sleep(Duration::from_millis(5)).await;
+    }
+    ensure!(
+        most <= bounds.validity - delay,
+        "{most:?} left of {:?}, after {delay:?} on the way",
+        bounds.validity
+    );
+    ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+    link.heal().await?;
+    Ok(guard.release().await?)
+}
+
+async fn a_trickle_of_bytes_neither_hangs_nor_doubles_a_lock(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (name, busy) = (cx.name(), cx.name());
+    let (other, held) = (cx.lock(&name).await?, cx.lock(&busy).await?.acquire().await?);
+    let guard = client.lock(name.as_str())?.acquire().await?;
+    let bounds = cx.bounds_of(&client);
+    let (start, before) = (Instant::now(), cx.requests().await?);
+    link.inflict(LinkFault::Trickle(Duration::from_millis(200))).await?;
+    let try_busy = client.lock(busy.as_str())?;
+    let tried = within(TRY_ANSWER_MAX + bounds.slack, "the try is answered", try_busy.try_acquire()).await?;
+    match tried {
+        Ok(answer) => ensure!(answer.is_none(), "two holders"),
+        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+    }
+    // Few bytes are enough for some stores' renewals.
+    let next = other.acquire_timeout(bounds.takeover()).await?;
+    ensure!(next.is_none() || !guard.is_held(), "two holders");
+    ensure!(next.is_some() || guard.is_held(), "nobody holds it");
+    let (sent, retries) =
+        (cx.requests().await? - before, start.elapsed().as_millis() / RETRY_PAUSE_MIN.as_millis());
+    // The beat, the wait, the try and the way to hear of others may each be on its way again.
+    ensure!(u128::from(sent) <= 4 * retries, "{sent} requests in {:?}", start.elapsed());
+    link.heal().await?;
+    drop((guard, next));
+    Ok(held.release().await?)
+}
+
+async fn a_notification_that_comes_late_grants_nothing(cx: Cx) -> Result<()> {
+    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let name = cx.name();
+    let (first, bounds) = (cx.lock(&name).await?.acquire().await?, cx.bounds_of(&client));
+    let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
+    link.inflict(LinkFault::HoldNotifications).await?;
+    first.release().await?;
+    let looked = within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await???;
+    looked.release().await?;
+    let second = cx.lock(&name).await?.acquire().await?;
+    let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
+    // Now comes the word of the first release.
+    link.heal().await?;
+    sleep(bounds.beat).await;
+    ensure!(!waiter.is_finished(), "granted beside a holder: {:?}", waiter.await?);
+    ensure!(second.is_held(), "lost: {:?}", second.check().err());
+    second.release().await?;
+    let next = within(bounds.takeover(), "the waiter is granted", waiter).await???;
+    Ok(next.release().await?)
+}
+
+async fn all_are_granted_in_the_end_over_a_flapping_way(cx: Cx) -> Result<()> {
+    const LOCKS: usize = 20;
+    let (link, client) = linked(&cx, cx.long_ttl()).await?;
+    let waiting = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
+    let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+    for _ in 0..LOCKS {
+        let name = cx.name();
+        holders.push(client.lock(name.as_str())?.acquire().await?);
+        waiters.push(cx.enqueue(&waiting.lock(name.as_str())?, 0).await?);
+    }
+    for _ in 0..50 {
+        link.inflict(LinkFault::Reset).await?;
+        sleep(cx.part_of(Duration::from_millis(400))).await;
+    }
+    let bounds = cx.bounds_of(&client);
+    for (holder, waiter) in holders.into_iter().zip(waiters) {
+        ensure!(holder.is_held(), "lost: {:?}", holder.check().err());
+        ensure!(!waiter.is_finished(), "two holders");
+        holder.release().await?;
+        within(bounds.takeover(), "the waiter is granted", waiter).await???.release().await?;
+    }
+    Ok(())
 }
 
 async fn holds_and_waiters_survive_resets(cx: Cx) -> Result<()> {

@@ -2,6 +2,8 @@
 
 mod attempts;
 mod cancel;
+mod clocks;
+mod disk;
 mod exclusion;
 mod links;
 mod losses;
@@ -13,6 +15,8 @@ mod reentry;
 mod server;
 mod sessions;
 mod silence;
+mod stores;
+mod trust;
 mod ttl;
 
 use crate::Case;
@@ -26,12 +30,16 @@ pub(crate) fn all() -> Vec<Case> {
         reentry::CASES,
         ttl::CASES,
         names::CASES,
+        trust::CASES,
         cancel::CASES,
         sessions::CASES,
         silence::CASES,
+        clocks::CASES,
         losses::CASES,
         server::CASES,
+        disk::CASES,
         links::CASES,
+        stores::CASES,
         processes::CASES,
         random::CASES,
     ]

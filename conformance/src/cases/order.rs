@@ -148,7 +148,7 @@ async fn a_holder_that_comes_again_and_again_starves_nobody(cx: Cx) -> Result<()
     let greedy = cx.lock(&name).await?;
     let mut held = Some(greedy.acquire().await?);
     let (_tasks, mut order) = waiters(&cx, &name, WAITERS).await?;
-    let (mut turns, mut left) = (0, WAITERS);
+    let (mut turns, mut left, start) = (0, WAITERS, Instant::now());
     while left > 0 {
         turns += 1;
         ensure!(turns <= WAITERS + 1, "{left} waiters are not served after {turns} turns of one client");
@@ -158,6 +158,8 @@ async fn a_holder_that_comes_again_and_again_starves_nobody(cx: Cx) -> Result<()
             left -= 1;
         }
     }
+    cx.publish("longest wait [turns]", turns as f64);
+    cx.publish("longest wait [ms]", start.elapsed().as_secs_f64() * 1e3);
     Ok(held.take().context("held")?.release().await?)
 }
 

@@ -1,94 +1,236 @@
 //! Random histories of contending clients, judged by the checkers.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use anyhow::{Result, ensure};
-use lockkit_core::{Fence, LockClient, LockName};
-use tokio::time::{Instant, sleep};
+use lockkit_core::{Fence, LockClient, LockGuard, LockName, Owner, backend::Acquired};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use crate::{
     Case,
-    case::case,
+    case::{Need, case},
     context::Cx,
-    history::{Held, Write, fenced_writes, overlaps, token_order},
+    driven::claim,
+    history::{
+        Answer, Call, Held, Moment, Operation, Write, fenced_writes, linearizable, overlaps, token_order,
+    },
 };
 
-pub(super) const CASES: &[Case] =
-    &[case!(random_histories_are_exclusive_ordered_and_fenced: X1, P1 P2 P3; bugs 24 58 59)];
+pub(super) const CASES: &[Case] = &[
+    case!(random_histories_are_exclusive_ordered_and_fenced: X1, P1 P2 P3 P9; bugs 24 58 59),
+    case!(random_histories_with_silent_holders_are_exclusive_and_ordered: X1 F1, P1 P2 P3 P4 P9,
+        needs Need::Ttl; bugs 24 42 58 59),
+];
 
-#[derive(Default)]
-struct Recorded {
-    held: Vec<Held>,
-    writes: Vec<Write>,
-}
+const LOCKS: usize = 3;
+
+/// Tasks of one client, with one owner: each enters what the other holds.
+const TASKS: usize = 2;
+
+/// How long a lock is held.
+const WORK: Duration = Duration::from_millis(3);
 
 async fn random_histories_are_exclusive_ordered_and_fenced(cx: Cx) -> Result<()> {
-    const LOCKS: usize = 3;
-    let (clients, steps) = (cx.times(8, 6), cx.times(100, 15));
-    let names: Vec<LockName> = (0..LOCKS).map(|_| cx.name()).collect();
-    let recorded: Arc<Vec<(Mutex<Recorded>, Fence)>> =
-        Arc::new((0..LOCKS).map(|_| Default::default()).collect());
-    let start = Instant::now();
-    let mut tasks = Vec::new();
-    for number in 0..clients {
-        let (client, cx, names) = (cx.client().await?, cx.clone(), names.clone());
-        let recorded = Arc::clone(&recorded);
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..steps {
-                let lock = cx.random(LOCKS as u64) as usize;
-                let patience = Duration::from_millis(cx.random(300));
-                let held =
-                    step(&client, &names[lock], patience, number as u64, start, &recorded[lock]).await?;
-                recorded[lock].0.lock().unwrap_or_else(PoisonError::into_inner).held.extend(held);
-                sleep(cx.part_of(Duration::from_millis(5))).await;
+    let records = records(&cx);
+    contend(&cx, &records, true).await?;
+    records.iter().try_for_each(|record| record.judge())
+}
+
+async fn random_histories_with_silent_holders_are_exclusive_and_ordered(cx: Cx) -> Result<()> {
+    let records = records(&cx);
+    let mut silent = JoinSet::new();
+    for record in records.clone() {
+        let (cx, deaths) = (cx.clone(), cx.times(5, 1));
+        silent.spawn(async move {
+            for _ in 0..deaths {
+                sleep(cx.part_of(WORK * 10)).await;
+                while !record.fall_silent(&cx).await? {}
             }
             anyhow::Ok(())
-        }));
+        });
     }
-    for task in tasks {
-        task.await??;
+    contend(&cx, &records, false).await?;
+    while let Some(done) = silent.join_next().await {
+        done??;
     }
-    for (recorded, _) in recorded.iter() {
-        let recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        ensure!(!recorded.held.is_empty(), "nobody was ever granted the lock");
-        for faults in [overlaps(&recorded.held), token_order(&recorded.held), fenced_writes(&recorded.writes)]
-        {
-            ensure!(faults.is_empty(), "{} faults; the first: {}", faults.len(), faults[0]);
+    records.iter().try_for_each(|record| record.judge())
+}
+
+fn records(cx: &Cx) -> Vec<Arc<Record>> {
+    let start = Instant::now();
+    (0..LOCKS).map(|_| Arc::new(Record::new(cx.name(), start))).collect()
+}
+
+/// Clients that take the locks at random, and enter them again; `impatient` ones leave when it takes too long.
+async fn contend(cx: &Cx, records: &[Arc<Record>], impatient: bool) -> Result<()> {
+    let (clients, steps) = (cx.times(6, 3), cx.times(60, 12));
+    let mut tasks = JoinSet::new();
+    for number in 0..clients {
+        let (client, owner) = (cx.client().await?, Owner::new());
+        for _ in 0..TASKS {
+            let taker = Taker { client: client.clone(), owner: owner.clone(), number: number as u64 };
+            let (cx, records) = (cx.clone(), records.to_vec());
+            tasks.spawn(async move {
+                for _ in 0..steps {
+                    let record = &records[cx.random(LOCKS as u64) as usize];
+                    let patience = impatient.then(|| Duration::from_millis(cx.random(300)));
+                    record.step(&taker, patience, cx.random(3) == 0).await?;
+                    sleep(cx.part_of(WORK * 2)).await;
+                }
+                anyhow::Ok(())
+            });
         }
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
     }
     Ok(())
 }
 
-/// Takes the lock, or leaves when it takes too long; writes under it.
-async fn step(
-    client: &LockClient,
-    name: &LockName,
-    patience: Duration,
+/// Who takes locks.
+struct Taker {
+    client: LockClient,
+    owner: Owner,
     number: u64,
+}
+
+/// An entry into a lock, until it is left.
+struct Entered {
+    guard: LockGuard,
+    asked: Duration,
+    granted: Duration,
+}
+
+/// What happened to one lock.
+struct Record {
+    name: LockName,
     start: Instant,
-    (recorded, fence): &(Mutex<Recorded>, Fence),
-) -> Result<Option<Held>> {
-    let asked = start.elapsed();
-    let guard = match client.lock(name.as_str())?.acquire_timeout(patience).await {
-        Ok(Some(guard)) => guard,
-        Ok(None) => return Ok(None),
-        // In so short a time a loaded store may not have said a word.
-        Err(error) if error.is_temporary() => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let granted = start.elapsed();
-    sleep(Duration::from_millis(3)).await;
-    {
-        let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
-        let applied = fence.admit(guard.token());
-        recorded.writes.push(Write { token: guard.token().get(), applied });
-        ensure!(applied, "the write of a holder was refused");
+    /// Counts calls and answers, in the order in which they happen.
+    moments: AtomicU64,
+    fence: Fence,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    held: Vec<Held>,
+    writes: Vec<Write>,
+    operations: Vec<Operation>,
+}
+
+impl Record {
+    fn new(name: LockName, start: Instant) -> Self {
+        Self { name, start, moments: AtomicU64::new(0), fence: Fence::new(), kept: Mutex::default() }
     }
-    let (token, ended) = (guard.token().get(), start.elapsed());
-    guard.release().await?;
-    let lock = name.to_string();
-    Ok(Some(Held { lock, client: number, token, asked, queued: None, granted, ended }))
+
+    /// Takes the lock, or leaves when it takes too long; writes under it; enters it once more, when `twice`.
+    async fn step(&self, taker: &Taker, patience: Option<Duration>, twice: bool) -> Result<()> {
+        let Some(outer) = self.enter(taker, patience).await? else { return Ok(()) };
+        sleep(WORK).await;
+        self.write(outer.guard.token().get())?;
+        if twice && let Some(inner) = self.enter(taker, patience).await? {
+            self.write(inner.guard.token().get())?;
+            self.leave(taker, inner).await?;
+        }
+        self.leave(taker, outer).await
+    }
+
+    async fn enter(&self, taker: &Taker, patience: Option<Duration>) -> Result<Option<Entered>> {
+        let lock = taker.client.lock(self.name.as_str())?.reentrant(&taker.owner);
+        let (called, asked) = (self.moment(), self.start.elapsed());
+        let acquired = match patience {
+            Some(patience) => lock.acquire_timeout(patience).await,
+            None => lock.acquire().await.map(Some),
+        };
+        let guard = match acquired {
+            Ok(Some(guard)) => guard,
+            Ok(None) => return Ok(None),
+            // In so short a time a loaded store may not have said a word.
+            Err(error) if patience.is_some() && error.is_temporary() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let granted = self.start.elapsed();
+        self.note(Call::Acquire { owner: taker.number }, called, Some(Answer::Granted(guard.token().get())));
+        Ok(Some(Entered { guard, asked, granted }))
+    }
+
+    async fn leave(&self, taker: &Taker, entered: Entered) -> Result<()> {
+        let Entered { guard, asked, granted } = entered;
+        let (owner, token) = (taker.number, guard.token().get());
+        let (called, ended) = (self.moment(), self.start.elapsed());
+        guard.release().await?;
+        self.note(Call::Release { owner, token }, called, Some(Answer::Released));
+        self.held(owner, token, asked, granted, ended);
+        Ok(())
+    }
+
+    /// Takes the lock and is never heard of again; false when it was not granted in time.
+    async fn fall_silent(&self, cx: &Cx) -> Result<bool> {
+        // No taker has such a number, and none is used twice.
+        let (called, asked) = (self.moment(), self.start.elapsed());
+        let owner = u64::MAX - called;
+        let session = cx.session(cx.short_ttl()).await?;
+        // Its session may end while it waits behind another silent one.
+        let Ok(Acquired::Granted(grant)) = session.acquire(claim(&self.name, true).0).await else {
+            return Ok(false);
+        };
+        let (token, granted) = (grant.token().get(), self.start.elapsed());
+        self.note(Call::Acquire { owner }, called, Some(Answer::Granted(token)));
+        self.note(Call::Expire { owner, token: Some(token) }, called, None);
+        let ended = asked + cx.bounds(session.ttl()).validity;
+        if granted < ended {
+            self.held(owner, token, asked, granted, ended);
+        }
+        Ok(true)
+    }
+
+    fn write(&self, token: u64) -> Result<()> {
+        let mut kept = self.kept();
+        let applied = self.fence.admit(lockkit_core::FencingToken::new(token));
+        kept.writes.push(Write { token, applied });
+        ensure!(applied, "the write of a holder was refused");
+        Ok(())
+    }
+
+    fn moment(&self) -> Moment {
+        self.moments.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn note(&self, call: Call, called: Moment, answer: Option<Answer>) {
+        let answered = answer.map(|answer| (self.moment(), answer));
+        let lock = self.name.to_string();
+        self.kept().operations.push(Operation { lock, call, called, answered });
+    }
+
+    fn held(&self, client: u64, token: u64, asked: Duration, granted: Duration, ended: Duration) {
+        let lock = self.name.to_string();
+        self.kept().held.push(Held { lock, client, token, asked, queued: None, granted, ended });
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge(&self) -> Result<()> {
+        let kept = self.kept();
+        ensure!(!kept.held.is_empty(), "nobody was ever granted the lock");
+        // The cheapest first: what they find, the last one may search for long.
+        let found = |faults: Vec<String>| match faults.first() {
+            Some(first) => Err(anyhow::anyhow!("{} faults; the first: {first}", faults.len())),
+            None => Ok(()),
+        };
+        found(overlaps(&kept.held))?;
+        found(token_order(&kept.held))?;
+        found(fenced_writes(&kept.writes))?;
+        found(linearizable(&kept.operations))
+    }
 }

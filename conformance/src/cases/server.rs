@@ -37,9 +37,10 @@ async fn a_short_standstill_of_the_server_loses_nothing(cx: Cx) -> Result<()> {
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
     cx.inflict(Fault::Freeze).await?;
+    // The standstill itself.
     sleep(bounds.validity.mul_f64(0.55)).await;
     cx.inflict(Fault::Thaw).await?;
-    sleep(bounds.ttl).await;
+    cx.renewed(std::slice::from_ref(&guard), bounds).await?;
     ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
     Ok(guard.release().await?)
 }
@@ -90,6 +91,7 @@ async fn after_a_long_standstill_there_is_one_holder_and_tokens_rise(cx: Cx) -> 
     let waiter = cx.enqueue(&other.lock(name.as_str())?, 0).await?;
     let bounds = cx.bounds_of(&client);
     cx.inflict(Fault::Freeze).await?;
+    // The standstill itself: everything expires in it.
     sleep(bounds.ttl * 3).await;
     let held_in_silence = guard.is_held();
     cx.inflict(Fault::Thaw).await?;
@@ -98,6 +100,7 @@ async fn after_a_long_standstill_there_is_one_holder_and_tokens_rise(cx: Cx) -> 
     ensure!(!guard.is_held(), "two holders");
     ensure!(next.token() > guard.token(), "{} after {}", next.token(), guard.token());
     drop(guard);
+    // That nothing happens: whatever the end of the old guard may have set off in the background.
     sleep(bounds.beat).await;
     let third = cx.lock(&name).await?.try_acquire().await?;
     ensure!(third.is_none(), "the old guard's drop freed the next holder's lock");
@@ -174,6 +177,7 @@ async fn a_hold_survives_a_quick_restart_or_is_lost_truthfully(cx: Cx) -> Result
         let taken = other.try_acquire().await?;
         ensure!(taken.is_none() || !guard.is_held(), "two holders after a restart");
         drop(taken);
+        // That nothing happens for a while: a lease that the server found again may run out late.
         sleep(Duration::from_millis(200)).await;
     }
     drop(guard);

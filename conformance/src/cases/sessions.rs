@@ -1,13 +1,14 @@
 //! The contract of a session, without a keeper in between.
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lockkit_core::backend::{Acquired, Grant, Lifetime, Renewal};
 use tokio::time::sleep;
 
 use crate::{
     Case, Fault, Hook,
     case::{Need, case},
-    context::{Cx, claim, take, within},
+    context::{Cx, within},
+    driven::{claim, take},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -26,35 +27,20 @@ pub(super) const CASES: &[Case] = &[
         needs Need::Ttl, Need::Hook(Hook::Freeze); bugs 56 58),
 ];
 
-/// Whether somebody else's try finds the lock held.
-async fn is_held(cx: &Cx, name: &lockkit_core::LockName) -> Result<bool> {
-    let session = cx.session(cx.long_ttl()).await?;
-    let held = match session.acquire(claim(name, false).0).await? {
-        Acquired::GaveUp => true,
-        Acquired::Granted(grant) => {
-            session.release(&grant).await?;
-            false
-        }
-        Acquired::EntryGone => bail!("a try has no entry that could vanish"),
-    };
-    session.close().await?;
-    Ok(held)
-}
-
 async fn a_second_release_is_without_effect(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (one, other) = (cx.session(cx.long_ttl()).await?, cx.session(cx.long_ttl()).await?);
+    let [one, other] = cx.two_sessions().await?;
     let first = take(&one, &name).await?;
     one.release(&first).await?;
     one.release(&first).await.context("a release is idempotent")?;
     let second = take(&other, &name).await?;
     one.release(&first).await.context("a release is idempotent")?;
-    ensure!(is_held(&cx, &name).await?, "the old release freed the next holder's lock");
+    ensure!(cx.is_taken(&name).await?, "the old release freed the next holder's lock");
     other.release(&second).await?;
     // The same session takes it again: an old release must not find the new claim by its session.
     let third = take(&one, &name).await?;
     one.release(&first).await?;
-    ensure!(is_held(&cx, &name).await?, "the old release freed a later claim of its own session");
+    ensure!(cx.is_taken(&name).await?, "the old release freed a later claim of its own session");
     one.release(&third).await?;
     one.close().await?;
     Ok(other.close().await?)
@@ -62,13 +48,10 @@ async fn a_second_release_is_without_effect(cx: Cx) -> Result<()> {
 
 async fn a_late_release_does_not_touch_the_next_holder(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (silent, other) = (cx.session(cx.short_ttl()).await?, cx.session(cx.long_ttl()).await?);
-    let lost = take(&silent, &name).await?;
-    let bound = cx.bounds(silent.ttl()).takeover();
-    let next = within(bound, "the lock of a silent session is granted", take(&other, &name)).await??;
+    let [(silent, lost), (other, next)] = cx.silent_and_next(&name).await?;
     // Whether it is answered `Ok` or with an error, the next holder is not touched.
     let _ = silent.release(&lost).await;
-    ensure!(is_held(&cx, &name).await?, "the late release freed the next holder's lock");
+    ensure!(cx.is_taken(&name).await?, "the late release freed the next holder's lock");
     other.release(&next).await?;
     let _ = silent.close().await;
     Ok(other.close().await?)
@@ -76,12 +59,12 @@ async fn a_late_release_does_not_touch_the_next_holder(cx: Cx) -> Result<()> {
 
 async fn a_release_of_anothers_lock_is_without_effect(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (holder, forger) = (cx.session(cx.long_ttl()).await?, cx.session(cx.long_ttl()).await?);
+    let [holder, forger] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
     // The lock and the token are right, the claim is not.
     let forged = Grant::new(&claim(&name, true).0, grant.token(), grant.armed_at());
     forger.release(&forged).await.context("nothing of the grant is left, which is `Ok`")?;
-    ensure!(is_held(&cx, &name).await?, "a forged release freed the lock");
+    ensure!(cx.is_taken(&name).await?, "a forged release freed the lock");
     let beat = holder.renew(std::slice::from_ref(&grant)).await;
     ensure!(
         matches!(beat.holds[..], [(id, Renewal::Renewed { .. })] if id == grant.claim()),
@@ -94,7 +77,7 @@ async fn a_release_of_anothers_lock_is_without_effect(cx: Cx) -> Result<()> {
 
 async fn a_busy_try_never_queues(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (holder, other) = (cx.session(cx.long_ttl()).await?, cx.session(cx.long_ttl()).await?);
+    let [holder, other] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
     for _ in 0..5 {
         let (claim, control) = claim(&name, false);
@@ -102,46 +85,32 @@ async fn a_busy_try_never_queues(cx: Cx) -> Result<()> {
         ensure!(control.was_contended(), "that the lock is busy was not noted");
     }
     holder.release(&grant).await?;
-    ensure!(!is_held(&cx, &name).await?, "a try was served after it had been answered");
+    ensure!(!cx.is_taken(&name).await?, "a try was served after it had been answered");
     holder.close().await?;
     Ok(other.close().await?)
 }
 
 async fn a_claim_that_gives_up_is_answered_and_leaves_nothing(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (holder, other) = (cx.session(cx.long_ttl()).await?, cx.session(cx.long_ttl()).await?);
+    let [holder, other] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
-    let (claim, control) = claim(&name, true);
-    let waiting = tokio::spawn({
-        let other = other.clone();
-        async move { other.acquire(claim).await }
-    });
-    let bounds = cx.bounds(cx.long_ttl());
-    cx.eventually(bounds.cleanup(), "the claim waits", async || Ok(control.was_contended())).await?;
-    control.give_up();
-    let end = within(bounds.cleanup(), "the claim is answered", waiting).await???;
+    let waiting = cx.wait_in(&other, &name).await?;
+    waiting.control.give_up();
+    let end = waiting.end(cx.bounds(cx.long_ttl()).cleanup()).await??;
     ensure!(matches!(end, Acquired::GaveUp), "it ended with {end:?}");
     holder.release(&grant).await?;
-    ensure!(!is_held(&cx, &name).await?, "the claim that gave up was served");
+    ensure!(!cx.is_taken(&name).await?, "the claim that gave up was served");
     holder.close().await?;
     Ok(other.close().await?)
 }
 
 async fn a_waiting_claim_is_noted_as_contended(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (holder, other) = (cx.session(cx.long_ttl()).await?, cx.session(cx.long_ttl()).await?);
+    let [holder, other] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
-    let (claim, control) = claim(&name, true);
-    let waiting = tokio::spawn({
-        let other = other.clone();
-        async move { other.acquire(claim).await }
-    });
-    let bounds = cx.bounds(cx.long_ttl());
-    let noted = async || Ok(control.was_contended());
-    cx.eventually(bounds.cleanup(), "it is noted that somebody else holds it", noted).await?;
+    let waiting = cx.wait_in(&other, &name).await?;
     holder.release(&grant).await?;
-    let end = within(bounds.cleanup(), "the claim is granted", waiting).await???;
-    let Acquired::Granted(next) = end else { bail!("it ended with {end:?}") };
+    let next = waiting.granted(cx.bounds(cx.long_ttl()).cleanup()).await?;
     ensure!(next.token() > grant.token(), "{} after {}", next.token(), grant.token());
     other.release(&next).await?;
     holder.close().await?;
@@ -172,20 +141,14 @@ async fn a_beat_answers_for_every_hold(cx: Cx) -> Result<()> {
 
 async fn closing_a_session_ends_its_pending_claims(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (holder, other) = (cx.session(cx.long_ttl()).await?, cx.session(cx.long_ttl()).await?);
+    let [holder, other] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
-    let (claim, control) = claim(&name, true);
-    let waiting = tokio::spawn({
-        let other = other.clone();
-        async move { other.acquire(claim).await }
-    });
-    let bounds = cx.bounds(cx.long_ttl());
-    cx.eventually(bounds.cleanup(), "the claim waits", async || Ok(control.was_contended())).await?;
+    let waiting = cx.wait_in(&other, &name).await?;
     other.close().await?;
-    let end = within(bounds.cleanup(), "the claim is answered", waiting).await??;
+    let end = waiting.end(cx.bounds(cx.long_ttl()).cleanup()).await?;
     ensure!(!matches!(end, Ok(Acquired::Granted(_))), "a closed session was granted a lock");
     holder.release(&grant).await?;
-    ensure!(!is_held(&cx, &name).await?, "the claim of a closed session was served");
+    ensure!(!cx.is_taken(&name).await?, "the claim of a closed session was served");
     Ok(holder.close().await?)
 }
 
@@ -194,7 +157,7 @@ async fn a_closed_session_holds_nothing(cx: Cx) -> Result<()> {
     let session = cx.session(cx.long_ttl()).await?;
     take(&session, &name).await?;
     session.close().await?;
-    let free = async || Ok(!is_held(&cx, &name).await?);
+    let free = async || Ok(!cx.is_taken(&name).await?);
     cx.eventually(cx.bounds(cx.long_ttl()).cleanup(), "the lock is free", free).await.map(drop)
 }
 
@@ -206,17 +169,14 @@ async fn closing_twice_is_fine(cx: Cx) -> Result<()> {
 
 async fn an_expired_session_cannot_be_renewed(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let (silent, other) = (cx.session(cx.short_ttl()).await?, cx.session(cx.long_ttl()).await?);
-    let lost = take(&silent, &name).await?;
-    let bound = cx.bounds(silent.ttl()).takeover();
-    let next = within(bound, "the lock of a silent session is granted", take(&other, &name)).await??;
+    let [(silent, lost), (other, next)] = cx.silent_and_next(&name).await?;
     let beat = silent.renew(std::slice::from_ref(&lost)).await;
     ensure!(
         !matches!(beat.session, Renewal::Renewed { .. })
             && beat.holds.iter().all(|(_, renewal)| !matches!(renewal, Renewal::Renewed { .. })),
         "what has expired was renewed: {beat:?}"
     );
-    ensure!(is_held(&cx, &name).await?, "the renewal disturbed the next holder");
+    ensure!(cx.is_taken(&name).await?, "the renewal disturbed the next holder");
     other.release(&next).await?;
     let _ = silent.close().await;
     Ok(other.close().await?)
@@ -224,11 +184,7 @@ async fn an_expired_session_cannot_be_renewed(cx: Cx) -> Result<()> {
 
 async fn a_lifetime_counts_from_the_sending_of_its_renewal(cx: Cx) -> Result<()> {
     let (name, clock) = (cx.name(), cx.clock());
-    let session = cx.backend()?;
-    let session = {
-        use lockkit_core::backend::Backend;
-        session.open_session(cx.short_ttl(), clock.clone()).await?
-    };
+    let session = cx.session_with_clock(cx.short_ttl(), clock.clone()).await?;
     let grant = take(&session, &name).await?;
     ensure!(grant.armed_at() <= clock.now(), "a lifetime that starts in the future");
     let bounds = cx.bounds(session.ttl());
@@ -238,7 +194,7 @@ async fn a_lifetime_counts_from_the_sending_of_its_renewal(cx: Cx) -> Result<()>
         let (session, grant) = (session.clone(), grant.clone());
         async move { session.renew(&[grant]).await }
     });
-    // The request waits at the server for longer than any rounding of the clock.
+    // Time is what it is about: the request waits at the server for longer than any rounding of the clock.
     let way = bounds.beat / 4;
     sleep(way).await;
     let passed_on = clock.now();

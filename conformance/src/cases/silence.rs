@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep};
 use crate::{
     Case,
     case::{Need, case},
-    context::{Cx, claim, kind, take, within},
+    context::{Cx, kind, within},
+    driven::{claim, take},
 };
 
 pub(super) const CASES: &[Case] = &[

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lockkit_core::{ErrorKind, LockClient, LockGuard, backend::Lifetime};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
-    Case,
-    case::case,
+    Case, Hook,
+    case::{Need, case},
     context::{Cx, kind},
 };
 
@@ -18,6 +18,8 @@ pub(super) const CASES: &[Case] = &[
     case!(a_short_ttl_is_raised_and_reported: C6, P11; bugs 53),
     case!(a_hold_never_outlives_the_ttl_that_is_reported: C6, P11; bugs 52 58),
     case!(many_locks_of_one_client_are_kept_over_many_ttls: C16, P11; bugs 12 37 38 43),
+    case!(many_locks_cost_few_requests_to_keep: C16, P11,
+        needs Need::Hook(Hook::Requests), Need::Ttl; bugs 12),
 ];
 
 async fn build(cx: &Cx, ttl: Duration) -> Result<lockkit_core::Result<LockClient>> {
@@ -70,10 +72,41 @@ async fn many_locks_of_one_client_are_kept_over_many_ttls(cx: Cx) -> Result<()> 
     }
     let bounds = cx.bounds_of(&client);
     let (ttls, beats) = (if cx.is_paused() { 5 } else { 2 }, 3);
+    // That nothing happens for so long: no hold ends.
     sleep(if bounds.ttl == Duration::MAX { bounds.beat * beats } else { bounds.ttl * ttls }).await;
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
     ensure!(lost == 0, "{lost} of {} holds are lost", guards.len());
     ensure!(cx.log().renewals() >= guards.len(), "they were not even renewed");
+    for guard in guards {
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// Requests of one beat where all holds live by a session: its own, and the reading of this many holds at a time.
+const HOLDS_PER_REQUEST: u64 = 32;
+
+async fn many_locks_cost_few_requests_to_keep(cx: Cx) -> Result<()> {
+    let (client, count) = (cx.short_client().await?, cx.times(1_000, 150) as u64);
+    let mut guards: Vec<LockGuard> = Vec::new();
+    for _ in 0..count {
+        guards.push(client.lock(cx.name().as_str())?.acquire().await?);
+    }
+    let (bounds, start) = (cx.bounds_of(&client), Instant::now());
+    let before = cx.requests().await?;
+    for _ in 0..3 {
+        cx.renewed(&guards, bounds).await?;
+    }
+    let (requests, took) = (cx.requests().await? - before, start.elapsed());
+    let per_beat = match cx.info().lifetime {
+        Lifetime::Session => 2 + count.div_ceil(HOLDS_PER_REQUEST),
+        _ => 2 + count,
+    };
+    let beats = took.as_secs_f64() / bounds.beat.as_secs_f64();
+    cx.publish("requests per second", requests as f64 / took.as_secs_f64());
+    // One beat more at either end, and half as many again for those that come early or are repeated.
+    let allowed = ((beats + 2.0) * 1.5 * per_beat as f64) as u64;
+    ensure!(requests <= allowed, "{requests} requests in {took:?} for {count} holds, {allowed} allowed");
     for guard in guards {
         guard.release().await?;
     }

@@ -23,10 +23,10 @@ impl ClaimId {
         Self(Uuid::new_v4())
     }
 
-    /// The id as 32 hexadecimal digits wrote it.
+    /// The id as its `Display` wrote it.
     pub fn parse(text: &str) -> Option<Self> {
-        // `Uuid::try_parse` reads four forms; an id is written in one only.
-        (text.len() == 32).then(|| Uuid::try_parse(text).ok().map(Self)).flatten()
+        // `Uuid::try_parse` reads four forms, and capitals; an id is written in one form only.
+        Uuid::try_parse(text).ok().map(Self).filter(|id| id.to_string() == text)
     }
 }
 

@@ -169,20 +169,19 @@ impl Attempt {
         }
     }
 
-    /// Ends the attempt with one answer for everybody, made for each anew. What makes the answers is dropped before
-    /// anybody has one: a share of the hold in it would stand beside a guard that is released at once, and that guard
-    /// would not be the last.
+    /// Ends the attempt with one answer for everybody, made for each anew. Whatever `answer` owns is dropped before the
+    /// first caller hears: a share of the hold that stayed here would keep it held while that caller releases it.
     pub(crate) fn end(&self, answer: impl Fn() -> Answer) {
         let mut callers = lock(&self.callers);
         callers.over = true;
         let waiting = std::mem::take(&mut callers.waiting);
         self.give_up_if_left(&callers);
         drop(callers);
-        let answered: Vec<_> = waiting.into_iter().map(|caller| (caller.answer, answer())).collect();
+        let answers: Vec<_> = waiting.into_iter().map(|caller| (caller, answer())).collect();
         drop(answer);
-        for (caller, answer) in answered {
+        for (caller, answer) in answers {
             // An answer that nobody takes is dropped here, and with it the share of the hold in it.
-            let _ = caller.send(answer);
+            let _ = caller.answer.send(answer);
         }
     }
 

@@ -275,7 +275,8 @@ impl Owed {
         if let Some(key) = &self.key {
             keeper.reentry.granted(key, &self.attempt, &hold);
         }
-        // With the share that goes with this the hold ends when nobody took one: every caller has left.
+        // With this share the hold ends when nobody took one: every caller has left. It goes before they are told, or the
+        // release of one who is quick would not be the last, and answered before the store has confirmed it.
         self.attempt.end(move || Ok(Some(entered.share())));
         hold
     }
@@ -303,5 +304,46 @@ impl Drop for Owed {
             hold.finish(Err(closed("release").with_lock(hold.grant().name())));
             lock(&self.keeper.holds).remove(&hold.grant().claim());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::Pin,
+        sync::{
+            Weak,
+            atomic::{AtomicBool, Ordering},
+        },
+        task::{Context, Wake, Waker},
+    };
+
+    use super::*;
+    use crate::{LockName, keeper::attempt::Patience};
+
+    /// Notes, when a caller is woken, whether the share that stayed behind is gone.
+    struct AtWake {
+        share: Weak<()>,
+        was_gone: AtomicBool,
+    }
+
+    impl Wake for AtWake {
+        fn wake(self: Arc<Self>) {
+            self.was_gone.store(self.share.strong_count() == 0, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_share_that_answers_are_made_of_is_gone_before_a_caller_hears() {
+        let (attempt, mut ticket) = Attempt::begin(LockName::new("a").unwrap(), Patience::Unlimited);
+        let share = Arc::new(());
+        let seen = Arc::new(AtWake { share: Arc::downgrade(&share), was_gone: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&seen));
+        assert!(Pin::new(&mut ticket).poll(&mut Context::from_waker(&waker)).is_pending());
+        attempt.end(move || {
+            let _made_of = &share;
+            Ok(None)
+        });
+        assert!(seen.was_gone.load(Ordering::SeqCst));
     }
 }

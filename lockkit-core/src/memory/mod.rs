@@ -73,6 +73,11 @@ impl MemoryServer {
         lock(&self.0).store.expire_holder(name)
     }
 
+    /// Fault: ends the session of whoever has waited longest for this lock. Whether there was one.
+    pub fn expire_waiter(&self, name: &LockName) -> bool {
+        lock(&self.0).store.expire_waiter(name)
+    }
+
     /// Fault: ends every session.
     pub fn expire_all(&self) {
         lock(&self.0).store.expire_all();

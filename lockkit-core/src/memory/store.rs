@@ -142,8 +142,17 @@ impl Store {
     }
 
     pub(super) fn expire_holder(&mut self, name: &LockName) -> bool {
-        let holder = self.queues.get(name).and_then(|queue| queue.front()).map(|entry| entry.session);
-        holder.inspect(|session| self.end(*session)).is_some()
+        self.expire_at(name, 0)
+    }
+
+    pub(super) fn expire_waiter(&mut self, name: &LockName) -> bool {
+        self.expire_at(name, 1)
+    }
+
+    /// Ends the session of the entry at this place of the queue; whether there was one.
+    fn expire_at(&mut self, name: &LockName, place: usize) -> bool {
+        let entry = self.queues.get(name).and_then(|queue| queue.get(place)).map(|entry| entry.session);
+        entry.inspect(|session| self.end(*session)).is_some()
     }
 
     pub(super) fn expire_all(&mut self) {

@@ -99,6 +99,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
         ];
         if self.has_links {
             hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
+            hooks.extend([Hook::Refuse, Hook::DropReplies, Hook::Delay, Hook::Trickle]);
         }
         hooks
     }
@@ -253,6 +254,13 @@ impl Link for Way {
             LinkFault::SwallowReplies(count) => self.proxy.swallow_next(count as u64),
             LinkFault::DropNotifications => self.proxy.drop_messages(Message::Events, |_| true),
             LinkFault::Reset => self.proxy.reset(),
+            LinkFault::Refuse => self.proxy.refuse(),
+            LinkFault::DropReplies => self.proxy.set(Direction::Replies, Flow::Drop),
+            LinkFault::Delay(by) => self.proxy.set(Direction::Replies, Flow::Delay(by)),
+            LinkFault::Trickle(every) => {
+                self.proxy.set(Direction::Replies, Flow::Trickle { bytes: 1, every })
+            }
+            other @ LinkFault::HoldNotifications => return other.unsupported(),
         }
         Ok(())
     }

@@ -68,6 +68,10 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::SwallowReplies,
             Hook::DropNotifications,
             Hook::Reset,
+            Hook::Refuse,
+            Hook::DropReplies,
+            Hook::Delay,
+            Hook::Trickle,
         ]
     }
 
@@ -254,6 +258,11 @@ impl Link for Ways {
                 LinkFault::SwallowReplies(count) => proxy.swallow_next(count as u64),
                 LinkFault::DropNotifications => proxy.drop_messages(Message::Events, |_| true),
                 LinkFault::Reset => proxy.reset(),
+                LinkFault::Refuse => proxy.refuse(),
+                LinkFault::DropReplies => proxy.set(Direction::Replies, Flow::Drop),
+                LinkFault::Delay(by) => proxy.set(Direction::Replies, Flow::Delay(by)),
+                LinkFault::Trickle(every) => proxy.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
+                other @ LinkFault::HoldNotifications => return other.unsupported(),
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use lockkit_core::{
     ErrorKind,
     backend::{Acquired, Renewal},
 };
-use lockkit_testbed::{Direction, Flow, Proxy, Redis};
+use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
     LONG, acquire, assert_rising, bounded, enqueued, fresh_name, granted, release, session, session_at, side,
@@ -228,4 +228,41 @@ async fn thousands_of_names_used_once_leave_nothing() {
     }
     let keys = async || redis.cli(&["DBSIZE"]).unwrap().number().unwrap();
     until("nothing is left", async || keys().await == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_forward_ends_holds_early_and_fences_them() {
+    let clock = ServerClock::new().unwrap();
+    let redis = Redis::start_on(&clock).unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    clock.step_forward(2 * LONG).unwrap();
+    // Its deadline has passed with the lock's: it comes again, as its keeper does.
+    other.renew(&[]).await;
+    let next = match waiter.ends().await {
+        Ok(Acquired::Granted(grant)) => grant,
+        end => {
+            assert!(matches!(end, Ok(Acquired::EntryGone)), "{end:?}");
+            acquire(&other, &name).await
+        }
+    };
+    assert!(next.token() > held.token());
+    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
+    release(&one, &held).await;
+    assert!(matches!(verdict(other.renew(&[next]).await), Renewal::Renewed { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_is_set_back_does_not_let_tokens_fall() {
+    let clock = ServerClock::new().unwrap();
+    let redis = Redis::start_on(&clock).unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    clock.step_back(Duration::from_secs(3600)).unwrap();
+    let waiter = enqueued(&other, &name).await;
+    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Renewed { .. }));
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    assert_eq!(next.token().get(), held.token().get() + 1);
 }

@@ -53,6 +53,8 @@ struct Stream {
     gathered: Vec<u8>,
     /// What is still to come of a message that passes unread.
     unread: usize,
+    /// Messages that are kept, and what came behind them.
+    kept: Vec<u8>,
 }
 
 impl Grpc {
@@ -83,13 +85,28 @@ impl Grpc {
         while let Some(frame) = self.replies.next() {
             match self.streams.get_mut(&frame.stream) {
                 Some(stream) if frame.kind == DATA => stream.answers(&frame, rules, &mut arriving)?,
-                _ => arriving.to_client.extend(&frame.bytes),
+                stream => {
+                    // What ends a stream does not overtake what it has said.
+                    if let Some(stream) = stream.filter(|_| frame.ends_stream()) {
+                        write_data(&mut arriving.to_client, frame.stream, &std::mem::take(&mut stream.kept));
+                    }
+                    arriving.to_client.extend(&frame.bytes);
+                }
             }
             if frame.ends_stream() || frame.kind == RST_STREAM {
                 self.streams.remove(&frame.stream);
             }
         }
         Some(arriving)
+    }
+
+    /// What was kept, in whole frames.
+    pub(super) fn released(&mut self) -> Vec<u8> {
+        let mut to = Vec::new();
+        for (id, stream) in &mut self.streams {
+            write_data(&mut to, *id, &std::mem::take(&mut stream.kept));
+        }
+        to
     }
 }
 
@@ -133,11 +150,17 @@ impl Stream {
                 break;
             }
             let mut message: Vec<u8> = self.gathered.drain(..PREFIX_BYTES + length).collect();
-            if self.is_asked && !rules.lets_reply_pass() {
+            // A keep-alive is a call, though on a stream.
+            let is_reply = self.is_asked || self.first_tag == Some(LEASE_ID);
+            if is_reply && !rules.lets_reply_pass() {
                 return None;
             }
             if !self.is_asked && self.drops(&mut message[PREFIX_BYTES..], rules) {
                 write_credit(credit, frame.stream, message.len());
+            } else if rules.holds_events
+                && (!self.kept.is_empty() || tells_events(&message[PREFIX_BYTES..]) && !is_reply)
+            {
+                self.kept.extend(&message);
             } else {
                 write_data(to, frame.stream, &message);
             }
@@ -177,6 +200,10 @@ impl Stream {
         }
         left == 0
     }
+}
+
+fn tells_events(message: &[u8]) -> bool {
+    fields(message).any(|field| field.number == EVENTS)
 }
 
 fn is_deletion(event: &[u8]) -> bool {

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{
-    Direction, Shared,
+    Direction, Flow, Shared,
     queue::{End, Next, Queue},
     rules::Inspector,
 };
@@ -127,6 +127,9 @@ async fn pump(
         if link.fate() != Fate::Served {
             return Err(Gone);
         }
+        if direction == Direction::Replies {
+            queue.push(&inspector.released(&super::lock(&shared.rules)));
+        }
         let (due, bytes) = match queue.next(now) {
             Next::Send(bytes) => (None, Some(bytes)),
             Next::WaitUntil(due) => (Some(due), None),
@@ -172,7 +175,13 @@ fn arrived(
         Ok(bytes) => {
             let mut rules = super::lock(&shared.rules);
             match direction {
-                Direction::Requests => link.requests.push(&inspector.requests(bytes)),
+                Direction::Requests => {
+                    let sent = inspector.requests(bytes);
+                    if rules.holds(&sent) {
+                        shared.requests.send_replace(Flow::Hold);
+                    }
+                    link.requests.push(&sent);
+                }
                 Direction::Replies => {
                     let arriving = inspector.replies(bytes, &mut rules).ok_or(Gone)?;
                     link.replies.push(&arriving.to_client);

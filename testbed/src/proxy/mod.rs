@@ -3,6 +3,7 @@
 //! Bytes of a connection arrive in order or not at all: a direction that has lost bytes is reset when the proxy lets
 //! others pass, because no network delivers a stream with a gap. See [`Proxy`].
 
+mod entry;
 mod grpc;
 mod http2;
 mod link;
@@ -24,7 +25,6 @@ use std::{
 
 use anyhow::{Context, Result};
 use tokio::{
-    net::{TcpListener, TcpStream},
     runtime, select,
     sync::{oneshot, watch},
 };
@@ -35,7 +35,7 @@ use self::{
     link::{Fate, Link},
     rules::Rules,
 };
-use crate::{address::own_address, process::owns_socket};
+use crate::address::own_address;
 
 /// One of the two directions of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +118,10 @@ struct Shared {
     requests: watch::Sender<Flow>,
     replies: watch::Sender<Flow>,
     is_refusing: AtomicBool,
-    /// The process that nothing may come from.
-    blocked: Mutex<Vec<u32>>,
+    /// New connections wait until they may go on to the server.
+    is_holding_new: watch::Sender<bool>,
+    /// The processes that nothing may come from.
+    blocked: watch::Sender<Vec<u32>>,
     links: Mutex<Vec<Arc<Link>>>,
     rules: Mutex<Rules>,
     accepted: AtomicU64,
@@ -177,7 +179,8 @@ impl Proxy {
             requests: watch::Sender::new(Flow::Pass),
             replies: watch::Sender::new(Flow::Pass),
             is_refusing: AtomicBool::new(false),
-            blocked: Mutex::default(),
+            is_holding_new: watch::Sender::new(false),
+            blocked: watch::Sender::default(),
             links: Mutex::default(),
             rules: Mutex::default(),
             accepted: AtomicU64::new(0),
@@ -190,7 +193,7 @@ impl Proxy {
         let thread = std::thread::Builder::new().name("testbed-proxy".to_owned()).spawn(move || {
             runtime.block_on(async {
                 select! {
-                    () = accept(listener, accepting) => {}
+                    () = entry::accept(listener, accepting) => {}
                     _ = stopped => {}
                 }
             });
@@ -212,11 +215,18 @@ impl Proxy {
         self.shared.flow(direction).send_replace(flow);
     }
 
+    /// [Holds](Flow::Hold) all requests from the first on that contains this text, and comes in one piece. Until
+    /// [`pass`](Self::pass).
+    pub fn hold_at(&self, text: &str) {
+        lock(&self.shared.rules).hold_at(text);
+    }
+
     /// Makes everything well: both directions pass, connections are taken, replies and messages are no longer dropped.
     pub fn pass(&self) {
         lock(&self.shared.rules).clear();
         self.shared.is_refusing.store(false, SeqCst);
-        lock(&self.shared.blocked).clear();
+        self.shared.is_holding_new.send_replace(false);
+        self.shared.blocked.send_replace(Vec::new());
         self.set(Direction::Requests, Flow::Pass);
         self.set(Direction::Replies, Flow::Pass);
     }
@@ -232,11 +242,19 @@ impl Proxy {
         self.reset();
     }
 
-    /// Resets all connections whose client is this process of the same machine, and all new ones at once, until
-    /// [`pass`](Self::pass).
-    pub fn refuse_process(&self, pid: u32) {
-        lock(&self.shared.blocked).push(pid);
-        for link in self.links().into_iter().filter(|link| owns_socket(pid, link.client, self.address)) {
+    /// Takes new connections, and does not make theirs to the server, until [`pass`](Self::pass); those that there are
+    /// go on.
+    pub fn hold_new(&self) {
+        self.shared.is_holding_new.send_replace(true);
+    }
+
+    /// Resets all connections whose client is this process of the same machine; new ones are taken and never answered,
+    /// until [`pass`](Self::pass) resets them. (Refused, it would try again at once, without end.)
+    pub fn cut_off(&self, pid: u32) {
+        self.shared.blocked.send_modify(|blocked| blocked.push(pid));
+        // In doubt too: whoever it is makes a new one.
+        for link in self.links().into_iter().filter(|link| self.shared.is_of(pid, link.client) != Some(false))
+        {
             link.meets(Fate::Reset);
         }
     }
@@ -262,7 +280,7 @@ impl Proxy {
     }
 
     /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call, not a message on a stream, for Redis it is any value but a
+    /// is reset instead. For gRPC a reply answers a call or a keep-alive, not a watch, for Redis it is any value but a
     /// published message, for ZooKeeper it answers a request, not a ping; otherwise it is what the server says after
     /// the client has said something.
     pub fn swallow_reply(&self, nth: u64) {
@@ -272,6 +290,12 @@ impl Proxy {
     /// The same with so many of the next replies.
     pub fn swallow_next(&self, count: u64) {
         lock(&self.shared.rules).swallow_next(count);
+    }
+
+    /// Keeps messages on etcd's streams that tell of events, and what comes behind them, until [`pass`](Self::pass):
+    /// then they arrive, late. Needs [`start_grpc`](Self::start_grpc).
+    pub fn hold_events(&self) {
+        lock(&self.shared.rules).holds_events = true;
     }
 
     /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
@@ -332,30 +356,6 @@ impl Shared {
             Direction::Replies => &self.to_client,
         }
     }
-
-    fn refuses(&self, client: SocketAddr) -> bool {
-        self.is_refusing.load(SeqCst)
-            || lock(&self.blocked).iter().any(|&pid| owns_socket(pid, client, self.address))
-    }
-}
-
-async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) {
-    let Ok(listener) = TcpListener::from_std(listener) else { return };
-    while let Ok((client, address)) = listener.accept().await {
-        shared.accepted.fetch_add(1, SeqCst);
-        tokio::spawn(connect(client, address, Arc::clone(&shared)));
-    }
-}
-
-async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
-    let link = Arc::new(Link::new(address));
-    // First on the list, then the question: a refusal meanwhile is seen by one of the two.
-    lock(&shared.links).push(Arc::clone(&link));
-    match TcpStream::connect(&shared.target).await {
-        Ok(server) if !shared.refuses(address) => link::serve(&link, client, server, &shared).await,
-        _ => link::reset(client),
-    }
-    lock(&shared.links).retain(|other| !Arc::ptr_eq(other, &link));
 }
 
 /// A panic of another thread that held it is that thread's failure.

@@ -42,7 +42,11 @@ pub(super) struct Rules {
     swallow_after: Option<u64>,
     /// So many of the next replies are swallowed.
     swallow_next: u64,
+    /// Messages that tell of events are kept.
+    pub(super) holds_events: bool,
     drops: Vec<Drops>,
+    /// Requests are held from the first that contains this.
+    hold_at: Option<Vec<u8>>,
     pub(super) dropped: u64,
 }
 
@@ -77,6 +81,15 @@ impl Rules {
 
     pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
         self.drops.push(Drops { message, seen: 0, which });
+    }
+
+    pub(super) fn hold_at(&mut self, text: &str) {
+        self.hold_at = Some(text.as_bytes().to_vec());
+    }
+
+    /// Whether these bytes of a client are the first that must not pass.
+    pub(super) fn holds(&mut self, bytes: &[u8]) -> bool {
+        self.hold_at.take_if(|text| bytes.windows(text.len()).any(|window| window == text)).is_some()
     }
 
     /// Whether the reply that has come arrives.
@@ -166,6 +179,14 @@ impl Inspector {
             Protocol::Redis(values) => values.replies(bytes, rules),
             Protocol::ZooKeeper(packets) => packets.replies(bytes, rules),
             Protocol::Election(_) => Some(Arriving { to_client: bytes.to_vec(), credit: Vec::new() }),
+        }
+    }
+
+    /// What was kept and may arrive now.
+    pub(super) fn released(&self, rules: &Rules) -> Vec<u8> {
+        match &mut *lock(&self.0) {
+            Protocol::Grpc(grpc) if !rules.holds_events => grpc.released(),
+            _ => Vec::new(),
         }
     }
 }

@@ -73,8 +73,8 @@ impl ServerClock {
         self.step(-i64::try_from(by.as_micros())?)
     }
 
-    /// What a program must find in its environment, as `env` takes it.
-    pub(super) fn environment(&self) -> [String; 2] {
+    /// What a program must find in its environment to live by this clock, each as `NAME=VALUE`.
+    pub fn environment(&self) -> [String; 2] {
         [
             format!("LD_PRELOAD={}", self.library().display()),
             format!("LOCKKIT_CLOCK={}", self.folder.path().join("offset").display()),

@@ -1,6 +1,7 @@
 //! One ZooKeeper server, of Debian's package `libzookeeper-java` or another release.
 
 mod ensemble;
+mod history;
 mod options;
 mod wire;
 mod words;
@@ -32,7 +33,7 @@ const JARS: [&str; 5] =
     ["zookeeper", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "slf4j-simple"];
 
 /// A small virtual machine that is there soon.
-const JAVA: [&str; 6] = [
+const JAVA: [&str; 7] = [
     "-XX:+UseSerialGC",
     "-Xmx128m",
     "-XX:TieredStopAtLevel=1",
@@ -40,6 +41,8 @@ const JAVA: [&str; 6] = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
     // In KiB; 64 MiB by default.
     "-Dzookeeper.preAllocSize=1024",
+    // A log without a snapshot is what `start_numbered` writes.
+    "-Dzookeeper.snapshot.trust.empty=true",
 ];
 
 /// Runs a single server and a member of an ensemble alike.
@@ -89,6 +92,21 @@ impl ZooKeeper {
     /// As [`start`](Self::start).
     pub fn start_with(options: ZooKeeperOptions) -> Result<Self> {
         let mut server = Self::prepare(options)?;
+        server.restart()?;
+        Ok(server)
+    }
+
+    /// As [`start`](Self::start), with a directory whose next sequential child gets this number: 2147483647 is the last
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_numbered(directory: &str, next: i32) -> Result<Self> {
+        let mut server = Self::prepare(ZooKeeperOptions::default())?;
+        let folder = server.daemon.data().join("version-2");
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join("log.1"), history::log(directory, next))?;
         server.restart()?;
         Ok(server)
     }
@@ -244,13 +262,13 @@ impl ZooKeeper {
         words::connections(&self.words().ask("cons")?)
     }
 
-    /// The children of a node, sorted by name.
+    /// The children of a node, sorted by name; none where there is no node.
     ///
     /// # Errors
     ///
-    /// When the server does not answer or the node is not there.
+    /// When the server does not answer.
     pub fn children(&self, path: &str) -> Result<Vec<String>> {
-        let mut children = Wire::open(self.plain(), None)?.children(path)?;
+        let mut children = Wire::open(self.plain())?.children(path)?;
         children.sort();
         Ok(children)
     }
@@ -261,7 +279,16 @@ impl ZooKeeper {
     ///
     /// When the server does not answer or there is no parent.
     pub fn create(&self, path: &str, data: &str) -> Result<()> {
-        Wire::open(self.plain(), None)?.create(path, data)
+        Wire::open(self.plain())?.create(path, data)
+    }
+
+    /// Changes what a node holds.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer or the node is not there.
+    pub fn write(&self, path: &str, data: &[u8]) -> Result<()> {
+        Wire::open(self.plain())?.write(path, data)
     }
 
     /// Deletes a node as an administrator would; whether it was there.
@@ -270,17 +297,20 @@ impl ZooKeeper {
     ///
     /// When the server does not answer or the node has children.
     pub fn delete(&self, path: &str) -> Result<bool> {
-        Wire::open(self.plain(), None)?.delete(path)
+        Wire::open(self.plain())?.delete(path)
     }
 
     /// Ends a session, of whichever client, as its owner would: takes it over with its id and its password, which
     /// ZooKeeper makes of the id, and closes it.
     ///
+    /// The owner loses its connection, comes back at once, and must not meet this: a connection that is made while the
+    /// session ends may stay for a long time, unanswered. [`Proxy::hold_new`](crate::Proxy::hold_new) keeps it waiting.
+    ///
     /// # Errors
     ///
     /// When the server does not answer or there is no such session.
     pub fn end_session(&self, session: i64) -> Result<()> {
-        Wire::open(self.plain(), Some(session))?.close()
+        Wire::end(self.plain(), session)
     }
 
     /// For the testbed itself: never encrypted.

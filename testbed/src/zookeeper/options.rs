@@ -21,6 +21,8 @@ pub struct ZooKeeperOptions {
     pub sync_limit: u32,
     /// `jute.maxbuffer`: packets that are as long as this are refused.
     pub buffer_bytes: usize,
+    /// How often it takes containers away that have become empty.
+    pub reap_every: Duration,
     /// The one user who may come in, by SASL DIGEST-MD5, and the password; everybody by default.
     pub login: Option<(String, String)>,
 }
@@ -34,6 +36,7 @@ impl Default for ZooKeeperOptions {
             session_max: Duration::from_secs(600),
             sync_limit: 10,
             buffer_bytes: 0xf_ffff,
+            reap_every: Duration::from_secs(60),
             login: None,
         }
     }
@@ -41,13 +44,14 @@ impl Default for ZooKeeperOptions {
 
 impl std::fmt::Debug for ZooKeeperOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { tick, session_min, session_max, sync_limit, buffer_bytes, login } = self;
+        let Self { tick, session_min, session_max, sync_limit, buffer_bytes, reap_every, login } = self;
         f.debug_struct("ZooKeeperOptions")
             .field("tick", tick)
             .field("session_min", session_min)
             .field("session_max", session_max)
             .field("sync_limit", sync_limit)
             .field("buffer_bytes", buffer_bytes)
+            .field("reap_every", reap_every)
             .field("user", &login.as_ref().map(|(user, _)| user))
             .finish_non_exhaustive()
     }
@@ -74,7 +78,10 @@ impl ZooKeeperOptions {
 
     /// As arguments of java.
     pub(super) fn properties(&self) -> Vec<String> {
-        vec![format!("-Djute.maxbuffer={}", self.buffer_bytes)]
+        vec![
+            format!("-Djute.maxbuffer={}", self.buffer_bytes),
+            format!("-Dznode.container.checkIntervalMs={}", self.reap_every.as_millis()),
+        ]
     }
 
     /// The configuration of java's login for [`login`](Self::login).

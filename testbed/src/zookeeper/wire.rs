@@ -15,8 +15,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const SESSION_MILLIS: i32 = 10_000;
 
 // Kinds of requests.
-const CREATE: i32 = 1;
-const DELETE: i32 = 2;
+pub(super) const CREATE: i32 = 1;
+pub(super) const DELETE: i32 = 2;
+const SET_DATA: i32 = 5;
 const GET_CHILDREN: i32 = 8;
 const CLOSE: i32 = -11;
 
@@ -25,7 +26,7 @@ const OK: i32 = 0;
 const NO_NODE: i32 = -101;
 
 /// `Perms.ALL`.
-const ALL: i32 = 31;
+pub(super) const ALL: i32 = 31;
 
 /// A connection with a session.
 #[derive(Debug)]
@@ -35,24 +36,41 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Connects with a new session, or takes this one over.
-    pub(super) fn open(address: SocketAddr, session: Option<i64>) -> Result<Self> {
+    /// Connects with a new session.
+    pub(super) fn open(address: SocketAddr) -> Result<Self> {
+        let mut wire = Self::greet(address, 0, &[0; 16])?;
+        ensure!(wire.is_welcome()?, "ZooKeeper gives no session");
+        Ok(wire)
+    }
+
+    /// Ends this session, whosever it is.
+    pub(super) fn end(address: SocketAddr, session: i64) -> Result<()> {
+        let mut wire = Self::greet(address, session, &password_of(session))?;
+        ensure!(wire.is_welcome()?, "ZooKeeper has no session {session:#x}");
+        let (error, _) = wire.call(CLOSE, &[])?;
+        ensure!(error == OK, "cannot close session {session:#x}: error {error}");
+        Ok(())
+    }
+
+    fn greet(address: SocketAddr, session: i64, password: &[u8; 16]) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, ANSWER_MAX)?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
         let mut wire = Self { stream, xid: 0 };
-        let id = session.unwrap_or(0);
-        let password = session.map_or([0; 16], password_of);
         let mut greeting = Vec::new();
         // Protocol version, last transaction seen.
         greeting.extend([0; 12]);
         greeting.extend(SESSION_MILLIS.to_be_bytes());
-        greeting.extend(id.to_be_bytes());
-        write_bytes(&mut greeting, &password);
+        greeting.extend(session.to_be_bytes());
+        write_bytes(&mut greeting, password);
         wire.send(&greeting)?;
-        let mut answer = &wire.receive().context("no session")?[..];
-        let _version = read_i32(&mut answer)?;
-        ensure!(read_i32(&mut answer)? > 0, "ZooKeeper has no session {id:#x}");
         Ok(wire)
+    }
+
+    /// Whether the answer to the greeting is a session.
+    fn is_welcome(&mut self) -> Result<bool> {
+        let mut answer = &self.receive()?[..];
+        let _version = read_i32(&mut answer)?;
+        Ok(read_i32(&mut answer)? > 0)
     }
 
     pub(super) fn create(&mut self, path: &str, data: &str) -> Result<()> {
@@ -68,6 +86,17 @@ impl Wire {
             (OK, _) => Ok(()),
             (error, _) => bail!("cannot create {path}: error {error}"),
         }
+    }
+
+    pub(super) fn write(&mut self, path: &str, data: &[u8]) -> Result<()> {
+        let mut body = Vec::new();
+        write_bytes(&mut body, path.as_bytes());
+        write_bytes(&mut body, data);
+        // Of whichever version.
+        body.extend((-1_i32).to_be_bytes());
+        let (error, _) = self.call(SET_DATA, &body)?;
+        ensure!(error == OK, "cannot write {path}: error {error}");
+        Ok(())
     }
 
     /// Whether the node was there.
@@ -89,18 +118,13 @@ impl Wire {
         // No watch.
         body.push(0);
         let (error, answer) = self.call(GET_CHILDREN, &body)?;
+        if error == NO_NODE {
+            return Ok(Vec::new());
+        }
         ensure!(error == OK, "cannot list {path}: error {error}");
         let mut answer = &answer[..];
         let count = read_i32(&mut answer)?;
         (0..count).map(|_| Ok(String::from_utf8(read_bytes(&mut answer)?.to_vec())?)).collect()
-    }
-
-    /// Ends the session.
-    pub(super) fn close(mut self) -> Result<()> {
-        match self.call(CLOSE, &[])? {
-            (OK, _) => Ok(()),
-            (error, _) => bail!("cannot close the session: error {error}"),
-        }
     }
 
     /// Error and body of the answer.
@@ -154,7 +178,7 @@ fn password_of(session: i64) -> [u8; 16] {
 }
 
 /// Its length, and it.
-fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend((bytes.len() as u32).to_be_bytes());
     to.extend(bytes);
 }
@@ -181,7 +205,7 @@ mod tests {
     #[test]
     fn a_session_is_ended_with_the_password_that_the_server_made() {
         let server = ZooKeeper::start().unwrap();
-        let mut wire = Wire::open(server.plain(), None).unwrap();
+        let mut wire = Wire::open(server.plain()).unwrap();
         let session = server.connections().unwrap()[0].session;
         assert_eq!(wire.children("/").unwrap(), ["zookeeper"]);
         server.end_session(session).unwrap();

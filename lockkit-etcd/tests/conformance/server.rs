@@ -1,99 +1,57 @@
-//! The conformance suite on a real etcd.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
+//! One server.
 
-use std::{
-    process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use async_trait::async_trait;
 use etcd_client::{Client, PutOptions};
-use lockkit_conformance::{AnyBackend, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time};
+use lockkit_conformance::{Access, AnyBackend, Fault, Link, Store};
 use lockkit_core::{
     LockName,
-    backend::{Admin, Backend, BackendInfo, BackendUrl, Contender},
+    backend::{Admin, Contender},
 };
-use lockkit_etcd::{EtcdBackend, EtcdConfig};
+use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::Etcd;
 
-fn main() -> ExitCode {
-    lockkit_conformance::main(EtcdHarness::default())
-}
+use crate::{access::Beside, backend, link::ProxyLink};
 
-#[derive(Debug, Default)]
-struct EtcdHarness {
-    shared: Mutex<Option<Arc<Server>>>,
-}
+/// Who logs in where that is asked for.
+const USER: &str = "app";
+pub(crate) const PASSWORD: &str = "secret";
+const LOGIN: &str = "app:secret@";
 
-impl Harness for EtcdHarness {
-    fn name(&self) -> String {
-        "etcd".to_owned()
-    }
-
-    fn info(&self) -> BackendInfo {
-        EtcdBackend::new(EtcdConfig::new(["127.0.0.1"]).unwrap()).info()
-    }
-
-    fn time(&self) -> Time {
-        Time::Real
-    }
-
-    fn rounds(&self) -> Rounds {
-        Rounds::Few
-    }
-
-    fn hooks(&self) -> Vec<Hook> {
-        vec![
-            Hook::Processes,
-            Hook::Entries,
-            Hook::Requests,
-            Hook::EndSessionOfHolder,
-            Hook::EndSessionOfWaiter,
-            Hook::DeleteEntries,
-            Hook::WriteJunk,
-            Hook::Freeze,
-            Hook::Restart,
-        ]
-    }
-
-    fn parallel(&self) -> usize {
-        8
-    }
-
-    fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
-        if sharing == Sharing::Own {
-            return Ok(Arc::new(Server::start()?));
-        }
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.is_none() {
-            *shared = Some(Arc::new(Server::start()?));
-        }
-        Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
-    }
-
-    fn connect(&self, address: &str) -> Result<AnyBackend> {
-        Ok(AnyBackend::new(EtcdBackend::new(EtcdConfig::from_url(BackendUrl::parse(address)?)?)))
-    }
-}
-
-/// A server of its own. Its methods block, so they run beside the executor.
+/// A server. Its methods block, so they run beside the executor.
 #[derive(Debug)]
-struct Server {
+pub(crate) struct Server {
     etcd: Arc<Mutex<Etcd>>,
-    url: String,
     endpoint: String,
+    /// `USER:PASSWORD@`, or nothing.
+    login: &'static str,
+    beside: Beside,
 }
 
 impl Server {
-    fn start() -> Result<Self> {
-        let etcd = Etcd::start()?;
-        let (url, endpoint) = (etcd.url(), etcd.endpoint());
-        Ok(Self { etcd: Arc::new(Mutex::new(etcd)), url, endpoint })
+    pub(crate) fn start() -> Result<Self> {
+        Ok(Self::of(Etcd::start()?, ""))
+    }
+
+    pub(crate) fn start_with_login() -> Result<Self> {
+        let mut etcd = Etcd::start()?;
+        etcd.enable_auth(USER, PASSWORD)?;
+        Ok(Self::of(etcd, LOGIN))
+    }
+
+    fn of(etcd: Etcd, login: &'static str) -> Self {
+        let endpoint = etcd.endpoint();
+        Self { etcd: Arc::new(Mutex::new(etcd)), endpoint, login, beside: Beside::default() }
+    }
+
+    fn url(&self) -> String {
+        format!("etcd://{}{}", self.login, self.endpoint)
     }
 
     fn etcd_backend(&self) -> Result<EtcdBackend> {
-        Ok(EtcdBackend::new(EtcdConfig::from_url(BackendUrl::parse(&self.url)?)?))
+        backend(&self.url())
     }
 
     async fn with<T: Send + 'static>(
@@ -118,7 +76,7 @@ impl Server {
 }
 
 /// The beginning of the keys of a lock.
-fn queue(name: &LockName) -> String {
+pub(crate) fn queue(name: &LockName) -> String {
     format!("lockkit/{}/", name.encode(3 * 1024))
 }
 
@@ -129,7 +87,7 @@ impl Store for Server {
     }
 
     fn address(&self) -> Option<String> {
-        Some(self.url.clone())
+        Some(self.url())
     }
 
     async fn inflict(&self, fault: Fault) -> Result<()> {
@@ -156,11 +114,21 @@ impl Store for Server {
             Fault::Freeze => self.with(|etcd| etcd.pause()).await,
             Fault::Thaw => self.with(|etcd| etcd.resume()).await,
             Fault::Restart => self.with(Etcd::restart).await,
+            Fault::Wipe => self.with(Etcd::wipe).await,
+            Fault::ForgetHistory => self.with(|etcd| etcd.compact()).await,
+            Fault::FillStore => self.with(|etcd| etcd.set_no_space(true)).await,
+            Fault::MakeRoom => self.with(|etcd| etcd.set_no_space(false)).await,
+            Fault::ExpireLogins => self.with(|etcd| etcd.expire_logins(USER, PASSWORD)).await,
+            other => other.unsupported(),
         }
     }
 
+    async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        self.beside.backend_for(&access, &self.endpoint).await
+    }
+
     async fn link(&self) -> Result<Arc<dyn Link>> {
-        bail!("the harness has no proxy")
+        Ok(Arc::new(ProxyLink::new(&self.endpoint, self.login)?))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {

@@ -1,6 +1,7 @@
 //! Checkers for recorded histories: what was granted to whom, when, with which token, and what a resource admitted.
 //!
-//! All times are readings of one clock since the start of the history. A checker answers with every fault it finds,
+//! All times are readings of one clock since the start of the history; [`linearizable`] alone needs an order, not
+//! times. A checker answers with every fault it finds,
 //! each as a sentence; none for a good history.
 //!
 //! ```
@@ -15,7 +16,23 @@
 //! assert_eq!(overlaps(&[held(1, 0, 10), held(2, 9, 20)]).len(), 1);
 //! ```
 
+mod fenced_lock;
+mod fenced_writes;
+mod linearizable;
+mod overlap;
+mod queue_order;
+mod token_order;
+
 use std::{collections::BTreeMap, time::Duration};
+
+pub use self::{
+    fenced_lock::{Answer, Call},
+    fenced_writes::fenced_writes,
+    linearizable::{Moment, Operation, linearizable},
+    overlap::overlaps,
+    queue_order::queue_order,
+    token_order::token_order,
+};
 
 /// One hold, as its client believed in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,95 +60,6 @@ pub struct Write {
     pub token: u64,
     /// Whether it was applied.
     pub applied: bool,
-}
-
-/// Mutual exclusion: no two clients believe in one lock at the same time. O(n log n).
-pub fn overlaps(history: &[Held]) -> Vec<String> {
-    let mut faults = Vec::new();
-    for mut holds in by_lock(history) {
-        holds.sort_by_key(|held| (held.granted, held.ended));
-        let mut longest: Option<&Held> = None;
-        for held in holds {
-            if let Some(before) = longest.filter(|before| held.granted < before.ended)
-                && before.client != held.client
-            {
-                faults.push(format!("{held:?} while {before:?}"));
-            }
-            if longest.is_none_or(|before| before.ended < held.ended) {
-                longest = Some(held);
-            }
-        }
-    }
-    faults
-}
-
-/// Token order: a grant that was answered before another acquire was called has the lower token, and no two grants
-/// share one, but for a client that re-enters a hold that it still has. O(n log n).
-pub fn token_order(history: &[Held]) -> Vec<String> {
-    let mut faults = Vec::new();
-    for holds in by_lock(history) {
-        let mut seen: BTreeMap<u64, &Held> = BTreeMap::new();
-        for held in &holds {
-            let before = seen.insert(held.token, held);
-            let re_entered = |before: &Held| {
-                before.client == held.client && held.granted <= before.ended && before.granted <= held.ended
-            };
-            if let Some(before) = before.filter(|before| !re_entered(before)) {
-                faults.push(format!("one token for {before:?} and {held:?}"));
-            }
-        }
-        let mut answered = holds.clone();
-        answered.sort_by_key(|held| held.granted);
-        let mut called = holds;
-        called.sort_by_key(|held| held.asked);
-        let (mut next, mut highest) = (0, None::<&Held>);
-        for held in called {
-            while let Some(before) = answered.get(next).filter(|before| before.granted < held.asked) {
-                highest = highest.filter(|highest| highest.token >= before.token).or(Some(before));
-                next += 1;
-            }
-            // Equal ones are told above.
-            if let Some(before) = highest.filter(|before| before.token > held.token) {
-                faults.push(format!("{held:?} was called after {before:?} was answered"));
-            }
-        }
-    }
-    faults
-}
-
-/// First come, first served: those that were seen in the queue one after another are granted in that order.
-pub fn queue_order(history: &[Held]) -> Vec<String> {
-    let mut faults = Vec::new();
-    for mut holds in by_lock(history) {
-        holds.retain(|held| held.queued.is_some());
-        holds.sort_by_key(|held| held.queued);
-        let overtaken = holds.windows(2).filter(|pair| {
-            // Only who was there before the other had even asked came first.
-            pair[0].queued.is_some_and(|queued| queued < pair[1].asked) && pair[1].granted < pair[0].granted
-        });
-        faults.extend(overtaken.map(|pair| format!("{:?} was overtaken by {:?}", pair[0], pair[1])));
-    }
-    faults
-}
-
-/// The fenced resource: it applies a write if and only if no higher token was applied before.
-pub fn fenced_writes(writes: &[Write]) -> Vec<String> {
-    let (mut faults, mut highest) = (Vec::new(), 0);
-    for (number, write) in writes.iter().enumerate() {
-        match write.applied {
-            true if write.token < highest => {
-                faults.push(format!("write {number} with token {} was applied after {highest}", write.token));
-            }
-            false if write.token >= highest => {
-                faults.push(format!("write {number} with token {} was refused at {highest}", write.token));
-            }
-            _ => {}
-        }
-        if write.applied {
-            highest = highest.max(write.token);
-        }
-    }
-    faults
 }
 
 fn by_lock(history: &[Held]) -> Vec<Vec<&Held>> {
@@ -177,8 +105,9 @@ mod tests {
             held(1, 1, 0, 1, 10),
             queued(held(2, 2, 2, 10, 20), 3),
             queued(held(3, 3, 4, 21, 30), 5),
-            // Re-entered, then taken anew.
-            held(3, 3, 22, 22, 28),
+            // Re-entered twice, then taken anew.
+            held(3, 3, 22, 22, 23),
+            held(3, 3, 27, 27, 29),
             held(1, 7, 31, 32, 33),
             other,
         ];

@@ -1,0 +1,72 @@
+//! The store of broken backends: a memory server that plays, for wrong clients to fail at, what a memory server has
+//! not: a disk, certificates, logins.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use async_trait::async_trait;
+use lockkit_core::LockName;
+
+use super::{
+    Defect,
+    wrapper::{BrokenBackend, Shared},
+};
+use crate::{Access, AnyBackend, Fault, Hook, Link, Store, memory::MemoryStore};
+
+/// What it plays.
+pub(super) const PLAYED_HOOKS: [Hook; 4] = [Hook::FullDisk, Hook::Tls, Hook::Secret, Hook::DenyLock];
+
+#[derive(Debug)]
+pub(super) struct BrokenStore {
+    inner: MemoryStore,
+    defect: Defect,
+    shared: Shared,
+}
+
+impl BrokenStore {
+    pub(super) fn new(defect: Defect) -> Self {
+        let shared = Shared::default();
+        let of_client = shared.clone();
+        let inner = MemoryStore::new(move |server| {
+            AnyBackend::new(BrokenBackend::new(server.backend(), defect, of_client.clone(), None))
+        });
+        Self { inner, defect, shared }
+    }
+}
+
+#[async_trait]
+impl Store for BrokenStore {
+    fn backend(&self) -> Result<AnyBackend> {
+        Store::backend(&self.inner)
+    }
+
+    fn address(&self) -> Option<String> {
+        self.inner.address()
+    }
+
+    async fn inflict(&self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::FillDisk => self.shared.state().is_full = true,
+            Fault::EmptyDisk => self.shared.state().is_full = false,
+            other => return Store::inflict(&self.inner, other).await,
+        }
+        Ok(())
+    }
+
+    async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        let (memory, shared) = (self.inner.server().backend(), self.shared.clone());
+        Ok(AnyBackend::new(BrokenBackend::new(memory, self.defect, shared, Some(access))))
+    }
+
+    async fn link(&self) -> Result<Arc<dyn Link>> {
+        self.inner.link().await
+    }
+
+    async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
+        self.inner.entries(name).await
+    }
+
+    async fn requests(&self) -> Result<u64> {
+        self.inner.requests().await
+    }
+}

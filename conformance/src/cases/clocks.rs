@@ -1,0 +1,100 @@
+//! Clients whose clocks say something else: nothing is decided by what a clock reads, only by how far it has run.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use lockkit_core::{
+    BootInstant, Clock, LockName, Metadata, TimeSource,
+    backend::{Acquired, QueueKind, Renewal},
+};
+
+use super::exclusion::counts_exactly;
+use crate::{
+    Case,
+    case::case,
+    context::Cx,
+    driven::{claim_of, metadata, take},
+};
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+pub(super) const CASES: &[Case] = &[
+    case!(a_step_of_the_wall_clock_changes_nothing: F22, P1 P10; bugs 65),
+    case!(clients_whose_clocks_are_days_apart_lose_no_increment: F24, P1; bugs 65),
+];
+
+/// What a client tells of itself when its wall clock has been stepped: how that clock reaches a store.
+fn stepped(forward: bool, by: Duration) -> Result<Metadata> {
+    let (metadata, by_ms) = (metadata(), u64::try_from(by.as_millis())?);
+    let since_ms = metadata.since_ms;
+    let since_ms = if forward { since_ms + by_ms } else { since_ms - by_ms };
+    Ok(Metadata { since_ms, ..metadata })
+}
+
+async fn a_step_of_the_wall_clock_changes_nothing(cx: Cx) -> Result<()> {
+    for forward in [true, false] {
+        let name = cx.name();
+        step_while_held(&cx, &name, forward).await?;
+    }
+    Ok(())
+}
+
+async fn step_while_held(cx: &Cx, name: &LockName, forward: bool) -> Result<()> {
+    let [holder, other] = cx.two_sessions().await?;
+    let third = cx.session(cx.long_ttl()).await?;
+    let held = take(&holder, name).await?;
+    let queued = cx.wait_in(&other, name).await?;
+    // From here on the wall clock of everybody who asks has been stepped.
+    let after_step = |wait| anyhow::Ok(claim_of(name, wait, stepped(forward, HOUR)?));
+    let tried = third.acquire(after_step(false)?.0).await?;
+    ensure!(matches!(tried, Acquired::GaveUp), "a step by an hour freed the lock: {tried:?}");
+    let behind = cx.wait_as(&third, after_step(true)?).await?;
+    let beat = holder.renew(std::slice::from_ref(&held)).await;
+    ensure!(
+        matches!(beat.holds[..], [(id, Renewal::Renewed { .. })] if id == held.claim()),
+        "a step by an hour ended the hold: {beat:?}"
+    );
+    ensure!(!queued.has_ended() && !behind.has_ended(), "two holders after a step by an hour");
+    holder.release(&held).await?;
+    let bound = cx.bounds(cx.long_ttl()).cleanup();
+    if cx.info().queue == QueueKind::Fifo {
+        let next = queued.granted(bound).await?;
+        ensure!(
+            !behind.has_ended(),
+            "a step by an hour changed the order of the queue, or there are two holders"
+        );
+        other.release(&next).await?;
+    } else {
+        queued.control.give_up();
+        if let Acquired::Granted(next) = queued.end(bound).await?? {
+            other.release(&next).await?;
+        }
+    }
+    let next = behind.granted(bound).await?;
+    ensure!(next.token() > held.token(), "{} after {}", next.token(), held.token());
+    third.release(&next).await?;
+    for session in [holder, other, third] {
+        session.close().await?;
+    }
+    Ok(())
+}
+
+/// A clock that runs like another one, and reads later.
+struct Ahead(Clock, Duration);
+
+impl TimeSource for Ahead {
+    fn now(&self) -> BootInstant {
+        self.0.now().after(self.1)
+    }
+}
+
+async fn clients_whose_clocks_are_days_apart_lose_no_increment(cx: Cx) -> Result<()> {
+    let (name, mut locks) = (cx.name(), Vec::new());
+    // From a day behind the middle one to a day ahead of it.
+    for half_days in 0..5 {
+        let clock = Clock::new(Ahead(cx.clock(), HOUR * 12 * half_days));
+        let client = cx.client_with_clock(cx.backend()?, cx.long_ttl(), clock).await?;
+        locks.push(client.lock(name.as_str())?);
+    }
+    counts_exactly(locks, cx.times(200, 12)).await
+}

@@ -1,0 +1,113 @@
+//! A cluster of its own, which loses members.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use lockkit_conformance::{AnyBackend, Fault, Link, Store};
+use lockkit_core::LockName;
+use lockkit_testbed::EtcdCluster;
+
+use crate::{backend, link::ProxyLink, server::queue};
+
+/// Three members. Its methods block, so they run beside the executor.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    cluster: Arc<Mutex<State>>,
+    url: String,
+}
+
+#[derive(Debug)]
+struct State {
+    cluster: EtcdCluster,
+    /// The member that links lead to, since there is a link: the leader then, which has most to lose.
+    linked: Option<usize>,
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Result<Self> {
+        let cluster = EtcdCluster::start()?;
+        // A member that does not answer is given up early enough for another try.
+        let url = format!("{}/?request_timeout=1s", cluster.url());
+        Ok(Self { cluster: Arc::new(Mutex::new(State { cluster, linked: None })), url })
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let cluster = Arc::clone(&self.cluster);
+        let work = move || work(&mut cluster.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::task::spawn_blocking(work).await?
+    }
+}
+
+impl State {
+    fn linked(&mut self) -> Result<usize> {
+        let linked = match self.linked {
+            Some(linked) => linked,
+            None => self.cluster.leader()?,
+        };
+        Ok(*self.linked.insert(linked))
+    }
+
+    fn lose_leader(&mut self) -> Result<()> {
+        let leader = self.cluster.leader()?;
+        self.cluster.member_mut(leader).kill()?;
+        self.cluster.leader()?;
+        self.cluster.member_mut(leader).restart()
+    }
+}
+
+#[async_trait]
+impl Store for Cluster {
+    fn backend(&self) -> Result<AnyBackend> {
+        Ok(AnyBackend::new(backend(&self.url)?))
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    async fn inflict(&self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::LoseLeader => self.with(State::lose_leader).await,
+            Fault::IsolateMember => {
+                self.with(|state| {
+                    let linked = state.linked()?;
+                    state.cluster.cut(linked)
+                })
+                .await
+            }
+            Fault::RejoinMember => {
+                self.with(|state| {
+                    state.cluster.heal();
+                    Ok(())
+                })
+                .await
+            }
+            other => other.unsupported(),
+        }
+    }
+
+    async fn link(&self) -> Result<Arc<dyn Link>> {
+        let link = self.with(|state| {
+            let linked = state.linked()?;
+            ProxyLink::new(&state.cluster.member(linked).endpoint(), "")
+        });
+        Ok(Arc::new(link.await?))
+    }
+
+    async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
+        let queue = queue(name);
+        self.with(move |state| {
+            let leader = state.cluster.leader()?;
+            state.cluster.member(leader).keys(&queue).context("the keys of the cluster")
+        })
+        .await
+    }
+
+    async fn requests(&self) -> Result<u64> {
+        anyhow::bail!("a cluster does not count requests")
+    }
+}

@@ -1,0 +1,117 @@
+//! The conformance suite on a real etcd.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
+
+mod access;
+mod clock;
+mod cluster;
+mod link;
+mod server;
+
+use std::{
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::{Context, Result};
+use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
+use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
+use lockkit_etcd::{EtcdBackend, EtcdConfig};
+use lockkit_testbed::ServerClock;
+
+use crate::{clock::Stepped, cluster::Cluster, server::Server};
+
+fn main() -> ExitCode {
+    lockkit_conformance::main(EtcdHarness::default())
+}
+
+#[derive(Debug, Default)]
+struct EtcdHarness {
+    shared: Mutex<Option<Arc<Server>>>,
+}
+
+impl Harness for EtcdHarness {
+    fn name(&self) -> String {
+        "etcd".to_owned()
+    }
+
+    fn info(&self) -> BackendInfo {
+        EtcdBackend::new(EtcdConfig::new(["127.0.0.1"]).unwrap()).info()
+    }
+
+    fn time(&self) -> Time {
+        Time::Real
+    }
+
+    fn rounds(&self) -> Rounds {
+        Rounds::Few
+    }
+
+    fn hooks(&self) -> Vec<Hook> {
+        vec![
+            Hook::Processes,
+            Hook::Entries,
+            Hook::Requests,
+            Hook::EndSessionOfHolder,
+            Hook::EndSessionOfWaiter,
+            Hook::DeleteEntries,
+            Hook::WriteJunk,
+            Hook::Freeze,
+            Hook::Restart,
+            Hook::HoldRequests,
+            Hook::SwallowReplies,
+            Hook::DropNotifications,
+            Hook::Reset,
+            Hook::Refuse,
+            Hook::DropReplies,
+            Hook::Delay,
+            Hook::Trickle,
+            Hook::HoldNotifications,
+            Hook::Wipe,
+            Hook::ForgetHistory,
+            Hook::LoseLeader,
+            Hook::IsolateMember,
+            Hook::FillStore,
+            Hook::ExpireLogins,
+            Hook::WallClock,
+            Hook::Secret,
+            Hook::DenyLock,
+            #[cfg(feature = "tls")]
+            Hook::Tls,
+        ]
+    }
+
+    fn why_not(&self, hook: Hook) -> Option<String> {
+        (hook == Hook::Tls).then(|| "built without the feature \"tls\"".to_owned())
+    }
+
+    fn parallel(&self) -> usize {
+        8
+    }
+
+    fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
+        match sharing {
+            Sharing::Shared => {
+                let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+                if shared.is_none() {
+                    *shared = Some(Arc::new(Server::start()?));
+                }
+                Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
+            }
+            Sharing::Own => Ok(Arc::new(Server::start()?)),
+            Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
+            Sharing::Cluster => Ok(Arc::new(Cluster::start()?)),
+        }
+    }
+
+    fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        Ok(Box::new(Stepped(ServerClock::new()?)))
+    }
+
+    fn connect(&self, address: &str) -> Result<AnyBackend> {
+        Ok(AnyBackend::new(backend(address)?))
+    }
+}
+
+fn backend(url: &str) -> Result<EtcdBackend> {
+    Ok(EtcdBackend::new(EtcdConfig::from_url(BackendUrl::parse(url)?)?))
+}

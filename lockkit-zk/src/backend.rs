@@ -1,0 +1,76 @@
+//! ZooKeeper as a [`Backend`].
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, Result,
+    backend::{
+        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
+        TokenStrength,
+    },
+    limits::TTL_MAX,
+};
+
+use crate::{ZkConfig, beat::BEATS_PER_TTL, claims::Claims, keys::Form, session::ZkSession};
+
+/// The least ttl that is asked for. A server with the default tick grants no less than 4 s.
+const TTL_MIN: Duration = Duration::from_secs(2);
+
+/// ZooKeeper as a lock store.
+///
+/// ```no_run
+/// use lockkit_core::LockClient;
+/// use lockkit_zk::{ZkBackend, ZkConfig};
+///
+/// # async fn example() -> lockkit_core::Result<()> {
+/// let backend = ZkBackend::new(ZkConfig::new(["127.0.0.1:2181"])?);
+/// let client = LockClient::builder(backend).build().await?;
+/// let guard = client.lock("orders/42")?.acquire().await?;
+/// println!("writing with token {}", guard.token());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ZkBackend {
+    pub(crate) config: ZkConfig,
+    pub(crate) claims: Arc<Claims>,
+}
+
+impl ZkBackend {
+    /// The store that this configuration names. No I/O.
+    pub fn new(config: ZkConfig) -> Self {
+        Self { config, claims: Arc::default() }
+    }
+}
+
+#[async_trait]
+impl Backend for ZkBackend {
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            scheme: "zk",
+            ttl_min: TTL_MIN,
+            ttl_max: TTL_MAX,
+            beat: BeatInterval::PerTtl(BEATS_PER_TTL),
+            lifetime: Lifetime::Session,
+            queue: match self.config.layout().form {
+                Form::Curator | Form::Bare => QueueKind::Fifo,
+                Form::Single => QueueKind::Unordered,
+            },
+            token: TokenStrength::History,
+            loss: LossDetection::SessionPushed,
+            failover: FailoverLoss::Nothing,
+        }
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        match ZkSession::open(&self.config, Arc::clone(&self.claims), ttl, clock).await {
+            Ok(session) => Ok(Arc::new(session)),
+            Err(fault) => Err(fault.into_error("open session")),
+        }
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}

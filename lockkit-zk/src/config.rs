@@ -1,0 +1,400 @@
+//! How to reach ZooKeeper, and where in it the locks lie.
+
+use std::{fmt, time::Duration};
+
+use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
+
+use crate::{
+    access::Access,
+    keys::{Form, Layout},
+    tls::{self, Tls},
+};
+
+/// Port of a server that names none.
+const PORT_DEFAULT: u16 = 2181;
+
+/// Directory of all locks that names none, inside the chroot.
+const ROOT_DEFAULT: &str = "/lockkit";
+
+/// Longest time for one request that a configuration does not set.
+const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
+
+/// What is configured is moved into these bounds.
+const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+/// What kind of node the directories are that clients make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Parents {
+    /// Containers, which the server takes away some time after their last child has gone; persistent nodes where the
+    /// server (before 3.5) has none. The default.
+    #[default]
+    Container,
+    /// Persistent nodes, which stay: for locks shared with kazoo, which makes a directory only once.
+    Persistent,
+}
+
+/// How to log in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Login {
+    /// By ZooKeeper's scheme `digest`: the server refuses no password, it just does not know who this is. The default.
+    #[default]
+    Digest,
+    /// By SASL DIGEST-MD5. Needs the feature `sasl`.
+    SaslDigestMd5,
+}
+
+/// How to reach ZooKeeper, and where in it the locks lie.
+///
+/// ```
+/// use lockkit_zk::{Login, ZkBackend, ZkConfig};
+///
+/// let config = ZkConfig::new(["10.0.0.1:2181", "10.0.0.2"])?.chroot("/prod")?.user("app", "secret", Login::Digest);
+/// assert!(!format!("{config:?}").contains("secret"));
+/// let backend = ZkBackend::new(config);
+/// # Ok::<(), lockkit_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct ZkConfig {
+    pub(crate) servers: Vec<String>,
+    chroot: String,
+    root: String,
+    form: Form,
+    pub(crate) parents: Parents,
+    pub(crate) login: Option<(String, String, Login)>,
+    pub(crate) tls: Option<Tls>,
+    access: Option<Access>,
+    pub(crate) tick: Option<Duration>,
+    pub(crate) request_timeout: Duration,
+}
+
+impl ZkConfig {
+    /// The servers, each as `HOST:PORT` or `HOST`; any one that is reachable and has a quorum will do.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` without a server, and for one that is not of this form.
+    pub fn new(servers: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
+        let servers: Vec<String> =
+            servers.into_iter().map(|server| parse_server(server.as_ref())).collect::<Result<_>>()?;
+        if servers.is_empty() {
+            return Err(invalid("zookeeper needs at least one server"));
+        }
+        Ok(Self {
+            servers,
+            chroot: String::new(),
+            root: ROOT_DEFAULT.to_owned(),
+            form: Form::default(),
+            parents: Parents::default(),
+            login: None,
+            tls: None,
+            access: None,
+            tick: None,
+            request_timeout: REQUEST_TIMEOUT_DEFAULT,
+        })
+    }
+
+    /// The configuration of `zk://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/CHROOT][?OPTION=VALUE[&...]]`. Options:
+    /// `root=/locks`, `form=curator|bare|single`, `parents=container|persistent`, `login=digest|sasl`,
+    /// `acl=auth::cdrwa,world:anyone:r`, `tick=2s`, `request_timeout=3s`; with TLS (`zks://`) also `ca=FILE`, `cert=FILE`
+    /// and `key=FILE`, see [`Tls`].
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` for another scheme, a user without a password, a path that is none, a certificate without its key,
+    /// an unknown option; `Unsupported` for TLS without the feature `tls`.
+    pub fn from_url(mut url: BackendUrl) -> Result<Self> {
+        let is_tls = match url.scheme() {
+            crate::SCHEME => false,
+            crate::SCHEME_TLS if cfg!(feature = "tls") => true,
+            crate::SCHEME_TLS => return Err(tls::not_in_this_build()),
+            other => return Err(invalid(format!("{other:?} is not the scheme of zookeeper"))),
+        };
+        let servers = url.hosts().iter().map(|host| match host.port {
+            Some(port) => format!("{}:{port}", host.name),
+            None => host.name.clone(),
+        });
+        let mut config = Self::new(servers)?.chroot(url.path())?;
+        if is_tls {
+            config = config.tls(take_tls(&mut url)?);
+        }
+        let logins = [("digest", Login::Digest), ("sasl", Login::SaslDigestMd5)];
+        let login = url.take_word("login", &logins)?;
+        config = match (url.user(), url.password(), login) {
+            (Some(user), Some(password), login) => config.user(user, password, login.unwrap_or_default()),
+            (None, None, None) => config,
+            _ => return Err(invalid("zookeeper takes a user together with a password, or neither")),
+        };
+        if let Some(root) = url.take("root") {
+            config = config.root(root)?;
+        }
+        let forms = [("curator", Form::Curator), ("bare", Form::Bare), ("single", Form::Single)];
+        config.form = url.take_word("form", &forms)?.unwrap_or_default();
+        let parents = [("container", Parents::Container), ("persistent", Parents::Persistent)];
+        config.parents = url.take_word("parents", &parents)?.unwrap_or_default();
+        if let Some(acl) = url.take("acl") {
+            config = config.access(Access::parse(&acl)?);
+        }
+        config.tick = url.take_duration("tick")?;
+        if let Some(timeout) = url.take_duration("request_timeout")? {
+            config = config.request_timeout(timeout);
+        }
+        url.finish()?;
+        Ok(config)
+    }
+
+    /// The node that everything lies below; it must exist. Default: none.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` for what is no path.
+    pub fn chroot(mut self, path: impl AsRef<str>) -> Result<Self> {
+        self.chroot = parse_path(path.as_ref())?;
+        Ok(self)
+    }
+
+    /// The directory of the locks, inside the chroot; it is made where it is missing. `/`: none. Default: `/lockkit`.
+    /// Clients that share locks share chroot and root together.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` for what is no path.
+    pub fn root(mut self, path: impl AsRef<str>) -> Result<Self> {
+        self.root = parse_path(path.as_ref())?;
+        Ok(self)
+    }
+
+    /// What a claim looks like in the store.
+    #[must_use]
+    pub fn form(mut self, form: Form) -> Self {
+        self.form = form;
+        self
+    }
+
+    /// What kind of node the directories are.
+    #[must_use]
+    pub fn parents(mut self, parents: Parents) -> Self {
+        self.parents = parents;
+        self
+    }
+
+    /// Logs in with this name and password.
+    #[must_use]
+    pub fn user(mut self, name: impl Into<String>, password: impl Into<String>, login: Login) -> Self {
+        self.login = Some((name.into(), password.into(), login));
+        self
+    }
+
+    /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Who may do what with the nodes. Default: everybody may do everything; with a [user](Self::user) only who is
+    /// logged in as that.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = Some(access);
+        self
+    }
+
+    /// The servers' `tickTime`. Clients leave half of it as a margin before they hold a session for lost, and assume the
+    /// most that the servers allow by default, half a session, so to name it makes a hold outlive a longer outage. Where
+    /// `minSessionTimeout` is less than two ticks it must be named.
+    #[must_use]
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = Some(tick);
+        self
+    }
+
+    /// Longest time for one request (not for an acquire, which is as many requests as it takes); the beats of a short
+    /// ttl shorten it. Default 3 s; at least 10 ms, at most 60 s.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout.clamp(REQUEST_TIMEOUT_MIN, REQUEST_TIMEOUT_MAX);
+        self
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        Layout::new(&self.root, self.form)
+    }
+
+    pub(crate) fn acl(&self) -> Access {
+        match (&self.access, &self.login) {
+            (Some(access), _) => access.clone(),
+            (None, Some(_)) => Access::creator(),
+            (None, None) => Access::open(),
+        }
+    }
+
+    /// As the client crate takes it.
+    pub(crate) fn connect_string(&self) -> String {
+        let scheme = if self.tls.is_some() { "tcp+tls://" } else { "tcp://" };
+        let servers: Vec<String> = self.servers.iter().map(|server| format!("{scheme}{server}")).collect();
+        format!("{}{}", servers.join(","), self.chroot)
+    }
+
+    /// Longest time to open a session: every server is asked.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.request_timeout.saturating_mul(u32::try_from(self.servers.len()).unwrap_or(u32::MAX))
+    }
+}
+
+impl fmt::Debug for ZkConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Taken apart in full, so that a new field must decide here whether it is a secret.
+        let Self { servers, chroot, root, form, parents, login, tls, access, tick, request_timeout } = self;
+        f.debug_struct("ZkConfig")
+            .field("servers", servers)
+            .field("chroot", chroot)
+            .field("root", root)
+            .field("form", form)
+            .field("parents", parents)
+            .field("user", &login.as_ref().map(|(user, ..)| user))
+            .field("password", &login.as_ref().map(|_| "***"))
+            .field("login", &login.as_ref().map(|(.., login)| login))
+            .field("tls", tls)
+            .field("access", access)
+            .field("tick", tick)
+            .field("request_timeout", request_timeout)
+            .finish()
+    }
+}
+
+/// `HOST:PORT` of `HOST[:PORT]`.
+fn parse_server(text: &str) -> Result<String> {
+    // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
+    let malformed = || invalid("a server is HOST or HOST:PORT");
+    if text.is_empty() || text.starts_with(':') || text.contains(['/', '@', '?', '#', ',', ' ']) {
+        return Err(malformed());
+    }
+    let host_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
+    match text[host_end..].split_once(':') {
+        Some((_, port)) => match port.parse::<u16>() {
+            Ok(1..) => Ok(text.to_owned()),
+            _ => Err(malformed()),
+        },
+        None => Ok(format!("{text}:{PORT_DEFAULT}")),
+    }
+}
+
+/// The options `ca`, `cert` and `key`.
+fn take_tls(url: &mut BackendUrl) -> Result<Tls> {
+    let tls = url.take("ca").into_iter().fold(Tls::new(), Tls::ca);
+    match (url.take("cert"), url.take("key")) {
+        (Some(certificate), Some(key)) => Ok(tls.identity(certificate, key)),
+        (None, None) => Ok(tls),
+        _ => Err(invalid("TLS takes a certificate (cert) together with its key (key), or neither")),
+    }
+}
+
+/// A path without a slash at its end; empty for the root.
+fn parse_path(text: &str) -> Result<String> {
+    let path = text.trim_matches('/');
+    if path.is_empty() {
+        return Ok(String::new());
+    }
+    // As the server: no control characters, surrogates or private ones, and no names that mean another directory. A comma
+    // would begin another server in the client crate's connect string.
+    let is_refused = |c: char| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}' | ',');
+    let mut names = path.split('/');
+    if names.any(|name| matches!(name, "" | "." | "..") || name.contains(is_refused)) {
+        return Err(invalid(format!("{text:?} is no path of zookeeper")));
+    }
+    Ok(format!("/{path}"))
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidConfig, "configure zookeeper").with_message(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(url: &str) -> Result<ZkConfig> {
+        ZkConfig::from_url(BackendUrl::parse(url)?)
+    }
+
+    #[test]
+    fn a_url_says_it_all() {
+        let config = from(
+            "zk://me:s%40cret@h1:1,h2,[::1]/prod/app/?root=locks&form=bare&parents=persistent&tick=500ms&request_timeout=1s",
+        )
+        .unwrap();
+        assert_eq!(config.connect_string(), "tcp://h1:1,tcp://h2:2181,tcp://[::1]:2181/prod/app");
+        assert_eq!(config.login, Some(("me".into(), "s@cret".into(), Login::Digest)));
+        assert_eq!(
+            (config.root.as_str(), config.form, config.parents),
+            ("/locks", Form::Bare, Parents::Persistent)
+        );
+        assert_eq!(
+            (config.tick, config.request_timeout),
+            (Some(Duration::from_millis(500)), Duration::from_secs(1))
+        );
+        assert_eq!(config.acl(), Access::creator());
+    }
+
+    #[test]
+    fn defaults() {
+        let config = from("zk://h").unwrap();
+        assert_eq!((config.connect_string().as_str(), config.root.as_str()), ("tcp://h:2181", "/lockkit"));
+        assert_eq!(
+            (config.form, config.parents, config.acl()),
+            (Form::Curator, Parents::Container, Access::open())
+        );
+        assert_eq!(from("zk://h/?root=/").unwrap().root, "");
+    }
+
+    #[test]
+    fn mistakes_are_told_by_kind() {
+        for url in [
+            "zk://me@h",
+            "zk:///x",
+            "etcd://h",
+            "zk://h/a//b",
+            "zk://h/a,b",
+            "zk://h/?root=/a/./b",
+            "zk://h/?rot=/x",
+            "zk://h/?form=kazoo",
+            "zk://h/?login=sasl",
+            "zk://h/?acl=world",
+            "zk://h/?tick=soon",
+            "zk://h/?ca=/ca.pem",
+        ] {
+            assert_eq!(from(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
+        }
+        for server in ["", ":1", "h:port", "h:70000", "h:0", "me:secret@h:1", "h/x", "h1,h2"] {
+            let error = ZkConfig::new([server]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{server}");
+            assert!(!error.to_string().contains("secret"));
+        }
+        assert!(ZkConfig::new([""; 0]).is_err());
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_is_named_by_scheme_and_options() {
+        assert_eq!(from("zk://h").unwrap().tls, None);
+        assert_eq!(from("zks://h").unwrap().tls, Some(Tls::new()));
+        let config = from("zks://h/?ca=/ca.pem&cert=/a.pem&key=/a-key.pem").unwrap();
+        assert_eq!(config.tls, Some(Tls::new().ca("/ca.pem").identity("/a.pem", "/a-key.pem")));
+        for alone in ["zks://h/?cert=/a.pem", "zks://h/?key=/a-key.pem", "zks://h/?verify=no"] {
+            assert_eq!(from(alone).unwrap_err().kind(), ErrorKind::InvalidConfig, "{alone}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_is_refused_by_a_build_without_it() {
+        assert_eq!(from("zks://h").unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn no_secret_is_printed() {
+        let config = from("zk://me:hunter2@h").unwrap();
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,404 @@
+//! Cases of one server: nodes whose names are not known, that are gone, or are nobody's; sessions that end or go on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use lockkit_conformance::{Case, own_case};
+use lockkit_core::{ErrorKind, LockClient, LockName, Status};
+use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper, ZooKeeperOptions};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    own::{HANG, LONG, client, name, off, until},
+    store::{directory, entries},
+};
+
+pub(crate) const CASES: [Case; 12] = [
+    own_case!(a_lost_reply_to_a_create_leaves_one_node: Z1, P6 P12),
+    own_case!(an_acquire_cancelled_during_its_create_leaves_no_node: Z2, P6),
+    own_case!(a_lost_reply_to_a_deletion_is_asked_for_again: Z2, P6 P7),
+    own_case!(a_holder_whose_session_somebody_closes_is_told: Z3, P11),
+    own_case!(a_waiter_whose_session_somebody_closes_is_not_granted_on_it: Z3, P1 P12),
+    own_case!(a_short_cut_makes_suspect_and_ends_nothing: Z5, P11),
+    own_case!(numbers_that_come_to_an_end_are_refused_and_never_shared: Z6, P1 P3 P12),
+    own_case!(a_predecessor_may_vanish_before_it_is_watched: Z8, P5),
+    own_case!(an_own_node_may_vanish_before_it_is_known: Z8, P1 P5),
+    own_case!(a_reaped_container_is_made_again_and_tokens_rise: Z9, P3 P12),
+    own_case!(timed_out_acquires_leave_no_watch: Z10, P13),
+    own_case!(junk_is_no_contender_and_other_families_are: Z12, P1 P5),
+];
+
+const TICK: Duration = Duration::from_millis(500);
+
+/// A server, a proxy in front of it, and a client that goes this way.
+async fn linked(ttl: Duration) -> Result<(ZooKeeper, Proxy, LockClient)> {
+    let server = off(ZooKeeper::start)?;
+    let proxy = Proxy::start_zookeeper(server.endpoint())?;
+    let client = client(&proxy.endpoint(), TICK, ttl).await?;
+    Ok((server, proxy, client))
+}
+
+/// Neither nodes of this lock are left nor, once all clients are closed, anything of them.
+async fn nothing_is_left<const N: usize>(
+    server: &ZooKeeper,
+    lock: &LockName,
+    clients: [LockClient; N],
+) -> Result<()> {
+    until("the queue is empty", async || Ok(off(|| entries(server, lock))?.is_empty())).await?;
+    for client in clients {
+        client.close().await?;
+    }
+    ensure!(off(|| server.watches())? == 0, "watches are left");
+    ensure!(off(|| server.ephemerals())?.is_empty(), "nodes are left");
+    Ok(())
+}
+
+async fn a_lost_reply_to_a_create_leaves_one_node() -> Result<()> {
+    const ROUNDS: u32 = 100;
+    let (server, proxy, client) = linked(LONG).await?;
+    let (lock, handle) = (name("z1"), client.lock("z1")?);
+    for round in 0..ROUNDS {
+        proxy.swallow_reply(1);
+        let guard = timeout(HANG, handle.acquire()).await??;
+        ensure!(proxy.counts().dropped == u64::from(round) + 1, "no reply was lost");
+        let nodes = off(|| entries(&server, &lock))?;
+        ensure!(nodes.len() == 1, "round {round}: {nodes:?}");
+        guard.release().await?;
+    }
+    nothing_is_left(&server, &lock, [client]).await
+}
+
+async fn an_acquire_cancelled_during_its_create_leaves_no_node() -> Result<()> {
+    const ROUNDS: u32 = 20;
+    let (server, proxy, client) = linked(LONG).await?;
+    let (lock, kept) = (name("z2"), client.lock("kept")?.acquire().await?);
+    for _ in 0..ROUNDS {
+        let handle = client.lock("z2")?;
+        proxy.hold_at("/lockkit/z2/");
+        let acquiring = tokio::spawn(async move { handle.acquire().await });
+        until("the create is held", async || Ok(proxy.holds("/lockkit/z2/"))).await?;
+        acquiring.abort();
+        ensure!(acquiring.await.is_err_and(|error| error.is_cancelled()), "cancelled too late");
+        proxy.pass();
+        until("its node is deleted", async || Ok(off(|| entries(&server, &lock))?.is_empty())).await?;
+    }
+    ensure!(kept.is_held(), "a cancel ended the session");
+    kept.release().await?;
+    nothing_is_left(&server, &lock, [client]).await
+}
+
+async fn a_lost_reply_to_a_deletion_is_asked_for_again() -> Result<()> {
+    const ROUNDS: u32 = 20;
+    let (server, proxy, client) = linked(LONG).await?;
+    let (lock, kept) = (name("z2"), client.lock("kept")?.acquire().await?);
+    let mut last = kept.token();
+    for round in 0..ROUNDS {
+        let guard = client.lock("z2")?.acquire().await?;
+        ensure!(guard.token() > last, "{} after {last}", guard.token());
+        last = guard.token();
+        proxy.swallow_reply(1);
+        guard.release().await.context("a release that was done")?;
+        let lost = proxy.counts().dropped;
+        ensure!(lost == u64::from(round) + 1, "{lost} replies lost in {} rounds", round + 1);
+        ensure!(off(|| entries(&server, &lock))?.is_empty(), "released, and still there");
+    }
+    ensure!(kept.is_held(), "a lost reply ended the session");
+    kept.release().await?;
+    nothing_is_left(&server, &lock, [client]).await
+}
+
+/// The session of the only node of this lock, or of the last one.
+fn session_of_last(server: &ZooKeeper, lock: &LockName) -> Result<i64> {
+    let mut nodes = entries(server, lock)?;
+    let number = |node: &String| node.rsplit('-').next().unwrap_or_default().to_owned();
+    nodes.sort_by_key(number);
+    let last = nodes.last().context("no node")?;
+    let sessions = server.ephemerals()?;
+    let found = sessions.iter().find(|(_, paths)| paths.contains(last)).context("no session")?;
+    Ok(*found.0)
+}
+
+async fn a_holder_whose_session_somebody_closes_is_told() -> Result<()> {
+    let (server, proxy, client) = linked(LONG).await?;
+    let (lock, other) = (name("z3"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
+    let guard = client.lock("z3")?.acquire().await?;
+    let waiting = other.lock("z3")?;
+    let waiter = tokio::spawn(async move { waiting.acquire().await });
+    until("the other waits", async || Ok(off(|| entries(&server, &lock))?.len() == 2)).await?;
+    let mut sessions = off(|| server.ephemerals())?;
+    sessions.retain(|_, paths| paths.iter().any(|path| path.starts_with("/lockkit/z3/")));
+    let last = off(|| session_of_last(&server, &lock))?;
+    let session = *sessions.keys().find(|&&session| session != last).context("no holder")?;
+    proxy.hold_new();
+    off(|| server.end_session(session))?;
+    proxy.pass();
+    // Within the time of a connection, and not of a ttl.
+    let lost = timeout(HANG, guard.lost()).await.context("the holder is not told")?;
+    println!("Z3: {lost}");
+    let next = timeout(HANG, waiter).await.context("the waiter is not granted")???;
+    ensure!(!guard.is_held() && next.is_held() && next.token() > guard.token());
+    drop(guard);
+    sleep(TICK).await;
+    ensure!(next.is_held(), "the late release of a dead hold ended the next one");
+    next.release().await?;
+    nothing_is_left(&server, &lock, [client, other]).await
+}
+
+async fn a_waiter_whose_session_somebody_closes_is_not_granted_on_it() -> Result<()> {
+    let (server, proxy, client) = linked(LONG).await?;
+    let (lock, other) = (name("z3"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
+    let guard = client.lock("z3")?.acquire().await?;
+    let waiting = other.lock("z3")?;
+    let waiter = tokio::spawn(async move { waiting.acquire().await });
+    until("the other waits", async || Ok(off(|| entries(&server, &lock))?.len() == 2)).await?;
+    let session = off(|| session_of_last(&server, &lock))?;
+    proxy.hold_new();
+    off(|| server.end_session(session))?;
+    proxy.pass();
+    until("its node is gone", async || {
+        Ok(off(|| server.ephemerals())?.keys().all(|&found| found != session))
+    })
+    .await?;
+    ensure!(guard.is_held(), "the wrong session ended");
+    guard.release().await?;
+    match timeout(HANG, waiter).await.context("the waiter hangs")?? {
+        Err(error) => println!("Z3: {error}"),
+        Ok(next) => {
+            ensure!(
+                next.is_held() && off(|| session_of_last(&server, &lock))? != session,
+                "on a dead session"
+            );
+            next.release().await?;
+        }
+    }
+    nothing_is_left(&server, &lock, [client, other]).await
+}
+
+async fn a_short_cut_makes_suspect_and_ends_nothing() -> Result<()> {
+    let ttl = Duration::from_secs(6);
+    let (server, proxy, client) = linked(ttl).await?;
+    let lock = name("z5");
+    let guard = client.lock("z5")?.acquire().await?;
+    let (token, session) = (guard.token(), off(|| session_of_last(&server, &lock))?);
+    // Until the lifetime is as long as it gets.
+    sleep(ttl / 4).await;
+    let mut status = client.status();
+    for direction in [Direction::Requests, Direction::Replies] {
+        proxy.set(direction, Flow::Hold);
+    }
+    let suspect = async { while !matches!(status.changed().await, Status::Suspect { .. }) {} };
+    ensure!(timeout(ttl / 2, suspect).await.is_ok(), "half a ttl of silence, and no suspicion");
+    proxy.pass();
+    loop {
+        match timeout(HANG, status.changed()).await? {
+            Status::Connected => break,
+            Status::Suspect { .. } => {}
+            ended => bail!("{ended:?}"),
+        }
+    }
+    ensure!(guard.is_held() && guard.token() == token, "{:?}", guard.check().err());
+    ensure!(off(|| session_of_last(&server, &lock))? == session, "another session");
+    guard.release().await?;
+    nothing_is_left(&server, &lock, [client]).await
+}
+
+/// The server does not go on to count at its last number, it stays there: two nodes may have the same one.
+async fn numbers_that_come_to_an_end_are_refused_and_never_shared() -> Result<()> {
+    const CLIENTS: usize = 6;
+    // Twice a holder and a waiter, and then the end is too near for another queue.
+    const LIMIT: i32 = i32::MAX - (1 << 16) + 1;
+    let server = off(|| ZooKeeper::start_numbered("/lockkit/z6", LIMIT - 4))?;
+    let (one, other) =
+        (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
+    let lock = name("z6");
+    for _ in 0..2 {
+        let held = one.lock("z6")?.acquire().await?;
+        let handle = other.lock("z6")?;
+        let waiter = tokio::spawn(async move { handle.acquire().await });
+        until("it waits", async || Ok(off(|| entries(&server, &lock))?.len() == 2)).await?;
+        let token = held.token();
+        held.release().await?;
+        let next = timeout(HANG, waiter).await???;
+        ensure!(next.token() > token);
+        next.release().await?;
+    }
+    let refused = one.lock("z6")?.acquire().await.err().context("granted beyond the limit")?;
+    println!("Z6: {refused}");
+    nothing_is_left(&server, &lock, [one, other]).await?;
+
+    // At the very end, and all at once.
+    let server = off(|| ZooKeeper::start_numbered("/lockkit/z6", i32::MAX - 2))?;
+    let (mut clients, holders) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
+    for _ in 0..CLIENTS {
+        clients.push(client(&server.endpoint(), TICK, LONG).await?);
+    }
+    let tries = clients.iter().map(|client| {
+        let (handle, holders) = (client.lock("z6"), Arc::clone(&holders));
+        tokio::spawn(async move {
+            let handle = handle?;
+            for _ in 0..10 {
+                if let Ok(Some(guard)) = handle.acquire_timeout(Duration::from_millis(100)).await {
+                    ensure!(holders.fetch_add(1, SeqCst) == 0, "two holders");
+                    sleep(Duration::from_millis(5)).await;
+                    holders.fetch_sub(1, SeqCst);
+                    guard.release().await?;
+                }
+            }
+            Ok(())
+        })
+    });
+    for done in tries.collect::<Vec<_>>() {
+        done.await??;
+    }
+    Ok(())
+}
+
+async fn a_predecessor_may_vanish_before_it_is_watched() -> Result<()> {
+    const ROUNDS: u32 = 10;
+    let (server, proxy, waiting) = linked(LONG).await?;
+    let (lock, holding) = (name("z8"), client(&server.endpoint(), TICK, LONG).await?);
+    for _ in 0..ROUNDS {
+        let held = holding.lock("z8")?.acquire().await?;
+        let node = off(|| entries(&server, &lock))?.pop().context("no node")?;
+        // Only the watch names the node before the own one.
+        proxy.hold_at(&node);
+        let handle = waiting.lock("z8")?;
+        let waiter = tokio::spawn(async move { handle.acquire().await });
+        until("the watch is held", async || Ok(proxy.holds(&node))).await?;
+        held.release().await?;
+        proxy.pass();
+        // Nobody looks again as soon as this.
+        let granted = timeout(LONG / 6, waiter).await.context("the vanished node is waited for")???;
+        granted.release().await?;
+    }
+    nothing_is_left(&server, &lock, [waiting, holding]).await
+}
+
+async fn an_own_node_may_vanish_before_it_is_known() -> Result<()> {
+    let (server, proxy, client) = linked(LONG).await?;
+    let lock = name("z8");
+    client.lock("z8")?.acquire().await?.release().await?;
+    proxy.set(Direction::Replies, Flow::Hold);
+    let handle = client.lock("z8")?;
+    let acquiring = tokio::spawn(async move { handle.acquire().await });
+    until("the node is there", async || Ok(!off(|| entries(&server, &lock))?.is_empty())).await?;
+    let node = off(|| entries(&server, &lock))?.pop().context("no node")?;
+    off(|| server.delete(&node))?;
+    proxy.pass();
+    let guard = timeout(HANG, acquiring).await.context("an empty list makes it hang")???;
+    let nodes = off(|| entries(&server, &lock))?;
+    ensure!(guard.is_held() && nodes.len() == 1 && nodes[0] != node, "granted without a node: {nodes:?}");
+    guard.release().await?;
+    nothing_is_left(&server, &lock, [client]).await
+}
+
+async fn a_reaped_container_is_made_again_and_tokens_rise() -> Result<()> {
+    const ROUNDS: u32 = 30;
+    // The server takes empty containers away as fast as it can, and the test is as fast as that.
+    let options = ZooKeeperOptions { reap_every: Duration::from_millis(20), ..Default::default() };
+    let server = off(|| ZooKeeper::start_with(options))?;
+    let (one, other) =
+        (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
+    let lock = name("z9");
+    let (mut last, mut reaped) = (None, 0);
+    for round in 0..ROUNDS {
+        let client = if round % 2 == 0 { &one } else { &other };
+        let guard = timeout(HANG, client.lock("z9")?.acquire()).await??;
+        ensure!(Some(guard.token()) > last, "{} after {last:?}", guard.token());
+        last = Some(guard.token());
+        guard.release().await?;
+        if round % 3 == 0 {
+            // By an operator, who is faster than the server.
+            match off(|| server.delete(&directory(&lock))) {
+                Ok(was_there) => reaped += u32::from(was_there),
+                Err(error) => bail!("an empty directory: {error:#}"),
+            }
+        } else if round % 3 == 1 {
+            let is_gone = async || Ok(!off(|| server.children("/lockkit"))?.contains(&"z9".to_owned()));
+            until("the server has reaped the directory", is_gone).await?;
+            reaped += 1;
+        }
+    }
+    ensure!(reaped > ROUNDS / 3, "reaped {reaped} times");
+    nothing_is_left(&server, &lock, [one, other]).await
+}
+
+async fn timed_out_acquires_leave_no_watch() -> Result<()> {
+    const LOCKS: usize = 50;
+    const ROUNDS: usize = 40;
+    let server = off(ZooKeeper::start)?;
+    let (holding, waiting) =
+        (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
+    let names: Vec<String> = (0..LOCKS).map(|n| format!("z10-{n}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(holding.lock(name)?.acquire().await?);
+    }
+    let tries = names.iter().map(|name| {
+        let handle = waiting.lock(name);
+        tokio::spawn(async move {
+            let handle = handle?;
+            for round in 0..ROUNDS {
+                // Also in the midst of a request.
+                let patience = Duration::from_millis(round as u64);
+                match handle.acquire_timeout(patience).await {
+                    Ok(guard) => ensure!(guard.is_none(), "two holders"),
+                    // So soon that the server has not answered.
+                    Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+                }
+            }
+            Ok(())
+        })
+    });
+    for done in tries.collect::<Vec<_>>() {
+        done.await??;
+    }
+    until("no watch is left", async || Ok(off(|| server.watches())? == 0)).await?;
+    for guard in guards {
+        guard.release().await?;
+    }
+    nothing_is_left(&server, &name(&names[0]), [holding, waiting]).await
+}
+
+async fn junk_is_no_contender_and_other_families_are() -> Result<()> {
+    const JUNK: [&str; 6] =
+        ["junk", "lock-", "_c_junk-lock-junk", "x_c_junk-lock-12", "lock-00000000000x", "ö"];
+    let server = off(ZooKeeper::start)?;
+    let client = client(&server.endpoint(), TICK, LONG).await?;
+    let lock = name("z12");
+    client.lock("z12")?.acquire().await?.release().await?;
+    let nodes =
+        |names: &[&str]| names.iter().map(|node| format!("{}/{node}", directory(&lock))).collect::<Vec<_>>();
+    for node in nodes(&JUNK) {
+        off(|| server.create(&node, "junk"))?;
+    }
+    let guard = timeout(HANG, client.lock("z12")?.acquire()).await.context("junk is waited for")??;
+    guard.release().await?;
+
+    // Another program's, which is there already.
+    for foreign in
+        nodes(&["0123456789abcdef0123456789abcdef__lock__0000000000", "lock-0000000000", "x-7-0000000000"])
+    {
+        off(|| server.create(&foreign, ""))?;
+        ensure!(client.lock("z12")?.try_acquire().await?.is_none(), "{foreign} does not count");
+        let handle = client.lock("z12")?;
+        let waiter = tokio::spawn(async move { handle.acquire().await });
+        until("it waits", async || Ok(off(|| server.watches())? > 0)).await?;
+        off(|| server.delete(&foreign))?;
+        timeout(LONG / 6, waiter).await.context("the end of the other is missed")???.release().await?;
+    }
+    let left = off(|| entries(&server, &lock))?;
+    let mut expected = nodes(&JUNK);
+    expected.sort();
+    ensure!(left == expected, "{left:?}");
+    for node in &left {
+        off(|| server.delete(node))?;
+    }
+    nothing_is_left(&server, &lock, [client]).await
+}

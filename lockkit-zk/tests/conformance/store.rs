@@ -1,0 +1,164 @@
+//! A ZooKeeper server as the suite wants it.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use lockkit_conformance::{AnyBackend, Fault, Link, LinkFault, Store};
+use lockkit_core::{
+    LockName,
+    backend::{Admin, Contender},
+};
+use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
+
+use crate::backend;
+
+/// The tick of the testbed's servers: what clients do not know they must guess, at the cost of their lifetimes.
+const OPTIONS: &str = "?tick=500ms";
+
+/// A server of its own. Its methods block, so they run beside the executor.
+#[derive(Debug)]
+pub(crate) struct Server {
+    zookeeper: Arc<Mutex<ZooKeeper>>,
+    /// The way of all clients, closed for a moment to those whose session is ended.
+    gate: Arc<Proxy>,
+    url: String,
+    /// Looks at the server's counters so far, which count themselves.
+    looks: AtomicU64,
+}
+
+impl Server {
+    pub(crate) fn start() -> Result<Self> {
+        let zookeeper = ZooKeeper::start()?;
+        let gate = Arc::new(Proxy::start(zookeeper.endpoint())?);
+        let url = format!("zk://{}{OPTIONS}", gate.endpoint());
+        let zookeeper = Arc::new(Mutex::new(zookeeper));
+        Ok(Self { zookeeper, gate, url, looks: AtomicU64::new(0) })
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut ZooKeeper) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let zookeeper = Arc::clone(&self.zookeeper);
+        let work = move || work(&mut zookeeper.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::task::spawn_blocking(work).await?
+    }
+
+    /// Ends the session that this claimant's node belongs to.
+    async fn end_session(&self, name: &LockName, claimant: Option<&Contender>) -> Result<()> {
+        let path = format!("{}/{}", directory(name), claimant.context("nobody is there")?.entry);
+        let gate = Arc::clone(&self.gate);
+        self.with(move |zookeeper| {
+            let of = |paths: &Vec<String>| paths.contains(&path);
+            let sessions = zookeeper.ephemerals()?;
+            let (session, _) = sessions.iter().find(|(_, paths)| of(paths)).context("no session has it")?;
+            gate.hold_new();
+            let ended = zookeeper.end_session(*session);
+            gate.pass();
+            ended
+        })
+        .await
+    }
+}
+
+/// The node that the claims of a lock lie below.
+pub(crate) fn directory(name: &LockName) -> String {
+    format!("/lockkit/{}", name.encode(512))
+}
+
+/// The nodes of all claims of a lock; none where its directory is missing.
+pub(crate) fn entries(zookeeper: &ZooKeeper, name: &LockName) -> Result<Vec<String>> {
+    let directory = directory(name);
+    Ok(zookeeper.children(&directory)?.iter().map(|child| format!("{directory}/{child}")).collect())
+}
+
+#[async_trait]
+impl Store for Server {
+    fn backend(&self) -> Result<AnyBackend> {
+        Ok(AnyBackend::new(backend(&self.url)?))
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.url.clone())
+    }
+
+    async fn inflict(&self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::EndSessionOfHolder(name) => {
+                let found = backend(&self.url)?.inspect(&name).await?;
+                self.end_session(&name, found.holder.as_ref()).await
+            }
+            Fault::EndSessionOfWaiter(name) => {
+                let found = backend(&self.url)?.inspect(&name).await?;
+                self.end_session(&name, found.waiters.first()).await
+            }
+            Fault::DeleteEntries(name) => {
+                let delete = |zookeeper: &ZooKeeper, node: &String| zookeeper.delete(node).map(drop);
+                self.with(move |zookeeper| {
+                    entries(zookeeper, &name)?.iter().try_for_each(|node| delete(zookeeper, node))
+                })
+                .await
+            }
+            Fault::WriteJunk(name) => {
+                let junk = vec![0xff; 100_000];
+                self.with(move |zookeeper| {
+                    entries(zookeeper, &name)?.iter().try_for_each(|node| zookeeper.write(node, &junk))
+                })
+                .await
+            }
+            Fault::Freeze => self.with(|zookeeper| zookeeper.pause()).await,
+            Fault::Thaw => self.with(|zookeeper| zookeeper.resume()).await,
+            Fault::Restart => self.with(ZooKeeper::restart).await,
+            other => other.unsupported(),
+        }
+    }
+
+    async fn link(&self) -> Result<Arc<dyn Link>> {
+        Ok(Arc::new(Way(Proxy::start_zookeeper(self.gate.endpoint())?)))
+    }
+
+    async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
+        let name = name.clone();
+        self.with(move |zookeeper| entries(zookeeper, &name)).await
+    }
+
+    async fn requests(&self) -> Result<u64> {
+        let looks = self.looks.fetch_add(1, SeqCst);
+        self.with(move |zookeeper| Ok(zookeeper.metrics()?.packets_received() - looks)).await
+    }
+}
+
+/// A client's way to a server.
+#[derive(Debug)]
+struct Way(Proxy);
+
+#[async_trait]
+impl Link for Way {
+    fn backend(&self) -> Result<AnyBackend> {
+        Ok(AnyBackend::new(backend(&format!("zk://{}{OPTIONS}", self.0.endpoint()))?))
+    }
+
+    async fn inflict(&self, fault: LinkFault) -> Result<()> {
+        match fault {
+            LinkFault::HoldRequests => self.0.set(Direction::Requests, Flow::Hold),
+            LinkFault::SwallowReplies(count) => self.0.swallow_next(count as u64),
+            LinkFault::DropNotifications => self.0.drop_messages(Message::Events, |_| true),
+            LinkFault::Reset => self.0.reset(),
+            LinkFault::Refuse => self.0.refuse(),
+            LinkFault::DropReplies => self.0.set(Direction::Replies, Flow::Drop),
+            LinkFault::Delay(delay) => self.0.set(Direction::Replies, Flow::Delay(delay)),
+            LinkFault::Trickle(every) => self.0.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
+            LinkFault::HoldNotifications => return fault.unsupported(),
+        }
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        self.0.pass();
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! What people configure, and what lies about in stores.
+
+use std::time::Duration;
+
+use lockkit_core::{ErrorKind, LockClient, backend::Renewal};
+use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+
+use crate::common::{
+    LONG, acquire, backend, beat, bounded, contend, enqueued, fresh_name, is_renewed, name, node, plain,
+    queue, refusal, release, session, session_at, shared, start, until,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chroot_that_does_not_exist_is_named_and_one_that_does_is_used() {
+    let server = ZooKeeper::start().unwrap();
+    let error = refusal(&format!("{}/apps/one", server.url())).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("chroot"), "{error}");
+    server.create("/apps", "").unwrap();
+    server.create("/apps/one", "").unwrap();
+    let (session, name) = (session_at(&format!("{}/apps/one", server.url()), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    assert_eq!(server.children(&format!("/apps/one/lockkit/{name}")).unwrap().len(), 2);
+    assert!(is_renewed(&beat(&session, &[&held]).await.holds[0].1));
+    release(&session, &held).await;
+    release(&session, &waiting.granted().await).await;
+    // Another chroot is another lock.
+    let outside = crate::common::session(&server, LONG).await;
+    let held = acquire(&outside, &name).await;
+    release(&session, &acquire(&session, &name).await).await;
+    release(&outside, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_permission_is_told_so() {
+    let server = ZooKeeper::start().unwrap();
+    let at =
+        |login: &str, options: &str| format!("zk://{login}{}/?root=/private{options}", server.endpoint());
+    // With a login everything belongs to it.
+    let owner = session_at(&at("app:hunter2@", ""), LONG).await;
+    let name = fresh_name();
+    let held = acquire(&owner, &name).await;
+    for login in ["", "app:sesame@", "other:hunter2@"] {
+        let error = refusal(&at(login, "")).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{login}: {error}");
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("hunter") && !text.contains("sesame"), "{text}");
+    }
+    let again = session_at(&at("app:hunter2@", ""), LONG).await;
+    let waiting = enqueued(&again, &name).await;
+    release(&owner, &held).await;
+    release(&again, &waiting.granted().await).await;
+    // An ACL of the configuration's own.
+    let url =
+        format!("zk://app:hunter2@{}/?root=/shared&acl=auth::cdrwa,world:anyone:cdrw", server.endpoint());
+    let owner = session_at(&url, LONG).await;
+    let other = session_at(&format!("{}/?root=/shared", server.url()), LONG).await;
+    let held = acquire(&owner, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    release(&owner, &held).await;
+    release(&other, &waiting.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_may_not_be_taken_is_denied_by_name() {
+    let server = ZooKeeper::start().unwrap();
+    let name = fresh_name();
+    let owner =
+        session_at(&format!("zk://app:hunter2@{}/?acl=world:anyone:cdrwa", server.endpoint()), LONG).await;
+    // Its directory alone belongs to somebody.
+    let private = session_at(&format!("zk://app:hunter2@{}", server.endpoint()), LONG).await;
+    release(&private, &acquire(&private, &name).await).await;
+    release(&owner, &acquire(&owner, &name).await).await;
+    let stranger = session(&server, LONG).await;
+    let error = start(&stranger, &name).ends().await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
+    assert!(is_renewed(&beat(&stranger, &[]).await.session), "the session has nothing to do with it");
+    release(&stranger, &acquire(&stranger, &fresh_name()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acl_that_needs_a_login_is_refused_without() {
+    let error = refusal(&format!("{}/?root=/own&acl=auth::cdrwa", shared().url())).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_and_a_single_node_do_not_mix_and_say_so() {
+    let server = shared();
+    let queued = session(server, LONG).await;
+    let single = session_at(&format!("{}/?form=single", server.url()), LONG).await;
+    // The queue's parent is an ephemeral node.
+    let name = fresh_name();
+    let held = acquire(&single, &name).await;
+    let error = start(&queued, &name).ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    assert!(error.to_string().contains("ephemeral"), "{error}");
+    release(&single, &held).await;
+    // A directory stands where the single node should be.
+    let name = fresh_name();
+    let held = acquire(&queued, &name).await;
+    let error = start(&single, &name).ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
+    release(&queued, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_outgrows_the_servers_buffer_is_no_obstacle() {
+    const WAITERS: usize = 60;
+    let server =
+        ZooKeeper::start_with(ZooKeeperOptions { buffer_bytes: 2_000, ..Default::default() }).unwrap();
+    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let mut waiting = Vec::new();
+    for _ in 0..WAITERS {
+        waiting.push(enqueued(&session, &name).await);
+    }
+    let names: usize = queue(&server, &name).iter().map(String::len).sum();
+    assert!(names > 2_000, "{names}");
+    release(&session, &held).await;
+    let first = waiting.remove(0).granted().await;
+    for waiting in waiting {
+        waiting.control.give_up();
+        assert!(crate::common::is_gave_up(&waiting.ends().await));
+    }
+    release(&session, &first).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn junk_in_a_queue_is_passed_over() {
+    let (server, name) = (shared(), fresh_name());
+    let session = session(server, LONG).await;
+    release(&session, &acquire(&session, &name).await).await;
+    let junk = ["config", "lock-", "lock-12", "a-lock-abc", "0123456789x", "übung", "lock-9999999999", "-"];
+    for child in junk {
+        server.create(&format!("{}/{child}", node(&name)), "x").unwrap();
+    }
+    let held = acquire(&session, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    release(&session, &held).await;
+    release(&session, &waiting.granted().await).await;
+    assert_eq!(queue(server, &name).len(), junk.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_data_are_no_metadata_and_no_obstacle() {
+    use lockkit_core::backend::Backend;
+    let (server, name) = (shared(), fresh_name());
+    let client = plain(server).await;
+    let foreign = contend(&client, &name, "lock-").await;
+    client.set_data(&foreign, &[0xff; 10_000], None).await.unwrap();
+    let session = session(server, LONG).await;
+    let waiting = enqueued(&session, &name).await;
+    // A change of its data is no end.
+    client.set_data(&foreign, b"__REVOKE__", None).await.unwrap();
+    let seen = bounded(backend(&server.url()).admin().unwrap().inspect(&name)).await.unwrap();
+    assert_eq!(seen.holder.unwrap().metadata, None);
+    assert!(waiting.is_waiting());
+    client.delete(&foreign, None).await.unwrap();
+    release(&session, &waiting.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ttl_is_what_the_server_grants() {
+    let bounds = ZooKeeperOptions {
+        session_min: Duration::from_secs(6),
+        session_max: Duration::from_secs(20),
+        ..Default::default()
+    };
+    let server = ZooKeeper::start_with(bounds).unwrap();
+    for (asked, granted) in [(2, 6), (10, 10), (60, 20)] {
+        let client = LockClient::builder(backend(&server.url()))
+            .ttl(Duration::from_secs(asked))
+            .build()
+            .await
+            .unwrap();
+        assert_eq!(client.ttl(), Duration::from_secs(granted));
+        client.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ensemble_without_a_quorum_is_unavailable() {
+    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let (session, name) = (session_at(&ensemble.url(), LONG).await, name("x"));
+    let held = acquire(&session, &name).await;
+    for member in 0..ensemble.len() {
+        ensemble.cut(member);
+    }
+    until("beats are not answered", async || {
+        matches!(beat(&session, &[&held]).await.session, Renewal::Unknown(_))
+    })
+    .await;
+    until("the members have noticed", async || {
+        (0..ensemble.len()).all(|member| ensemble.member(member).metrics().is_err())
+    })
+    .await;
+    let error = refusal(&format!("{}/?request_timeout=1s", ensemble.url())).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    ensemble.heal();
+    until("it is renewed", async || is_renewed(&beat(&session, &[&held]).await.session)).await;
+    release(&session, &held).await;
+}

@@ -1,0 +1,131 @@
+//! Packets per operation, read from the server's own counters. Exact numbers, no times.
+
+use lockkit_testbed::ZooKeeper;
+
+use crate::common::{
+    LONG, acquire, beat, fresh_name, is_gave_up, is_renewed, release, session, start, try_acquire, watching,
+};
+
+/// Packets that the server has received and sent so far.
+fn packets(server: &ZooKeeper) -> (u64, u64) {
+    let metrics = server.metrics().unwrap();
+    (metrics.packets_received(), metrics.packets_sent())
+}
+
+/// The packets that this costs, without those of the looks at the counters.
+async fn spent(server: &ZooKeeper, work: impl AsyncFnOnce()) -> (u64, u64) {
+    let (first, before) = (packets(server), packets(server));
+    work().await;
+    let after = packets(server);
+    let look = (before.0 - first.0, before.1 - first.1);
+    (after.0 - before.0 - look.0, after.1 - before.1 - look.1)
+}
+
+/// The packets of a look at the watches.
+async fn look_at_watches(server: &ZooKeeper) -> (u64, u64) {
+    spent(server, async || assert!(server.watches().is_ok())).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uncontended_acquire_and_release_are_three_packets() {
+    const ROUNDS: u64 = 50;
+    let server = ZooKeeper::start().unwrap();
+    let (session, name) = (session(&server, LONG).await, fresh_name());
+    // The directory is made once.
+    release(&session, &acquire(&session, &name).await).await;
+    let spent = spent(&server, async || {
+        for _ in 0..ROUNDS {
+            release(&session, &acquire(&session, &name).await).await;
+        }
+    })
+    .await;
+    assert_eq!(spent, (3 * ROUNDS, 3 * ROUNDS));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_is_five_packets_in_and_six_out() {
+    const ROUNDS: u64 = 25;
+    let server = ZooKeeper::start().unwrap();
+    let (one, other, name) = (session(&server, LONG).await, session(&server, LONG).await, fresh_name());
+    let mut holder = (&one, acquire(&one, &name).await);
+    let look = look_at_watches(&server).await;
+    for round in 0..ROUNDS {
+        let next = if round % 2 == 0 { &other } else { &one };
+        let (mut looks, mut granted) = (0, None);
+        let spent = spent(&server, async || {
+            let waiting = start(next, &name);
+            while server.watches().unwrap() == 0 {
+                looks += 1;
+            }
+            release(holder.0, &holder.1).await;
+            granted = Some(waiting.granted().await);
+        })
+        .await;
+        holder = (next, granted.unwrap());
+        looks += 1;
+        // What was sent is counted a moment after it was received by the client.
+        let (received, sent) = (spent.0 - looks * look.0, spent.1 - looks * look.1);
+        assert!(received == 5 && sent <= 6, "round {round}: {received} in, {sent} out");
+    }
+    release(holder.0, &holder.1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_is_one_request_however_much_is_held() {
+    let server = ZooKeeper::start().unwrap();
+    let session = session(&server, LONG).await;
+    let mut held = Vec::new();
+    for count in [0_u64, 1, 10] {
+        while (held.len() as u64) < count {
+            held.push(acquire(&session, &fresh_name()).await);
+        }
+        let held: Vec<_> = held.iter().collect();
+        let spent = spent(&server, async || {
+            let beat = beat(&session, &held).await;
+            assert!(is_renewed(&beat.session) && beat.holds.iter().all(|(_, renewal)| is_renewed(renewal)));
+        })
+        .await;
+        assert_eq!(spent, (1, 1), "{count} held");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_try_is_three_packets_and_leaves_nothing() {
+    const ROUNDS: u64 = 20;
+    let server = ZooKeeper::start().unwrap();
+    let (one, other, name) = (session(&server, LONG).await, session(&server, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let spent = spent(&server, async || {
+        for _ in 0..ROUNDS {
+            assert!(is_gave_up(&try_acquire(&other, &name).await));
+        }
+    })
+    .await;
+    assert_eq!(spent, (3 * ROUNDS, 3 * ROUNDS));
+    assert_eq!(crate::common::queue(&server, &name).len(), 1);
+    release(&one, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_wakes_one_waiter() {
+    const WAITERS: usize = 20;
+    let server = ZooKeeper::start().unwrap();
+    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let mut waiting = Vec::new();
+    for _ in 0..WAITERS {
+        waiting.push(watching(&server, &session, &name).await);
+    }
+    let mut waiting = waiting.into_iter();
+    let next = waiting.next().unwrap();
+    let spent = spent(&server, async || {
+        release(&session, &held).await;
+        let grant = next.granted().await;
+        assert_eq!(server.watches().unwrap(), WAITERS as u64 - 1);
+        drop(grant);
+    })
+    .await;
+    // Delete and check, their answers and one event; and the look at the watches.
+    let look = look_at_watches(&server).await;
+    assert_eq!(spent, (2 + look.0, 3 + look.1));
+}

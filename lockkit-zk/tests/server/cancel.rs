@@ -1,0 +1,158 @@
+//! Claims that are given up, at every place and moment.
+
+use std::sync::Arc;
+
+use lockkit_core::backend::{Acquired, Session};
+use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
+
+use crate::common::{
+    LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, node, queue, release, session, session_at,
+    shared, start, until, url_through, watching,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_waiter_in_the_middle_does_not_hold_up_the_others() {
+    let (server, name) = (shared(), fresh_name());
+    let (one, other) = (session(server, LONG).await, session(server, LONG).await);
+    let held = acquire(&one, &name).await;
+    let second = enqueued(&other, &name).await;
+    let third = enqueued(&one, &name).await;
+    let fourth = enqueued(&other, &name).await;
+    third.control.give_up();
+    assert!(is_gave_up(&third.ends().await));
+    assert_eq!(queue(server, &name).len(), 3);
+    release(&one, &held).await;
+    let second = second.granted().await;
+    assert!(fourth.is_waiting());
+    release(&other, &second).await;
+    release(&other, &fourth.granted().await).await;
+    assert_eq!(queue(server, &name), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_waiter_at_the_head_does_not_let_in_the_next() {
+    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (one, other) = (session(&server, LONG).await, session(&server, LONG).await);
+    let held = acquire(&one, &name).await;
+    let second = watching(&server, &other, &name).await;
+    let third = watching(&server, &one, &name).await;
+    second.control.give_up();
+    assert!(is_gave_up(&second.ends().await));
+    // Its own watch has gone with it; the third's was on its node, and is on the holder's next.
+    until("the third watches the holder", async || server.watches().unwrap() == 1).await;
+    assert!(third.is_waiting());
+    release(&one, &held).await;
+    release(&one, &third.granted().await).await;
+}
+
+/// At every request of an acquire: it is under way, and its answer held back, when the claim is given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_given_up_at_any_request_leaves_nothing() {
+    let server = ZooKeeper::start().unwrap();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (other, name) = (session(&server, LONG).await, fresh_name());
+    let held = acquire(&other, &name).await;
+    let session = session_at(&url_through(&proxy), LONG).await;
+    // Create, list, watch; then it waits.
+    for stage in 0..4 {
+        let claim = start(&session, &name);
+        match stage {
+            // Before the create has been sent, perhaps.
+            0 => {}
+            1 => until("it is created", async || queue(&server, &name).len() == 2).await,
+            2 => until("it is contended", async || claim.control.was_contended()).await,
+            _ => until("it watches", async || server.watches().unwrap() == 1).await,
+        }
+        claim.control.give_up();
+        assert!(is_gave_up(&claim.ends().await), "stage {stage}");
+        assert_eq!(queue(&server, &name).len(), 1, "stage {stage}");
+        until("no watch is left", async || server.watches().unwrap() == 0).await;
+    }
+    // The same with answers that come late.
+    for held_back in [true, false] {
+        proxy.set(if held_back { Direction::Replies } else { Direction::Requests }, Flow::Hold);
+        let claim = start(&session, &name);
+        if held_back {
+            until("it is created", async || queue(&server, &name).len() == 2).await;
+        } else {
+            until("the request is under way", async || proxy.holds(&claim.mark())).await;
+        }
+        claim.control.give_up();
+        proxy.pass();
+        assert!(is_gave_up(&claim.ends().await));
+        assert_eq!(queue(&server, &name).len(), 1);
+    }
+    release(&other, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_given_up_before_it_starts_writes_nothing() {
+    let server = ZooKeeper::start().unwrap();
+    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let control = lockkit_core::backend::ClaimControl::new();
+    control.give_up();
+    let claim = lockkit_core::backend::Claim::new(
+        name.clone(),
+        true,
+        lockkit_core::Metadata::of_this_process(None),
+        &control,
+    );
+    assert!(is_gave_up(&bounded(session.acquire(claim)).await));
+    assert_eq!(server.children("/lockkit").unwrap(), [":clients"], "{}", node(&name));
+}
+
+/// The second of three is cancelled while the first releases; whichever comes first, the third is served next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_right_at_the_wake_loses_no_grant() {
+    const ROUNDS: usize = 100;
+    let (server, name) = (shared(), fresh_name());
+    let (one, other) = (session(server, LONG).await, session(server, LONG).await);
+    let (mut granted, mut gave_up) = (0, 0);
+    for round in 0..ROUNDS {
+        let first = acquire(&one, &name).await;
+        let second = enqueued(&other, &name).await;
+        let third = enqueued(&one, &name).await;
+        let releasing: Arc<dyn Session> = Arc::clone(&one);
+        let releasing = tokio::spawn(async move { releasing.release(&first).await });
+        // A different moment in every round.
+        for _ in 0..round % 40 {
+            tokio::task::yield_now().await;
+        }
+        second.control.give_up();
+        match second.ends().await {
+            Ok(Acquired::Granted(grant)) => {
+                granted += 1;
+                release(&other, &grant).await;
+            }
+            end => {
+                gave_up += 1;
+                assert!(is_gave_up(&end), "{end:?}");
+            }
+        }
+        bounded(releasing).await.unwrap().unwrap();
+        release(&one, &third.granted().await).await;
+    }
+    println!("{granted} granted, {gave_up} gave up");
+    assert_eq!(queue(server, &name), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_waits_leave_no_watch_behind() {
+    const WAITS: usize = 20;
+    let server = ZooKeeper::start().unwrap();
+    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let mut waiting = Vec::new();
+    for _ in 0..WAITS {
+        waiting.push(enqueued(&session, &name).await);
+    }
+    until("every waiter watches", async || server.watches().unwrap() == WAITS as u64).await;
+    for waiter in &waiting {
+        waiter.control.give_up();
+    }
+    for waiter in waiting {
+        assert!(is_gave_up(&waiter.ends().await));
+    }
+    until("no watch is left", async || server.watches().unwrap() == 0).await;
+    release(&session, &held).await;
+}

@@ -1,0 +1,15 @@
+//! The backend on a real ZooKeeper: sessions driven by hand, claim by claim, while servers, operators and other programs
+//! do their worst.
+#![cfg(test)]
+
+mod bad_input;
+mod budget;
+mod cancel;
+mod common;
+mod faults;
+mod foreign;
+mod grants;
+mod lost_replies;
+#[cfg(feature = "zookeeper-client-0-11")]
+mod owned;
+mod secure;

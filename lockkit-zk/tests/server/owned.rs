@@ -1,0 +1,47 @@
+//! Writes that the store itself refuses once the lock is gone.
+
+use lockkit_core::{ErrorKind, LockClient};
+use zookeeper_client::{Error, MultiWriteError};
+
+use crate::common::{LONG, backend, bounded, fresh_name, node, plain, queue, shared};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_behind_a_lock_that_is_gone_is_refused_by_the_store() {
+    let (server, name) = (shared(), fresh_name());
+    let backend = backend(&server.url());
+    let client = LockClient::builder(backend.clone()).ttl(LONG).build().await.unwrap();
+    let guard = client.lock(name.as_str()).unwrap().acquire().await.unwrap();
+    let owned = backend.owned(&guard).unwrap();
+    let target = format!("/target-{name}");
+    server.create(&target, "old").unwrap();
+    let user = plain(server).await;
+    let write = async |data: &[u8]| {
+        let mut transaction = user.new_multi_writer();
+        owned.check_in(&mut transaction).unwrap();
+        transaction.add_set_data(&target, data, None).unwrap();
+        bounded(transaction.commit()).await
+    };
+    write(b"new").await.unwrap();
+    // The hold goes behind the client's back.
+    assert_eq!(owned.path(), format!("{}/{}", node(&name), queue(server, &name)[0]));
+    assert!(server.delete(owned.path()).unwrap());
+    assert_eq!(
+        write(b"late").await.unwrap_err(),
+        MultiWriteError::OperationFailed { index: 0, source: Error::NoNode }
+    );
+    assert_eq!(user.get_data(&target).await.unwrap().0, b"new");
+    client.close().await.unwrap();
+    assert_eq!(backend.owned(&guard).unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_of_another_store_owns_nothing_here() {
+    let name = fresh_name();
+    let (own, other) = (backend(&shared().url()), backend(&shared().url()));
+    let client = LockClient::builder(other).ttl(LONG).build().await.unwrap();
+    let guard = client.lock(name.as_str()).unwrap().acquire().await.unwrap();
+    assert_eq!(own.owned(&guard).unwrap_err().kind(), ErrorKind::Lost);
+    let single = backend(&format!("{}/?form=single", shared().url()));
+    assert_eq!(single.owned(&guard).unwrap_err().kind(), ErrorKind::Unsupported);
+    client.close().await.unwrap();
+}

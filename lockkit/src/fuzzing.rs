@@ -1,0 +1,95 @@
+//! Fuzz targets: everything that parses what others wrote, into a store or a configuration. Each takes any bytes, and
+//! panics when something is wrong.
+//!
+//! `fuzz/` feeds them with what a fuzzer finds, `tests/corpus.rs` with a short corpus. Not part of the API.
+
+use std::str;
+
+use lockkit_core::{
+    LockName, Metadata,
+    backend::{BackendUrl, ClaimId},
+    limits::METADATA_BYTES_MAX,
+};
+
+/// A function that takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// All of them, by their names.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("backend_url", backend_url),
+    ("claim_id", claim_id),
+    ("lock_name", lock_name),
+    ("metadata", metadata),
+    #[cfg(feature = "etcd")]
+    ("etcd_key", lockkit_etcd::fuzzing::key),
+    #[cfg(feature = "etcd")]
+    ("etcd_mail", lockkit_etcd::fuzzing::mail),
+    #[cfg(feature = "file")]
+    ("file_holder", lockkit_file::fuzzing::holder),
+    #[cfg(feature = "file")]
+    ("file_token", lockkit_file::fuzzing::token),
+];
+
+/// Runs the target of this name.
+///
+/// # Panics
+///
+/// When there is none, and when the target finds something wrong.
+pub fn run(name: &str, bytes: &[u8]) {
+    let target = TARGETS.iter().find(|(known, _)| *known == name);
+    assert!(target.is_some(), "no target {name}");
+    if let Some((_, target)) = target {
+        target(bytes);
+    }
+}
+
+/// A URL of any backend, and its options.
+fn backend_url(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    let told = match crate::builder(text) {
+        Ok(_) => String::new(),
+        Err(error) => format!("{error} {error:?}"),
+    };
+    let Ok(url) = BackendUrl::parse(text) else { return };
+    // Only of what stands in the text once, and is no common word or port, is it sure that nothing else told it.
+    let is_secret = |word: &&str| {
+        word.len() >= 8
+            && word.contains(|letter: char| letter.is_ascii_digit())
+            && text.matches(word).count() == 1
+    };
+    if let Some(password) = url.password().filter(is_secret) {
+        assert!(!told.contains(password) && !format!("{url:?}").contains(password), "a password is told");
+    }
+}
+
+/// The id of a claim, as it is written into keys.
+fn claim_id(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    if let Some(id) = ClaimId::parse(text) {
+        assert_eq!(id.to_string(), text, "an id is written in one way only");
+    }
+}
+
+/// The name of a lock, and what becomes of it in keys and file names.
+fn lock_name(bytes: &[u8]) {
+    const SHORTEST: usize = 66;
+    let Some(name) = str::from_utf8(bytes).ok().and_then(|text| LockName::new(text).ok()) else { return };
+    for bytes_max in [SHORTEST, SHORTEST + 1, SHORTEST + 2, 255] {
+        let encoded = name.encode(bytes_max);
+        assert!(!encoded.is_empty() && encoded.len() <= bytes_max, "{encoded}");
+        assert!(
+            encoded.bytes().all(|byte| byte.is_ascii_graphic() && !b"/{}*?[]\\:".contains(&byte)),
+            "{encoded}"
+        );
+        assert!(!encoded.starts_with('.') && !encoded.ends_with('.'), "{encoded}");
+    }
+}
+
+/// What is stored beside a claim.
+fn metadata(bytes: &[u8]) {
+    if let Some(record) = Metadata::from_json(bytes) {
+        let json = record.to_json();
+        assert!(json.len() <= METADATA_BYTES_MAX, "{} bytes", json.len());
+        assert!(Metadata::from_json(json.as_bytes()).is_some(), "{json}");
+    }
+}

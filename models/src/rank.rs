@@ -1,0 +1,38 @@
+//! Numbers of which only the order matters.
+//!
+//! Revisions and tokens grow without end, but the protocols only compare them. So each state is stored with them
+//! replaced by their ranks: states that differ by nothing else are one state.
+
+/// A number of which only the order matters; 0 stands for none and stays.
+pub(crate) type Rank = u8;
+
+/// Numbers that are compared with each other.
+pub(crate) type Domain = usize;
+
+/// Domains that a state may have.
+const DOMAINS_MAX: usize = 8;
+
+/// Numbers that a domain may have.
+const RANKS_MAX: usize = 64;
+
+/// What holds ranks.
+pub(crate) trait Ranked {
+    /// Visits every rank with its domain, always in the same order.
+    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank));
+}
+
+/// Replaces all ranks by the smallest ones in the same order; answers the highest rank of each domain.
+pub(crate) fn compress(ranked: &mut impl Ranked) -> [Rank; DOMAINS_MAX] {
+    let mut ranks = [[0; RANKS_MAX]; DOMAINS_MAX];
+    ranked.each_rank(&mut |domain, rank| ranks[domain][usize::from(*rank)] = 1);
+    let mut highest = [0; DOMAINS_MAX];
+    for (ranks, highest) in ranks.iter_mut().zip(&mut highest) {
+        ranks[0] = 0;
+        for rank in ranks.iter_mut().filter(|rank| **rank > 0) {
+            *highest += 1;
+            *rank = *highest;
+        }
+    }
+    ranked.each_rank(&mut |domain, rank| *rank = ranks[domain][usize::from(*rank)]);
+    highest
+}

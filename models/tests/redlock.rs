@@ -1,0 +1,46 @@
+//! Redlock: no counterexample to the full protocol, one to each protocol without a step.
+
+mod common;
+
+use common::{holds, is_needed};
+use lockkit_models::redlock::{Redlock, Step};
+
+#[test]
+fn the_full_protocol_holds() {
+    holds::<Redlock>();
+}
+
+#[test]
+fn the_highest_answer_is_no_token() {
+    is_needed::<Redlock>(Step::FastPathNeedsOneValue);
+}
+
+#[test]
+fn a_write_back_to_a_node_of_others_would_repeat_a_token() {
+    is_needed::<Redlock>(Step::WriteBackChecksOwner);
+}
+
+#[test]
+fn a_late_restore_would_revive_a_grant_that_has_ended() {
+    is_needed::<Redlock>(Step::RestoreChecksCounter);
+}
+
+#[test]
+fn a_release_that_leaves_the_counter_would_let_a_late_restore_in() {
+    is_needed::<Redlock>(Step::ReleaseRaisesCounter);
+}
+
+#[test]
+fn a_node_that_restarted_empty_would_make_a_second_majority() {
+    is_needed::<Redlock>(Step::MarkerIsTested);
+}
+
+#[test]
+fn a_marker_that_comes_back_at_once_would_make_a_second_majority() {
+    is_needed::<Redlock>(Step::MarkerWaits);
+}
+
+#[test]
+fn a_marked_node_with_an_empty_counter_would_repeat_a_token() {
+    is_needed::<Redlock>(Step::MarkerRaisesCounter);
+}
