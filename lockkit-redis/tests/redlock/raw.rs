@@ -98,7 +98,7 @@ impl Claimant {
 /// A client asks so many nodes, writes the token back at so many of them, and dies; its keys have ended when this
 /// returns. The token, if a majority has acknowledged it.
 pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) -> Result<Option<u64>> {
-    const TTL_MS: u64 = 100;
+    const TTL_MS: u64 = 300;
     let dead = Claimant::new(name, TTL_MS);
     let mut highest = 0;
     for node in 0..asked {
