@@ -48,11 +48,13 @@ pub struct Claimant {
     pub lock: String,
     pub claim: String,
     pub ttl_ms: u64,
+    pub marker: String,
 }
 
 impl Claimant {
     pub fn new(name: &LockName, ttl_ms: u64) -> Self {
-        Self { lock: encoded(name), claim: ClaimId::random().to_string(), ttl_ms }
+        let (claim, marker) = (ClaimId::random().to_string(), MARKER.to_owned());
+        Self { lock: encoded(name), claim, ttl_ms, marker }
     }
 
     pub fn side(&self, what: &str) -> String {
@@ -63,7 +65,7 @@ impl Claimant {
     pub fn run(&self, node: &Redis, script: &str, more: &[&str]) -> Result<(String, i64)> {
         let (fence, metadata, ttl) = (self.side("fence"), self.side("metadata"), self.ttl_ms.to_string());
         let mut words = vec!["EVAL", script, "4", NODE, &*self.lock, &*fence, &*metadata];
-        words.extend([MARKER, &*self.claim, &*ttl, "100000"]);
+        words.extend([&*self.marker, &*self.claim, &*ttl, "100000"]);
         words.extend(more);
         match node.cli(&words)?.list() {
             [word, number] => Ok((word.text().to_owned(), number.number().context("no number")?)),
@@ -90,7 +92,7 @@ impl Claimant {
     /// 1, 0 or -1; `None` from a node that has lost its data.
     pub fn renew(&self, node: &Redis) -> Result<Option<i64>> {
         let (fence, ttl) = (self.side("fence"), self.ttl_ms.to_string());
-        let words = ["EVAL", RENEW, "3", NODE, &self.lock, &fence, MARKER, &ttl, "100000", &self.claim];
+        let words = ["EVAL", RENEW, "3", NODE, &self.lock, &fence, &self.marker, &ttl, "100000", &self.claim];
         Ok(node.cli(&words)?.list().first().and_then(Reply::number))
     }
 }
@@ -99,7 +101,8 @@ impl Claimant {
 /// returns. The token, if a majority has acknowledged it.
 pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) -> Result<Option<u64>> {
     const TTL_MS: u64 = 300;
-    let dead = Claimant::new(name, TTL_MS);
+    let mut dead = Claimant::new(name, TTL_MS);
+    dead.marker = nodes.node(0).cli(&["HGET", NODE, "marker"])?.text().to_owned();
     let mut highest = 0;
     for node in 0..asked {
         let (word, counter) = dead.ask(nodes.node(node), 0)?;
