@@ -82,7 +82,10 @@ impl Nodes {
     pub(super) async fn listen(&self, channel: &str, listens: bool) {
         let mut round = self.at_all(|_, node, tell| {
             let channel = channel.to_owned();
-            async move { tell.tell(node.listen(&channel, listens).await) }
+            async move {
+                node.listen(&channel, listens).await;
+                tell.tell(());
+            }
         });
         // The nodes that have said so are enough.
         while round.next(true).await.is_some() {}

@@ -1,5 +1,5 @@
 //! Redlock on real masters: its scripts, its set-up, its price, and other clients of the same nodes.
-#![allow(clippy::unwrap_used, reason = "a test program")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test program")]
 
 mod budget;
 mod foreign;
