@@ -46,6 +46,11 @@ pub(crate) enum Action {
     /// Show who holds a lock and who waits for it
     #[command(after_long_help = PASSWORDS)]
     Who(WhoArguments),
+    /// Set up a store of several nodes (redlock://...) once, before the first lock
+    ///
+    /// Every node must be reachable. On nodes that are set up already it does nothing; interrupted, it is run again.
+    #[command(after_long_help = PASSWORDS)]
+    Init(InitArguments),
     #[command(name = crate::watcher::NAME, hide = true)]
     WatchGroup,
     #[command(name = crate::trampoline::NAME, hide = true)]
@@ -106,6 +111,16 @@ pub(crate) struct WhoArguments {
 
     /// Name of the lock
     pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InitArguments {
+    /// URL of the lock store, such as redlock://h1,h2,h3 [env: LOCKKIT_BACKEND]
+    pub(crate) url: Option<String>,
+
+    /// File that holds the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
 }
 
 #[cfg(test)]

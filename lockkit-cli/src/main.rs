@@ -16,6 +16,7 @@ mod connection;
 mod exit;
 mod group;
 mod held;
+mod init;
 mod job;
 mod run;
 mod signals;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
     };
     let outcome = match action {
         Action::Run(arguments) => block_on(run::run(arguments)),
+        Action::Init(arguments) => block_on(init::init(arguments)),
         Action::Who(arguments) => block_on(who::who(arguments)),
         Action::ExecWhenTold { gate, command } => Ok(trampoline::exec_when_told(gate, &command)),
         Action::WatchGroup => {

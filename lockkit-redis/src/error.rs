@@ -96,6 +96,14 @@ impl Fault {
         self.effect == Effect::Unknown
     }
 
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The error that a user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         Error::new(self.kind, operation).with_message(self.message)

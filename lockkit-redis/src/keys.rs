@@ -94,6 +94,14 @@ impl LockKeys {
         &self.0[0]
     }
 
+    pub(crate) fn fence(&self) -> &str {
+        &self.0[1]
+    }
+
+    pub(crate) fn metadata(&self) -> &str {
+        &self.0[4]
+    }
+
     pub(crate) fn deadlines(&self) -> &str {
         &self.0[3]
     }

@@ -25,6 +25,7 @@ mod expiry;
 mod keys;
 mod node;
 mod probe;
+mod redlock;
 mod renew;
 mod replicas;
 mod scripts;
@@ -40,6 +41,7 @@ pub use self::{
     backend::RedisBackend,
     config::{Queue, RedisConfig},
     keys::Names,
+    redlock::{RedlockBackend, RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS, init},
     tls::Tls,
 };
 

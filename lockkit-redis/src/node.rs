@@ -18,7 +18,7 @@ use crate::{
 const PIPELINE_COMMANDS: usize = 1024;
 
 /// A server's name or address, or its socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Address {
     Tcp(String, u16),
     Unix(std::path::PathBuf),

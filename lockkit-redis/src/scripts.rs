@@ -36,7 +36,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(source: &'static str) -> Self {
+    pub(crate) fn new(source: &'static str) -> Self {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
 }
@@ -50,6 +50,10 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    pub(crate) fn new(script: &'static Script, keys: Vec<String>, arguments: Vec<String>) -> Self {
+        Self { script, keys, arguments }
+    }
+
     /// Names the script by its digest.
     pub(crate) fn short(&self) -> Cmd {
         self.command("EVALSHA", &self.script.digest)

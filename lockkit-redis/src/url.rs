@@ -29,12 +29,23 @@ impl RedisConfig {
     ///
     /// `InvalidConfig` for another scheme, a user without a password, a database that is no number, a certificate
     /// without its key, an unknown option, options of TLS without TLS; `Unsupported` for TLS without the feature `tls`.
-    pub fn from_url(mut url: BackendUrl) -> Result<Self> {
+    pub fn from_url(url: BackendUrl) -> Result<Self> {
         let is_tls = SCHEMES_TLS.contains(&url.scheme());
+        let scheme =
+            if is_tls { url.scheme().replacen("rediss", SCHEME, 1) } else { url.scheme().to_owned() };
+        Self::from_parts(url, &scheme, is_tls)
+    }
+
+    /// The servers of a URL with another scheme, each for itself.
+    pub(crate) fn of_nodes(url: BackendUrl, is_tls: bool) -> Result<Self> {
+        Self::from_parts(url, SCHEME, is_tls)
+    }
+
+    fn from_parts(mut url: BackendUrl, scheme: &str, is_tls: bool) -> Result<Self> {
         if is_tls && !cfg!(feature = "tls") {
             return Err(tls::not_in_this_build());
         }
-        let mut config = Self::of_servers(&mut url, is_tls)?;
+        let mut config = Self::of_servers(&mut url, scheme)?;
         if is_tls {
             config = config.tls(take_tls(&mut url)?);
         }
@@ -48,9 +59,7 @@ impl RedisConfig {
     }
 
     /// Scheme, servers and database.
-    fn of_servers(url: &mut BackendUrl, is_tls: bool) -> Result<Self> {
-        let scheme =
-            if is_tls { url.scheme().replacen("rediss", SCHEME, 1) } else { url.scheme().to_owned() };
+    fn of_servers(url: &mut BackendUrl, scheme: &str) -> Result<Self> {
         let servers: Vec<String> = url
             .hosts()
             .iter()
@@ -60,7 +69,7 @@ impl RedisConfig {
             })
             .collect();
         let path = url.path().trim_matches('/').to_owned();
-        match &*scheme {
+        match scheme {
             SCHEME => Ok(Self::new(servers)?.database(parse_number(&path, "database")?)),
             SCHEME_UNIX if !path.is_empty() && matches!(&*servers.concat(), "" | HERE) => {
                 Ok(Self::unix(url.path()).database(take_database(url)?))

@@ -12,7 +12,7 @@ struct Known {
     is_in: bool,
 }
 
-const BACKENDS: [Known; 13] = [
+const BACKENDS: [Known; 15] = [
     Known { scheme: "memory", feature: "", is_in: true },
     Known { scheme: "etcd", feature: "etcd", is_in: cfg!(feature = "etcd") },
     Known { scheme: "etcds", feature: "etcd,tls", is_in: cfg!(all(feature = "etcd", feature = "tls")) },
@@ -21,6 +21,8 @@ const BACKENDS: [Known; 13] = [
     Known { scheme: "redis+unix", feature: "redis", is_in: cfg!(feature = "redis") },
     Known { scheme: "redis+sentinel", feature: "redis", is_in: cfg!(feature = "redis") },
     Known { scheme: "redis+cluster", feature: "redis", is_in: cfg!(feature = "redis") },
+    Known { scheme: "redlock", feature: "redis", is_in: cfg!(feature = "redis") },
+    Known { scheme: "redlocks", feature: "redis,tls", is_in: REDIS_TLS },
     Known { scheme: "rediss", feature: "redis,tls", is_in: REDIS_TLS },
     Known { scheme: "rediss+sentinel", feature: "redis,tls", is_in: REDIS_TLS },
     Known { scheme: "rediss+cluster", feature: "redis,tls", is_in: REDIS_TLS },
@@ -100,6 +102,11 @@ fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
         scheme if lockkit_redis::SCHEMES.contains(&scheme) => {
             let config = lockkit_redis::RedisConfig::from_url(url)?;
             Ok(LockClient::builder(lockkit_redis::RedisBackend::new(config)))
+        }
+        #[cfg(feature = "redis")]
+        lockkit_redis::SCHEME_REDLOCK | lockkit_redis::SCHEME_REDLOCK_TLS => {
+            let config = lockkit_redis::RedlockConfig::from_url(url)?;
+            Ok(LockClient::builder(lockkit_redis::RedlockBackend::new(config)))
         }
         #[cfg(feature = "zk")]
         lockkit_zk::SCHEME | lockkit_zk::SCHEME_TLS => {

@@ -29,6 +29,7 @@
 //! | `redis://host:6379/0` | `redis` | Redis 6 or later; several hosts: a master and its replicas |
 //! | `redis+sentinel://s1,s2,s3/name` | `redis` | Sentinels that know the master by this name |
 //! | `redis+cluster://h1,h2` | `redis` | a cluster |
+//! | `redlock://h1,h2,h3` | `redis` | a majority of independent servers, after one `lockkit init`; `redlocks` with TLS |
 //! | `redis+unix:///run/redis.sock` | `redis` | a server of this host |
 //! | `rediss://host:6379/?ca=/etc/redis/ca.pem` | `redis`, `tls` | the same with TLS, also `rediss+sentinel`, `rediss+cluster` |
 //! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |

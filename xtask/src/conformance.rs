@@ -8,13 +8,15 @@ use crate::{project, project::Project, report::Report};
 pub(crate) type Suite = (&'static str, &'static str, &'static str);
 
 /// Every backend.
-pub(crate) const BACKENDS: [Suite; 7] = [
+pub(crate) const BACKENDS: [Suite; 9] = [
     ("memory", "lockkit-conformance", "conformance"),
     ("file", "lockkit-file", "conformance"),
     ("etcd", "lockkit-etcd", "conformance"),
     ("redis", "lockkit-redis", "conformance"),
     ("redis-sentinel", "lockkit-redis", "conformance_sentinel"),
     ("redis-cluster", "lockkit-redis", "conformance_cluster"),
+    ("redlock", "lockkit-redis", "conformance_redlock"),
+    ("redlock-3", "lockkit-redis", "conformance_redlock_3"),
     ("zk", "lockkit-zk", "conformance"),
 ];
 

@@ -1,0 +1,109 @@
+//! A set of nodes as a [`Backend`].
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use lockkit_core::{
+    Clock, Result,
+    backend::{
+        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
+        TokenStrength,
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    RedlockConfig, SCHEME_REDLOCK,
+    attempt::Table,
+    calls::Terms,
+    rejoin::Rejoining,
+    session::RedlockSession,
+    setup::{self, look_at},
+};
+use crate::error::Fault;
+
+/// Shorter ones would end by a pause of a busy machine.
+const TTL_MIN: Duration = Duration::from_secs(1);
+
+/// Share of a ttl that one request may take: an attempt is up to two of them one after the other, and then the clean-up,
+/// and a beat must end before the next one.
+const REQUESTS_PER_TTL: u32 = 4;
+
+/// Independent Redis servers as a lock store: a lock is held by whoever has it at a majority of them.
+///
+/// ```no_run
+/// use lockkit_core::LockClient;
+/// use lockkit_redis::{RedisConfig, RedlockBackend, RedlockConfig};
+///
+/// # async fn example() -> lockkit_core::Result<()> {
+/// let nodes = RedisConfig::new(["10.0.0.1", "10.0.1.1", "10.0.2.1"])?;
+/// let config = RedlockConfig::new(nodes)?;
+/// lockkit_redis::init(&config).await?; // once, before the first client
+/// let client = LockClient::builder(RedlockBackend::new(config)).build().await?;
+/// let guard = client.lock("orders/42")?.acquire().await?;
+/// println!("writing with token {}", guard.token());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RedlockBackend {
+    pub(super) config: RedlockConfig,
+}
+
+impl RedlockBackend {
+    /// The store that this configuration names. No I/O.
+    pub fn new(config: RedlockConfig) -> Self {
+        Self { config }
+    }
+
+    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedlockSession, Fault> {
+        let (config, ttl) = (&self.config, ttl.clamp(TTL_MIN, self.config.max_ttl));
+        let terms = Terms {
+            marker: setup::ready(config.max_ttl),
+            // Whole milliseconds, rounded up.
+            ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
+            keep_ms: u64::try_from(config.counter_ttl().as_millis()).unwrap_or(u64::MAX),
+        };
+        let ttl = Duration::from_millis(terms.ttl_ms);
+        let nodes = config.connect(config.request_timeout().min(ttl / REQUESTS_PER_TTL));
+        let states = look_at(&nodes, &terms.marker).await;
+        setup::check(&nodes, &states, config.max_ttl)?;
+        let closed = CancellationToken::new();
+        let rejoining = Rejoining::new(nodes.clone(), config.max_ttl, clock.clone(), closed.clone());
+        for (number, answer) in states {
+            if answer.is_ok_and(|(marker, _)| marker != terms.marker) {
+                rejoining.found_empty(number);
+            }
+        }
+        let table = Table { nodes, terms, ttl, clock, rejoining };
+        Ok(RedlockSession::new(table, config.layout(), closed))
+    }
+}
+
+#[async_trait]
+impl Backend for RedlockBackend {
+    fn info(&self) -> BackendInfo {
+        BackendInfo {
+            scheme: SCHEME_REDLOCK,
+            ttl_min: TTL_MIN,
+            ttl_max: self.config.max_ttl,
+            beat: BeatInterval::PerTtl(3),
+            lifetime: Lifetime::Hold,
+            queue: QueueKind::Unordered,
+            token: TokenStrength::ClockFloor,
+            loss: LossDetection::Beat,
+            failover: FailoverLoss::Nothing,
+        }
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        match self.open(ttl, clock).await {
+            Ok(session) => Ok(Arc::new(session)),
+            Err(fault) => Err(fault.into_error("open session")),
+        }
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        Some(self)
+    }
+}

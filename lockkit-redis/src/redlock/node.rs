@@ -1,0 +1,188 @@
+//! One node: the connection to it, and a new one whenever the old one is of no use.
+//!
+//! * A reply does not come in time: whoever asked goes on without it, and later requests go over a new connection. The
+//!   old one is kept as long as somebody waits for what it may still bring.
+//! * The node cannot be reached: requests fail at once while that is known, so that a dead node costs nothing.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use lockkit_core::{backend::retry_pauses, limits::RETRY_PAUSE_MAX};
+use redis::{PushInfo, PushKind, Value};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::debug;
+
+use super::hints::Hints;
+use crate::{
+    error::{Ends, Fault},
+    node::{Address, Dialer},
+    scripts::Call,
+    server::execute,
+    topology::Wire,
+};
+
+/// An open connection.
+#[derive(Clone)]
+pub(super) struct Link {
+    wire: Wire,
+    /// It is of no use any more.
+    broken: CancellationToken,
+}
+
+#[derive(Clone)]
+enum State {
+    Up(Link),
+    /// The last connection has just broken.
+    Opening,
+    /// The last try to connect has failed.
+    Down(Fault),
+}
+
+/// One node.
+pub(super) struct Node {
+    name: String,
+    state: watch::Receiver<State>,
+    /// Ends the task that keeps the connection up.
+    _keeping: DropGuard,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Begins to connect, and keeps connected.
+    pub(super) fn connect(address: Address, dialer: Dialer, hints: Arc<Hints>) -> Self {
+        let name = match &address {
+            Address::Tcp(host, port) => format!("{host}:{port}"),
+            Address::Unix(path) => path.display().to_string(),
+        };
+        let (state, watched) = watch::channel(State::Opening);
+        let ended = CancellationToken::new();
+        let keeping = ended.clone().drop_guard();
+        let opener = Opener { address, dialer, hints };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => {}
+                () = opener.keep(state) => {}
+            }
+        });
+        Self { name, state: watched, _keeping: keeping }
+    }
+
+    /// Host and port.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Executes a script, with a time limit.
+    pub(super) async fn run(&self, limit: Duration, call: &Call) -> Result<Value, Fault> {
+        let deadline = Instant::now() + limit;
+        let link = self.link(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, link.execute(call)).await;
+        answer.unwrap_or_else(|_| {
+            link.give_up();
+            Err(Fault::no_reply())
+        })
+    }
+
+    /// The connection that there is, or that is being made.
+    pub(super) async fn link(&self, deadline: Instant) -> Result<Link, Fault> {
+        let mut state = self.state.clone();
+        let known = state.wait_for(|state| !matches!(state, State::Opening));
+        match tokio::time::timeout_at(deadline, known).await {
+            Ok(Ok(known)) => match &*known {
+                State::Up(link) => Ok(link.clone()),
+                State::Down(fault) => Err(fault.clone()),
+                State::Opening => Err(Fault::session_over()),
+            },
+            // The runtime that kept it has ended.
+            Ok(Err(_)) => Err(Fault::session_over()),
+            Err(_) => Err(Fault::no_reply().before_sending()),
+        }
+    }
+
+    /// Listens to a channel, or no more. A hint that is missed is made up for by the next look.
+    pub(super) async fn listen(&self, channel: &str, listens: bool) {
+        let state = self.state.borrow().clone();
+        if let State::Up(Link { wire: Wire::Node { mut connection, .. }, .. }) = state {
+            let done = match listens {
+                true => connection.subscribe(channel).await,
+                false => connection.unsubscribe(channel).await,
+            };
+            if let Err(error) = done {
+                debug!(node = self.name, %error, "no hints");
+            }
+        }
+    }
+}
+
+impl Link {
+    /// Executes a script, however long it takes.
+    pub(super) async fn execute(&self, call: &Call) -> Result<Value, Fault> {
+        let answer = execute(&mut self.wire.clone(), call).await;
+        if answer.as_ref().is_err_and(|fault| fault.ends != Ends::Nothing) {
+            self.give_up();
+        }
+        answer
+    }
+
+    /// Nothing new is sent over it.
+    pub(super) fn give_up(&self) {
+        self.broken.cancel();
+    }
+}
+
+/// Opens connections.
+struct Opener {
+    address: Address,
+    dialer: Dialer,
+    hints: Arc<Hints>,
+}
+
+impl Opener {
+    /// Replaces every connection that has broken.
+    async fn keep(self, state: watch::Sender<State>) {
+        loop {
+            let link = self.open_at_last(&state).await;
+            state.send_replace(State::Up(link.clone()));
+            // What was told meanwhile was not heard.
+            self.hints.wake_all();
+            link.broken.cancelled().await;
+            debug!(address = ?self.address, "the connection is of no use any more");
+            state.send_replace(State::Opening);
+        }
+    }
+
+    async fn open_at_last(&self, state: &watch::Sender<State>) -> Link {
+        let mut pauses = retry_pauses();
+        loop {
+            let opened = tokio::time::timeout(self.dialer.timeout, self.open()).await;
+            match opened.unwrap_or_else(|_| Err(Fault::no_reply())) {
+                Ok(link) => return link,
+                Err(fault) => {
+                    debug!(?fault, address = ?self.address, "no connection yet");
+                    state.send_replace(State::Down(fault.before_sending()));
+                    tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+                }
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Link, Fault> {
+        let broken = CancellationToken::new();
+        let (hints, ended) = (Arc::clone(&self.hints), broken.clone());
+        let hear = move |push: PushInfo| match push.kind {
+            PushKind::Message => hints.hear(&push),
+            PushKind::Disconnection => ended.cancel(),
+            _ => {}
+        };
+        let mut connection = self.dialer.open(&self.address, hear).await?;
+        for channel in self.hints.channels() {
+            connection.subscribe(channel).await?;
+        }
+        Ok(Link { wire: Wire::Node { connection, _watch: None }, broken })
+    }
+}

@@ -1,0 +1,34 @@
+-- What the scripts share that are about one claim to one lock.
+--
+-- KEYS 2 the lock: the claim with a PX while a lockkit client holds it; anything else is another program's
+--      3 its counter
+--      4 what its holder says about itself: by claim; "holder" is the claim that asked last (hash)
+-- ARGV 2 the claim
+--      3 its ttl in ms
+--      4 how long counter and metadata outlive their last use, in ms
+local lock, fence, metadata = KEYS[2], KEYS[3], KEYS[4]
+local claim, ttl, keep = ARGV[2], ARGV[3], ARGV[4]
+
+-- Who has the lock: 'free', 'mine' or 'others'.
+local function look()
+  local value = value_of(lock)
+  if value == claim then
+    return 'mine'
+  end
+  if value == '' and redis.call('EXISTS', lock) == 0 then
+    return 'free'
+  end
+  return 'others'
+end
+
+-- Notes what the claim says about itself. Whatever lies in the way: the lock does not depend on it.
+local function describe(text)
+  local last = redis.pcall('HGET', metadata, 'holder')
+  if type(last) == 'string' and last ~= claim then
+    -- It ended without a release.
+    redis.pcall('HDEL', metadata, last)
+  end
+  redis.pcall('HSET', metadata, 'holder', claim, claim, text)
+  redis.pcall('PEXPIRE', metadata, keep)
+end
+

@@ -1,0 +1,22 @@
+-- The beat of held locks: starts the lifetime of each anew that its claim has at this node. Never brings a lock back.
+--
+-- KEYS 2n the nth lock, 2n + 1 its counter
+-- ARGV 2 the ttl in ms
+--      3 how long counters outlive their last use, in ms
+--      3 + n the nth claim
+-- Answers for each lock 1: its claim has it, 0: not, -1: nobody has it; nothing for a node that has lost its data.
+local answers = {}
+if is_marked then
+  for n = 1, (#KEYS - 1) / 2 do
+    local lock, fence = KEYS[2 * n], KEYS[2 * n + 1]
+    local value = value_of(lock)
+    answers[n] = 0
+    if value == ARGV[3 + n] then
+      answers[n] = redis.call('PEXPIRE', lock, ARGV[2])
+      redis.call('PEXPIRE', fence, ARGV[3])
+    elseif value == '' and redis.call('EXISTS', lock) == 0 then
+      answers[n] = -1
+    end
+  end
+end
+return answers

@@ -1,0 +1,56 @@
+//! Other libraries that lock with SET NX on a majority of the same nodes.
+
+use std::time::Duration;
+
+use lockkit_conformance::Store;
+use lockkit_core::{LockClient, LockName, backend::Admin};
+use lockkit_redis::RedlockBackend;
+
+use crate::redlock::{Masters, backend, config};
+
+const KEY: &str = "orders/42";
+
+/// What such a library does, at these nodes; how many have said yes.
+async fn set_nx(masters: &Masters, nodes: std::ops::Range<usize>) -> usize {
+    let set = masters.with(move |all| {
+        let mut yes = 0;
+        for node in nodes {
+            let reply = all.node(node).cli(&["SET", KEY, "f00d", "NX", "PX", "60000"])?;
+            yes += usize::from(reply.text() == "OK");
+        }
+        Ok(yes)
+    });
+    set.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_and_we_exclude_each_other() {
+    let masters = Masters::start(3).unwrap();
+    let url = format!("{}?names=raw", masters.url());
+    let client = LockClient::builder(backend(&url).unwrap()).build().await.unwrap();
+    let guard = client.lock(KEY).unwrap().acquire().await.unwrap();
+    assert_eq!(set_nx(&masters, 0..3).await, 0);
+    guard.release().await.unwrap();
+    assert_eq!(set_nx(&masters, 1..3).await, 2);
+    assert!(client.lock(KEY).unwrap().try_acquire().await.unwrap().is_none());
+    let holder = RedlockBackend::new(config(&url).unwrap());
+    let holder = holder.inspect(&LockName::new(KEY).unwrap()).await.unwrap().holder.unwrap();
+    assert_eq!((&*holder.entry, holder.metadata), ("f00d", None));
+    let deleted = masters.with(|all| (0..3).try_for_each(|node| all.node(node).cli(&["DEL", KEY]).map(drop)));
+    deleted.await.unwrap();
+    let guard = client.lock(KEY).unwrap().acquire_timeout(Duration::from_secs(30)).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    assert!(masters.entries(&LockName::new(KEY).unwrap()).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_is_shown_with_its_token_and_metadata() {
+    let masters = Masters::start(3).unwrap();
+    let client = LockClient::builder(backend(&masters.url()).unwrap()).label("me").build().await.unwrap();
+    let guard = client.lock("x").unwrap().acquire().await.unwrap();
+    let holder = client.inspect("x").await.unwrap().holder.unwrap();
+    assert_eq!(holder.token, Some(guard.token()));
+    assert_eq!(holder.metadata.unwrap().label.as_deref(), Some("me"));
+    guard.release().await.unwrap();
+    assert!(client.inspect("x").await.unwrap().holder.is_none());
+}

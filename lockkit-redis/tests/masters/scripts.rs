@@ -1,0 +1,248 @@
+//! Each script in each state of a node: what it answers, and what it leaves. Exactly the files that the backend sends.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU32, Ordering},
+};
+
+use lockkit_core::LockName;
+use lockkit_testbed::Redis;
+
+use crate::redlock::raw::{Claimant, MARK, MARKER, NODE, NOTE_EMPTY};
+
+/// Longer than any test, in milliseconds.
+const TTL: u64 = 60_000;
+
+fn node() -> Redis {
+    let node = Redis::start().unwrap();
+    node.cli(&["HSET", NODE, "marker", MARKER]).unwrap();
+    node
+}
+
+/// A node that is set up and that nobody empties.
+fn shared() -> &'static Redis {
+    static SHARED: OnceLock<Redis> = OnceLock::new();
+    SHARED.get_or_init(node)
+}
+
+fn name() -> LockName {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    LockName::new(format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed))).unwrap()
+}
+
+/// Two claims to one lock.
+fn two() -> (Claimant, Claimant) {
+    let name = name();
+    (Claimant::new(&name, TTL), Claimant::new(&name, TTL))
+}
+
+fn answer(word: &str, number: i64) -> (String, i64) {
+    (word.to_owned(), number)
+}
+
+/// The counter of the claimant's lock; 0 for none.
+fn counter(node: &Redis, of: &Claimant) -> i64 {
+    node.cli(&["GET", &of.side("fence")]).unwrap().number().unwrap_or(0)
+}
+
+fn set_counter(node: &Redis, of: &Claimant, counter: i64) {
+    node.cli(&["SET", &of.side("fence"), &counter.to_string()]).unwrap();
+}
+
+fn value(node: &Redis, of: &Claimant) -> String {
+    node.cli(&["GET", &of.lock]).unwrap().text().to_owned()
+}
+
+#[test]
+fn a_free_node_takes_a_claim_in_and_answers_the_higher_of_counter_and_proposal() {
+    let (node, (one, other)) = (node(), two());
+    assert_eq!(one.ask(&node, 1_000).unwrap(), answer("mine", 1_000));
+    assert_eq!(value(&node, &one), one.claim, "the bytes of the value");
+    assert!(node.cli(&["PTTL", &one.lock]).unwrap().number().unwrap() > 0);
+    assert_eq!(one.release(&node, 0).unwrap(), answer("done", 1));
+    assert_eq!(other.ask(&node, 5).unwrap(), answer("mine", 1_001), "the counter is higher");
+    assert_eq!(counter(&node, &one), 1_001);
+}
+
+#[test]
+fn a_repeated_ask_is_answered_as_the_first_one() {
+    let (node, (one, _)) = (shared(), two());
+    let first = one.ask(node, 7).unwrap();
+    assert_eq!(one.ask(node, u64::MAX >> 12).unwrap(), first);
+    assert_eq!(counter(node, &one), first.1);
+}
+
+#[test]
+fn a_taken_node_is_busy_for_others_and_nothing_changes() {
+    let (node, (one, other)) = (shared(), two());
+    let (_, held) = one.ask(node, 0).unwrap();
+    assert_eq!(other.ask(node, 0).unwrap(), answer("busy", 0));
+    assert_eq!((value(node, &one), counter(node, &one)), (one.claim.clone(), held));
+    assert_eq!(other.write_back(node, held + 5).unwrap(), answer("refused", held), "not the owner");
+    assert_eq!(counter(node, &one), held);
+}
+
+#[test]
+fn a_write_back_needs_the_key_and_a_counter_that_is_not_above() {
+    let (node, (one, other)) = (shared(), two());
+    let (_, held) = one.ask(node, 0).unwrap();
+    assert_eq!(one.write_back(node, held - 1).unwrap(), answer("refused", held));
+    assert_eq!(one.write_back(node, held).unwrap(), answer("mine", held));
+    assert_eq!(one.write_back(node, held + 9).unwrap(), answer("mine", held + 9));
+    assert_eq!(counter(node, &one), held + 9);
+    one.release(node, 0).unwrap();
+    assert_eq!(one.write_back(node, held + 20).unwrap(), answer("refused", held + 9), "the key is gone");
+    let (_, next) = other.ask(node, 0).unwrap();
+    assert!(next > held + 9, "{next}");
+}
+
+#[test]
+fn the_release_of_a_grant_passes_its_token_whoever_has_the_lock() {
+    let (node, (one, other)) = (shared(), two());
+    let (_, token) = one.ask(node, 0).unwrap();
+    assert_eq!(one.release(node, token).unwrap(), answer("done", 1));
+    assert_eq!(counter(node, &one), token + 1, "nobody has it");
+    let (_, next) = other.ask(node, 0).unwrap();
+    assert_eq!(one.release(node, token + 100).unwrap(), answer("done", 0));
+    assert_eq!(counter(node, &one), token + 101, "another has it");
+    assert_eq!(value(node, &one), other.claim, "and keeps it");
+    assert!(next < token + 101);
+    assert_eq!(other.release(node, 0).unwrap(), answer("done", 1));
+    assert_eq!(counter(node, &one), token + 101, "a clean-up without a grant leaves the counter");
+    assert_eq!(node.keys(&format!("*{}*", one.lock)).unwrap(), [one.side("fence")]);
+}
+
+#[test]
+fn a_restore_brings_back_what_nobody_had_since() {
+    let (node, (one, other)) = (shared(), two());
+    let (_, token) = one.ask(node, 0).unwrap();
+    assert_eq!(one.restore(node, token).unwrap().0, "refused", "it is there");
+    node.cli(&["DEL", &one.lock]).unwrap();
+    assert_eq!(one.restore(node, token).unwrap(), answer("mine", token));
+    assert_eq!(value(node, &one), one.claim);
+    assert!(node.cli(&["PTTL", &one.lock]).unwrap().number().unwrap() > 0);
+    node.cli(&["DEL", &one.lock]).unwrap();
+    other.ask(node, 0).unwrap();
+    assert_eq!(one.restore(node, token).unwrap().0, "refused", "another has it");
+    other.release(node, 0).unwrap();
+    assert_eq!(one.restore(node, token).unwrap().0, "refused", "another had it");
+    assert_eq!(value(node, &one), "");
+}
+
+#[test]
+fn a_restore_after_the_release_brings_nothing_back() {
+    let (node, (one, _)) = (shared(), two());
+    let (_, token) = one.ask(node, 0).unwrap();
+    one.release(node, token).unwrap();
+    assert_eq!(one.restore(node, token).unwrap(), answer("refused", token + 1));
+    assert_eq!(value(node, &one), "");
+}
+
+#[test]
+fn a_beat_extends_what_is_there_and_brings_nothing_back() {
+    let (node, (one, other)) = (shared(), two());
+    assert_eq!(one.renew(node).unwrap(), Some(-1));
+    one.ask(node, 0).unwrap();
+    node.cli(&["PEXPIRE", &one.lock, "1000"]).unwrap();
+    assert_eq!(one.renew(node).unwrap(), Some(1));
+    assert!(node.cli(&["PTTL", &one.lock]).unwrap().number().unwrap() > 1_000);
+    assert_eq!(other.renew(node).unwrap(), Some(0));
+    node.cli(&["DEL", &one.lock]).unwrap();
+    assert_eq!(one.renew(node).unwrap(), Some(-1));
+    assert_eq!(value(node, &one), "");
+}
+
+#[test]
+fn a_node_without_its_marker_says_nothing_that_counts() {
+    let (node, (one, other)) = (node(), two());
+    let (_, token) = one.ask(&node, 0).unwrap();
+    for marker in ["", "preparing 60000", "ready 90000", "empty 0"] {
+        node.cli(&["HSET", NODE, "marker", marker]).unwrap();
+        assert_eq!(other.ask(&node, 0).unwrap(), answer("empty", 0), "{marker}");
+        assert_eq!(one.ask(&node, 0).unwrap(), answer("empty", 0), "{marker}: not even to the owner");
+        assert_eq!(one.write_back(&node, token).unwrap(), answer("empty", 0), "{marker}");
+        assert_eq!(one.restore(&node, token).unwrap(), answer("empty", 0), "{marker}");
+        assert_eq!(one.renew(&node).unwrap(), None, "{marker}");
+    }
+    assert_eq!(one.release(&node, token).unwrap(), answer("done", 1), "its own it takes back anyway");
+    assert_eq!(counter(&node, &one), token, "but no counter of such a node counts");
+    node.cli(&["FLUSHALL"]).unwrap();
+    assert_eq!(one.ask(&node, 0).unwrap(), answer("empty", 0));
+    assert!(node.keys("*").unwrap().is_empty(), "nothing was written");
+}
+
+#[test]
+fn a_counter_that_the_node_has_dropped_was_not_above_its_highest() {
+    let (node, (one, other)) = (node(), two());
+    let elsewhere = Claimant::new(&name(), TTL);
+    one.ask(&node, 9_000).unwrap();
+    one.release(&node, 0).unwrap();
+    elsewhere.ask(&node, 500).unwrap();
+    // As if it had not been used for days.
+    node.cli(&["DEL", &one.side("fence")]).unwrap();
+    node.cli(&["HSET", NODE, "floor_at", "1"]).unwrap();
+    assert_eq!(other.ask(&node, 0).unwrap(), answer("mine", 9_001));
+}
+
+#[test]
+fn a_lock_that_is_new_gets_the_counter_that_is_proposed_although_others_are_a_little_higher() {
+    let node = node();
+    let [one, other, late] = [0; 3].map(|_| Claimant::new(&name(), TTL));
+    one.ask(&node, 9_000).unwrap();
+    other.ask(&node, 9_500).unwrap();
+    assert_eq!(late.ask(&node, 9_400).unwrap(), answer("mine", 9_400));
+}
+
+#[test]
+fn what_others_have_written_is_busy_or_no_counter_and_never_an_error() {
+    let (node, (one, _)) = (shared(), two());
+    let junk: [&[&str]; 4] = [
+        &["SET", &one.lock, "somebody"],
+        &["SET", &one.lock, ""],
+        &["RPUSH", &one.lock, "a"],
+        &["HSET", &one.lock, "a", "b"],
+    ];
+    for words in junk {
+        node.cli(&["DEL", &one.lock]).unwrap();
+        node.cli(words).unwrap();
+        assert_eq!(one.ask(node, 0).unwrap(), answer("busy", 0), "{words:?}");
+        assert_eq!(one.renew(node).unwrap(), Some(0), "{words:?}");
+        assert_eq!(one.release(node, 0).unwrap(), answer("done", 0), "{words:?}");
+    }
+    node.cli(&["DEL", &one.lock]).unwrap();
+    for words in [["SET", "many"], ["SET", "-5"], ["SET", "1e300"], ["RPUSH", "a"]] {
+        node.cli(&["DEL", &one.side("fence"), &one.lock]).unwrap();
+        node.cli(&[words[0], &one.side("fence"), words[1]]).unwrap();
+        assert_eq!(one.ask(node, 8_000_000_000_000_000).unwrap().0, "mine", "{words:?}");
+    }
+    node.cli(&["DEL", &one.lock, &one.side("metadata")]).unwrap();
+    node.cli(&["SET", &one.side("metadata"), "junk"]).unwrap();
+    assert_eq!(one.ask(node, 0).unwrap().0, "mine");
+    assert_eq!(one.release(node, 0).unwrap(), answer("done", 1));
+}
+
+#[test]
+fn counters_are_exact_up_to_the_largest_that_lua_can_count() {
+    let (node, (one, _)) = (node(), two());
+    set_counter(&node, &one, 9_007_199_254_740_000);
+    assert_eq!(one.ask(&node, 0).unwrap(), answer("mine", 9_007_199_254_740_001));
+    assert_eq!(counter(&node, &one), 9_007_199_254_740_001);
+}
+
+#[test]
+fn an_emptied_node_is_marked_again_only_where_its_note_still_is() {
+    let node = Redis::start().unwrap();
+    let note = |text: &str| node.cli(&["EVAL", NOTE_EMPTY, "1", NODE, "", text]).unwrap();
+    let mark = |to: &str, from: &str, highest: &str| {
+        let reply = node.cli(&["EVAL", MARK, "1", NODE, to, from, highest]).unwrap();
+        (reply.list()[0].text().to_owned(), reply.list()[1].number().unwrap())
+    };
+    assert_eq!(note("empty a").list()[0].text(), "empty a");
+    assert_eq!(note("empty b").list()[0].text(), "empty a", "the first note stays");
+    assert_eq!(mark(MARKER, "empty b", "70"), answer("empty a", 0), "another note");
+    assert_eq!(mark(MARKER, "empty a", "70"), answer(MARKER, 70));
+    assert_eq!(mark(MARKER, "empty a", "90"), answer(MARKER, 70), "it counts already");
+    assert_eq!(note("empty c").list()[0].text(), MARKER);
+    let one = Claimant::new(&name(), TTL);
+    assert_eq!(one.ask(&node, 0).unwrap(), answer("mine", 71));
+}

@@ -1,0 +1,380 @@
+//! What only Redlock has: minorities and majorities, slow nodes, nodes that have lost their data.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use lockkit_conformance::{Case, Store, own_case};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, LockClient, LockGuard, LockName, TimeSource, backend::ClaimId,
+};
+use lockkit_testbed::{Direction, Flow, Proxy};
+use tokio::time::{Instant, sleep};
+
+use super::{Masters, backend, config, encoded};
+
+/// Generous bound against hangs.
+const HANG: Duration = Duration::from_secs(30);
+
+/// Nothing here outlives it.
+const LONG: Duration = Duration::from_secs(60);
+
+/// For cases that wait until it is over.
+const SHORT: Duration = Duration::from_secs(2);
+
+pub const CASES: [Case; 12] = [
+    own_case!(a_minority_that_is_down_is_done_without: Q1, P1 P3 P13),
+    own_case!(one_node_down_and_one_emptied_are_done_without: Q1 Q4, P1 P3 P13),
+    own_case!(without_a_majority_nothing_is_granted_and_nothing_left: Q2, P6 P12),
+    own_case!(a_validity_that_is_used_up_is_no_grant: Q3, P1 P6),
+    own_case!(what_slow_nodes_give_late_is_taken_back: Q3, P6 P13),
+    own_case!(an_emptied_node_gives_no_lock_a_second_time: Q4, P1 P11),
+    own_case!(an_emptied_node_counts_again_after_the_longest_ttl: Q4, P3 P5),
+    own_case!(a_node_that_comes_back_knows_the_counters_of_the_others: Q4, P3),
+    own_case!(a_client_that_dies_between_lock_and_write_back_harms_no_token: Q5, P3),
+    own_case!(split_votes_end: Q6, P1 P5),
+    own_case!(a_node_that_has_lost_a_lock_gets_it_back: Q7, P1 P11),
+    own_case!(a_majority_that_loses_its_data_ends_the_hold_for_good: R7, P7 P11),
+];
+
+fn name() -> LockName {
+    LockName::new("own").unwrap()
+}
+
+async fn client(url: &str, ttl: Duration) -> Result<LockClient> {
+    Ok(LockClient::builder(backend(url)?).ttl(ttl).build().await?)
+}
+
+async fn acquire(client: &LockClient) -> Result<LockGuard> {
+    let guard = client.lock(name().as_str())?.acquire_timeout(HANG).await?;
+    guard.context("not granted")
+}
+
+/// Nothing is left of the lock at any node that is there.
+async fn is_clean(masters: &Masters) -> Result<()> {
+    until("nothing is left", async || Ok(masters.entries(&name()).await?.is_empty())).await
+}
+
+/// Looks again and again until it is so.
+async fn until(what: &str, so: impl AsyncFn() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !so().await? {
+        ensure!(start.elapsed() < HANG, "it did not come about within {HANG:?} that {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// What this node has for the lock.
+async fn value(masters: &Masters, node: usize) -> Result<String> {
+    masters.with(move |nodes| Ok(nodes.node(node).cli(&["GET", &encoded(&name())])?.text().to_owned())).await
+}
+
+async fn a_minority_that_is_down_is_done_without() -> Result<()> {
+    let masters = Masters::start(5)?;
+    let (early, mut last) = (client(&masters.url(), SHORT).await?, 0);
+    for down in 1..=2 {
+        masters.with(move |nodes| nodes.node_mut(down).kill()).await?;
+        let late = client(&masters.url(), SHORT).await?;
+        for client in [&early, &late] {
+            let guard = acquire(client).await?;
+            ensure!(guard.token().get() > last, "{} after {last}", guard.token());
+            last = guard.token().get();
+            sleep(SHORT * 3 / 2).await;
+            ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+            guard.release().await?;
+        }
+    }
+    masters.with(|nodes| (1..=2).try_for_each(|down| nodes.node_mut(down).restart())).await?;
+    is_clean(&masters).await
+}
+
+async fn one_node_down_and_one_emptied_are_done_without() -> Result<()> {
+    let masters = Masters::start(5)?;
+    let client = client(&masters.url(), SHORT).await?;
+    let first = acquire(&client).await?;
+    masters.with(|nodes| nodes.node_mut(0).kill()).await?;
+    masters.with(|nodes| nodes.node_mut(4).wipe()).await?;
+    sleep(SHORT * 3 / 2).await;
+    ensure!(first.is_held(), "lost: {:?}", first.check().err());
+    let token = first.token();
+    first.release().await?;
+    let second = acquire(&client).await?;
+    ensure!(second.token() > token, "{} after {token}", second.token());
+    ensure!(value(&masters, 4).await?.is_empty(), "the emptied node counts at once");
+    second.release().await?;
+    masters.with(|nodes| nodes.node_mut(0).restart()).await?;
+    is_clean(&masters).await
+}
+
+async fn without_a_majority_nothing_is_granted_and_nothing_left() -> Result<()> {
+    let masters = Masters::start(5)?;
+    let client = client(&masters.url(), LONG).await?;
+    let lost = masters.with(|nodes| {
+        (0..3).try_for_each(|down| nodes.node_mut(down).kill())?;
+        Ok(nodes.node(1).endpoint())
+    });
+    let lost = lost.await?;
+    for _ in 0..3 {
+        let error = match client.lock(name().as_str())?.try_acquire().await {
+            Err(error) => error,
+            Ok(answer) => anyhow::bail!("two of five nodes answered {answer:?}"),
+        };
+        ensure!(error.kind() == ErrorKind::Unavailable && error.to_string().contains(&lost), "{error}");
+        for node in 3..5 {
+            let left = value(&masters, node).await?;
+            ensure!(left.is_empty(), "{left} is left at node {node}");
+        }
+    }
+    masters.with(|nodes| (0..3).try_for_each(|down| nodes.node_mut(down).restart())).await?;
+    acquire(&client).await?.release().await?;
+    is_clean(&masters).await
+}
+
+/// A clock that leaps between its first reading after it was told to, and the second.
+struct Leaping {
+    clock: Clock,
+    readings: AtomicU64,
+}
+
+impl TimeSource for Leaping {
+    fn now(&self) -> BootInstant {
+        let leap = match self.readings.load(SeqCst) {
+            0 => Duration::ZERO,
+            reading => {
+                self.readings.store(reading + 1, SeqCst);
+                if reading > 1 { LONG } else { Duration::ZERO }
+            }
+        };
+        self.clock.now().after(leap)
+    }
+}
+
+struct Shared(Arc<Leaping>);
+
+impl TimeSource for Shared {
+    fn now(&self) -> BootInstant {
+        self.0.now()
+    }
+}
+
+async fn a_validity_that_is_used_up_is_no_grant() -> Result<()> {
+    use lockkit_core::{
+        Metadata,
+        backend::{Backend, Claim, ClaimControl},
+    };
+    let masters = Masters::start(3)?;
+    let leaping = Arc::new(Leaping { clock: Clock::boot(), readings: AtomicU64::new(0) });
+    let clock = Clock::new(Shared(Arc::clone(&leaping)));
+    let session = backend(&masters.url())?.open_session(LONG, clock).await?;
+    leaping.readings.store(1, SeqCst);
+    let claim = Claim::new(name(), false, Metadata::of_this_process(None), &ClaimControl::new());
+    let error = match session.acquire(claim).await {
+        Err(error) => error,
+        Ok(answer) => anyhow::bail!("granted, after all keys may have ended: {answer:?}"),
+    };
+    ensure!(error.kind() == ErrorKind::Unavailable, "{error}");
+    ensure!(leaping.readings.load(SeqCst) > 2, "nobody looked at the clock again");
+    is_clean(&masters).await?;
+    Ok(session.close().await?)
+}
+
+async fn what_slow_nodes_give_late_is_taken_back() -> Result<()> {
+    let masters = Masters::start(5)?;
+    let ways: Vec<Proxy> = masters.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
+    let ends: Vec<String> = ways.iter().map(Proxy::endpoint).collect();
+    let client = client(&format!("redlock://{}?request_timeout=200ms", ends.join(",")), LONG).await?;
+    acquire(&client).await?.release().await?;
+    is_clean(&masters).await?;
+    for way in &ways[..3] {
+        way.set(Direction::Requests, Flow::Hold);
+    }
+    let answer = client.lock(name().as_str())?.try_acquire().await;
+    ensure!(answer.is_err_and(|error| error.kind() == ErrorKind::Unavailable), "three of five are silent");
+    ensure!(ways.iter().take(3).all(|way| way.holds("EVALSHA")), "nothing was asked");
+    // Now they hear what they were asked.
+    ways.iter().for_each(Proxy::pass);
+    is_clean(&masters).await?;
+    acquire(&client).await?.release().await?;
+    is_clean(&masters).await
+}
+
+/// A lock that lies at two of three nodes, of which one is then emptied.
+async fn held_at_one_of_three(masters: &Masters, client: &LockClient) -> Result<LockGuard> {
+    masters.with(|nodes| nodes.node_mut(2).kill()).await?;
+    let guard = acquire(client).await?;
+    masters.with(|nodes| nodes.node_mut(2).restart()).await?;
+    masters.with(|nodes| nodes.node_mut(0).wipe()).await?;
+    Ok(guard)
+}
+
+async fn an_emptied_node_gives_no_lock_a_second_time() -> Result<()> {
+    let masters = Masters::start(3)?;
+    let holder = client(&masters.url(), LONG).await?;
+    let guard = held_at_one_of_three(&masters, &holder).await?;
+    // Connects to the emptied node as to the others.
+    let other = client(&masters.url(), LONG).await?;
+    for _ in 0..20 {
+        let second = other.lock(name().as_str())?.try_acquire().await;
+        ensure!(!matches!(second, Ok(Some(_))), "two holders");
+        sleep(Duration::from_millis(20)).await;
+    }
+    ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+    guard.release().await?;
+    is_clean(&masters).await
+}
+
+async fn counts(masters: &Masters, node: usize) -> Result<bool> {
+    let marker = ["HGET", "lockkit:redlock", "marker"];
+    let marker = masters.with(move |nodes| Ok(nodes.node(node).cli(&marker)?.text().to_owned()));
+    Ok(marker.await?.starts_with("ready"))
+}
+
+async fn an_emptied_node_counts_again_after_the_longest_ttl() -> Result<()> {
+    let masters = Masters::start_with(3, "?max_ttl=3s")?;
+    let client = client(&format!("{}?max_ttl=3s", masters.url()), SHORT).await?;
+    let before = acquire(&client).await?;
+    masters.with(|nodes| nodes.node_mut(0).wipe()).await?;
+    let emptied = Instant::now();
+    // Nobody but the client's own beats finds out.
+    until("the node counts again", async || counts(&masters, 0).await).await?;
+    ensure!(emptied.elapsed() >= Duration::from_secs(3), "after {:?} only", emptied.elapsed());
+    ensure!(before.is_held(), "lost with one of three");
+    let token = before.token();
+    before.release().await?;
+    // Now it is needed.
+    masters.with(|nodes| nodes.node_mut(1).kill()).await?;
+    let after = acquire(&client).await?;
+    ensure!(after.token() > token, "{} after {token}", after.token());
+    ensure!(!value(&masters, 0).await?.is_empty(), "granted without it");
+    after.release().await?;
+    masters.with(|nodes| nodes.node_mut(1).restart()).await?;
+    is_clean(&masters).await
+}
+
+/// Gives these nodes a counter for the lock that no clock proposes; each another one.
+async fn set_counters(masters: &Masters, numbers: std::ops::Range<usize>) -> Result<()> {
+    const FAR: i64 = 4_000_000_000_000_000;
+    let set = masters.with(move |nodes| {
+        for node in numbers {
+            let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
+            let counter = nodes.node(node).cli(&["GET", &fence])?.number().unwrap_or(0);
+            let counter = counter.max(FAR) + i64::try_from(node)?;
+            nodes.node(node).cli(&["SET", &fence, &counter.to_string()])?;
+        }
+        Ok(())
+    });
+    set.await
+}
+
+async fn a_node_that_comes_back_knows_the_counters_of_the_others() -> Result<()> {
+    let masters = Masters::start_with(3, "?max_ttl=2s")?;
+    let client = client(&format!("{}?max_ttl=2s", masters.url()), SHORT).await?;
+    // A grant that nobody releases, and that one node knows nothing of.
+    set_counters(&masters, 0..2).await?;
+    let granted = masters.with(|nodes| super::raw::die(nodes, &name(), 2, 2)).await?;
+    let token = granted.context("the node was too slow for its ttl")?;
+    masters.with(|nodes| nodes.node_mut(0).wipe()).await?;
+    until("the node counts again", async || counts(&masters, 0).await).await?;
+    // The only one that is left of those that granted it is away.
+    masters.with(|nodes| nodes.node_mut(1).kill()).await?;
+    let after = acquire(&client).await?;
+    ensure!(after.token().get() > token, "{} after {token}", after.token());
+    after.release().await?;
+    masters.with(|nodes| nodes.node_mut(1).restart()).await?;
+    // What a dead claim has said about itself goes with the next grant at that node.
+    until("the next grants leave nothing", async || {
+        acquire(&client).await?.release().await?;
+        Ok(masters.entries(&name()).await?.is_empty())
+    })
+    .await
+}
+
+async fn a_client_that_dies_between_lock_and_write_back_harms_no_token() -> Result<()> {
+    let masters = Masters::start(3)?;
+    let client = client(&masters.url(), LONG).await?;
+    let mut last = 0;
+    for (asked, written) in (1..=3).flat_map(|asked| (0..=asked).map(move |written| (asked, written))) {
+        set_counters(&masters, 0..3).await?;
+        let dead = masters.with(move |nodes| super::raw::die(nodes, &name(), asked, written)).await?;
+        let guard = acquire(&client).await?;
+        let token = guard.token().get();
+        ensure!(token > last, "{token} after {last}");
+        ensure!(
+            dead.is_none_or(|dead| token > dead),
+            "{token} after a grant of {dead:?} ({asked}, {written})"
+        );
+        last = token;
+        guard.release().await?;
+    }
+    is_clean(&masters).await
+}
+
+async fn split_votes_end() -> Result<()> {
+    const CLIENTS: usize = 5;
+    const ROUNDS: usize = 20;
+    let masters = Masters::start(3)?;
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(client(&masters.url(), LONG).await?);
+    }
+    let mut tokens = Vec::new();
+    for _ in 0..ROUNDS {
+        let all = clients.iter().map(|client| async move {
+            let guard = acquire(client).await?;
+            let token = guard.token();
+            ensure!(guard.is_held(), "lost");
+            guard.release().await?;
+            Ok(token)
+        });
+        for token in futures_util::future::join_all(all).await {
+            tokens.push(token?);
+        }
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    ensure!(tokens.len() == CLIENTS * ROUNDS, "{} tokens of {} grants", tokens.len(), CLIENTS * ROUNDS);
+    is_clean(&masters).await
+}
+
+async fn a_node_that_has_lost_a_lock_gets_it_back() -> Result<()> {
+    let masters = Masters::start(3)?;
+    let (holder, other) = (client(&masters.url(), SHORT).await?, client(&masters.url(), LONG).await?);
+    let guard = acquire(&holder).await?;
+    for node in 0..3 {
+        let held = value(&masters, (node + 1) % 3).await?;
+        ClaimId::parse(&held)
+            .context("the value is a claim, as that of any other client is a random text")?;
+        masters.with(move |nodes| nodes.node(node).cli(&["DEL", &encoded(&name())]).map(drop)).await?;
+        until("the node has it again", async || Ok(value(&masters, node).await? == held)).await?;
+        ensure!(other.lock(name().as_str())?.try_acquire().await?.is_none(), "two holders");
+        ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+    }
+    guard.release().await?;
+    is_clean(&masters).await
+}
+
+async fn a_majority_that_loses_its_data_ends_the_hold_for_good() -> Result<()> {
+    let masters = Masters::start(3)?;
+    let holder = client(&masters.url(), SHORT).await?;
+    let guard = acquire(&holder).await?;
+    masters.with(|nodes| (0..2).try_for_each(|node| nodes.node(node).cli(&["FLUSHALL"]).map(drop))).await?;
+    let lost = tokio::time::timeout(HANG, guard.lost()).await?;
+    ensure!(lost.kind() == ErrorKind::Lost && !guard.is_held(), "{lost}");
+    is_clean(&masters).await?;
+    let refused = LockClient::builder(backend(&masters.url())?).build().await;
+    let error = refused.err().context("a majority has lost its data")?;
+    ensure!(
+        error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("lockkit init"),
+        "{error}"
+    );
+    let error =
+        lockkit_redis::init(&config(&masters.url())?).await.err().context("set up again, as if new")?;
+    ensure!(error.kind() == ErrorKind::InvalidConfig, "{error}");
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! What the conformance suite needs of independent masters.
+#![allow(missing_docs, dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
+
+pub mod cases;
+pub mod raw;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use lockkit_conformance::{
+    AnyBackend, Case, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
+};
+use lockkit_core::{
+    LockName,
+    backend::{Backend, BackendInfo, BackendUrl},
+    limits::LOCK_NAME_BYTES_MAX,
+};
+use lockkit_redis::{RedlockBackend, RedlockConfig};
+use lockkit_testbed::{Direction, Flow, Message, Proxy, Redis, RedisMasters};
+
+/// Cases side by side.
+const PARALLEL: usize = 8;
+
+/// What clients ask for.
+const REQUESTS: [&str; 4] = ["evalsha", "eval", "subscribe", "unsubscribe"];
+
+#[derive(Debug)]
+pub struct RedlockHarness<const NODES: usize> {
+    name: &'static str,
+    own: &'static [Case],
+    shared: Mutex<Option<Arc<Masters>>>,
+}
+
+impl<const NODES: usize> RedlockHarness<NODES> {
+    pub fn new(name: &'static str, own: &'static [Case]) -> Self {
+        Self { name, own, shared: Mutex::default() }
+    }
+}
+
+impl<const NODES: usize> Harness for RedlockHarness<NODES> {
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    fn info(&self) -> BackendInfo {
+        RedlockBackend::new(config("redlock://a,b,c").unwrap()).info()
+    }
+
+    fn time(&self) -> Time {
+        Time::Real
+    }
+
+    fn rounds(&self) -> Rounds {
+        Rounds::Few
+    }
+
+    fn hooks(&self) -> Vec<Hook> {
+        vec![
+            Hook::Processes,
+            Hook::Entries,
+            Hook::Requests,
+            Hook::DeleteEntries,
+            Hook::WriteJunk,
+            Hook::Freeze,
+            Hook::Restart,
+            Hook::HoldRequests,
+            Hook::SwallowReplies,
+            Hook::DropNotifications,
+            Hook::Reset,
+            Hook::Refuse,
+            Hook::DropReplies,
+            Hook::Delay,
+            Hook::Trickle,
+        ]
+    }
+
+    fn parallel(&self) -> usize {
+        PARALLEL
+    }
+
+    fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
+        if sharing == Sharing::Own {
+            return Ok(Arc::new(Masters::start(NODES)?));
+        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.is_none() {
+            *shared = Some(Arc::new(Masters::start(NODES)?));
+        }
+        Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
+    }
+
+    fn connect(&self, address: &str) -> Result<AnyBackend> {
+        backend(address)
+    }
+
+    fn own_cases(&self) -> Vec<Case> {
+        self.own.to_vec()
+    }
+}
+
+pub fn config(url: &str) -> Result<RedlockConfig> {
+    Ok(RedlockConfig::from_url(BackendUrl::parse(url)?)?)
+}
+
+pub fn backend(url: &str) -> Result<AnyBackend> {
+    Ok(AnyBackend::new(RedlockBackend::new(config(url)?)))
+}
+
+/// Masters of its own, set up. Their methods block, so they run beside the executor.
+#[derive(Debug)]
+pub struct Masters {
+    nodes: Arc<Mutex<RedisMasters>>,
+    pub endpoints: Vec<String>,
+    majority: usize,
+}
+
+impl Masters {
+    pub fn start(count: usize) -> Result<Self> {
+        Self::start_with(count, "")
+    }
+
+    /// With these options in the URL that they are set up by.
+    pub fn start_with(count: usize, options: &str) -> Result<Self> {
+        let nodes = RedisMasters::start(count)?;
+        let endpoints = (0..count).map(|number| nodes.node(number).endpoint()).collect();
+        let masters = Self { nodes: Arc::new(Mutex::new(nodes)), endpoints, majority: count / 2 + 1 };
+        let url = format!("{}{options}", masters.url());
+        // Whoever asks for a store may be on an executor already.
+        let set_up = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async { Ok(lockkit_redis::init(&config(&url)?).await?) })
+        });
+        set_up.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the set-up panicked")))?;
+        Ok(masters)
+    }
+
+    pub fn url(&self) -> String {
+        format!("redlock://{}", self.endpoints.join(","))
+    }
+
+    /// Does this to the nodes, beside the executor.
+    pub async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut RedisMasters) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let nodes = Arc::clone(&self.nodes);
+        let work = move || work(&mut nodes.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::task::spawn_blocking(work).await?
+    }
+
+    /// Does this to a majority of the nodes, which is as bad as all for everybody who needs one.
+    async fn to_majority(&self, work: impl Fn(&Redis) -> Result<()> + Send + 'static) -> Result<()> {
+        let majority = self.majority;
+        self.with(move |nodes| (0..majority).try_for_each(|number| work(nodes.node(number)))).await
+    }
+}
+
+/// The key of a lock.
+pub fn encoded(name: &LockName) -> String {
+    name.encode(3 * LOCK_NAME_BYTES_MAX)
+}
+
+/// What somebody who is no client of ours finds beside the claim.
+fn write_junk(node: &Redis, metadata: &str) -> Result<()> {
+    for claim in node.cli(&["HKEYS", metadata])?.list() {
+        let words = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
+        node.command(&words)?;
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Store for Masters {
+    fn backend(&self) -> Result<AnyBackend> {
+        backend(&self.url())
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.url())
+    }
+
+    async fn inflict(&self, fault: Fault) -> Result<()> {
+        match fault {
+            Fault::DeleteEntries(name) => {
+                let key = encoded(&name);
+                self.to_majority(move |node| node.cli(&["DEL", &key]).map(drop)).await
+            }
+            Fault::WriteJunk(name) => {
+                let metadata = format!("lockkit:{{{}}}:metadata", encoded(&name));
+                self.with(move |nodes| {
+                    (0..nodes.len()).try_for_each(|number| write_junk(nodes.node(number), &metadata))
+                })
+                .await
+            }
+            Fault::Freeze => self.to_majority(Redis::pause).await,
+            Fault::Thaw => self.to_majority(Redis::resume).await,
+            Fault::Restart => {
+                self.with(|nodes| (0..nodes.len()).try_for_each(|number| nodes.node_mut(number).restart()))
+                    .await
+            }
+            other => other.unsupported(),
+        }
+    }
+
+    async fn link(&self) -> Result<Arc<dyn Link>> {
+        let proxies = self.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
+        Ok(Arc::new(Ways(proxies)))
+    }
+
+    /// On every node.
+    async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
+        let lock = encoded(name);
+        let keys = [lock.clone(), format!("lockkit:{{{lock}}}:metadata")];
+        self.with(move |nodes| {
+            let mut entries = Vec::new();
+            for number in 0..nodes.len() {
+                for key in &keys {
+                    if nodes.node(number).cli(&["EXISTS", key])?.number() == Some(1) {
+                        entries.push(format!("{key} at node {number}"));
+                    }
+                }
+            }
+            Ok(entries)
+        })
+        .await
+    }
+
+    /// Of the busiest node: what a client asks for, it asks for at every node.
+    async fn requests(&self) -> Result<u64> {
+        self.with(|nodes| {
+            let mut most = 0;
+            for number in 0..nodes.len() {
+                let counts = REQUESTS.iter().map(|command| nodes.node(number).calls(command));
+                most = most.max(counts.sum::<Result<u64>>()?);
+            }
+            Ok(most)
+        })
+        .await
+    }
+}
+
+/// A client's ways to all nodes, each through a proxy, all disturbed alike.
+#[derive(Debug)]
+struct Ways(Vec<Proxy>);
+
+#[async_trait]
+impl Link for Ways {
+    fn backend(&self) -> Result<AnyBackend> {
+        let endpoints: Vec<String> = self.0.iter().map(Proxy::endpoint).collect();
+        backend(&format!("redlock://{}", endpoints.join(",")))
+    }
+
+    async fn inflict(&self, fault: LinkFault) -> Result<()> {
+        for proxy in &self.0 {
+            match fault {
+                LinkFault::HoldRequests => proxy.set(Direction::Requests, Flow::Hold),
+                LinkFault::SwallowReplies(count) => proxy.swallow_next(count as u64),
+                LinkFault::DropNotifications => proxy.drop_messages(Message::Events, |_| true),
+                LinkFault::Reset => proxy.reset(),
+                LinkFault::Refuse => proxy.refuse(),
+                LinkFault::DropReplies => proxy.set(Direction::Replies, Flow::Drop),
+                LinkFault::Delay(by) => proxy.set(Direction::Replies, Flow::Delay(by)),
+                LinkFault::Trickle(every) => proxy.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
+                other @ LinkFault::HoldNotifications => return other.unsupported(),
+            }
+        }
+        Ok(())
+    }
+
+    async fn heal(&self) -> Result<()> {
+        self.0.iter().for_each(Proxy::pass);
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! The scripts as they are, sent by hand.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use lockkit_core::{LockName, backend::ClaimId};
+use lockkit_testbed::{Redis, RedisMasters, Reply};
+
+use super::encoded;
+
+macro_rules! claim_script {
+    ($file:literal) => {
+        concat!(
+            include_str!("../../src/scripts/value.lua"),
+            include_str!("../../src/redlock/scripts/node.lua"),
+            include_str!("../../src/redlock/scripts/claim.lua"),
+            include_str!(concat!("../../src/redlock/scripts/", $file, ".lua"))
+        )
+    };
+}
+
+pub const ASK: &str = claim_script!("ask");
+pub const WRITE_BACK: &str = claim_script!("write_back");
+pub const RELEASE: &str = claim_script!("release");
+pub const RESTORE: &str = claim_script!("restore");
+pub const RENEW: &str = concat!(
+    include_str!("../../src/scripts/value.lua"),
+    include_str!("../../src/redlock/scripts/node.lua"),
+    include_str!("../../src/redlock/scripts/renew.lua")
+);
+pub const NOTE_EMPTY: &str = concat!(
+    include_str!("../../src/redlock/scripts/node.lua"),
+    include_str!("../../src/redlock/scripts/note_empty.lua")
+);
+pub const MARK: &str = concat!(
+    include_str!("../../src/redlock/scripts/node.lua"),
+    include_str!("../../src/redlock/scripts/mark.lua")
+);
+
+/// The marker of nodes that are set up with the default.
+pub const MARKER: &str = "ready 60000";
+
+pub const NODE: &str = "lockkit:redlock";
+
+/// One claim to one lock at single nodes.
+#[derive(Debug)]
+pub struct Claimant {
+    pub lock: String,
+    pub claim: String,
+    pub ttl_ms: u64,
+    pub marker: String,
+}
+
+impl Claimant {
+    pub fn new(name: &LockName, ttl_ms: u64) -> Self {
+        let (claim, marker) = (ClaimId::random().to_string(), MARKER.to_owned());
+        Self { lock: encoded(name), claim, ttl_ms, marker }
+    }
+
+    pub fn side(&self, what: &str) -> String {
+        format!("lockkit:{{{}}}:{what}", self.lock)
+    }
+
+    /// The word and the number that a node answers.
+    pub fn run(&self, node: &Redis, script: &str, more: &[&str]) -> Result<(String, i64)> {
+        let (fence, metadata, ttl) = (self.side("fence"), self.side("metadata"), self.ttl_ms.to_string());
+        let mut words = vec!["EVAL", script, "4", NODE, &*self.lock, &*fence, &*metadata];
+        words.extend([&*self.marker, &*self.claim, &*ttl, "100000"]);
+        words.extend(more);
+        match node.cli(&words)?.list() {
+            [word, number] => Ok((word.text().to_owned(), number.number().context("no number")?)),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    pub fn ask(&self, node: &Redis, proposal: u64) -> Result<(String, i64)> {
+        self.run(node, ASK, &[&proposal.to_string(), "{}"])
+    }
+
+    pub fn write_back(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
+        self.run(node, WRITE_BACK, &[&token.to_string()])
+    }
+
+    pub fn restore(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
+        self.run(node, RESTORE, &[&token.to_string()])
+    }
+
+    pub fn release(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
+        self.run(node, RELEASE, &[&token.to_string(), "released"])
+    }
+
+    /// 1, 0 or -1; `None` from a node that has lost its data.
+    pub fn renew(&self, node: &Redis) -> Result<Option<i64>> {
+        let (fence, ttl) = (self.side("fence"), self.ttl_ms.to_string());
+        let words = ["EVAL", RENEW, "3", NODE, &self.lock, &fence, &self.marker, &ttl, "100000", &self.claim];
+        Ok(node.cli(&words)?.list().first().and_then(Reply::number))
+    }
+}
+
+/// A client asks so many nodes, writes the token back at so many of them, and dies; its keys have ended when this
+/// returns. The token, if a majority has acknowledged it.
+pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) -> Result<Option<u64>> {
+    const TTL_MS: u64 = 300;
+    let mut dead = Claimant::new(name, TTL_MS);
+    dead.marker = nodes.node(0).cli(&["HGET", NODE, "marker"])?.text().to_owned();
+    let mut highest = 0;
+    for node in 0..asked {
+        let (word, counter) = dead.ask(nodes.node(node), 0)?;
+        anyhow::ensure!(word == "mine", "{word}");
+        highest = highest.max(counter);
+    }
+    let token = highest + 1;
+    let mut acknowledged = 0;
+    for node in 0..written {
+        // Late, where the key has ended.
+        acknowledged += usize::from(dead.write_back(nodes.node(node), token)?.0 == "mine");
+    }
+    std::thread::sleep(Duration::from_millis(TTL_MS));
+    let is_granted = acknowledged > nodes.len() / 2;
+    Ok(is_granted.then(|| token.unsigned_abs()))
+}
