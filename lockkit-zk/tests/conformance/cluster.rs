@@ -88,7 +88,7 @@ impl Store for Cluster {
     async fn link(&self) -> Result<Arc<dyn Link>> {
         let proxy = self.with(|state| {
             let linked = state.linked()?;
-            Ok(Proxy::start_zookeeper(state.ensemble.member(linked).endpoint())?)
+            Proxy::start_zookeeper(state.ensemble.member(linked).endpoint())
         });
         Ok(Arc::new(Way(proxy.await?)))
     }
