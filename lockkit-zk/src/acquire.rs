@@ -8,8 +8,10 @@
 //!   the node is deleted, again and again until that is answered.
 //! * The node before it vanishes between list and watch, or its event is lost: the list is read again, at once or now
 //!   and then.
-//! * The own node vanishes while it waits (an operator's delete): nothing that was read proves the contrary, so after
-//!   every wait the leader is asked before the grant.
+//! * The own node vanishes while it waits (an operator's delete): so the end of the node before it is no turn. A list is
+//!   that shows the own node and none before it: it is a state that the queue was in, and who was first stays it.
+//! * The list is old, and the server has ended the session since: the grant's deadline has passed then, since it counts
+//!   from the last answer that came through the leader. Where that is long ago, the leader is asked first.
 //! * The directory vanishes (the server takes empty containers away): it is made again.
 //! * The session is over: every pending step ends, the server takes the nodes away.
 
@@ -21,7 +23,6 @@ use lockkit_core::{
     limits::RETRY_PAUSE_MAX,
 };
 use tracing::{debug, warn};
-use zookeeper_client::EventType;
 
 use crate::{
     call::Created,
@@ -53,13 +54,6 @@ pub(crate) struct Entry {
     pub(crate) own: Option<Created>,
     /// A create was not answered.
     pub(crate) in_doubt: bool,
-}
-
-/// What ended the wait for a predecessor.
-enum Woken {
-    Gone,
-    Changed,
-    GivenUp,
 }
 
 impl ZkSession {
@@ -209,44 +203,38 @@ impl ZkSession {
 
     /// Waits until nobody is before the claim's node.
     async fn queue(&self, claim: &Claim, lock: &str, own: &Created) -> Result<End, Fault> {
-        let mut waited = false;
         loop {
             let Some(children) = self.read(claim, || self.server.children(lock)).await? else {
                 return Ok(End::GaveUp);
             };
-            let (predecessor, is_first) = match standing(&children, own.name()) {
+            let predecessor = match standing(&children, own.name()) {
                 Standing::Absent => return Ok(End::EntryGone),
-                Standing::First if waited => return self.confirm(claim, own).await,
-                // The list is not older than the create.
+                // So does a client count as suspect: a grant would be worth little, and the list may be as old.
+                Standing::First if self.server.proof.left() < self.ttl / 2 => {
+                    return self.confirm(claim, own).await;
+                }
                 Standing::First => return Ok(End::Granted),
-                Standing::Behind { predecessor, is_first } => (predecessor, is_first),
+                Standing::Behind(predecessor) => predecessor,
             };
             claim.note_contended();
-            if !claim.wait() {
+            if !claim.wait() || self.wait(claim, lock, own, &predecessor).await?.is_break() {
                 return Ok(End::GaveUp);
-            }
-            waited = true;
-            match self.wait(claim, lock, own, &predecessor).await? {
-                Woken::GivenUp => return Ok(End::GaveUp),
-                // Whoever came later has a higher number.
-                Woken::Gone if is_first => return self.confirm(claim, own).await,
-                Woken::Gone | Woken::Changed => {}
             }
         }
     }
 
-    /// Waits for the predecessor's end, or until the queue has changed otherwise.
+    /// Waits for the predecessor's end, or another reason to look; breaks when the claim is given up.
     async fn wait(
         &self,
         claim: &Claim,
         lock: &str,
         own: &Created,
         predecessor: &str,
-    ) -> Result<Woken, Fault> {
+    ) -> Result<ControlFlow<()>, Fault> {
         let path = format!("{lock}/{predecessor}");
         let watcher = match self.read(claim, || self.server.watch(&path)).await? {
-            None => return Ok(Woken::GivenUp),
-            Some(None) => return Ok(Woken::Gone),
+            None => return Ok(ControlFlow::Break(())),
+            Some(None) => return Ok(ControlFlow::Continue(())),
             Some(Some((_, watcher))) => watcher,
         };
         let changed = watcher.changed();
@@ -254,25 +242,22 @@ impl ZkSession {
         loop {
             tokio::select! {
                 biased;
-                () = claim.give_up() => return Ok(Woken::GivenUp),
+                () = claim.give_up() => return Ok(ControlFlow::Break(())),
                 () = self.server.life.over() => return Err(Fault::session_over()),
-                event = &mut changed => {
-                    let is_gone = event.event_type == EventType::NodeDeleted;
-                    return Ok(if is_gone { Woken::Gone } else { Woken::Changed });
-                }
+                _ = &mut changed => return Ok(ControlFlow::Continue(())),
                 () = tokio::time::sleep(recheck_pause(self.ttl)) => {}
             }
             let Some(children) = self.read(claim, || self.server.children(lock)).await? else {
-                return Ok(Woken::GivenUp);
+                return Ok(ControlFlow::Break(()));
             };
-            match standing(&children, own.name()) {
-                Standing::Behind { predecessor: now, .. } if now == predecessor => {}
-                _ => return Ok(Woken::Changed),
+            if standing(&children, own.name()) != Standing::Behind(predecessor.to_owned()) {
+                return Ok(ControlFlow::Continue(()));
             }
         }
     }
 
-    /// Asks the leader whether the claim's node is still there: with nobody before it, that is the grant.
+    /// Asks the leader whether the claim's node is still there: with nobody before it, that is a grant whose lifetime begins
+    /// now.
     async fn confirm(&self, claim: &Claim, own: &Created) -> Result<End, Fault> {
         let checked = self.read(claim, || async { self.server.check(&[&own.path]).await });
         Ok(match checked.await? {

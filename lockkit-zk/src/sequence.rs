@@ -43,8 +43,8 @@ pub(crate) enum Standing {
     Absent,
     /// Nobody is before it.
     First,
-    /// This one is next before it, and itself the first or not.
-    Behind { predecessor: String, is_first: bool },
+    /// This one is next before it.
+    Behind(String),
 }
 
 /// Where `own` stands among these children; those that are no contenders are passed over.
@@ -54,19 +54,12 @@ pub(crate) fn standing(children: &[String], own: &str) -> Standing {
     };
     // No two nodes of one parent have the same number, unless somebody has made up a name.
     let place = |name: &str, other: i32| compare(other, number).then_with(|| name.cmp(own));
-    let before = || {
-        children
-            .iter()
-            .filter_map(|child| Some((child, sequence(child)?)))
-            .filter(|(child, other)| place(child, *other) == Ordering::Less)
-    };
-    let predecessor = before().max_by(|one, other| compare(one.1, other.1).then_with(|| one.0.cmp(other.0)));
-    match predecessor {
-        None => Standing::First,
-        Some((predecessor, _)) => {
-            Standing::Behind { predecessor: predecessor.clone(), is_first: before().count() == 1 }
-        }
-    }
+    let before = children
+        .iter()
+        .filter_map(|child| Some((child, sequence(child)?)))
+        .filter(|(child, other)| place(child, *other) == Ordering::Less);
+    let predecessor = before.max_by(|one, other| compare(one.1, other.1).then_with(|| one.0.cmp(other.0)));
+    predecessor.map_or(Standing::First, |(predecessor, _)| Standing::Behind(predecessor.clone()))
 }
 
 /// The contenders among these children, in the order of service.
@@ -130,9 +123,8 @@ mod tests {
         shuffled.rotate_left(3);
         assert_eq!(in_order(shuffled.clone()), names);
         assert_eq!(standing(&shuffled, &names[0]), Standing::First);
-        for (index, pair) in names.windows(2).enumerate() {
-            let behind = Standing::Behind { predecessor: pair[0].clone(), is_first: index == 0 };
-            assert_eq!(standing(&shuffled, &pair[1]), behind);
+        for pair in names.windows(2) {
+            assert_eq!(standing(&shuffled, &pair[1]), Standing::Behind(pair[0].clone()));
         }
     }
 
@@ -142,7 +134,7 @@ mod tests {
             let other = written(family, 7);
             let children =
                 vec!["junk".to_owned(), written("lock-", 8), other.clone(), written("_c_x-lock-", 9)];
-            let behind = Standing::Behind { predecessor: other, is_first: true };
+            let behind = Standing::Behind(other);
             assert_eq!(standing(&children, &written("lock-", 8)), behind, "family {index}");
         }
         assert_eq!(standing(&["junk".into()], "lock-0000000001"), Standing::Absent);

@@ -26,8 +26,8 @@ fn a_cancelled_claim_that_does_not_wait_for_its_create_leaves_a_node() {
 }
 
 #[test]
-fn a_waiter_whose_node_was_deleted_would_be_granted_by_a_stale_list() {
-    is_needed::<ZooKeeper>(Step::ConfirmAfterWait);
+fn a_waiter_whose_node_was_deleted_would_be_granted_by_a_list_without_it() {
+    is_needed::<ZooKeeper>(Step::ListShowsOwnNode);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use crate::supervised::Supervised;
 
-/// Longest time until a started server answers.
-const START_MAX: Duration = Duration::from_secs(30);
+/// Longest time until a started server answers: three virtual machines on a busy machine take half a minute.
+const START_MAX: Duration = Duration::from_secs(120);
 
 /// Pause between two looks whether a started server answers.
 const START_POLL: Duration = Duration::from_millis(20);

@@ -54,7 +54,11 @@ mod tests {
     fn a_backend_is_chosen_by_its_name() {
         assert_eq!(chosen(&["file".to_owned()]).unwrap(), [("file", "lockkit-file", "conformance")]);
         let error = chosen(&["fiel".to_owned()]).unwrap_err().to_string();
-        assert!(error.contains("memory, file, etcd, redis, redis-sentinel, redis-cluster, zk"), "{error}");
+        assert!(
+            error
+                .contains("memory, file, etcd, redis, redis-sentinel, redis-cluster, redlock, redlock-3, zk"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -222,6 +222,7 @@ async fn a_process_whose_wall_clock_steps_keeps_its_lock_and_its_place(cx: Cx) -
         }
         let next = waiting.begin_acquire(1, &name)?;
         let left = worker.state(1).await?.remaining;
+        let seen = Instant::now();
         if forward {
             clock.step_forward(STEP)?
         } else {
@@ -229,8 +230,11 @@ async fn a_process_whose_wall_clock_steps_keeps_its_lock_and_its_place(cx: Cx) -
         }
         ensure!(worker.state(1).await?.held, "a step by an hour ended the hold");
         ensure!(other.try_acquire().await?.is_none(), "a step by an hour freed the lock");
-        // A lifetime without an end is never renewed.
-        let renewed = async || Ok(left == Duration::MAX || worker.state(1).await?.remaining > left);
+        // Its end moves, though what is left may be less than at first. A lifetime without an end is never renewed.
+        let renewed = async || {
+            let since = seen.elapsed();
+            Ok(left == Duration::MAX || worker.state(1).await?.remaining + since > left)
+        };
         cx.eventually(bounds.beat * 2 + bounds.slack, "the hold is renewed", renewed).await?;
         worker.release(1).await?;
         let granted = within(bounds.takeover(), "the waiter is granted", next.granted()).await??;

@@ -1,6 +1,8 @@
 //! The conformance suite on a real ZooKeeper, and cases that only ZooKeeper has.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
+mod clock;
+mod cluster;
 mod ensemble;
 mod own;
 mod queue;
@@ -13,11 +15,12 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time};
+use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
+use lockkit_testbed::ServerClock;
 use lockkit_zk::{ZkBackend, ZkConfig};
 
-use self::store::Server;
+use self::{clock::Stepped, cluster::Cluster, store::Server};
 
 fn main() -> ExitCode {
     lockkit_conformance::main(ZkHarness::default())
@@ -64,6 +67,9 @@ impl Harness for ZkHarness {
             Hook::DropReplies,
             Hook::Delay,
             Hook::Trickle,
+            Hook::Wipe,
+            Hook::IsolateMember,
+            Hook::WallClock,
         ]
     }
 
@@ -72,14 +78,20 @@ impl Harness for ZkHarness {
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
-        if sharing == Sharing::Own {
-            return Ok(Arc::new(Server::start()?));
+        match sharing {
+            Sharing::Own => return Ok(Arc::new(Server::start()?)),
+            Sharing::Cluster => return Ok(Arc::new(Cluster::start()?)),
+            _ => {}
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.is_none() {
             *shared = Some(Arc::new(Server::start()?));
         }
         Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
+    }
+
+    fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        Ok(Box::new(Stepped(ServerClock::new()?)))
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

@@ -17,7 +17,7 @@ use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
 use crate::backend;
 
 /// The tick of the testbed's servers: what clients do not know they must guess, at the cost of their lifetimes.
-const OPTIONS: &str = "?tick=500ms";
+pub(crate) const OPTIONS: &str = "?tick=500ms";
 
 /// A server of its own. Its methods block, so they run beside the executor.
 #[derive(Debug)]
@@ -117,6 +117,7 @@ impl Store for Server {
             Fault::Freeze => self.with(|zookeeper| zookeeper.pause()).await,
             Fault::Thaw => self.with(|zookeeper| zookeeper.resume()).await,
             Fault::Restart => self.with(ZooKeeper::restart).await,
+            Fault::Wipe => self.with(ZooKeeper::wipe).await,
             other => other.unsupported(),
         }
     }
@@ -138,7 +139,7 @@ impl Store for Server {
 
 /// A client's way to a server.
 #[derive(Debug)]
-struct Way(Proxy);
+pub(crate) struct Way(pub(crate) Proxy);
 
 #[async_trait]
 impl Link for Way {

@@ -18,7 +18,7 @@ use crate::{
 const MEMBERS: usize = 3;
 
 /// Longest time until the members agree on a leader.
-const LEADER_MAX: Duration = Duration::from_secs(30);
+const LEADER_MAX: Duration = Duration::from_secs(60);
 
 /// Pause between two looks at it.
 const LEADER_POLL: Duration = Duration::from_millis(20);

@@ -9,7 +9,7 @@ mod words;
 use std::{
     collections::BTreeMap,
     fs,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
 };
 
@@ -368,7 +368,9 @@ impl ZooKeeper {
     }
 
     fn wait_until_serving(&self) -> Result<()> {
-        self.daemon.wait_until(&self.endpoint(), || self.words().role().is_ok())
+        // The port with TLS is opened after the other one.
+        let is_open = || self.tls.is_empty() || TcpStream::connect((self.address, self.secure_port)).is_ok();
+        self.daemon.wait_until(&self.endpoint(), || self.words().role().is_ok() && is_open())
     }
 }
 
