@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, ensure};
 use lockkit_core::{
     Fence, LockClient, LockGuard, LockName, Owner,
-    backend::{Acquired, Session},
+    backend::{Acquired, Backend, Session},
 };
 use tokio::{
     task::JoinSet,
@@ -183,7 +183,12 @@ impl Record {
         // No taker has such a number, and none is used twice.
         let (called, asked) = (self.moment(), self.start.elapsed());
         let owner = u64::MAX - called;
-        let session = cx.session(cx.short_ttl()).await?;
+        let session = match cx.backend()?.open_session(cx.short_ttl(), cx.clock()).await {
+            Ok(session) => session,
+            // Of so short a ttl a loaded store may leave nothing.
+            Err(error) if error.is_temporary() => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
         // Its session may end while it waits behind another silent one.
         let Ok(Acquired::Granted(grant)) = session.acquire(claim(&self.name, true).0).await else {
             return Ok(false);
