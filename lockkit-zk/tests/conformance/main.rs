@@ -2,7 +2,6 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
 mod clock;
-mod cluster;
 mod ensemble;
 mod own;
 mod queue;
@@ -20,7 +19,7 @@ use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
 use lockkit_testbed::ServerClock;
 use lockkit_zk::{ZkBackend, ZkConfig};
 
-use self::{clock::Stepped, cluster::Cluster, store::Server};
+use self::{clock::Stepped, store::Server};
 
 fn main() -> ExitCode {
     lockkit_conformance::main(ZkHarness::default())
@@ -68,7 +67,6 @@ impl Harness for ZkHarness {
             Hook::Delay,
             Hook::Trickle,
             Hook::Wipe,
-            Hook::IsolateMember,
             Hook::WallClock,
         ]
     }
@@ -78,10 +76,8 @@ impl Harness for ZkHarness {
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
-        match sharing {
-            Sharing::Own => return Ok(Arc::new(Server::start()?)),
-            Sharing::Cluster => return Ok(Arc::new(Cluster::start()?)),
-            _ => {}
+        if sharing == Sharing::Own {
+            return Ok(Arc::new(Server::start()?));
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.is_none() {
