@@ -130,7 +130,7 @@ impl RedisConfig {
     /// ```text
     /// ACL SETUSER app on >PASSWORD ~* &lockkit:client:* +evalsha +eval +subscribe +publish +ping +info +hello +select
     ///     +time +getrange +exists +get +set +del +pttl +pexpire +type
-    ///     +zadd +zrange +zrevrange +zrem +hset +hget +hdel +hexists +hstrlen
+    ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen
     /// ```
     ///
     /// With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` will do instead of `~*`. `+wait` is needed for

@@ -19,7 +19,7 @@ end
 if mode == 'try' then
   return { 'busy', redis.call('PTTL', lock) }
 end
-if redis.call('HEXISTS', deadlines, claim) == 0 then
+if not queued() then
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
   redis.call('HSET', metadata, claim, description)

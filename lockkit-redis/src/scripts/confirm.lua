@@ -7,7 +7,7 @@ local state, token = serve()
 if state == 'mine' then
   return hold(token)
 end
-if redis.call('HEXISTS', deadlines, claim) == 1 then
+if queued() then
   return stay(ARGV[5])
 end
 return { 'gone', 0 }

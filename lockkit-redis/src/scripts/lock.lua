@@ -105,6 +105,16 @@ local function serve()
   return state, token
 end
 
+-- Whether the claim waits: it has a place, and a deadline. An operator may have removed either.
+local function queued()
+  if redis.call('ZSCORE', queue, claim) and redis.call('HEXISTS', deadlines, claim) == 1 then
+    return true
+  end
+  -- A deadline without a place would be moved by beats for ever.
+  redis.call('HDEL', deadlines, claim)
+  return false
+end
+
 -- The claim goes on waiting: its deadline is one ttl from now.
 local function stay(client)
   redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
