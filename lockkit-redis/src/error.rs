@@ -96,6 +96,11 @@ impl Fault {
         self.effect == Effect::Unknown
     }
 
+    /// Whether a script may have ended by it: what the script had done before that stays done.
+    pub(crate) fn may_be_of_a_script(&self) -> bool {
+        self.effect == Effect::Refused && matches!(self.kind, ErrorKind::Unexpected | ErrorKind::Denied)
+    }
+
     pub(crate) fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -22,6 +22,6 @@ end
 if not queued() then
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
-  redis.call('HSET', metadata, claim, description)
+  describe('HSET', claim, description)
 end
 return stay(client)

@@ -24,6 +24,13 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+-- A command about metadata, which are decoration: what is wrong with their key must not stop a script half-way. Answers
+-- false for an error.
+local function describe(command, ...)
+  local answer = redis.pcall(command, metadata, ...)
+  return type(answer) ~= 'table' and answer
+end
+
 -- Who has the lock: 'free', 'mine' with the token, or 'others'.
 local function look()
   local value = value_of(lock)
@@ -55,17 +62,17 @@ local function grant(to, px, description)
     return nil
   end
   redis.call('SET', fence, digits(token), 'PX', keep)
-  local last = redis.call('HGET', metadata, 'holder')
+  local last = describe('HGET', 'holder')
   if last and last ~= to then
     -- It ended without a release.
-    redis.call('HDEL', metadata, last)
+    describe('HDEL', last)
   end
   if description then
-    redis.call('HSET', metadata, 'holder', to, to, description)
+    describe('HSET', 'holder', to, to, description)
   else
-    redis.call('HSET', metadata, 'holder', to)
+    describe('HSET', 'holder', to)
   end
-  redis.call('PEXPIRE', metadata, keep)
+  describe('PEXPIRE', keep)
   return token
 end
 
@@ -88,7 +95,7 @@ local function hand_over()
       end
       return head, token
     end
-    redis.call('HDEL', metadata, head)
+    describe('HDEL', head)
   end
 end
 
@@ -120,7 +127,7 @@ local function stay(client)
   redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
   redis.call('PEXPIRE', queue, keep)
   redis.call('PEXPIRE', deadlines, keep)
-  redis.call('PEXPIRE', metadata, keep)
+  describe('PEXPIRE', keep)
   return { 'queued', redis.call('PTTL', lock) }
 end
 
