@@ -149,7 +149,7 @@ impl RedisSession {
         // Whatever goes wrong from here on, there is something to take back.
         place.put_in_doubt();
         if let Some(replicas) = &self.replicas {
-            replicas.confirm(&self.terms.confirm(place.id, &place.keys)).await?;
+            replicas.confirm(&self.terms.confirm(place.id, &place.keys), token).await?;
         }
         Ok(End::Granted(token, armed_at))
     }
