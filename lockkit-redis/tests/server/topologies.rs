@@ -6,7 +6,7 @@ use lockkit_core::{
     Clock, ErrorKind, LockName,
     backend::{Acquired, Backend, Grant, Renewal, Session},
 };
-use lockkit_testbed::{Redis, RedisCluster, RedisReplicas, RedisSentinels};
+use lockkit_testbed::{Message, Proxy, Redis, RedisCluster, RedisReplicas, RedisSentinels};
 
 use crate::common::{
     LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release,
@@ -143,6 +143,27 @@ async fn a_dead_master_is_replaced_and_dead_sentinels_are_not_missed() {
     release(&session, &held).await;
     let next = acquire(&session, &name).await;
     assert!(next.token() > held.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_is_found_although_no_sentinel_tells_of_it() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let proxy = Proxy::start_redis(sentinels.sentinel(0).endpoint()).unwrap();
+    proxy.drop_messages(Message::Events, |_| true);
+    let url = format!("redis+sentinel://{}/{}{QUICK}", proxy.endpoint(), RedisSentinels::NAME);
+    // It asks for nothing, so nothing but its Sentinel can tell it.
+    let _idle = session_at(&url, LONG).await;
+    let listens = |number: usize| {
+        let channels = sentinels.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
+        !channels.list().is_empty()
+    };
+    let former = sentinels.master().unwrap();
+    assert!(listens(former));
+    // Frozen, it breaks no connection.
+    sentinels.node(former).pause().unwrap();
+    let master = sentinels.wait_for_master_after(former).unwrap();
+    until("the client is at the new master", async || listens(master)).await;
+    sentinels.node(former).resume().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
