@@ -7,10 +7,11 @@
 --      5 the metadata of holder and waiters by claim; "holder" is the claim that was granted last (hash)
 -- ARGV 1 the claim
 --      2 its ttl in ms
---      3 how long side keys outlive their last use, in ms
+--      3 how long the fence outlives its last use, in ms
 --      4 the channel of a client, without the client at its end
+--      5 how long queue, deadlines and metadata outlive their last use, in ms: longer than anybody waits without a look
 local lock, fence, queue, deadlines, metadata = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local claim, ttl, keep, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local claim, ttl, keep, channel, linger = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- Numbers above are not exact in Lua, and no token ever is.
 local TOKEN_MAX = 9007199254740991
@@ -72,7 +73,7 @@ local function grant(to, px, description)
   else
     describe('HSET', 'holder', to)
   end
-  describe('PEXPIRE', keep)
+  describe('PEXPIRE', linger)
   return token
 end
 
@@ -125,9 +126,9 @@ end
 -- The claim goes on waiting: its deadline is one ttl from now.
 local function stay(client)
   redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
-  redis.call('PEXPIRE', queue, keep)
-  redis.call('PEXPIRE', deadlines, keep)
-  describe('PEXPIRE', keep)
+  redis.call('PEXPIRE', queue, linger)
+  redis.call('PEXPIRE', deadlines, linger)
+  describe('PEXPIRE', linger)
   return { 'queued', redis.call('PTTL', lock) }
 end
 
