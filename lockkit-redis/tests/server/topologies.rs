@@ -241,6 +241,33 @@ async fn locks_are_held_and_waited_for_while_their_slot_moves() {
     assert!(is_renewed(&one, &kept).await);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}", cluster.url()), LONG).await;
+    let name = fresh_name();
+    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
+    let slot = cluster.slot(name.as_str()).unwrap();
+    let from = cluster.owner(slot).unwrap();
+    let to = (0..cluster.len())
+        .find(|&number| number != from && cluster.node(number).is_master().unwrap())
+        .unwrap();
+    let migration = cluster.migrate(slot, to).unwrap();
+    migration.move_key(neighbour.as_str()).unwrap();
+    cluster.node(to).pause().unwrap();
+    let beat = bounded(session.renew(&held)).await;
+    cluster.node(to).resume().unwrap();
+    for (claim, renewal) in beat.holds {
+        let is_as_expected = match &renewal {
+            Renewal::Renewed { .. } => claim == held[0].claim(),
+            Renewal::Unknown(_) => claim == held[1].claim(),
+            Renewal::Gone => false,
+        };
+        assert!(is_as_expected, "{renewal:?}");
+    }
+}
+
 /// Another name in the same slot.
 fn neighbour_of(cluster: &RedisCluster, name: &str) -> String {
     let slot = cluster.slot(name).unwrap();
