@@ -80,10 +80,13 @@ impl Fault {
         }
     }
 
-    /// This failure came before anything was asked for.
+    /// This failure came before anything was asked for. A server that does not let us in will not do so later either.
     #[must_use]
     pub(crate) fn before_sending(self) -> Self {
-        Self { effect: Effect::NotSent, ..self }
+        match self.effect {
+            Effect::Refused => self,
+            _ => Self { effect: Effect::NotSent, ..self },
+        }
     }
 
     /// Whether the same request may succeed later; otherwise another try would end like this one.

@@ -29,6 +29,17 @@ async fn a_wrong_password_is_denied_and_never_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_is_changed_meanwhile_ends_a_wait() {
+    let redis = Redis::start().unwrap();
+    redis.cli(&["ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all"]).unwrap();
+    let session = session_at(&format!("redis://app:right@{}", redis.endpoint()), LONG).await;
+    redis.cli(&["ACL", "SETUSER", "app", "resetpass", ">other"]).unwrap();
+    redis.cli(&["CLIENT", "KILL", "USER", "app"]).unwrap();
+    let error = crate::common::start(&session, &fresh_name()).ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_missing_password_is_denied() {
     let redis = Redis::start().unwrap();
     redis.cli(&["CONFIG", "SET", "requirepass", "secret"]).unwrap();
