@@ -127,7 +127,7 @@ impl RedisSession {
                 Ok(standing) => return Ok(Answer::Stands(standing, armed_at)),
                 Err(fault) => fault,
             };
-            if fault.leaves_doubt() {
+            if fault.leaves_doubt() || fault.may_be_of_a_script() {
                 place.put_in_doubt();
             }
             // A try does not wait for a server that is away, unless something of it may have got through.
@@ -149,12 +149,12 @@ impl RedisSession {
         // Whatever goes wrong from here on, there is something to take back.
         place.put_in_doubt();
         if let Some(replicas) = &self.replicas {
-            replicas.confirm(&self.terms.confirm(place.id, &place.keys)).await?;
+            replicas.confirm(&self.terms.confirm(place.id, &place.keys), token).await?;
         }
         Ok(End::Granted(token, armed_at))
     }
 
-    /// Takes back what a claim without a grant may have left at the server; whether nothing is left.
+    /// Takes back what a claim without a grant may have left at the server; whether there is nothing more to do.
     async fn withdraw(&self, place: &Place) -> bool {
         if !place.may_have_left_something() {
             return true;
@@ -167,9 +167,10 @@ impl RedisSession {
                     debug!(?fault, claim = ?place.id, "not withdrawn yet");
                 }
                 Err(fault) => {
-                    // Nobody moves its deadline any more: it ends with its ttl, or when the session is closed again.
+                    // Nobody moves its deadline any more: it ends with its ttl, or when the session is closed. One that
+                    // was refused is not kept for that: each acquire of a user without rights would leave one.
                     debug!(?fault, claim = ?place.id, "cannot be withdrawn");
-                    return false;
+                    return !fault.may_pass();
                 }
             }
             tokio::select! {

@@ -22,6 +22,9 @@ use crate::{
 /// Shorter ones would end by a pause of a busy machine.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
+/// A queue outlives the longest pause between two looks of whoever waits in it.
+const QUEUE_TTL_MIN: Duration = Duration::from_secs(2 * TTL_MAX.as_secs());
+
 /// Redis as a lock store.
 ///
 /// ```no_run
@@ -53,7 +56,8 @@ impl RedisBackend {
             client: format!("{:032x}", fastrand::u128(..)),
             // Whole milliseconds, rounded up.
             ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
-            keep_ms: u64::try_from(self.config.counter_ttl.as_millis()).unwrap_or(u64::MAX),
+            keep_ms: milliseconds(self.config.counter_ttl),
+            linger_ms: milliseconds(self.config.counter_ttl.max(QUEUE_TTL_MIN)),
         };
         let (connector, claims) = (self.config.connector(), Arc::<Claims>::default());
         let channel = format!("{CHANNEL}{}", terms.client);
@@ -78,6 +82,10 @@ impl RedisBackend {
             closed: CancellationToken::new(),
         })
     }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[async_trait]

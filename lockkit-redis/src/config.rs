@@ -130,7 +130,7 @@ impl RedisConfig {
     /// ```text
     /// ACL SETUSER app on >PASSWORD ~* &lockkit:client:* +evalsha +eval +subscribe +publish +ping +info +hello +select
     ///     +time +getrange +exists +get +set +del +pttl +pexpire +type
-    ///     +zadd +zrange +zrevrange +zrem +hset +hget +hdel +hexists +hstrlen
+    ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen
     /// ```
     ///
     /// With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` will do instead of `~*`. `+wait` is needed for
@@ -200,8 +200,9 @@ impl RedisConfig {
         self
     }
 
-    /// How long a lock's token counter, and what dead clients have left beside the lock, outlive its last use. Default
-    /// 7 days; at least 1 s. Tokens rise without the counter too, as long as the server's clock is not set back.
+    /// How long a lock's token counter outlives its last use. Default 7 days; at least 1 s. Tokens rise without the
+    /// counter too, as long as the server's clock is not set back. What dead clients have left beside the lock outlives
+    /// its last use by as much, and by two days at least: those who live may need it.
     #[must_use]
     pub fn counter_ttl(mut self, ttl: Duration) -> Self {
         self.counter_ttl = ttl.max(COUNTER_TTL_MIN);

@@ -80,10 +80,13 @@ impl Fault {
         }
     }
 
-    /// This failure came before anything was asked for.
+    /// This failure came before anything was asked for. A server that does not let us in will not do so later either.
     #[must_use]
     pub(crate) fn before_sending(self) -> Self {
-        Self { effect: Effect::NotSent, ..self }
+        match self.effect {
+            Effect::Refused => self,
+            _ => Self { effect: Effect::NotSent, ..self },
+        }
     }
 
     /// Whether the same request may succeed later; otherwise another try would end like this one.
@@ -94,6 +97,11 @@ impl Fault {
     /// Whether the request may have been executed, or may still be.
     pub(crate) fn leaves_doubt(&self) -> bool {
         self.effect == Effect::Unknown
+    }
+
+    /// Whether a script may have ended by it: what the script had done before that stays done.
+    pub(crate) fn may_be_of_a_script(&self) -> bool {
+        self.effect == Effect::Refused && matches!(self.kind, ErrorKind::Unexpected | ErrorKind::Denied)
     }
 
     pub(crate) fn kind(&self) -> ErrorKind {

@@ -12,6 +12,7 @@ use lockkit_core::{
     backend::{Beat, ClaimId, Grant, Renewal},
 };
 use redis::cluster_routing::Slot;
+use tokio::time::Instant;
 use tracing::debug;
 
 use crate::{
@@ -41,15 +42,15 @@ impl RedisSession {
         );
         let mut holds = Vec::new();
         let mut answered = alive.map(|()| armed_at);
-        for (batch, answer) in batches.iter().zip(renewed) {
-            if answer.is_ok() {
-                answered = Ok(armed_at);
-            } else if let (Err(fault), Err(_)) = (&answer, &answered) {
-                answered = Err(fault.clone());
+        for (batch, answers) in batches.iter().zip(renewed) {
+            for ((_, claim, _), answer) in batch.iter().zip(answers) {
+                match &answer {
+                    Ok(_) => answered = Ok(armed_at),
+                    Err(fault) if answered.is_err() => answered = Err(fault.clone()),
+                    Err(_) => {}
+                }
+                holds.push((*claim, of_hold(answer, armed_at)));
             }
-            holds.extend(
-                batch.iter().enumerate().map(|(n, (_, claim, _))| (*claim, of_hold(&answer, n, armed_at))),
-            );
         }
         let session = match answered {
             Ok(armed_at) => Renewal::Renewed { armed_at },
@@ -66,21 +67,27 @@ impl RedisSession {
         place.map(|place| (place.keys.lock().to_owned(), grant.claim(), grant.token()))
     }
 
-    async fn renew_batch(&self, batch: &[Held]) -> Result<Vec<bool>, Fault> {
-        match self.renew_together(batch).await {
+    /// One answer for each hold, all of them within the time that a beat may take.
+    async fn renew_batch(&self, batch: &[Held]) -> Vec<Result<bool, Fault>> {
+        let deadline = Instant::now() + self.beat_window();
+        match self.renew_together(batch, deadline).await {
+            Ok(held) => held.into_iter().map(Ok).collect(),
             // While a slot of a cluster moves, a request that names a key that is not there, or not any more, tells
             // nothing of the others.
             Err(fault) if fault.effect == Effect::Split && batch.len() > 1 => {
-                let single = batch.iter().map(|held| self.renew_together(std::slice::from_ref(held)));
-                let answers = futures_util::future::join_all(single).await;
-                Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+                let single = batch.iter().map(|held| async move {
+                    let held = self.renew_together(std::slice::from_ref(held), deadline).await?;
+                    Ok(held == [true])
+                });
+                futures_util::future::join_all(single).await
             }
-            answer => answer,
+            Err(fault) => vec![Err(fault); batch.len()],
         }
     }
 
-    async fn renew_together(&self, batch: &[Held]) -> Result<Vec<bool>, Fault> {
-        verdicts(self.server.run_within(self.beat_window(), &self.terms.renew(batch)).await?, batch.len())
+    async fn renew_together(&self, batch: &[Held], deadline: Instant) -> Result<Vec<bool>, Fault> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        verdicts(self.server.run_within(left, &self.terms.renew(batch)).await?, batch.len())
     }
 
     /// With nothing held there is nothing to ask for but a sign of life.
@@ -129,11 +136,11 @@ pub(crate) fn unknown_beat(held: &[Grant], fault: &Fault) -> Beat {
     Beat { session: unknown(fault), holds }
 }
 
-fn of_hold(answer: &Result<Vec<bool>, Fault>, n: usize, armed_at: BootInstant) -> Renewal {
+fn of_hold(answer: Result<bool, Fault>, armed_at: BootInstant) -> Renewal {
     match answer {
-        Ok(held) if held.get(n) == Some(&true) => Renewal::Renewed { armed_at },
-        Ok(_) => Renewal::Gone,
-        Err(fault) => unknown(fault),
+        Ok(true) => Renewal::Renewed { armed_at },
+        Ok(false) => Renewal::Gone,
+        Err(fault) => unknown(&fault),
     }
 }
 

@@ -5,11 +5,11 @@
 //! off the connection that everything else goes over, which WAIT blocks.
 //!
 //! * Too few replicas answer in time: the claim is taken back, and its acquire is an error.
-//! * The lock has gone meanwhile, or the connection fails: the same.
+//! * The lock has gone meanwhile, or was granted to the same claim again, or the connection fails: the same.
 
 use std::{fmt, time::Duration};
 
-use lockkit_core::ErrorKind;
+use lockkit_core::{ErrorKind, FencingToken};
 use redis::Value;
 use tokio::sync::Mutex;
 
@@ -42,8 +42,8 @@ impl Replicas {
         Self { connector, count, wire: Mutex::new(None) }
     }
 
-    /// Sees to it that so many replicas know of a grant; `confirm` writes it again.
-    pub(crate) async fn confirm(&self, confirm: &Call) -> Result<(), Fault> {
+    /// Sees to it that so many replicas know of the grant of this token; `confirm` writes it again.
+    pub(crate) async fn confirm(&self, confirm: &Call, token: FencingToken) -> Result<(), Fault> {
         let timeout = self.connector.timeout();
         let confirmed = tokio::time::timeout(timeout, async {
             let mut kept = self.wire.lock().await;
@@ -51,6 +51,7 @@ impl Replicas {
                 Some(wire) => wire,
                 None => self.connector.connect(Listener::deaf()).await?,
             };
+            self.require(standing(execute(&mut wire, confirm).await?)?, token)?;
             self.wait(&mut wire, confirm, timeout / WAIT_SHARE).await?;
             *kept = Some(wire);
             Ok(())
@@ -58,13 +59,15 @@ impl Replicas {
         confirmed.await.unwrap_or_else(|_| Err(Fault::no_reply()))
     }
 
-    async fn wait(&self, wire: &mut Wire, confirm: &Call, patience: Duration) -> Result<(), Fault> {
-        match standing(execute(wire, confirm).await?)? {
-            Standing::Granted(_) => {}
-            other => {
-                return Err(self.shortfall(format!("the lock went while they were waited for: {other:?}")));
-            }
+    /// The grant still is the one that was answered: after a failover the same claim may have been granted anew.
+    fn require(&self, found: Standing, token: FencingToken) -> Result<(), Fault> {
+        match found {
+            Standing::Granted(found) if found == token => Ok(()),
+            other => Err(self.shortfall(format!("the lock went before they were asked: {other:?}"))),
         }
+    }
+
+    async fn wait(&self, wire: &mut Wire, confirm: &Call, patience: Duration) -> Result<(), Fault> {
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let wait = redis::cmd("WAIT").arg(self.count).arg(patience).to_owned();
         // Of a cluster only the server that has the lock is to wait.
@@ -77,5 +80,22 @@ impl Replicas {
     fn shortfall(&self, why: String) -> Fault {
         let message = format!("{} replicas must know of a grant; {why}", self.count);
         Fault::new(Effect::Refused, ErrorKind::Unavailable, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RedisConfig;
+
+    #[test]
+    fn another_grant_of_the_same_claim_is_not_the_one_that_was_answered() {
+        let replicas = Replicas::new(RedisConfig::new(["127.0.0.1"]).unwrap().connector(), 1);
+        let granted = |token| Standing::Granted(FencingToken::new(token));
+        replicas.require(granted(7), FencingToken::new(7)).unwrap();
+        for found in [granted(8), Standing::Queued(1), Standing::Gone] {
+            let fault = replicas.require(found, FencingToken::new(7)).unwrap_err();
+            assert_eq!(fault.kind(), ErrorKind::Unavailable, "{found:?}");
+        }
     }
 }

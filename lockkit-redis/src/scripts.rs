@@ -82,8 +82,10 @@ pub(crate) struct Terms {
     /// Hexadecimal digits.
     pub(crate) client: String,
     pub(crate) ttl_ms: u64,
-    /// How long side keys outlive their last use.
+    /// How long a counter outlives its last use.
     pub(crate) keep_ms: u64,
+    /// How long what lies beside a lock otherwise outlives its last use.
+    pub(crate) linger_ms: u64,
 }
 
 impl Terms {
@@ -110,6 +112,7 @@ impl Terms {
     ) -> Call {
         let mut arguments =
             vec![claim.to_string(), self.ttl_ms.to_string(), self.keep_ms.to_string(), CHANNEL.to_owned()];
+        arguments.push(self.linger_ms.to_string());
         arguments.extend(more);
         Call { script, keys: keys.all().to_vec(), arguments }
     }

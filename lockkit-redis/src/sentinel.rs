@@ -4,6 +4,7 @@
 //! * The old master goes on taking writes until it hears of its demotion, for 10 s and more: so every Sentinel is
 //!   listened to, and the connection is given up as soon as one of them names another master.
 //! * A Sentinel goes away and comes back: it is listened to again, and asked first whether something was missed.
+//! * A connection to a Sentinel is dead and looks alive, or a message is lost: each is asked again now and then.
 
 use std::sync::Arc;
 
@@ -163,6 +164,8 @@ impl Listener {
             }
             tokio::select! {
                 () = news.notified() => {}
+                // A connection may be dead without a sign of it.
+                () = tokio::time::sleep(self.dialer.timeout) => {}
                 () = ended.cancelled() => return Ok(false),
             }
         }

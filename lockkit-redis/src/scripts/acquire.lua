@@ -1,10 +1,10 @@
 -- Takes the lock for a claim, or puts the claim into the queue. A repeated one finds what an earlier one has done.
 --
--- ARGV 5 the client
---      6 'wait' or 'try'
---      7 the claim's metadata
+-- ARGV 6 the client
+--      7 'wait' or 'try'
+--      8 the claim's metadata
 -- Answers {'granted', token}, {'queued', PTTL of the lock in ms} or, a try, {'busy', PTTL of the lock in ms}.
-local client, mode, description = ARGV[5], ARGV[6], ARGV[7]
+local client, mode, description = ARGV[6], ARGV[7], ARGV[8]
 
 local state, token = serve()
 if state == 'mine' then
@@ -19,9 +19,9 @@ end
 if mode == 'try' then
   return { 'busy', redis.call('PTTL', lock) }
 end
-if redis.call('HEXISTS', deadlines, claim) == 0 then
+if not queued() then
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
-  redis.call('HSET', metadata, claim, description)
+  describe('HSET', claim, description)
 end
 return stay(client)

@@ -7,10 +7,11 @@
 --      5 the metadata of holder and waiters by claim; "holder" is the claim that was granted last (hash)
 -- ARGV 1 the claim
 --      2 its ttl in ms
---      3 how long side keys outlive their last use, in ms
+--      3 how long the fence outlives its last use, in ms
 --      4 the channel of a client, without the client at its end
+--      5 how long queue, deadlines and metadata outlive their last use, in ms: longer than anybody waits without a look
 local lock, fence, queue, deadlines, metadata = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local claim, ttl, keep, channel = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local claim, ttl, keep, channel, linger = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- Numbers above are not exact in Lua, and no token ever is.
 local TOKEN_MAX = 9007199254740991
@@ -22,6 +23,13 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 -- Numbers of this size are written without an exponent only by this.
 local function digits(number)
   return string.format('%.0f', number)
+end
+
+-- A command about metadata, which are decoration: what is wrong with their key must not stop a script half-way. Answers
+-- false for an error.
+local function describe(command, ...)
+  local answer = redis.pcall(command, metadata, ...)
+  return type(answer) ~= 'table' and answer
 end
 
 -- Who has the lock: 'free', 'mine' with the token, or 'others'.
@@ -55,17 +63,17 @@ local function grant(to, px, description)
     return nil
   end
   redis.call('SET', fence, digits(token), 'PX', keep)
-  local last = redis.call('HGET', metadata, 'holder')
+  local last = describe('HGET', 'holder')
   if last and last ~= to then
     -- It ended without a release.
-    redis.call('HDEL', metadata, last)
+    describe('HDEL', last)
   end
   if description then
-    redis.call('HSET', metadata, 'holder', to, to, description)
+    describe('HSET', 'holder', to, to, description)
   else
-    redis.call('HSET', metadata, 'holder', to)
+    describe('HSET', 'holder', to)
   end
-  redis.call('PEXPIRE', metadata, keep)
+  describe('PEXPIRE', linger)
   return token
 end
 
@@ -88,7 +96,7 @@ local function hand_over()
       end
       return head, token
     end
-    redis.call('HDEL', metadata, head)
+    describe('HDEL', head)
   end
 end
 
@@ -105,12 +113,22 @@ local function serve()
   return state, token
 end
 
+-- Whether the claim waits: it has a place, and a deadline. An operator may have removed either.
+local function queued()
+  if redis.call('ZSCORE', queue, claim) and redis.call('HEXISTS', deadlines, claim) == 1 then
+    return true
+  end
+  -- A deadline without a place would be moved by beats for ever.
+  redis.call('HDEL', deadlines, claim)
+  return false
+end
+
 -- The claim goes on waiting: its deadline is one ttl from now.
 local function stay(client)
   redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
-  redis.call('PEXPIRE', queue, keep)
-  redis.call('PEXPIRE', deadlines, keep)
-  redis.call('PEXPIRE', metadata, keep)
+  redis.call('PEXPIRE', queue, linger)
+  redis.call('PEXPIRE', deadlines, linger)
+  describe('PEXPIRE', linger)
   return { 'queued', redis.call('PTTL', lock) }
 end
 

@@ -4,12 +4,12 @@
 -- Answers 1 when the claim held the lock, otherwise 0.
 redis.call('ZREM', queue, claim)
 redis.call('HDEL', deadlines, claim)
-redis.call('HDEL', metadata, claim)
+describe('HDEL', claim)
 
 local state = look()
 if state == 'mine' then
   redis.call('DEL', lock)
-  redis.call('HDEL', metadata, 'holder')
+  describe('HDEL', 'holder')
 end
 if state ~= 'others' then
   hand_over()

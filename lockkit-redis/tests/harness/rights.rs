@@ -6,7 +6,7 @@ pub(crate) const LOGIN: &str = "app:secret";
 /// What the user may do, as `ACL SETUSER` wants it told.
 pub(crate) const RIGHTS: &str = "~* &lockkit:client:* +evalsha +eval +subscribe +publish +ping +info +hello +select \
                                  +time +getrange +exists +get +set +del +pttl +pexpire +type \
-                                 +zadd +zrange +zrevrange +zrem +hset +hget +hdel +hexists +hstrlen";
+                                 +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen";
 
 /// The user from nothing: the words after `ACL SETUSER`.
 pub(crate) fn user(rights: &str) -> Vec<&str> {

@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Redis, Reply};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, shared,
-    side, try_acquire, until,
+    LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, session_at,
+    shared, side, try_acquire, until,
 };
 
 async fn refusal(url: &str) -> lockkit_core::Error {
@@ -26,6 +26,17 @@ async fn a_wrong_password_is_denied_and_never_shown() {
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         assert!(!format!("{error} {error:?}").contains("wr0ng"), "{error:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_is_changed_meanwhile_ends_a_wait() {
+    let redis = Redis::start().unwrap();
+    redis.cli(&["ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all"]).unwrap();
+    let session = session_at(&format!("redis://app:right@{}", redis.endpoint()), LONG).await;
+    redis.cli(&["ACL", "SETUSER", "app", "resetpass", ">other"]).unwrap();
+    redis.cli(&["CLIENT", "KILL", "USER", "app"]).unwrap();
+    let error = crate::common::start(&session, &fresh_name()).ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,6 +152,42 @@ async fn junk_beside_a_lock_is_an_error_or_nothing_but_no_panic() {
     assert_eq!((found.holder.unwrap().metadata, found.waiters[0].metadata.clone()), (None, None));
     release(&session, &held).await;
     waiter.granted().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_of_another_type_are_no_obstacle() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
+    let metadata = side(&name, "metadata");
+    let held = acquire(&one, &name).await;
+    redis.cli(&["SET", &metadata, "no"]).unwrap();
+    release(&one, &held).await;
+    let held = granted(try_acquire(&one, &name).await);
+    assert!(is_gave_up(&try_acquire(&other, &name).await));
+    let (waiter, leaving) = (enqueued(&other, &name).await, enqueued(&other, &name).await);
+    leaving.control.give_up();
+    assert!(is_gave_up(&leaving.ends().await));
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    assert!(next.token() > held.token());
+    release(&other, &next).await;
+    let mut left = redis.keys(&format!("lockkit:{{{name}}}:*")).unwrap();
+    left.extend(redis.keys(name.as_str()).unwrap());
+    left.sort();
+    assert_eq!(left, [side(&name, "fence"), metadata]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_script_did_before_it_was_refused_is_taken_back() {
+    let (redis, name) = (Redis::start().unwrap(), fresh_name());
+    let held = acquire(&session(&redis, LONG).await, &name).await;
+    // A place in the queue is written before its deadline.
+    redis.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-hset"]).unwrap();
+    let denied = session_at(&format!("redis://app:secret@{}", redis.endpoint()), LONG).await;
+    let error = crate::common::start(&denied, &name).ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(redis.keys(&side(&name, "queue")).unwrap(), [""; 0]);
+    assert!(redis.cli(&["GET", name.as_str()]).unwrap().text().starts_with(&held.claim().to_string()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

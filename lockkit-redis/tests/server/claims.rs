@@ -105,6 +105,25 @@ async fn a_waiter_whose_place_is_gone_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_of_whom_only_the_place_was_removed_is_told() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, other) = (session(redis, LONG).await, session(redis, SHORT).await);
+    let held = acquire(&one, &name).await;
+    let queue = side(&name, "queue");
+    for operator in ["ZREM", "DEL"] {
+        let waiter = enqueued(&other, &name).await;
+        let claim = waiter.claim.id().to_string();
+        let words = [operator, &queue, &claim];
+        redis.cli(if operator == "DEL" { &words[..2] } else { &words }).unwrap();
+        // The beat does not see the place; the waiter's own look does.
+        assert!(matches!(waiter.ends().await, Ok(Acquired::EntryGone)), "{operator}");
+        let left = [side(&name, "deadlines"), queue.clone()];
+        assert_eq!(left.map(|key| redis.keys(&key).unwrap().len()), [0, 0], "{operator}");
+    }
+    release(&one, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hold_that_was_deleted_or_replaced_is_gone_and_its_neighbour_is_not() {
     let (redis, clock) = (shared(), Clock::boot());
     let session = session(redis, LONG).await;

@@ -207,6 +207,23 @@ async fn counters_vanish_when_they_are_long_unused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_queue_outlives_the_looks_of_its_waiters_however_short_counters_live() {
+    let redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?counter_ttl=1s", redis.url()), LONG).await;
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    let waiter = enqueued(&session, &name).await;
+    until("the counter is gone", async || redis.keys(&side(&name, "fence")).unwrap().is_empty()).await;
+    // Its waiter looks, and its beats come, every 20 s.
+    for what in ["queue", "deadlines", "metadata"] {
+        let lives = redis.cli(&["PTTL", &side(&name, what)]).unwrap().number().unwrap();
+        assert!(i128::from(lives) > i128::try_from(2 * LONG.as_millis()).unwrap(), "{what}: {lives} ms");
+    }
+    release(&session, &held).await;
+    assert!(waiter.granted().await.token() > held.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_names_used_once_leave_nothing() {
     const TASKS: usize = 50;
     const NAMES_EACH: usize = 200;

@@ -48,7 +48,7 @@ impl<'a> Claimant<'a> {
         let sides = ["fence", "queue", "deadlines", "metadata"].map(|what| side(self.name, what));
         let mut words = vec!["EVAL", script, "5", self.name.as_str()];
         words.extend(sides.iter().map(String::as_str));
-        words.extend([&*self.claim, self.ttl, "100000", "lockkit:client:"]);
+        words.extend([&*self.claim, self.ttl, "100000", "lockkit:client:", "200000"]);
         words.extend(more);
         self.redis.cli(&words).unwrap()
     }

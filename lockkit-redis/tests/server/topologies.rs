@@ -6,7 +6,7 @@ use lockkit_core::{
     Clock, ErrorKind, LockName,
     backend::{Acquired, Backend, Grant, Renewal, Session},
 };
-use lockkit_testbed::{Redis, RedisCluster, RedisReplicas, RedisSentinels};
+use lockkit_testbed::{Message, Proxy, Redis, RedisCluster, RedisReplicas, RedisSentinels};
 
 use crate::common::{
     LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release,
@@ -146,6 +146,27 @@ async fn a_dead_master_is_replaced_and_dead_sentinels_are_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_is_found_although_no_sentinel_tells_of_it() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let proxy = Proxy::start_redis(sentinels.sentinel(0).endpoint()).unwrap();
+    proxy.drop_messages(Message::Events, |_| true);
+    let url = format!("redis+sentinel://{}/{}{QUICK}", proxy.endpoint(), RedisSentinels::NAME);
+    // It asks for nothing, so nothing but its Sentinel can tell it.
+    let _idle = session_at(&url, LONG).await;
+    let listens = |number: usize| {
+        let channels = sentinels.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
+        !channels.list().is_empty()
+    };
+    let former = sentinels.master().unwrap();
+    assert!(listens(former));
+    // Frozen, it breaks no connection.
+    sentinels.node(former).pause().unwrap();
+    let master = sentinels.wait_for_master_after(former).unwrap();
+    until("the client is at the new master", async || listens(master)).await;
+    sentinels.node(former).resume().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unknown_master_is_told() {
     let sentinels = RedisSentinels::start().unwrap();
     let (servers, _) = sentinels
@@ -218,6 +239,33 @@ async fn locks_are_held_and_waited_for_while_their_slot_moves() {
         holder = (session.clone(), next);
     }
     assert!(is_renewed(&one, &kept).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}", cluster.url()), LONG).await;
+    let name = fresh_name();
+    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
+    let slot = cluster.slot(name.as_str()).unwrap();
+    let from = cluster.owner(slot).unwrap();
+    let to = (0..cluster.len())
+        .find(|&number| number != from && cluster.node(number).is_master().unwrap())
+        .unwrap();
+    let migration = cluster.migrate(slot, to).unwrap();
+    migration.move_key(neighbour.as_str()).unwrap();
+    cluster.node(to).pause().unwrap();
+    let beat = bounded(session.renew(&held)).await;
+    cluster.node(to).resume().unwrap();
+    for (claim, renewal) in beat.holds {
+        let is_as_expected = match &renewal {
+            Renewal::Renewed { .. } => claim == held[0].claim(),
+            Renewal::Unknown(_) => claim == held[1].claim(),
+            Renewal::Gone => false,
+        };
+        assert!(is_as_expected, "{renewal:?}");
+    }
 }
 
 /// Another name in the same slot.
