@@ -18,8 +18,8 @@ use crate::{
     session::ZkSession,
 };
 
-/// Beats per ttl. A lifetime counts from half a tick (a quarter of a ttl, where the tick is not known) and the gap between
-/// two beats before the last one was sent; so many keep it above half a ttl in quiet times.
+/// Beats per ttl. A lifetime counts from a beat that was answered half a tick before the last one (a quarter of a ttl, where
+/// the tick is not known); so many keep it above half a ttl in quiet times.
 pub(crate) const BEATS_PER_TTL: u32 = 10;
 
 /// Share of a ttl in which a beat must be answered: less than the time to the next.
