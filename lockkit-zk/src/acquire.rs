@@ -13,6 +13,8 @@
 //! * The list is old, and the server has ended the session since: the grant's deadline has passed then, since it counts
 //!   from the last answer that came through the leader. Where that is long ago, the leader is asked first.
 //! * The directory vanishes (the server takes empty containers away): it is made again.
+//! * The server refuses to delete the node (its ACL): it would hold up others as long as the session lives, so the session is
+//!   given up, and the caller is told why.
 //! * The session is over: every pending step ends, the server takes the nodes away.
 
 use std::{ops::ControlFlow, time::Duration};
@@ -68,10 +70,10 @@ impl ZkSession {
             self.claims.enter(claim.id(), held);
             return Ok(Acquired::Granted(Grant::new(claim, own.token(), self.server.proof.armed_at())));
         }
-        self.withdraw(claim, &mut entry).await;
-        match end {
+        let withdrawn = self.withdraw(claim, &mut entry).await;
+        match end.and_then(|end| withdrawn.map(|()| end)) {
             Ok(End::GaveUp) => Ok(Acquired::GaveUp),
-            Err(fault) if !self.server.life.is_over() || self.server.life.is_closed() => {
+            Err(fault) if !fault.ended_with_the_session() || self.server.life.is_closed() => {
                 Err(self.error(claim, fault))
             }
             // With the session the node is gone too.
@@ -298,18 +300,17 @@ impl ZkSession {
     }
 
     /// Takes away what a claim without a grant may have left at the server; repeated until it is answered, or the
-    /// session is over.
-    async fn withdraw(&self, claim: &Claim, entry: &mut Entry) {
+    /// session is over. What is refused ends with the session.
+    async fn withdraw(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {
         let life = &self.server.life;
         let mut pauses = retry_pauses();
         while !life.is_over() {
             match self.withdraw_once(claim, entry).await {
-                Ok(()) => return,
+                Ok(()) => return Ok(()),
                 Err(fault) if fault.may_pass() => debug!(?fault, claim = ?claim.id(), "not withdrawn yet"),
                 Err(fault) => {
-                    // It would hold up others as long as the session lives.
-                    debug!(?fault, claim = ?claim.id(), "cannot be withdrawn; the session is given up");
-                    life.lose();
+                    self.give_up_for(&fault);
+                    return Err(fault);
                 }
             }
             tokio::select! {
@@ -317,6 +318,7 @@ impl ZkSession {
                 () = life.over() => {}
             }
         }
+        Ok(())
     }
 
     async fn withdraw_once(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {

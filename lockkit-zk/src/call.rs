@@ -224,7 +224,8 @@ impl Server {
     }
 
     fn client(&self) -> Result<Client, Fault> {
-        self.client.lock().clone().ok_or_else(Fault::session_over)
+        let client = self.client.lock().clone().filter(|_| !self.life.is_over());
+        client.ok_or_else(Fault::session_over)
     }
 }
 
