@@ -14,7 +14,6 @@ use lockkit_core::backend::{Beat, ClaimId, Grant, Renewal};
 use crate::{
     call::{Created, bounded},
     error::{Effect, Fault},
-    keys::Form,
     session::ZkSession,
 };
 
@@ -94,13 +93,13 @@ impl ZkSession {
                 Some(gone) => drop(asked.remove(gone)),
             }
         }
-        if self.layout.form == Form::Single {
+        if self.layout.form.names_recur() {
             self.keep_own(&mut asked).await?;
         }
         Ok(asked.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// Where all claims have one name, another one's node may stand there.
+    /// Where names recur, another one's node may stand there.
     async fn keep_own(&self, asked: &mut Vec<Asked>) -> Result<(), Fault> {
         let paths: Vec<String> = asked.iter().map(|(_, own)| own.path.clone()).collect();
         let mut found = self.server.data_of_all(&paths).await?.into_iter();

@@ -2,8 +2,8 @@
 //!
 //! Failure cases:
 //!
-//! * The reply is lost: the deletion is repeated; a node that is not there is a release that was done. No other claim will
-//!   ever have a node of this name, but for [`Form::Single`], where it is looked at first.
+//! * The reply is lost: the deletion is repeated; a node that is not there is a release that was done. Where
+//!   [names recur](crate::keys::Form::names_recur) it is looked at first, behind a request through the leader.
 //! * The server refuses it (its ACL): the session is given up, and takes the node along.
 //! * The server is away: the keeper asks again, until the session is over and takes the node along.
 
@@ -13,7 +13,6 @@ use tracing::warn;
 use crate::{
     call::{Created, bounded},
     error::{Effect, Fault},
-    keys::Form,
     session::ZkSession,
 };
 
@@ -36,7 +35,10 @@ impl ZkSession {
 
     /// Deletes this node, and no other that has taken its place.
     pub(crate) async fn remove(&self, own: &Created) -> Result<(), Fault> {
-        if self.layout.form == Form::Single {
+        if self.layout.form.names_recur() {
+            // An earlier deletion whose reply was lost may be done, and this server not know it yet: behind a request
+            // that went through the leader it does.
+            self.server.check(&[&self.node]).await?;
             match self.server.data(&own.path).await {
                 Ok((_, stat)) if stat.czxid == own.czxid => {}
                 Ok(_) => return Ok(()),
