@@ -12,7 +12,11 @@
 //!   that shows the own node and none before it: it is a state that the queue was in, and who was first stays it.
 //! * The list is old, and the server has ended the session since: the grant's deadline has passed then, since it counts
 //!   from the last answer that came through the leader. Where that is long ago, the leader is asked first.
+//! * An operator deletes directory and nodes, and other claims get their names: where names recur, the node at the head is
+//!   known by its `czxid`.
 //! * The directory vanishes (the server takes empty containers away): it is made again.
+//! * The server refuses to delete the node (its ACL): it would hold up others as long as the session lives, so the session is
+//!   given up, and the caller is told why.
 //! * The session is over: every pending step ends, the server takes the nodes away.
 
 use std::{ops::ControlFlow, time::Duration};
@@ -68,10 +72,10 @@ impl ZkSession {
             self.claims.enter(claim.id(), held);
             return Ok(Acquired::Granted(Grant::new(claim, own.token(), self.server.proof.armed_at())));
         }
-        self.withdraw(claim, &mut entry).await;
-        match end {
+        let withdrawn = self.withdraw(claim, &mut entry).await;
+        match end.and_then(|end| withdrawn.map(|()| end)) {
             Ok(End::GaveUp) => Ok(Acquired::GaveUp),
-            Err(fault) if !self.server.life.is_over() || self.server.life.is_closed() => {
+            Err(fault) if !fault.ended_with_the_session() || self.server.life.is_closed() => {
                 Err(self.error(claim, fault))
             }
             // With the session the node is gone too.
@@ -209,11 +213,7 @@ impl ZkSession {
             };
             let predecessor = match standing(&children, own.name()) {
                 Standing::Absent => return Ok(End::EntryGone),
-                // So does a client count as suspect: a grant would be worth little, and the list may be as old.
-                Standing::First if self.server.proof.left() < self.ttl / 2 => {
-                    return self.confirm(claim, own).await;
-                }
-                Standing::First => return Ok(End::Granted),
+                Standing::First => return self.arrive(claim, own).await,
                 Standing::Behind(predecessor) => predecessor,
             };
             claim.note_contended();
@@ -256,14 +256,25 @@ impl ZkSession {
         }
     }
 
-    /// Asks the leader whether the claim's node is still there: with nobody before it, that is a grant whose lifetime begins
-    /// now.
-    async fn confirm(&self, claim: &Claim, own: &Created) -> Result<End, Fault> {
-        let checked = self.read(claim, || async { self.server.check(&[&own.path]).await });
-        Ok(match checked.await? {
+    /// With nobody before it in a list, the claim is granted, unless its node must be looked at first.
+    async fn arrive(&self, claim: &Claim, own: &Created) -> Result<End, Fault> {
+        // So does a client count as suspect: a grant would be worth little, and the list may be as old.
+        if self.server.proof.left() < self.ttl / 2 {
+            let checked = self.read(claim, || async { self.server.check(&[&own.path]).await });
+            match checked.await? {
+                None => return Ok(End::GaveUp),
+                Some(None) => {}
+                Some(Some(_)) => return Ok(End::EntryGone),
+            }
+        }
+        if !self.layout.form.names_recur() {
+            return Ok(End::Granted);
+        }
+        // The list may be of another directory, and the name another one's.
+        Ok(match self.read(claim, || self.server.stat(&own.path)).await? {
             None => End::GaveUp,
-            Some(None) => End::Granted,
-            Some(Some(_)) => End::EntryGone,
+            Some(stat) if stat.is_some_and(|stat| stat.czxid == own.czxid) => End::Granted,
+            Some(_) => End::EntryGone,
         })
     }
 
@@ -298,18 +309,17 @@ impl ZkSession {
     }
 
     /// Takes away what a claim without a grant may have left at the server; repeated until it is answered, or the
-    /// session is over.
-    async fn withdraw(&self, claim: &Claim, entry: &mut Entry) {
+    /// session is over. What is refused ends with the session.
+    async fn withdraw(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {
         let life = &self.server.life;
         let mut pauses = retry_pauses();
         while !life.is_over() {
             match self.withdraw_once(claim, entry).await {
-                Ok(()) => return,
+                Ok(()) => return Ok(()),
                 Err(fault) if fault.may_pass() => debug!(?fault, claim = ?claim.id(), "not withdrawn yet"),
                 Err(fault) => {
-                    // It would hold up others as long as the session lives.
-                    debug!(?fault, claim = ?claim.id(), "cannot be withdrawn; the session is given up");
-                    life.lose();
+                    self.give_up_for(&fault);
+                    return Err(fault);
                 }
             }
             tokio::select! {
@@ -317,6 +327,7 @@ impl ZkSession {
                 () = life.over() => {}
             }
         }
+        Ok(())
     }
 
     async fn withdraw_once(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {

@@ -14,12 +14,11 @@ use lockkit_core::backend::{Beat, ClaimId, Grant, Renewal};
 use crate::{
     call::{Created, bounded},
     error::{Effect, Fault},
-    keys::Form,
     session::ZkSession,
 };
 
-/// Beats per ttl. A lifetime counts from half a tick (a quarter of a ttl, where the tick is not known) and the gap between
-/// two beats before the last one was sent; so many keep it above half a ttl in quiet times.
+/// Beats per ttl. A lifetime counts from a beat that was answered half a tick before the last one (a quarter of a ttl, where
+/// the tick is not known); so many keep it above half a ttl in quiet times.
 pub(crate) const BEATS_PER_TTL: u32 = 10;
 
 /// Share of a ttl in which a beat must be answered: less than the time to the next.
@@ -94,13 +93,13 @@ impl ZkSession {
                 Some(gone) => drop(asked.remove(gone)),
             }
         }
-        if self.layout.form == Form::Single {
+        if self.layout.form.names_recur() {
             self.keep_own(&mut asked).await?;
         }
         Ok(asked.into_iter().map(|(id, _)| id).collect())
     }
 
-    /// Where all claims have one name, another one's node may stand there.
+    /// Where names recur, another one's node may stand there.
     async fn keep_own(&self, asked: &mut Vec<Asked>) -> Result<(), Fault> {
         let paths: Vec<String> = asked.iter().map(|(_, own)| own.path.clone()).collect();
         let mut found = self.server.data_of_all(&paths).await?.into_iter();

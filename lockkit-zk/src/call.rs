@@ -137,6 +137,12 @@ impl Server {
         self.answer(client.get_data(path)).await
     }
 
+    /// What is known of a node, which everybody may ask; `None` when it is not there.
+    pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, Fault> {
+        let client = self.client()?;
+        self.answer(client.check_stat(path)).await
+    }
+
     /// The data of several nodes; `None` for one that is not there or may not be read.
     pub(crate) async fn data_of_all(&self, paths: &[String]) -> Result<Vec<Option<(Vec<u8>, Stat)>>, Fault> {
         let client = self.client()?;
@@ -224,7 +230,8 @@ impl Server {
     }
 
     fn client(&self) -> Result<Client, Fault> {
-        self.client.lock().clone().ok_or_else(Fault::session_over)
+        let client = self.client.lock().clone().filter(|_| !self.life.is_over());
+        client.ok_or_else(Fault::session_over)
     }
 }
 

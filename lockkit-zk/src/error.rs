@@ -71,6 +71,11 @@ impl Fault {
         matches!(self.effect, Effect::Unknown | Effect::Busy)
     }
 
+    /// Whether another session may do better; a login that is refused will be refused again.
+    pub(crate) fn ended_with_the_session(&self) -> bool {
+        self.effect == Effect::SessionOver && !self.is_denied()
+    }
+
     /// Whether the server cannot do that.
     pub(crate) fn is_unsupported(&self) -> bool {
         self.kind == ErrorKind::Unsupported

@@ -20,7 +20,8 @@ pub enum Form {
     /// it, ZooKeeper's own recipe, the Go clients, and kazoo where its `extra_lock_patterns` names `-lock-`. The default.
     #[default]
     Curator,
-    /// `NAME/lock-<number>`: as before, but for clients that count only names that begin with `lock-`.
+    /// `NAME/lock-<number>`: as before, but for clients that count only names that begin with `lock-`. Names come again
+    /// when an operator deletes the directory, so nodes are looked at before they are deleted, as for [`Single`](Self::Single).
     Bare,
     /// `NAME` itself, one ephemeral node without a queue: for programs that lock by creating a node. **Unordered**: all
     /// who wait try again at once when it goes. A program of an ordered form meets an error, not the lock.
@@ -28,6 +29,14 @@ pub enum Form {
     /// ZooKeeper deletes a node by its name only, so a release looks first whose node it is. Should an operator delete
     /// the holder's node between that look and the deletion, the next holder's would go instead.
     Single,
+}
+
+impl Form {
+    /// Whether another claim may get a node of the same name: always where the lock is one node, and where the number is all
+    /// that tells nodes apart when their directory is made anew.
+    pub(crate) fn names_recur(self) -> bool {
+        self != Self::Curator
+    }
 }
 
 /// Longest name of a node that is made of a lock's name, in bytes; a longer one is cut and completed by its digest. 500 of

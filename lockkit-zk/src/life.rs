@@ -12,7 +12,8 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// The server said that the session is over, or it must be given up.
+    /// The server said that the session is over, or it must be given up. It is told, not ended at the server: that is for
+    /// who tells the holders first.
     pub(crate) fn lose(&self) {
         self.over.cancel();
     }
@@ -34,6 +35,11 @@ impl Life {
     /// Resolves when the session is over for whichever reason.
     pub(crate) fn over(&self) -> WaitForCancellationFuture<'_> {
         self.over.cancelled()
+    }
+
+    /// Resolves when the client closes the session.
+    pub(crate) fn closed(&self) -> WaitForCancellationFuture<'_> {
+        self.closed.cancelled()
     }
 
     /// Drops the work when the session is over: what it may have left at the server ends with the session.

@@ -2,7 +2,7 @@
 
 use lockkit_core::{Error, ErrorKind, LockGuard, Result};
 
-use crate::{ZkBackend, keys::Form};
+use crate::ZkBackend;
 
 /// The node that a hold is, to be checked in the same transaction as what the lock protects: the store then refuses the
 /// write when the hold has ended, whatever pauses and clocks do.
@@ -28,11 +28,11 @@ impl ZkBackend {
     ///
     /// # Errors
     ///
-    /// `Lost` when the hold has ended, or is of another backend; `Unsupported` for [`Form::Single`], where the name of
-    /// the node does not tell whose it is.
+    /// `Lost` when the hold has ended, or is of another backend; `Unsupported` for [`Form::Bare`](crate::Form::Bare) and
+    /// [`Form::Single`](crate::Form::Single), where the name of the node does not tell whose it is.
     pub fn owned(&self, guard: &LockGuard) -> Result<Owned> {
         let refused = |kind| Error::new(kind, "check ownership").with_lock(guard.name());
-        if self.config.layout().form == Form::Single {
+        if self.config.layout().form.names_recur() {
             return Err(refused(ErrorKind::Unsupported));
         }
         guard.check()?;

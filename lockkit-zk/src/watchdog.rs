@@ -1,8 +1,9 @@
-//! What ends a session beside its client's wish: the server's word, and silence.
+//! What ends a session at the server: its client's wish, the server's own word, and silence.
 //!
 //! The client crate pings by itself, so that a session would outlive a client that renews it no more: a keeper that hangs, while
 //! the rest of its process is well. Its locks would be nobody's and still held. So a session that nothing has proved alive for
-//! a ttl is ended here; whoever held something in it has stopped to believe in it by then.
+//! a ttl is ended here; whoever held something in it has stopped to believe in it by then. One that is given up before
+//! is only told to be over: the keeper closes it, when it has told those who hold something in it.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Watchdog {
                 break;
             }
             tokio::select! {
-                () = self.life.over() => break,
+                () = self.life.closed() => break,
                 () = tokio::time::sleep(left.min(LOOK_MAX)) => {}
                 state = self.states.changed() => {
                     debug!(?state, "session state");

@@ -105,8 +105,8 @@ pub trait Session: Debug + Send + Sync + 'static {
     ///   answered or the session is over, then answer `GaveUp` (or `Granted`, when the grant came first).
     /// * A reply that never came is not a failure: ask again, idempotently by [`Claim::id`], until the outcome is
     ///   known. While the server is away a waiting claim waits; a try answers `Unavailable` after its clean-up.
-    /// * Every notification is a hint: re-check at least every max(2 s, ttl / 3), with jitter, and prove that the own
-    ///   entry is still there before answering `Granted`.
+    /// * Every notification is a hint: re-check at least every max(2 s, ttl / 3), with jitter, and answer `Granted`
+    ///   only on an answer of the store that shows the own entry.
     /// * The own entry vanished while waiting: [`Acquired::EntryGone`]; the keeper comes back with a new claim.
     ///
     /// # Errors

@@ -100,7 +100,9 @@ impl Keeper {
                         .with_message("the backend gave up a claim that nobody had given up"));
                 }
                 Ok(Acquired::EntryGone) => debug!("the waiting entry vanished; claiming anew"),
-                Err(error) if live.has_ended() => debug!(%error, "the session ended while claiming"),
+                Err(error) if live.has_ended() && !is_final(error.kind()) => {
+                    debug!(%error, "the session ended while claiming")
+                }
                 Err(error) => return Err(error),
             }
             tokio::select! {
@@ -214,6 +216,11 @@ impl Keeper {
         }
         work.await
     }
+}
+
+/// Whether a claim in another session would end the same way.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Denied | ErrorKind::InvalidConfig | ErrorKind::Unexpected)
 }
 
 /// Turns a panic of the backend into an error: a task that dies of it would leave its entry to a session that lives.

@@ -44,6 +44,19 @@ async fn uncontended_acquire_and_release_are_three_packets() {
     assert_eq!(spent, (3 * ROUNDS, 3 * ROUNDS));
 }
 
+/// Its repetition at a server that is behind would delete the next holder's node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_of_a_name_that_recurs_asks_the_leader_and_looks_first() {
+    let server = ZooKeeper::start().unwrap();
+    for form in ["bare", "single"] {
+        let url = format!("{}/?form={form}", server.url());
+        let (session, name) = (crate::common::session_at(&url, LONG).await, fresh_name());
+        let held = acquire(&session, &name).await;
+        let spent = spent(&server, async || release(&session, &held).await).await;
+        assert_eq!(spent, (3, 3), "{form}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_is_five_packets_in_and_six_out_however_many_wait() {
     for contenders in [2, 8] {

@@ -93,6 +93,30 @@ async fn an_operator_who_deletes_the_holders_node_ends_that_hold_alone() {
     }
 }
 
+/// Numbers begin anew with the directory, and in the bare form so do names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_the_name_of_a_deleted_one_is_neither_kept_nor_granted_nor_deleted_for_it() {
+    let server = ZooKeeper::start().unwrap();
+    let url = format!("{}/?form=bare", server.url());
+    let (session, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let deleted = acquire(&session, &name).await;
+    let waiting = watching(&server, &session, &name).await;
+    let before = queue(&server, &name);
+    // The waiter's goes first, or the end of the holder's would be its turn.
+    for number in [1, 0] {
+        assert!(server.delete(&format!("{}/lock-{number:010}", node(&name))).unwrap());
+    }
+    assert!(is_entry_gone(&waiting.ends().await));
+    assert!(server.delete(&node(&name)).unwrap());
+    let next = acquire(&other, &name).await;
+    assert!(before.contains(&queue(&server, &name)[0]), "the name is another one");
+    let told = beat(&session, &[&deleted]).await;
+    assert!(is_renewed(&told.session) && matches!(told.holds[0].1, Renewal::Gone), "{told:?}");
+    release(&session, &deleted).await;
+    assert!(is_renewed(&beat(&other, &[&next]).await.holds[0].1), "the newer grant is gone");
+    release(&other, &next).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_who_deletes_a_waiters_node_ends_its_wait() {
     let (server, name) = (shared(), fresh_name());

@@ -127,8 +127,8 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
         let name = fresh_name();
         let first = acquire(&session, &name).await;
         let next = enqueued(&other, &name).await;
-        // The single form looks before it deletes.
-        proxy.swallow_reply(if form == "single" { 2 } else { 1 });
+        // The single form asks the leader and looks before it deletes.
+        proxy.swallow_reply(if form == "single" { 3 } else { 1 });
         assert_eq!(bounded(session.release(&first)).await.unwrap_err().kind(), ErrorKind::Unavailable);
         let second = next.granted().await;
         release(&session, &first).await;

@@ -12,4 +12,5 @@ mod grants;
 mod lost_replies;
 #[cfg(feature = "zookeeper-client-0-11")]
 mod owned;
+mod refusals;
 mod secure;

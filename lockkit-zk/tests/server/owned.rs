@@ -41,7 +41,9 @@ async fn a_guard_of_another_store_owns_nothing_here() {
     let client = LockClient::builder(other).ttl(LONG).build().await.unwrap();
     let guard = client.lock(name.as_str()).unwrap().acquire().await.unwrap();
     assert_eq!(own.owned(&guard).unwrap_err().kind(), ErrorKind::Lost);
-    let single = backend(&format!("{}/?form=single", shared().url()));
-    assert_eq!(single.owned(&guard).unwrap_err().kind(), ErrorKind::Unsupported);
+    for form in ["bare", "single"] {
+        let recurring = backend(&format!("{}/?form={form}", shared().url()));
+        assert_eq!(recurring.owned(&guard).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
     client.close().await.unwrap();
 }
