@@ -130,6 +130,10 @@ impl Servers for RedisCluster {
     }
 
     fn freeze(&self) -> Result<()> {
+        // Those that wake first find the others silent, and would promote a replica that misses the latest grants: that
+        // is R5's matter, not that of a standstill.
+        let no_failover = ["CONFIG", "SET", "cluster-replica-no-failover", "yes"];
+        self.nodes().iter().try_for_each(|node| node.cli(&no_failover).map(drop))?;
         self.nodes().iter().try_for_each(Redis::pause)
     }
 
