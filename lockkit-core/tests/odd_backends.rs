@@ -54,6 +54,24 @@ async fn a_grant_whose_deadline_has_passed_is_released_although_its_session_live
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_late_is_renewed_at_once() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.late.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    // Its deadline comes before the next beat, which is due a ttl after the session's begin.
+    sleep(TTL * 9 / 10).await;
+    script.late.store(false, Ordering::SeqCst);
+    script.grants.notify_one();
+    let guard = acquiring.await.unwrap().unwrap();
+    sleep(TTL * 3).await;
+    assert!(guard.is_held(), "{:?}", guard.check());
+    assert_eq!(u64::from(guard.token()), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_that_lives_on_behind_a_dead_hold_is_abandoned() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;

@@ -103,9 +103,9 @@ async fn after_a_long_standstill_there_is_one_holder_and_tokens_rise(cx: Cx) -> 
     // That nothing happens: whatever the end of the old guard may have set off in the background.
     sleep(bounds.beat).await;
     let third = cx.lock(&name).await?.try_acquire().await?;
-    ensure!(third.is_none(), "the old guard's drop freed the next holder's lock");
     // Also when its session was being opened while the server stood still.
-    ensure!(next.is_held(), "lost: {:?}", next.check().err());
+    ensure!(next.is_held(), "the next holder was lost: {:?}", next.check().err());
+    ensure!(third.is_none(), "the old guard's drop freed the next holder's lock");
     Ok(next.release().await?)
 }
 

@@ -274,6 +274,12 @@ impl Owed {
         let hold = Arc::clone(entered.hold());
         let _ = self.hold.set(Arc::clone(&hold));
         lock(&keeper.holds).insert(hold.grant().claim(), Arc::clone(&hold));
+        // An answer that took longer than a beat has used up much of a lifetime that no beat has carried yet.
+        let beat = keeper.info.beat.interval(live.ttl());
+        if keeper.info.lifetime == Lifetime::Hold && keeper.clock.now().since(hold.grant().armed_at()) > beat
+        {
+            live.hurry();
+        }
         // After the insert: a session that ended before it has not seen this hold in the table.
         if live.has_ended() || keeper.closing.is_cancelled() {
             hold.lose("the session ended");

@@ -21,6 +21,7 @@
 //!   behind, the session is abandoned.
 //! * The server ends every session at once: [`session`] opens the next ones with growing pauses.
 //! * The open of a session takes most of its ttl: [`session`] renews it before anybody relies on it.
+//! * A grant comes when its lifetime is more than a beat old: [`session`] beats at once, the next beat may be too late.
 //! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`life`], `Owed`).
 
 mod attempt;

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{sync::SetOnce, task::JoinHandle};
+use tokio::{
+    sync::{Notify, SetOnce},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
@@ -37,6 +40,8 @@ pub(super) struct Live {
     ttl: Duration,
     /// Start of the lifetime that the last acknowledged beat proved.
     armed_at: Mutex<BootInstant>,
+    /// A beat is wanted at once.
+    hurry: Notify,
     /// The session is over, for this client at least.
     ended: CancellationToken,
     /// Why its own client wants it to end: a hold has passed its deadline where holds live and die with the session.
@@ -73,6 +78,11 @@ impl Live {
 
     pub(super) fn end(&self) {
         self.ended.cancel();
+    }
+
+    /// Asks for a beat at once: one hold may not live until the next.
+    pub(super) fn hurry(&self) {
+        self.hurry.notify_one();
     }
 
     /// When the server has ended the session, had it heard nothing since the last acknowledged beat; a beat whose
@@ -168,6 +178,7 @@ impl Keeper {
                         ttl: session.ttl(),
                         session,
                         armed_at: Mutex::new(asked_at),
+                        hurry: Notify::new(),
                         ended: CancellationToken::new(),
                         abandoned: SetOnce::new(),
                     };
@@ -234,6 +245,8 @@ impl Keeper {
                 loss = live.session.lost() => Event::Told(loss),
                 answer = answer_of(&mut beat), if beat.is_some() => Event::Answered(answer),
                 () = tokio::time::sleep_until(next_beat), if beat.is_none() => Event::BeatDue,
+                // A beat that is under way does not carry the hold that is meant: another one follows it.
+                () = live.hurry.notified() => Event::Hurry,
                 () = alarm => Event::Alarm,
             };
             match event {
@@ -260,6 +273,7 @@ impl Keeper {
                         next_beat = next_beat.max(tokio::time::Instant::now());
                     }
                 }
+                Event::Hurry => next_beat = tokio::time::Instant::now(),
                 Event::Alarm => {}
             }
             // After every event: one that comes in the very moment of the alarm, again and again, would put it off.
@@ -357,6 +371,7 @@ enum Event {
     Told(Loss),
     Answered(Beat),
     BeatDue,
+    Hurry,
     Alarm,
 }
 

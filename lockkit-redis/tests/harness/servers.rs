@@ -9,6 +9,9 @@ use super::{
     rights::{LOGIN, RIGHTS, user},
 };
 
+/// Longer than any standstill of a case, in milliseconds.
+const STANDSTILL_MS: &str = "600000";
+
 /// One server at this place, by a user with no rights but those that the documentation asks for.
 pub(super) fn url_at(endpoint: &str) -> String {
     format!("redis://{LOGIN}@{endpoint}/?prefix={PREFIX}")
@@ -130,10 +133,10 @@ impl Servers for RedisCluster {
     }
 
     fn freeze(&self) -> Result<()> {
-        // Those that wake first find the others silent, and would promote a replica that misses the latest grants: that
-        // is R5's matter, not that of a standstill.
-        let no_failover = ["CONFIG", "SET", "cluster-replica-no-failover", "yes"];
-        self.nodes().iter().try_for_each(|node| node.cli(&no_failover).map(drop))?;
+        // Those that wake first find the others silent: they would declare them failed, refuse every key for two node
+        // timeouts, which is longer than a ttl, and promote a replica. That is R5's matter, not that of a standstill.
+        let patience = ["CONFIG", "SET", "cluster-node-timeout", STANDSTILL_MS];
+        self.nodes().iter().try_for_each(|node| node.cli(&patience).map(drop))?;
         self.nodes().iter().try_for_each(Redis::pause)
     }
 
