@@ -25,7 +25,7 @@ pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
     let mut report = Report::default();
     for (backend, package, program) in chosen(wanted)? {
         let arguments = format!("test -p {package} --all-features --test {program}");
-        report.step(backend, |counts| project::run_tests(&mut project.cargo(&arguments), counts));
+        report.step(backend, |tests| project::run_tests(&mut project.cargo(&arguments), tests));
     }
     report.close()
 }

@@ -9,6 +9,7 @@ mod bench;
 mod conformance;
 mod counts;
 mod demo;
+mod failures;
 mod guarantees;
 mod mutate;
 mod project;

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::{counts::TestCounts, setup};
+use crate::{report::Tests, setup};
 
 /// Folders that are no part of the project's text, wherever they stand.
 const FOREIGN_FOLDERS: [&str; 2] = [".git", "target"];
@@ -78,12 +78,12 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// As [`run`], and adds up what the test programs in its output say of themselves, also when it fails.
-pub(crate) fn run_tests(command: &mut Command, counts: &mut TestCounts) -> Result<()> {
-    read_tests(command, counts, &mut stdout())
+/// As [`run`], and notes what the test programs in its output say of themselves, also when it fails.
+pub(crate) fn run_tests(command: &mut Command, tests: &mut Tests) -> Result<()> {
+    read_tests(command, tests, &mut stdout())
 }
 
-fn read_tests(command: &mut Command, counts: &mut TestCounts, shown_on: &mut impl Write) -> Result<()> {
+fn read_tests(command: &mut Command, tests: &mut Tests, shown_on: &mut impl Write) -> Result<()> {
     let mut child =
         command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {}", shown(command)))?;
     if let Some(output) = child.stdout.take() {
@@ -91,7 +91,7 @@ fn read_tests(command: &mut Command, counts: &mut TestCounts, shown_on: &mut imp
             let line = line?;
             shown_on.write_all(&line)?;
             shown_on.write_all(b"\n")?;
-            *counts += TestCounts::parse(&String::from_utf8_lossy(&line)).unwrap_or_default();
+            tests.read(&String::from_utf8_lossy(&line));
         }
     }
     let status = child.wait()?;
@@ -111,6 +111,7 @@ pub(crate) fn shown(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::TestCounts;
 
     #[test]
     fn lists_files_but_not_what_is_built() {
@@ -126,13 +127,13 @@ mod tests {
 
     #[test]
     fn counts_the_tests_of_a_failing_command_too() {
-        let (mut counts, mut output) = (TestCounts::default(), Vec::new());
+        let (mut tests, mut output) = (Tests::default(), Vec::new());
         let line = "test result: FAILED. 4 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out";
         let mut shell = Command::new("sh");
         shell.args(["-c", r#"echo "$0"; echo other; echo "$0"; exit 3"#, line]);
-        let error = read_tests(&mut shell, &mut counts, &mut output).unwrap_err();
+        let error = read_tests(&mut shell, &mut tests, &mut output).unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");
-        assert_eq!(counts, TestCounts { passed: 8, failed: 2, skipped: 4 });
+        assert_eq!(tests.counts, TestCounts { passed: 8, failed: 2, skipped: 4 });
         assert_eq!(String::from_utf8(output).unwrap(), format!("{line}\nother\n{line}\n"));
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::counts::TestCounts;
+use crate::{counts::TestCounts, failures::Failures};
 
 /// The steps so far.
 #[derive(Debug, Default)]
@@ -15,19 +15,34 @@ pub(crate) struct Report {
     rows: Vec<Row>,
 }
 
+/// What the test programs of one step said.
+#[derive(Debug, Default)]
+pub(crate) struct Tests {
+    pub(crate) counts: TestCounts,
+    pub(crate) failures: Failures,
+}
+
+impl Tests {
+    /// Reads the next line that a test program prints.
+    pub(crate) fn read(&mut self, line: &str) {
+        self.counts += TestCounts::parse(line).unwrap_or_default();
+        self.failures.read(line);
+    }
+}
+
 #[derive(Debug)]
 struct Row {
     name: String,
     error: Option<anyhow::Error>,
-    tests: TestCounts,
+    tests: Tests,
     took: Duration,
 }
 
 impl Report {
     /// Runs one step under a heading; true when it went well.
-    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut TestCounts) -> Result<()>) -> bool {
+    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut Tests) -> Result<()>) -> bool {
         println!("\n==> {name}");
-        let (start, mut tests) = (Instant::now(), TestCounts::default());
+        let (start, mut tests) = (Instant::now(), Tests::default());
         let error = work(&mut tests).err();
         if let Some(error) = &error {
             eprintln!("error: {error:#}");
@@ -57,8 +72,9 @@ impl Report {
     fn tests(&self) -> TestCounts {
         let mut sum = TestCounts::default();
         for row in &self.rows {
-            sum += row.tests;
-            sum.failed += u64::from(row.error.is_some() && row.tests.failed == 0);
+            let counts = row.tests.counts;
+            sum += counts;
+            sum.failed += u64::from(row.error.is_some() && counts.failed == 0);
         }
         sum
     }
@@ -70,14 +86,16 @@ impl fmt::Display for Report {
         for Row { name, error, tests, took } in &self.rows {
             let outcome = if error.is_none() { "ok" } else { "FAILED" };
             write!(f, "{name:width$}  {outcome:6}  {:>6.1} s", took.as_secs_f64())?;
+            let counts = tests.counts;
             writeln!(
                 f,
                 "{}",
-                if *tests == TestCounts::default() { String::new() } else { format!("  {tests}") }
+                if counts == TestCounts::default() { String::new() } else { format!("  {counts}") }
             )?;
         }
-        for Row { name, error, .. } in self.failed() {
+        for Row { name, error, tests, .. } in self.failed() {
             writeln!(f, "{name}: {}", error.as_ref().map(|error| format!("{error:#}")).unwrap_or_default())?;
+            write!(f, "{}", tests.failures)?;
         }
         write!(f, "lockkit: {}", self.tests())
     }
@@ -98,7 +116,7 @@ mod tests {
         let mut report = Report::default();
         for passed in [3, 4] {
             assert!(report.step("test", |tests| {
-                *tests += TestCounts { passed, failed: 0, skipped: 1 };
+                tests.counts += TestCounts { passed, failed: 0, skipped: 1 };
                 Ok(())
             }));
         }
@@ -111,10 +129,16 @@ mod tests {
         let mut report = Report::default();
         assert!(!report.step("clippy", |_| Err(anyhow!("lint"))));
         assert!(!report.step("test", |tests| {
-            tests.failed = 2;
+            "---- a ----\npanicked\ntest result: FAILED. 0 passed; 2 failed; 0 ignored"
+                .lines()
+                .for_each(|line| tests.read(line));
             Err(anyhow!("exit status: 101"))
         }));
         assert_eq!(closing_line(&report), "lockkit: 0 passed, 3 failed, 0 skipped");
+        assert!(
+            report.to_string().contains("test: exit status: 101\n  ---- a ----\n  panicked\n"),
+            "{report}"
+        );
         assert_eq!(report.close().unwrap_err().to_string(), "failed: clippy, test");
     }
 }

@@ -39,10 +39,9 @@ pub(crate) fn run(project: &Project) -> Result<()> {
     if !report.step("build", |_| project::run(&mut project.cargo(BUILD))) {
         return report.close();
     }
-    report.step("tests, doc tests", |counts| project::run_tests(&mut project.cargo(TEST), counts));
-    report.step("tests, no features", |counts| {
-        project::run_tests(&mut project.cargo(TEST_NO_FEATURES), counts)
-    });
+    report.step("tests, doc tests", |tests| project::run_tests(&mut project.cargo(TEST), tests));
+    report
+        .step("tests, no features", |tests| project::run_tests(&mut project.cargo(TEST_NO_FEATURES), tests));
     report.step("rustdoc", |_| project::run(project.cargo(RUSTDOC).env("RUSTDOCFLAGS", "-D warnings")));
     for backend in SALES {
         report.step(&format!("flash sale, {backend}"), |_| demo::run(project, backend));
