@@ -1,0 +1,308 @@
+//! Redlock with fencing tokens: `lockkit-redis/src/redlock/`, independent masters.
+//!
+//! Two clients with two claims each, one after the other, on three nodes. Nodes are alike: states that differ by their
+//! order are one state.
+//!
+//! * A request is executed at any time after it was sent, or never, as long as its claim goes on; its answer comes with
+//!   it. A claim goes on as soon as the answers that it has are enough, or when it is tired of waiting; the other requests
+//!   are on their way still. A claim may give up at any time, and so may a holder.
+//! * A connection breaks: the request that was sent over it is executed at any later time, also after its claim's end, and
+//!   is sent again over another one.
+//! * Clocks are arbitrary: a claim proposes what it likes as its time.
+//! * A key of a claim that has ended goes at any time: by its ttl, by a clean-up or by a release. Releases are repeated,
+//!   and overtake each other and the client's next claim: one is executed at any node at any time, as often as it likes.
+//! * A key of a living claim may go early; exclusion is then not promised any more (tokens still are).
+//! * A node may restart empty. It counts again after a ttl, in which every claim that relied on it has ended or has been
+//!   renewed without it, and with the highest counter of the others.
+//!
+//! What is left out because it can do nothing: a request that a node refuses is as one that is not executed, and a release
+//! that can change nothing any more is forgotten. Left out altogether: five nodes, pub/sub (a hint), counters that end
+//! when nobody has used them for long.
+
+use stateright::{Model, Property};
+
+use crate::few::Few;
+
+mod clients;
+mod nodes;
+mod scenes;
+
+const NODES: usize = 3;
+const MAJORITY: usize = 2;
+const CLIENTS: usize = 2;
+const CLAIMS: usize = 4;
+
+const ONE_HOLDER: &str = "one holder at a time, while no key goes early";
+const UNIQUE: &str = "tokens are unique";
+const RISING: &str = "a token is above those of all grants before its claim began";
+const NO_REVIVAL: &str = "a released key does not come back";
+
+/// The safety steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Only a value that a majority answered alike is a token without a write-back.
+    FastPathNeedsOneValue,
+    /// A write-back counts only where the key is the claim's.
+    WriteBackChecksOwner,
+    /// And where the counter is not above the token.
+    WriteBackChecksCounter,
+    /// Restore only where the counter is not above the token.
+    RestoreChecksCounter,
+    /// The release of a grant raises the counter above its token, whoever owns the key.
+    ReleaseRaisesCounter,
+    /// A node without its marker answers nothing that counts.
+    MarkerIsTested,
+    /// The marker comes back only after a ttl.
+    MarkerWaits,
+    /// And after the counter was raised to what a majority of the others has.
+    MarkerRaisesCounter,
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Redlock {
+    without: Option<Step>,
+    /// How many claims each client makes, and the times that they may propose.
+    claims: [u8; CLIENTS],
+    proposals: &'static [u8],
+    faults: Faults,
+}
+
+/// How often things may go wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Faults {
+    /// Connections that break under a request.
+    lost: u8,
+    /// Keys that go early.
+    early: u8,
+    /// Nodes that restart empty.
+    restarts: u8,
+}
+
+/// A claim: its client and whether it is the first or the second one of it.
+type ClaimNo = u8;
+
+/// Some of the claims, a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Claims(u8);
+
+/// Everything there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    nodes: [Node; NODES],
+    clients: [Client; CLIENTS],
+    /// The tokens of grants, as long as anything is compared with them; and the highest one ever.
+    tokens: [u8; CLAIMS],
+    token_last: u8,
+    /// Grants that have ended, as long as their release can do anything.
+    releases: Claims,
+    faults: Faults,
+    gone_early: bool,
+    broken: Option<&'static str>,
+}
+
+/// A node, with how far each client is with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Node {
+    key: Option<ClaimNo>,
+    counter: u8,
+    unmarked: bool,
+    /// Claims that may still rely on what the node had before its restart.
+    waits_for: Claims,
+    /// Claims whose release ran here, as long as a restore of theirs may come.
+    released: Claims,
+    asked: [Asked; CLIENTS],
+    late: Few<Request, 2>,
+}
+
+/// How far the present claim of a client is with a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Asked {
+    #[default]
+    Nothing,
+    /// The ask is on its way.
+    Ask,
+    /// The key is the claim's, with this counter.
+    Owned(u8),
+    /// The write-back is on its way.
+    WriteBack,
+    /// It was done.
+    Written,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Request {
+    claim: ClaimNo,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum What {
+    Ask { proposal: u8 },
+    WriteBack { token: u8 },
+    Restore { token: u8 },
+}
+
+impl Default for What {
+    fn default() -> Self {
+        Self::Ask { proposal: 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Client {
+    begun: u8,
+    phase: Phase,
+    proposal: u8,
+    token: u8,
+    /// The highest token of the grants before the claim began.
+    floor: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Phase {
+    #[default]
+    Idle,
+    Asking,
+    WritingBack,
+    Held,
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A client makes a claim and proposes a time.
+    Begin(usize, u8),
+    /// A node executes what the client's claim has asked it, and answers.
+    Execute(usize, usize),
+    /// The connection breaks; what was sent over it is still on its way.
+    Break(usize, usize),
+    /// Such a request is executed.
+    ExecuteLate(usize, usize),
+    /// A majority has answered differently, and the rest is not waited for: the claim writes back.
+    WriteBack(usize),
+    /// The claim gives up, or its deadline passes.
+    GiveUp(usize),
+    /// The holder's beat.
+    Renew(usize),
+    /// The holder's beat brings the key back to a node.
+    Restore(usize, usize),
+    /// The guard is dropped, or its deadline passes.
+    Release(usize),
+    /// The release of a claim is executed at a node.
+    ExecuteRelease(usize, ClaimNo),
+    /// A key goes.
+    Expire(usize),
+    /// A node restarts empty.
+    Restart(usize),
+    /// The marker is written again.
+    Mark(usize),
+}
+
+impl Redlock {
+    fn has(&self, step: Step) -> bool {
+        self.without != Some(step)
+    }
+}
+
+impl Claims {
+    fn has(self, claim: ClaimNo) -> bool {
+        self.0 & 1 << claim != 0
+    }
+
+    fn add(&mut self, claim: ClaimNo) {
+        self.0 |= 1 << claim;
+    }
+
+    fn remove(&mut self, claim: ClaimNo) {
+        self.0 &= !(1 << claim);
+    }
+
+    fn iter(self) -> impl Iterator<Item = ClaimNo> {
+        (0..CLAIMS as ClaimNo).filter(move |claim| self.has(*claim))
+    }
+}
+
+impl Model for Redlock {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            nodes: Default::default(),
+            clients: Default::default(),
+            tokens: [0; CLAIMS],
+            token_last: 0,
+            releases: Claims::default(),
+            faults: self.faults,
+            gone_early: false,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        for client in 0..CLIENTS {
+            state.actions_of(self, client, actions);
+        }
+        let mut before = None;
+        for (number, node) in state.nodes.iter().enumerate() {
+            // Of nodes that are alike in everything one is enough.
+            if before.replace(node) == Some(node) {
+                continue;
+            }
+            for client in 0..CLIENTS {
+                state.actions_of_at(client, number, actions);
+            }
+            state.actions_at(self, number, actions);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = *last;
+        match action {
+            Action::Begin(client, proposal) => state.begin(client, proposal),
+            Action::Execute(client, node) => state.execute(self, client, node),
+            Action::Break(client, node) => state.break_connection(client, node),
+            Action::ExecuteLate(node, nth) => state.execute_late(self, node, nth),
+            Action::WriteBack(client) => state.write_back(client),
+            Action::GiveUp(client) => state.end(client),
+            Action::Renew(client) => state.renew(client),
+            Action::Restore(client, node) => state.restore(self, client, node),
+            Action::Release(client) => {
+                state.releases.add(state.claim(client));
+                state.end(client);
+            }
+            Action::ExecuteRelease(node, claim) => state.execute_release(self, node, claim),
+            Action::Expire(node) => state.expire(node),
+            Action::Restart(node) => state.restart(node),
+            Action::Mark(node) => state.mark(self, node),
+        }
+        state.forget_what_is_over();
+        state.nodes.sort_unstable();
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONE_HOLDER, |_, state: &State| {
+                let holders = state.clients.iter().filter(|client| client.phase == Phase::Held).count();
+                holders <= 1 || state.gone_early
+            }),
+            Property::always(UNIQUE, |_, state: &State| state.broken != Some(UNIQUE)),
+            Property::always(RISING, |_, state: &State| state.broken != Some(RISING)),
+            Property::always(NO_REVIVAL, |_, state: &State| state.broken != Some(NO_REVIVAL)),
+            Property::sometimes("the first client's last claim is granted", |model, state: &State| {
+                state.holds_last(model, 0)
+            }),
+            Property::sometimes("the second client's last claim is granted", |model, state: &State| {
+                state.holds_last(model, 1)
+            }),
+            Property::sometimes("a token is written back", |_, state: &State| {
+                state.nodes.iter().any(|node| node.asked.contains(&Asked::Written))
+            }),
+        ]
+    }
+}

@@ -1,0 +1,147 @@
+//! What a node does: the scripts, the end of keys, and `rejoin.rs` of the backend.
+
+use super::*;
+
+impl State {
+    pub(super) fn actions_at(&self, model: &Redlock, number: usize, actions: &mut Vec<Action>) {
+        let node = &self.nodes[number];
+        actions.extend((0..node.late.len()).map(|nth| Action::ExecuteLate(number, nth)));
+        actions.extend(self.releases.iter().map(|claim| Action::ExecuteRelease(number, claim)));
+        if node.key.is_some_and(|claim| !self.lives(claim) || self.faults.early > 0) {
+            actions.push(Action::Expire(number));
+        }
+        if self.faults.restarts > 0 {
+            actions.push(Action::Restart(number));
+        }
+        if node.unmarked && self.may_mark(model, number) {
+            actions.push(Action::Mark(number));
+        }
+    }
+
+    /// Executes a script; answers the counter when the key is the claim's and what was asked for is done.
+    pub(super) fn run(
+        &mut self,
+        model: &Redlock,
+        number: usize,
+        Request { claim, what }: Request,
+    ) -> Option<u8> {
+        let node = &mut self.nodes[number];
+        if node.unmarked && model.has(Step::MarkerIsTested) {
+            return None;
+        }
+        let (mine, free) = (node.key == Some(claim), node.key.is_none());
+        match what {
+            What::Ask { .. } if mine => {}
+            What::Ask { proposal } if free => {
+                node.key = Some(claim);
+                node.counter = (node.counter + 1).max(proposal);
+            }
+            What::Ask { .. } => return None,
+            What::WriteBack { token } => {
+                let is_owner = mine || !model.has(Step::WriteBackChecksOwner);
+                let fits = node.counter <= token || !model.has(Step::WriteBackChecksCounter);
+                if !(is_owner && fits) {
+                    return None;
+                }
+                node.counter = token;
+            }
+            What::Restore { token } => {
+                let fits = node.counter <= token || !model.has(Step::RestoreChecksCounter);
+                if !(free && fits) {
+                    return None;
+                }
+                node.key = Some(claim);
+                if node.released.has(claim) {
+                    self.broken = Some(NO_REVIVAL);
+                }
+            }
+        }
+        Some(self.nodes[number].counter)
+    }
+
+    /// A request whose connection has broken. One that the node refuses stays where it is: it has done nothing.
+    pub(super) fn execute_late(&mut self, model: &Redlock, number: usize, nth: usize) {
+        let request = self.nodes[number].late[nth];
+        if self.run(model, number, request).is_some() {
+            let node = &mut self.nodes[number];
+            node.late.remove(nth);
+            if !node.may_be_restored(request.claim) {
+                node.released.remove(request.claim);
+            }
+        }
+    }
+
+    pub(super) fn execute_release(&mut self, model: &Redlock, number: usize, claim: ClaimNo) {
+        let token = self.tokens[usize::from(claim)];
+        let node = &mut self.nodes[number];
+        if node.key == Some(claim) {
+            node.key = None;
+        }
+        if node.unmarked && model.has(Step::MarkerIsTested) {
+            return;
+        }
+        if model.has(Step::ReleaseRaisesCounter) {
+            node.counter = node.counter.max(token + 1);
+        }
+        if node.may_be_restored(claim) {
+            node.released.add(claim);
+        }
+    }
+
+    /// Whether the release of this claim can change nothing here, now or later.
+    pub(super) fn is_release_done(&self, number: usize, claim: ClaimNo) -> bool {
+        let node = &self.nodes[number];
+        let may_come = node.late.iter().any(|request| request.claim == claim);
+        let may_forget = self.faults.restarts > 0 || node.unmarked;
+        node.counter > self.tokens[usize::from(claim)] && node.key != Some(claim) && !may_come && !may_forget
+    }
+
+    pub(super) fn expire(&mut self, number: usize) {
+        let Some(claim) = self.nodes[number].key.take() else { return };
+        if self.lives(claim) {
+            self.faults.early -= 1;
+            self.gone_early = true;
+        }
+    }
+
+    pub(super) fn restart(&mut self, number: usize) {
+        self.faults.restarts -= 1;
+        let mut waits_for = Claims::default();
+        (0..CLAIMS as ClaimNo).filter(|claim| self.lives(*claim)).for_each(|claim| waits_for.add(claim));
+        let node = &mut self.nodes[number];
+        (node.key, node.counter, node.unmarked) = (None, 0, true);
+        (node.waits_for, node.released) = (waits_for, Claims::default());
+    }
+
+    /// After a ttl: every claim that may have relied on the node has ended, or was renewed without it. And with enough
+    /// others to learn the counter from.
+    fn may_mark(&self, model: &Redlock, number: usize) -> bool {
+        let waited = self.nodes[number].waits_for == Claims::default() || !model.has(Step::MarkerWaits);
+        waited && self.others(number).count() >= MAJORITY
+    }
+
+    fn others(&self, number: usize) -> impl Iterator<Item = &Node> {
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter(move |(other, node)| *other != number && !node.unmarked)
+            .map(|(_, node)| node)
+    }
+
+    pub(super) fn mark(&mut self, model: &Redlock, number: usize) {
+        let highest = self.others(number).map(|node| node.counter).max().unwrap_or(0);
+        let node = &mut self.nodes[number];
+        (node.unmarked, node.waits_for) = (false, Claims::default());
+        if model.has(Step::MarkerRaisesCounter) {
+            node.counter = node.counter.max(highest);
+        }
+    }
+}
+
+impl Node {
+    fn may_be_restored(&self, claim: ClaimNo) -> bool {
+        let restores =
+            |request: &Request| request.claim == claim && matches!(request.what, What::Restore { .. });
+        self.late.iter().any(restores)
+    }
+}
