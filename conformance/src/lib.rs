@@ -29,6 +29,7 @@ mod case;
 mod cases;
 mod context;
 mod driven;
+mod fault;
 mod harness;
 pub mod history;
 pub mod memory;
@@ -42,7 +43,8 @@ pub use self::{
     access::{Access, Shown},
     bounds::Bounds,
     case::{Case, Need, Property, Running},
-    harness::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time, WallClock},
+    fault::{Fault, Hook, LinkFault},
+    harness::{AnyBackend, Harness, Link, Rounds, Sharing, Store, Time, WallClock},
     plain::Plain,
     report::{Figures, Outcome, Record},
     runner::{cases, main, run_case},
