@@ -14,15 +14,16 @@
 //!
 //! Left out: other clients of the queue, sessions after the first, compaction (it loses mails, as above).
 
-use stateright::{Model, Property};
-
 use crate::{
-    explore::{Protocol, Removal},
     few::Few,
     rank::{self, Domain, Rank, Ranked},
 };
 
 mod claims;
+mod model;
+mod property;
+mod ranks;
+mod scenes;
 mod server;
 
 /// A revision of the store; 0 for none. Create revisions, those of epochs and those that become tokens are never
@@ -312,207 +313,11 @@ impl Etcd {
     }
 }
 
-impl Protocol for Etcd {
-    type Step = Step;
-    const NAME: &'static str = "etcd queue";
-
-    fn scenes() -> Vec<(&'static str, Self)> {
-        let scene = |claims, tries, faults| Self { without: None, claims, tries, faults };
-        let none = Faults::default();
-        vec![
-            ("2 x 2, nothing lost", scene(4, false, none)),
-            ("2 x 2, a try, cancel", scene(4, true, Faults { cancels: 1, ..none })),
-            ("2 x 2, lease ends", scene(4, false, Faults { lapses: 1, ..none })),
-            ("2 + 1, two lost", scene(3, false, Faults { lost: 2, ..none })),
-            ("2 + 1, lost, cancel", scene(3, false, Faults { lost: 1, cancels: 1, ..none })),
-            ("2 + 1, lost, operator", scene(3, false, Faults { lost: 1, deletes: 1, ..none })),
-            ("2 + 1, lost, lease ends", scene(3, true, Faults { lost: 1, lapses: 1, ..none })),
-        ]
-    }
-
-    fn removals() -> Vec<Removal<Self>> {
-        let none = Faults::default();
-        let lost_and_cancelled = Faults { lost: 2, cancels: 1, ..none };
-        let cancelled = Faults { cancels: 1, ..none };
-        let removal = |step, breaks, claims, tries, faults| Removal {
-            step,
-            model: Self { without: Some(step), claims, tries, faults },
-            breaks,
-        };
-        vec![
-            removal(Step::EpochFence, NO_ORPHAN, 3, false, lost_and_cancelled),
-            removal(Step::FenceWhenGone, NO_ORPHAN, 3, false, Faults { lost: 1, deletes: 1, ..none }),
-            removal(Step::KeyPerClaim, ONE_HOLDER, 3, false, none),
-            removal(Step::DoubtfulKeyRetired, NO_FOREIGN_DELETE, 3, false, lost_and_cancelled),
-            removal(Step::MailNamesIncarnation, ONE_HOLDER, 4, false, cancelled),
-            removal(Step::LookBeforeGrant, ONE_HOLDER, 3, false, cancelled),
-            removal(Step::LookFindsOwnKey, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
-            removal(Step::Recheck, NO_LOST_WAKEUP, 3, false, Faults { lost: 1, ..none }),
-            removal(Step::TryFindsQueueEmpty, ONE_HOLDER, 3, true, none),
-            removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
-        ]
-    }
-}
-
-impl Model for Etcd {
-    type State = State;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<State> {
-        let client = || Client { epoch: 1, ..Client::default() };
-        vec![State {
-            revision: 1,
-            created_last: 0,
-            epoch_last: [1; CLIENTS],
-            keys: [None; CLAIMS],
-            epochs: [1; CLIENTS],
-            mails: Default::default(),
-            clients: [client(), client()],
-            claims: Default::default(),
-            strays: Few::default(),
-            faults: self.faults,
-            token_last: 0,
-            grants: 0,
-            broken: None,
-        }]
-    }
-
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.broken.is_some() {
-            return;
-        }
-        for claim in ClaimNo::all() {
-            state.actions_of(self, claim, actions);
-            if state.faults.deletes > 0 && state.keys[claim.index()].is_some() {
-                actions.push(Action::Delete(claim));
-            }
-        }
-        actions.extend((0..state.strays.len()).map(Action::ExecuteLate));
-        for client in 0..CLIENTS {
-            let Client { over, lease_gone, .. } = state.clients[client];
-            if !state.mails[client].is_empty() && !over {
-                actions.push(Action::Deliver(client));
-                if state.faults.lost > 0 {
-                    actions.push(Action::LoseMail(client));
-                }
-            }
-            if state.faults.lapses > 0 && !over {
-                actions.push(Action::Lapse(client));
-            }
-            let may_expire = over || (!self.has(Step::DeadlineBeforeExpiry) && state.faults.lapses > 0);
-            if may_expire && !lease_gone {
-                actions.push(Action::Expire(client));
-            }
-        }
-    }
-
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let mut state = *last;
-        match action {
-            Action::Start(claim) => state.start(self, claim),
-            Action::Send(claim) => state.send(self, claim, false),
-            Action::SendAfterStaleRead(claim) => state.send(self, claim, true),
-            Action::SendLate(claim) => state.send_late(claim),
-            Action::Execute(claim) => state.end(self, claim),
-            Action::Receive(claim) => state.receive(self, claim),
-            Action::LoseReply(claim) => state.lose_reply(claim),
-            Action::ExecuteLate(nth) => {
-                let request = state.strays.remove(nth);
-                state.execute(self, request);
-            }
-            Action::GiveUp(claim) => state.give_up(claim),
-            Action::Deliver(client) => state.deliver(self, client),
-            Action::LoseMail(client) => state.lose_mail(client),
-            Action::Look(claim) => state.look(self, claim),
-            Action::Told(claim) if self.has(Step::LookBeforeGrant) => state.claims[claim.index()].told = true,
-            Action::Told(claim) => state.grant(claim, state.revision, false),
-            Action::LoseEvent(claim) => state.claims[claim.index()].predecessor = None,
-            Action::Release(claim) | Action::Miss(claim) => {
-                state.claims[claim.index()].phase = Phase::Leaving
-            }
-            Action::Lapse(client) => state.lapse(client),
-            Action::Expire(client) => state.expire(client),
-            Action::Delete(key) => state.delete(key),
-        }
-        state.forget_old_tokens();
-        let highest = rank::compress(&mut state);
-        state.created_last = highest[CREATED];
-        state.epoch_last = [highest[EPOCH], highest[EPOCH + 1]];
-        Some(state)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always(ONE_HOLDER, |_, state: &State| state.holders().count() <= 1),
-            Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
-            Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
-            Property::always(NO_FOREIGN_DELETE, |_, state: &State| state.broken != Some(NO_FOREIGN_DELETE)),
-            Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
-            Property::always(NO_LOST_WAKEUP, |model, state: &State| {
-                !state.is_at_rest() || !state.is_stuck(model)
-            }),
-            Property::sometimes("all claims are granted", |model, state: &State| {
-                usize::from(state.grants) == model.claims
-            }),
-        ]
-    }
-}
-
 impl What {
     fn fences(&self) -> bool {
         match *self {
             Self::Enqueue { .. } => false,
             Self::LeaveEmpty { fence, .. } | Self::HandOver { fence, .. } | Self::Withdraw { fence } => fence,
-        }
-    }
-}
-
-impl Ranked for State {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
-        visit(TOKEN, &mut self.revision);
-        visit(TOKEN, &mut self.token_last);
-        self.keys.iter_mut().flatten().for_each(|key| visit(CREATED, &mut key.created));
-        for client in 0..CLIENTS {
-            visit(EPOCH + client, &mut self.epochs[client]);
-            visit(EPOCH + client, &mut self.clients[client].epoch);
-        }
-        for mail in self.mails.iter_mut().flat_map(|mails| mails.iter_mut()) {
-            visit(CREATED, &mut mail.to.1);
-            visit(TOKEN, &mut mail.revision);
-        }
-        self.strays.iter_mut().for_each(|request| request.each_rank(visit));
-        for (number, claim) in ClaimNo::all().zip(&mut self.claims) {
-            for created in [&mut claim.own, &mut claim.early_mail.0] {
-                visit(CREATED, created);
-            }
-            for token in [&mut claim.early_mail.1, &mut claim.granted, &mut claim.token, &mut claim.floor] {
-                visit(TOKEN, token);
-            }
-            claim.predecessor.iter_mut().for_each(|contender| visit(CREATED, &mut contender.1));
-            match &mut claim.call {
-                Call::Idle => {}
-                Call::Sent(request) => request.each_rank(visit),
-                Call::Answered(answer) => {
-                    visit(TOKEN, &mut answer.revision);
-                    visit(CREATED, &mut answer.own);
-                    visit(EPOCH + number.client(), &mut answer.epoch);
-                    answer.next.iter_mut().for_each(|contender| visit(CREATED, &mut contender.1));
-                }
-            }
-        }
-    }
-}
-
-impl Ranked for Request {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
-        match &mut self.what {
-            What::Enqueue { epoch } => visit(EPOCH + self.claim.client(), epoch),
-            What::LeaveEmpty { own, .. } => visit(CREATED, own),
-            What::HandOver { own, to, .. } => {
-                visit(CREATED, own);
-                visit(CREATED, &mut to.1);
-            }
-            What::Withdraw { .. } => {}
         }
     }
 }

@@ -154,3 +154,9 @@ impl State {
         }
     }
 }
+
+impl Session {
+    pub(super) fn opened() -> Self {
+        Self { alive: true, left_there: TTL, left: TTL, ..Self::default() }
+    }
+}

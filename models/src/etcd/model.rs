@@ -1,0 +1,109 @@
+//! What may happen in a state, what comes of it, and what must be true.
+
+use stateright::{Model, Property};
+
+use super::*;
+
+impl Model for Etcd {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let client = || Client { epoch: 1, ..Client::default() };
+        vec![State {
+            revision: 1,
+            created_last: 0,
+            epoch_last: [1; CLIENTS],
+            keys: [None; CLAIMS],
+            epochs: [1; CLIENTS],
+            mails: Default::default(),
+            clients: [client(), client()],
+            claims: Default::default(),
+            strays: Few::default(),
+            faults: self.faults,
+            token_last: 0,
+            grants: 0,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        for claim in ClaimNo::all() {
+            state.actions_of(self, claim, actions);
+            if state.faults.deletes > 0 && state.keys[claim.index()].is_some() {
+                actions.push(Action::Delete(claim));
+            }
+        }
+        actions.extend((0..state.strays.len()).map(Action::ExecuteLate));
+        for client in 0..CLIENTS {
+            let Client { over, lease_gone, .. } = state.clients[client];
+            if !state.mails[client].is_empty() && !over {
+                actions.push(Action::Deliver(client));
+                if state.faults.lost > 0 {
+                    actions.push(Action::LoseMail(client));
+                }
+            }
+            if state.faults.lapses > 0 && !over {
+                actions.push(Action::Lapse(client));
+            }
+            let may_expire = over || (!self.has(Step::DeadlineBeforeExpiry) && state.faults.lapses > 0);
+            if may_expire && !lease_gone {
+                actions.push(Action::Expire(client));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = *last;
+        match action {
+            Action::Start(claim) => state.start(self, claim),
+            Action::Send(claim) => state.send(self, claim, false),
+            Action::SendAfterStaleRead(claim) => state.send(self, claim, true),
+            Action::SendLate(claim) => state.send_late(claim),
+            Action::Execute(claim) => state.end(self, claim),
+            Action::Receive(claim) => state.receive(self, claim),
+            Action::LoseReply(claim) => state.lose_reply(claim),
+            Action::ExecuteLate(nth) => {
+                let request = state.strays.remove(nth);
+                state.execute(self, request);
+            }
+            Action::GiveUp(claim) => state.give_up(claim),
+            Action::Deliver(client) => state.deliver(self, client),
+            Action::LoseMail(client) => state.lose_mail(client),
+            Action::Look(claim) => state.look(self, claim),
+            Action::Told(claim) if self.has(Step::LookBeforeGrant) => state.claims[claim.index()].told = true,
+            Action::Told(claim) => state.grant(claim, state.revision, false),
+            Action::LoseEvent(claim) => state.claims[claim.index()].predecessor = None,
+            Action::Release(claim) | Action::Miss(claim) => {
+                state.claims[claim.index()].phase = Phase::Leaving
+            }
+            Action::Lapse(client) => state.lapse(client),
+            Action::Expire(client) => state.expire(client),
+            Action::Delete(key) => state.delete(key),
+        }
+        state.forget_old_tokens();
+        let highest = rank::compress(&mut state);
+        state.created_last = highest[CREATED];
+        state.epoch_last = [highest[EPOCH], highest[EPOCH + 1]];
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONE_HOLDER, |_, state: &State| state.holders().count() <= 1),
+            Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
+            Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
+            Property::always(NO_FOREIGN_DELETE, |_, state: &State| state.broken != Some(NO_FOREIGN_DELETE)),
+            Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
+            Property::always(NO_LOST_WAKEUP, |model, state: &State| {
+                !state.is_at_rest() || !state.is_stuck(model)
+            }),
+            Property::sometimes("all claims are granted", |model, state: &State| {
+                usize::from(state.grants) == model.claims
+            }),
+        ]
+    }
+}

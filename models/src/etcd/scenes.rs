@@ -1,0 +1,46 @@
+//! What is gone through, and what must break without each step.
+
+use super::*;
+use crate::explore::{Protocol, Removal};
+
+impl Protocol for Etcd {
+    type Step = Step;
+    const NAME: &'static str = "etcd queue";
+
+    fn scenes() -> Vec<(&'static str, Self)> {
+        let scene = |claims, tries, faults| Self { without: None, claims, tries, faults };
+        let none = Faults::default();
+        vec![
+            ("2 x 2, nothing lost", scene(4, false, none)),
+            ("2 x 2, a try, cancel", scene(4, true, Faults { cancels: 1, ..none })),
+            ("2 x 2, lease ends", scene(4, false, Faults { lapses: 1, ..none })),
+            ("2 + 1, two lost", scene(3, false, Faults { lost: 2, ..none })),
+            ("2 + 1, lost, cancel", scene(3, false, Faults { lost: 1, cancels: 1, ..none })),
+            ("2 + 1, lost, operator", scene(3, false, Faults { lost: 1, deletes: 1, ..none })),
+            ("2 + 1, lost, lease ends", scene(3, true, Faults { lost: 1, lapses: 1, ..none })),
+        ]
+    }
+
+    fn removals() -> Vec<Removal<Self>> {
+        let none = Faults::default();
+        let lost_and_cancelled = Faults { lost: 2, cancels: 1, ..none };
+        let cancelled = Faults { cancels: 1, ..none };
+        let removal = |step, breaks, claims, tries, faults| Removal {
+            step,
+            model: Self { without: Some(step), claims, tries, faults },
+            breaks,
+        };
+        vec![
+            removal(Step::EpochFence, NO_ORPHAN, 3, false, lost_and_cancelled),
+            removal(Step::FenceWhenGone, NO_ORPHAN, 3, false, Faults { lost: 1, deletes: 1, ..none }),
+            removal(Step::KeyPerClaim, ONE_HOLDER, 3, false, none),
+            removal(Step::DoubtfulKeyRetired, NO_FOREIGN_DELETE, 3, false, lost_and_cancelled),
+            removal(Step::MailNamesIncarnation, ONE_HOLDER, 4, false, cancelled),
+            removal(Step::LookBeforeGrant, ONE_HOLDER, 3, false, cancelled),
+            removal(Step::LookFindsOwnKey, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
+            removal(Step::Recheck, NO_LOST_WAKEUP, 3, false, Faults { lost: 1, ..none }),
+            removal(Step::TryFindsQueueEmpty, ONE_HOLDER, 3, true, none),
+            removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
+        ]
+    }
+}

@@ -1,0 +1,47 @@
+//! What is gone through, and what must break without each step.
+
+use super::*;
+use crate::explore::{Protocol, Removal};
+
+impl Protocol for Redis {
+    type Step = Step;
+    const NAME: &'static str = "redis queue";
+
+    fn scenes() -> Vec<(&'static str, Self)> {
+        let scene = |claims, faults| Self { without: None, claims, faults };
+        let none = Faults::default();
+        vec![
+            ("2 x 2, cancel, lapse", scene(4, Faults { cancels: 1, lapses: 1, ..none })),
+            ("2 x 2, death", scene(4, Faults { deaths: 1, ..none })),
+            ("2 + 1, two lost, cancel", scene(3, Faults { lost: 2, cancels: 1, ..none })),
+            ("2 + 1, lost, lapse, death", scene(3, Faults { lost: 1, lapses: 1, deaths: 1, ..none })),
+            ("2 + 1, lost, failover", scene(3, Faults { failovers: 1, lost: 1, ..none })),
+        ]
+    }
+
+    fn long_scenes() -> Vec<(&'static str, Self)> {
+        let faults = Faults { failovers: 1, ..Faults::default() };
+        vec![("2 x 2, failover", Self { without: None, claims: 4, faults })]
+    }
+
+    fn removals() -> Vec<Removal<Self>> {
+        let none = Faults::default();
+        let removal = |step, breaks, claims, faults| Removal {
+            step,
+            model: Self { without: Some(step), claims, faults },
+            breaks,
+        };
+        let failover = Faults { failovers: 1, ..none };
+        vec![
+            removal(Step::QueueBeforeNewcomers, IN_ORDER, 4, none),
+            removal(Step::TokenFromClock, TOKENS_RISE, 3, failover),
+            removal(Step::ReleaseChecksClaim, NO_FOREIGN_RELEASE, 3, none),
+            removal(Step::ReleaseLeavesQueue, NO_ORPHAN, 3, Faults { cancels: 1, ..none }),
+            removal(Step::BeatChecksToken, NO_STALE_RENEWAL, 3, failover),
+            removal(Step::BeatNeverAdds, NO_ORPHAN, 3, Faults { lost: 1, cancels: 1, ..none }),
+            removal(Step::ConfirmBeforeGrant, ONE_HOLDER, 3, none),
+            removal(Step::Recheck, NO_LOST_WAKEUP, 3, Faults { lost: 1, ..none }),
+            removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, none),
+        ]
+    }
+}

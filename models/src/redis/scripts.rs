@@ -1,0 +1,107 @@
+//! What the server does: the scripts.
+
+use super::*;
+
+impl State {
+    pub(super) fn run(&mut self, model: &Redis, Request { claim, script }: Request) -> Answer {
+        match script {
+            Script::Acquire => self.run_acquire(model, claim),
+            Script::Confirm => self.run_confirm(model, claim),
+            Script::Beat => self.run_beat(model, claim),
+            Script::Release => self.run_release(model, claim),
+        }
+    }
+
+    pub(super) fn run_acquire(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
+        if model.has(Step::QueueBeforeNewcomers) {
+            self.serve(model);
+        }
+        if let Some(token) = self.is_mine(claim) {
+            return Answer::Granted(token);
+        }
+        if self.server.lock.is_none() {
+            if self.server.queue.iter().any(|other| *other != claim && self.is_waiting(*other)) {
+                self.broken = Some(IN_ORDER);
+            }
+            return Answer::Granted(self.give_to(model, claim));
+        }
+        if !self.server.queue.contains(&claim) {
+            self.server.queue.push(claim);
+        }
+        self.server.lapsed[usize::from(claim)] = false;
+        Answer::Queued
+    }
+
+    pub(super) fn run_confirm(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
+        self.serve(model);
+        if let Some(token) = self.is_mine(claim) {
+            return Answer::Granted(token);
+        }
+        if self.server.queue.contains(&claim) {
+            self.server.lapsed[usize::from(claim)] = false;
+            return Answer::Queued;
+        }
+        Answer::Gone
+    }
+
+    pub(super) fn run_beat(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
+        if self.server.queue.contains(&claim) {
+            self.server.lapsed[usize::from(claim)] = false;
+        } else if !model.has(Step::BeatNeverAdds) {
+            self.server.queue.push(claim);
+        }
+        Answer::Queued
+    }
+
+    pub(super) fn run_release(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
+        if model.has(Step::ReleaseLeavesQueue) {
+            self.leave_queue(claim);
+        }
+        let mine = self.is_mine(claim).is_some();
+        if mine || !model.has(Step::ReleaseChecksClaim) {
+            if !mine && self.server.lock.is_some() {
+                self.broken = Some(NO_FOREIGN_RELEASE);
+            }
+            self.server.lock = None;
+        }
+        self.serve(model);
+        Answer::Done
+    }
+
+    pub(super) fn is_mine(&self, claim: ClaimNo) -> Option<Token> {
+        self.server.lock.filter(|(holder, _)| *holder == claim).map(|(_, token)| token)
+    }
+
+    pub(super) fn leave_queue(&mut self, claim: ClaimNo) {
+        if let Some(nth) = self.server.queue.iter().position(|waiter| *waiter == claim) {
+            self.server.queue.remove(nth);
+        }
+        self.server.lapsed[usize::from(claim)] = false;
+    }
+
+    /// Hands the free lock to the first waiter that is alive, and drops the dead ones before it.
+    pub(super) fn serve(&mut self, model: &Redis) {
+        while self.server.lock.is_none() {
+            let Some(head) = self.server.queue.first().copied() else { return };
+            let lapsed = self.server.lapsed[usize::from(head)];
+            self.leave_queue(head);
+            if !lapsed {
+                self.give_to(model, head);
+                if model.sends_messages() {
+                    self.claim(head).message = Message::Sent;
+                }
+            }
+        }
+    }
+
+    pub(super) fn give_to(&mut self, model: &Redis, claim: ClaimNo) -> Token {
+        let by_counter = self.server.fence + 1;
+        // The clock is ahead of every token that was ever minted.
+        let by_clock = if model.has(Step::TokenFromClock) { self.minted_last + 1 } else { 0 };
+        let token = by_counter.max(by_clock);
+        self.minted_last = self.minted_last.max(token);
+        self.server.fence = token;
+        self.server.lock = Some((claim, token));
+        token
+    }
+}

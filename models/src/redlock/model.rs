@@ -1,0 +1,89 @@
+//! What may happen in a state, what comes of it, and what must be true.
+
+use stateright::{Model, Property};
+
+use super::*;
+
+impl Model for Redlock {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            nodes: Default::default(),
+            clients: Default::default(),
+            tokens: [0; CLAIMS],
+            token_last: 0,
+            releases: Claims::default(),
+            faults: self.faults,
+            gone_early: false,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        for client in 0..CLIENTS {
+            state.actions_of(self, client, actions);
+        }
+        let mut before = None;
+        for (number, node) in state.nodes.iter().enumerate() {
+            // Of nodes that are alike in everything one is enough.
+            if before.replace(node) == Some(node) {
+                continue;
+            }
+            for client in 0..CLIENTS {
+                state.actions_of_at(client, number, actions);
+            }
+            state.actions_at(self, number, actions);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = *last;
+        match action {
+            Action::Begin(client, proposal) => state.begin(client, proposal),
+            Action::Execute(client, node) => state.execute(self, client, node),
+            Action::Break(client, node) => state.break_connection(client, node),
+            Action::ExecuteLate(node, nth) => state.execute_late(self, node, nth),
+            Action::WriteBack(client) => state.write_back(client),
+            Action::GiveUp(client) => state.end(client),
+            Action::Renew(client) => state.renew(client),
+            Action::Restore(client, node) => state.restore(self, client, node),
+            Action::Release(client) => {
+                state.releases.add(state.claim(client));
+                state.end(client);
+            }
+            Action::ExecuteRelease(node, claim) => state.execute_release(self, node, claim),
+            Action::Expire(node) => state.expire(node),
+            Action::Restart(node) => state.restart(node),
+            Action::Mark(node) => state.mark(self, node),
+        }
+        state.forget_what_is_over();
+        state.nodes.sort_unstable();
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONE_HOLDER, |_, state: &State| {
+                let holders = state.clients.iter().filter(|client| client.phase == Phase::Held).count();
+                holders <= 1 || state.gone_early
+            }),
+            Property::always(UNIQUE, |_, state: &State| state.broken != Some(UNIQUE)),
+            Property::always(RISING, |_, state: &State| state.broken != Some(RISING)),
+            Property::always(NO_REVIVAL, |_, state: &State| state.broken != Some(NO_REVIVAL)),
+            Property::sometimes("the first client's last claim is granted", |model, state: &State| {
+                state.holds_last(model, 0)
+            }),
+            Property::sometimes("the second client's last claim is granted", |model, state: &State| {
+                state.holds_last(model, 1)
+            }),
+            Property::sometimes("a token is written back", |_, state: &State| {
+                state.nodes.iter().any(|node| node.asked.contains(&Asked::Written))
+            }),
+        ]
+    }
+}

@@ -1,0 +1,176 @@
+//! What a claim does: `acquire.rs` and `release.rs` of the backend.
+
+use super::*;
+
+impl State {
+    pub(super) fn actions_of(&self, model: &ZooKeeper, number: ClaimNo, actions: &mut Vec<Action>) {
+        let claim = &self.claims[usize::from(number)];
+        let before_is_new =
+            !number.is_multiple_of(2) && self.claims[usize::from(number) - 1].phase == Phase::New;
+        let may_lose = self.faults.lost > 0;
+        match claim.phase {
+            Phase::New if !before_is_new => actions.push(Action::Start(number)),
+            Phase::New | Phase::Ended => {}
+            Phase::Creating => {
+                actions.push(Action::Create(number));
+                if may_lose {
+                    actions.extend([Action::LoseCreate(number, true), Action::LoseCreate(number, false)]);
+                }
+            }
+            Phase::LookingUp => actions.push(Action::LookUp(number)),
+            Phase::Listing => actions.push(Action::List(number)),
+            Phase::Waiting => self.actions_of_waiter(model, number, actions),
+            Phase::Held => {
+                actions.push(Action::Release(number));
+                if !self.is_there(number) {
+                    actions.push(Action::Miss(number));
+                }
+            }
+            Phase::Deleting => {
+                actions.push(Action::Delete(number));
+                if may_lose {
+                    actions.extend([Action::LoseDelete(number, true), Action::LoseDelete(number, false)]);
+                }
+            }
+        }
+        let gives_up =
+            matches!(claim.phase, Phase::Creating | Phase::LookingUp | Phase::Listing | Phase::Waiting);
+        if self.faults.cancels > 0 && gives_up && !claim.given_up {
+            actions.push(Action::GiveUp(number));
+        }
+    }
+
+    pub(super) fn actions_of_waiter(&self, model: &ZooKeeper, number: ClaimNo, actions: &mut Vec<Action>) {
+        if model.has(Step::Recheck) {
+            actions.push(Action::List(number));
+        }
+        let view = &self.clients[usize::from(number / 2)].view;
+        let gone = |before: u8| !view.iter().any(|node| node.number == before);
+        if self.claims[usize::from(number)].predecessor.is_some_and(gone) {
+            actions.push(Action::Told(number));
+            if self.faults.lost > 0 && !model.has(Step::Recheck) {
+                actions.push(Action::LoseEvent(number));
+            }
+        }
+    }
+
+    pub(super) fn claim(&mut self, claim: ClaimNo) -> &mut Claim {
+        &mut self.claims[usize::from(claim)]
+    }
+
+    pub(super) fn session_of(&self, claim: ClaimNo) -> Session {
+        (claim / 2, self.clients[usize::from(claim / 2)].second_session)
+    }
+
+    /// An answer of the leader: the client's server has no older state.
+    pub(super) fn heard_of_leader(&mut self, claim: ClaimNo) {
+        self.clients[usize::from(claim / 2)].view = self.nodes;
+    }
+
+    pub(super) fn created(&mut self, number: ClaimNo, own: Node) {
+        self.heard_of_leader(number);
+        let claim = self.claim(number);
+        claim.own = Some(own);
+        claim.phase = if claim.given_up { Phase::Deleting } else { Phase::Listing };
+    }
+
+    pub(super) fn look_up(&mut self, model: &ZooKeeper, number: ClaimNo) {
+        if model.has(Step::LookUpBehindLeader) {
+            self.heard_of_leader(number);
+        }
+        let session = self.session_of(number);
+        let view = self.clients[usize::from(number / 2)].view;
+        let is_own = |node: &&Node| {
+            node.claim == number && (node.session == session || !model.has(Step::OwnerIsThisSession))
+        };
+        let found = view.iter().find(is_own).copied();
+        let claim = self.claim(number);
+        claim.own = found;
+        claim.phase = match (found, claim.given_up) {
+            (Some(_), true) => Phase::Deleting,
+            (Some(_), false) => Phase::Listing,
+            (None, true) => return self.forget(number),
+            (None, false) => Phase::Creating,
+        };
+    }
+
+    pub(super) fn list(&mut self, model: &ZooKeeper, number: ClaimNo) {
+        let view = self.clients[usize::from(number / 2)].view;
+        let Some(own) = self.claim(number).own else { return };
+        if !view.contains(&own) && model.has(Step::ListShowsOwnNode) {
+            self.claim(number).phase = Phase::Deleting;
+            return;
+        }
+        let before = || view.iter().filter(|node| model.is_before(node.number, own.number));
+        let nearest = before().find(|node| !before().any(|other| model.is_before(node.number, other.number)));
+        match nearest.map(|node| node.number) {
+            None => self.grant(model, number),
+            predecessor => {
+                let claim = self.claim(number);
+                (claim.phase, claim.predecessor) = (Phase::Waiting, predecessor);
+            }
+        }
+    }
+
+    pub(super) fn told(&mut self, model: &ZooKeeper, number: ClaimNo) {
+        let claim = self.claim(number);
+        claim.predecessor = None;
+        match model.has(Step::ListAfterPredecessor) {
+            true => claim.phase = Phase::Listing,
+            false => self.grant(model, number),
+        }
+    }
+
+    pub(super) fn give_up(&mut self, model: &ZooKeeper, number: ClaimNo) {
+        self.faults.cancels -= 1;
+        let claim = self.claim(number);
+        claim.given_up = true;
+        match claim.phase {
+            Phase::Creating => self.forget(number),
+            Phase::LookingUp if model.has(Step::CancelAwaitsCreate) => {}
+            Phase::LookingUp => self.forget(number),
+            _ => claim.phase = Phase::Deleting,
+        }
+    }
+
+    pub(super) fn grant(&mut self, model: &ZooKeeper, number: ClaimNo) {
+        let Some(own) = self.claim(number).own else { return };
+        let token = if model.has(Step::TokenIsZxid) { own.czxid } else { own.number + 1 };
+        let floor = std::mem::take(&mut self.claim(number).floor);
+        if token <= floor || self.claims.iter().any(|other| other.token == token) {
+            self.broken = Some(TOKENS_RISE);
+        }
+        let claim = self.claim(number);
+        (claim.phase, claim.token, claim.predecessor) = (Phase::Held, token, None);
+        self.token_last = self.token_last.max(token);
+        self.grants += 1;
+    }
+
+    pub(super) fn forget(&mut self, number: ClaimNo) {
+        let claim = self.claim(number);
+        *claim = Claim { phase: Phase::Ended, token: claim.token, ..Claim::default() };
+    }
+
+    pub(super) fn forget_old_tokens(&mut self) {
+        let acquires = |claim: &&Claim| !matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
+        let floor = self.claims.iter().filter(acquires).map(|claim| claim.floor).min().unwrap_or(Rank::MAX);
+        for claim in
+            self.claims.iter_mut().filter(|claim| claim.phase == Phase::Ended && claim.token <= floor)
+        {
+            claim.token = 0;
+        }
+    }
+
+    /// Holds and waiting claims end; one whose create was not answered is taken along.
+    pub(super) fn lapse(&mut self, client: usize) {
+        self.faults.lapses -= 1;
+        self.clients[client].second_session = true;
+        for claim in 0..CLAIMS as ClaimNo {
+            let phase = self.claim(claim).phase;
+            let stays = matches!(phase, Phase::New | Phase::Creating | Phase::LookingUp);
+            if usize::from(claim / 2) == client && !stays {
+                self.forget(claim);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What may happen in a state, what comes of it, and what must be true.
+
+use stateright::{Model, Property};
+
+use super::*;
+
+impl Model for ZooKeeper {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            nodes: Nodes::default(),
+            next_number: FIRST_NUMBER,
+            zxid: 1,
+            clients: Default::default(),
+            claims: Default::default(),
+            token_last: 0,
+            grants: 0,
+            faults: self.faults,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        for claim in 0..self.claims {
+            state.actions_of(self, claim, actions);
+        }
+        for (number, client) in state.clients.iter().enumerate() {
+            if client.view != state.nodes {
+                actions.push(Action::CatchUp(number));
+            }
+            if state.faults.lapses > 0 && !client.second_session {
+                actions.push(Action::Lapse(number));
+            }
+            let early = !self.has(Step::DeadlineBeforeExpiry) && state.faults.lapses > 0;
+            if (client.second_session || early) && !client.first_expired {
+                actions.push(Action::Expire(number));
+            }
+        }
+        if state.faults.deletes > 0 {
+            actions.extend((0..state.nodes.len()).map(Action::Break));
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = *last;
+        match action {
+            Action::Start(claim) => {
+                let floor = state.token_last;
+                *state.claim(claim) = Claim { phase: Phase::Creating, floor, ..Claim::default() };
+            }
+            Action::Create(claim) => {
+                let own = state.create(claim);
+                state.created(claim, own);
+            }
+            Action::LoseCreate(claim, done) => {
+                state.faults.lost -= 1;
+                if done {
+                    state.create(claim);
+                }
+                state.claim(claim).phase = Phase::LookingUp;
+            }
+            Action::LookUp(claim) => state.look_up(self, claim),
+            Action::List(claim) => state.list(self, claim),
+            Action::Told(claim) => state.told(self, claim),
+            Action::LoseEvent(claim) => {
+                state.faults.lost -= 1;
+                state.claim(claim).predecessor = None;
+            }
+            Action::Delete(claim) => {
+                state.delete(claim);
+                state.heard_of_leader(claim);
+                state.forget(claim);
+            }
+            Action::LoseDelete(claim, done) => {
+                state.faults.lost -= 1;
+                if done {
+                    state.delete(claim);
+                }
+                if !self.has(Step::DeleteRepeats) {
+                    state.forget(claim);
+                }
+            }
+            Action::GiveUp(claim) => state.give_up(self, claim),
+            Action::Release(claim) | Action::Miss(claim) => state.claim(claim).phase = Phase::Deleting,
+            Action::CatchUp(client) => state.clients[client].view = state.nodes,
+            Action::Lapse(client) => state.lapse(client),
+            Action::Expire(client) => state.expire(client),
+            Action::Break(nth) => {
+                state.faults.deletes -= 1;
+                state.remove(nth);
+                if nth == 0
+                    && let Some(claim) = last.nodes.first().map(|node| node.claim)
+                {
+                    state.claim(claim).robbed = true;
+                }
+            }
+        }
+        state.forget_old_tokens();
+        rank::compress(&mut state);
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONE_HOLDER, |_, state: &State| state.holders().count() <= 1),
+            Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
+            Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
+            Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
+            Property::always(NO_LOST_WAKEUP, |model, state: &State| {
+                !state.is_at_rest() || !state.is_stuck(model)
+            }),
+            Property::sometimes("all claims are granted", |model, state: &State| {
+                state.grants == model.claims
+            }),
+        ]
+    }
+}

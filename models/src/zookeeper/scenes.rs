@@ -1,0 +1,56 @@
+//! What is gone through, and what must break without each step.
+
+use super::*;
+use crate::explore::{Protocol, Removal};
+
+impl Protocol for ZooKeeper {
+    type Step = Step;
+    const NAME: &'static str = "zookeeper queue";
+
+    fn scenes() -> Vec<(&'static str, Self)> {
+        let scene = |claims, faults| Self { without: None, claims, faults };
+        let none = Faults::default();
+        vec![
+            ("2 x 2, cancel", scene(4, Faults { cancels: 1, ..none })),
+            ("2 x 2, lost", scene(4, Faults { lost: 1, ..none })),
+            ("2 x 2, session ends", scene(4, Faults { lapses: 1, ..none })),
+            ("2 + 1, two lost, cancel", scene(3, Faults { lost: 2, cancels: 1, ..none })),
+            ("2 + 1, lost, session ends", scene(3, Faults { lost: 1, lapses: 1, ..none })),
+            ("2 + 1, lost, operator", scene(3, Faults { lost: 1, deletes: 1, ..none })),
+        ]
+    }
+
+    fn long_scenes() -> Vec<(&'static str, Self)> {
+        let scene = |faults| Self { without: None, claims: 4, faults };
+        let none = Faults::default();
+        vec![
+            ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
+            ("2 x 2, operator", scene(Faults { deletes: 1, ..none })),
+        ]
+    }
+
+    fn removals() -> Vec<Removal<Self>> {
+        let none = Faults::default();
+        let lost = Faults { lost: 1, ..none };
+        let deleted = Faults { deletes: 1, ..none };
+        let cancelled = Faults { cancels: 1, ..none };
+        let lapsed = Faults { lapses: 1, ..none };
+        let removal = |step, breaks, faults| Removal {
+            step,
+            model: Self { without: Some(step), claims: 3, faults },
+            breaks,
+        };
+        vec![
+            removal(Step::LookUpBehindLeader, NO_ORPHAN, lost),
+            removal(Step::OwnerIsThisSession, ONE_HOLDER, Faults { lost: 1, ..lapsed }),
+            removal(Step::CancelAwaitsCreate, NO_ORPHAN, Faults { lost: 1, ..cancelled }),
+            removal(Step::ListShowsOwnNode, ONE_HOLDER, deleted),
+            removal(Step::ListAfterPredecessor, ONE_HOLDER, cancelled),
+            removal(Step::Recheck, NO_LOST_WAKEUP, lost),
+            removal(Step::OrderWraps, ONE_HOLDER, none),
+            removal(Step::TokenIsZxid, TOKENS_RISE, none),
+            removal(Step::DeleteRepeats, NO_ORPHAN, lost),
+            removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, lapsed),
+        ]
+    }
+}
