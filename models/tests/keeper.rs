@@ -54,3 +54,8 @@ fn a_caller_who_joins_an_attempt_that_gives_up_would_be_told_busy() {
 fn an_owner_who_asks_between_answer_and_table_would_wait_behind_itself() {
     is_needed::<Keeper>(Step::TableBeforeAnswers);
 }
+
+#[test]
+fn a_share_that_stays_behind_would_answer_a_release_too_early() {
+    is_needed::<Keeper>(Step::OwnShareGoesFirst);
+}

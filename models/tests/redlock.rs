@@ -21,6 +21,11 @@ fn a_write_back_to_a_node_of_others_would_repeat_a_token() {
 }
 
 #[test]
+fn a_write_back_below_the_counter_would_repeat_a_token() {
+    is_needed::<Redlock>(Step::WriteBackChecksCounter);
+}
+
+#[test]
 fn a_late_restore_would_revive_a_grant_that_has_ended() {
     is_needed::<Redlock>(Step::RestoreChecksCounter);
 }

@@ -170,10 +170,13 @@ impl State {
         if alone || !model.waits(number) {
             return self.grant(number, revision, alone);
         }
+        let given_up = std::mem::take(&mut claim.given_up);
         claim.phase = Phase::Waiting;
         claim.predecessor = next.filter(|_| model.notes_predecessors());
         if claim.granted > 0 {
             self.grant(number, revision, false);
+        } else if given_up {
+            claim.phase = Phase::Withdrawing;
         } else if next.is_none() {
             self.look(model, number);
         }

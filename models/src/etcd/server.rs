@@ -18,10 +18,12 @@ impl State {
         if self.keys[key.index()].is_some_and(|key| key.by != claim) {
             self.broken = Some(NO_FOREIGN_DELETE);
         }
-        self.keys[key.index()] = None;
-        self.revision += 1;
-        let client = &self.clients[claim.client()];
-        if what.fences() && !client.lease_gone {
+        let fences = what.fences() && !self.clients[claim.client()].lease_gone;
+        // A transaction that changes nothing has no revision of its own.
+        if self.keys[key.index()].take().is_some() || fences {
+            self.revision += 1;
+        }
+        if fences {
             self.epoch_last[claim.client()] += 1;
             self.epochs[claim.client()] = self.epoch_last[claim.client()];
         }

@@ -67,18 +67,12 @@ impl State {
                 Phase::Looked
             }
             Phase::Looked if has(Step::TableBeforeAnswers) => return self.enter_table(number, Phase::Told),
-            Phase::Looked => return self.answer(number, Phase::Told),
-            Phase::Told if has(Step::TableBeforeAnswers) => return self.answer(number, Phase::Settled),
-            Phase::Told => return self.enter_table(number, Phase::Settled),
-            Phase::Settled => {
-                if has(Step::UntakenGrantReleased) {
-                    self.leave_hold(number);
-                } else {
-                    life.hold.guards -= 1;
-                }
-                self.lives[number].phase = Phase::Keeping;
-                return;
+            Phase::Looked => return self.answer(model, number, Phase::Told),
+            Phase::Told if has(Step::TableBeforeAnswers) => {
+                return self.answer(model, number, Phase::Keeping);
             }
+            Phase::Told => return self.enter_table(number, Phase::Keeping),
+            Phase::Answered => return self.leave_own_share(model, number),
             Phase::Keeping => return self.end_hold(model, number),
             Phase::Releasing { again } => return self.given_back(number, again),
             other => other,
@@ -92,13 +86,28 @@ impl State {
         self.lives[number].phase = next;
     }
 
-    pub(super) fn answer(&mut self, number: usize, next: Phase) {
+    pub(super) fn answer(&mut self, model: &Keeper, number: usize, next: Phase) {
         let life = &mut self.lives[number];
         life.over = true;
         life.phase = next;
         for caller in self.callers.iter_mut().filter(|caller| caller.is == Is::Waiting(number)) {
             caller.is = Is::Guard(number);
             life.hold.guards += 1;
+        }
+        match model.has(Step::OwnShareGoesFirst) {
+            true => self.leave_own_share(model, number),
+            false => life.phase = Phase::Answered,
+        }
+    }
+
+    /// The share that the callers' shares were made of.
+    pub(super) fn leave_own_share(&mut self, model: &Keeper, number: usize) {
+        match model.has(Step::UntakenGrantReleased) {
+            true => self.leave_hold(number),
+            false => self.lives[number].hold.guards -= 1,
+        }
+        if self.lives[number].phase == Phase::Answered {
+            self.lives[number].phase = Phase::Keeping;
         }
     }
 

@@ -1,7 +1,8 @@
 //! The life of a guard: `lockkit-core/src/keeper/{life, hold, attempt, reentry, session}.rs`.
 //!
 //! One client with two callers of one owner, who ask for one lock twice each. Other clients are not needed: whoever
-//! believes to hold the lock must have the entry at the server. Holds live and die with the session (`Lifetime::Session`), as on etcd.
+//! believes to hold the lock must have the entry at the server. Holds live and die with the session
+//! (`Lifetime::Session`), as on etcd.
 //!
 //! * Every step under one mutex is one step here; between any two of them anything else may happen.
 //! * Time is counted in ticks of half a ttl, as what is left of a lifetime: at the server, and as the client knows it. A
@@ -10,7 +11,8 @@
 //! * A beat may be lost on its way, or answer for the session and not for the hold. So may a release.
 //! * An operator may end the session. Its holds are then excused from exclusion until the client has heard of it.
 //!
-//! What a backend does to acquire and to withdraw is one step: that is the subject of the other models.
+//! What a backend does to acquire and to withdraw is one step: that is the subject of the other models. Left out: tries and
+//! callers with a deadline, the end of the client, and a session whose opening takes most of its ttl.
 
 mod callers;
 mod life;
@@ -33,6 +35,7 @@ const DEAD_HOLD_ENDS: &str = "a dead hold is not kept alive";
 const SESSION_END_IS_TOLD: &str = "no hold outlives its session's end";
 const TRUE_ANSWER: &str = "nobody who waits is told busy";
 const NO_SELF_WAIT: &str = "no owner waits behind itself";
+const LAST_RELEASE_ENDS: &str = "the last guard's release ends the hold";
 const ALL_ANSWERED: &str = "every caller is answered";
 
 /// The safety steps.
@@ -56,6 +59,8 @@ pub enum Step {
     NoJoinAfterGiveUp,
     /// The re-entry table knows the hold before the callers do.
     TableBeforeAnswers,
+    /// The share that the callers' shares are made of goes before they hear.
+    OwnShareGoesFirst,
 }
 
 /// The model.
@@ -163,8 +168,8 @@ enum Phase {
     Looked,
     /// One of: the re-entry table knows it, the callers are answered.
     Told,
-    /// Both.
-    Settled,
+    /// Both, and its own share is still there.
+    Answered,
     /// `keep_hold`.
     Keeping,
     /// `release_until_done`, and whether the claim starts again afterwards: the grant came too late.

@@ -115,6 +115,7 @@ impl Model for Keeper {
             }),
             Property::always(TRUE_ANSWER, |_, state: &State| state.broken != Some(TRUE_ANSWER)),
             Property::always(NO_SELF_WAIT, |_, state: &State| state.broken != Some(NO_SELF_WAIT)),
+            Property::always(LAST_RELEASE_ENDS, |_, state: &State| state.broken != Some(LAST_RELEASE_ENDS)),
             Property::always(ALL_ANSWERED, |_, state: &State| {
                 let forgotten = |caller: &Caller| matches!(caller.is, Is::Waiting(life) if state.lives[life].phase == Phase::Done);
                 !state.callers.iter().any(forgotten)

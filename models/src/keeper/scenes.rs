@@ -34,6 +34,7 @@ impl Protocol for Keeper {
             removal(Step::LateHoldSeesTheEnd, SESSION_END_IS_TOLD, 0, 1),
             removal(Step::NoJoinAfterGiveUp, TRUE_ANSWER, 0, 0),
             removal(Step::TableBeforeAnswers, NO_SELF_WAIT, 0, 0),
+            removal(Step::OwnShareGoesFirst, LAST_RELEASE_ENDS, 0, 0),
         ]
     }
 }

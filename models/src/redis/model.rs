@@ -62,8 +62,7 @@ impl Model for Redis {
             Action::DelayBeat(claim) => state.delay(Request { claim, script: Script::Beat }),
             Action::RunLate(nth) => {
                 let request = state.late.remove(nth);
-                let over =
-                    matches!(state.claim(request.claim).phase, Phase::Releasing | Phase::Ended | Phase::Dead);
+                let over = matches!(state.claim(request.claim).phase, Phase::Ended | Phase::Dead);
                 if request.script == Script::Acquire && over {
                     state.claim(request.claim).excused = true;
                 }

@@ -16,21 +16,21 @@ impl Protocol for Redlock {
             ("2 + 1, a key goes early", scene([2, 1], &[0], early)),
             ("2 + 1, lost", scene([2, 1], &[0], Faults { lost: 1, ..none })),
             ("2 + 1, restart", scene([2, 1], &[0], Faults { restarts: 1, ..none })),
+            ("2 + 1, clocks apart", scene([2, 1], &[0, 3], none)),
             ("1 + 1, clocks apart, lost, early", scene([1, 1], &[0, 3], Faults { lost: 1, ..early })),
         ]
     }
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
-        let scene = |claims, proposals, faults| Self { without: None, claims, proposals, faults };
+        let scene = |claims, faults| Self { without: None, claims, proposals: &[0], faults };
         let none = Faults::default();
         let early = Faults { early: 1, ..none };
         vec![
-            ("2 x 2, a key goes early", scene([2, 2], &[0], early)),
-            ("2 x 2, lost", scene([2, 2], &[0], Faults { lost: 1, ..none })),
-            ("2 x 2, restart", scene([2, 2], &[0], Faults { restarts: 1, ..none })),
-            ("2 + 1, lost, early", scene([2, 1], &[0], Faults { lost: 1, ..early })),
-            ("2 + 1, lost, restart", scene([2, 1], &[0], Faults { restarts: 1, lost: 1, ..none })),
-            ("2 + 1, clocks apart", scene([2, 1], &[0, 3], none)),
+            ("2 x 2, a key goes early", scene([2, 2], early)),
+            ("2 x 2, lost", scene([2, 2], Faults { lost: 1, ..none })),
+            ("2 x 2, restart", scene([2, 2], Faults { restarts: 1, ..none })),
+            ("2 + 1, lost, early", scene([2, 1], Faults { lost: 1, ..early })),
+            ("2 + 1, lost, restart", scene([2, 1], Faults { restarts: 1, lost: 1, ..none })),
         ]
     }
 
