@@ -49,3 +49,18 @@ fn a_marker_that_comes_back_at_once_would_make_a_second_majority() {
 fn a_marked_node_with_an_empty_counter_would_repeat_a_token() {
     is_needed::<Redlock>(Step::MarkerRaisesCounter);
 }
+
+#[test]
+fn a_beat_of_a_minority_would_let_an_emptied_node_back_too_early() {
+    is_needed::<Redlock>(Step::RenewNeedsMajority);
+}
+
+#[test]
+fn a_counter_that_a_minority_has_would_repeat_a_token() {
+    is_needed::<Redlock>(Step::MarkerNeedsMajority);
+}
+
+#[test]
+fn a_marker_on_a_node_that_was_emptied_again_would_make_a_second_majority() {
+    is_needed::<Redlock>(Step::MarkerNamesItsNote);
+}

@@ -143,9 +143,10 @@ impl State {
     }
 
     /// A beat that a majority has answered, counting only nodes that still had the key.
-    pub(super) fn renew(&mut self, client: usize) {
+    pub(super) fn renew(&mut self, model: &Redlock, client: usize) {
         let claim = self.claim(client);
-        if self.nodes.iter().filter(|node| node.key == Some(claim)).count() >= MAJORITY {
+        let had_it = self.nodes.iter().filter(|node| node.key == Some(claim)).count();
+        if had_it >= MAJORITY || !model.has(Step::RenewNeedsMajority) {
             self.nodes.iter_mut().for_each(|node| node.waits_for.remove(claim));
         }
     }

@@ -13,7 +13,7 @@
 //!   and overtake each other and the client's next claim: one is executed at any node at any time, as often as it likes.
 //! * A key of a living claim may go early; exclusion is then not promised any more (tokens still are).
 //! * A node may restart empty. It counts again after a ttl, in which every claim that relied on it has ended or has been
-//!   renewed without it, and with the highest counter of the others.
+//!   renewed without it, and with the highest counter that the others had after that. Several clients may see to it.
 //!
 //! What is left out because it can do nothing: a request that a node refuses is as one that is not executed, and a release
 //! that can change nothing any more is forgotten. Left out altogether: five nodes, pub/sub (a hint), counters that end
@@ -53,8 +53,14 @@ pub enum Step {
     MarkerIsTested,
     /// The marker comes back only after a ttl.
     MarkerWaits,
-    /// And after the counter was raised to what a majority of the others has.
+    /// A holder's beat makes up for a lost node only where a majority still had the key.
+    RenewNeedsMajority,
+    /// The marker comes back only with a counter that is not below those of the others.
     MarkerRaisesCounter,
+    /// And those others are a majority.
+    MarkerNeedsMajority,
+    /// It replaces only the note that was there during the wait: a node that was emptied again has another one.
+    MarkerNamesItsNote,
 }
 
 /// The model.
@@ -64,6 +70,8 @@ pub struct Redlock {
     /// How many claims each client makes, and the times that they may propose.
     claims: [u8; CLIENTS],
     proposals: &'static [u8],
+    /// The counters that the nodes begin with: other locks, and claims that failed, have raised them.
+    counters: [u8; NODES],
     faults: Faults,
 }
 
@@ -108,6 +116,8 @@ struct Node {
     unmarked: bool,
     /// Claims that may still rely on what the node had before its restart.
     waits_for: Claims,
+    /// What somebody who brings the node back has read from the others, and not written yet.
+    learned: Option<u8>,
     /// Claims whose release ran here, as long as a restore of theirs may come.
     released: Claims,
     asked: [Asked; CLIENTS],
@@ -194,7 +204,9 @@ pub enum Action {
     Expire(usize),
     /// A node restarts empty.
     Restart(usize),
-    /// The marker is written again.
+    /// The counters of the others are read for a node that was emptied.
+    Learn(usize),
+    /// Its marker is written again.
     Mark(usize),
 }
 

@@ -10,7 +10,7 @@ impl Model for Redlock {
 
     fn init_states(&self) -> Vec<State> {
         vec![State {
-            nodes: Default::default(),
+            nodes: self.counters.map(|counter| Node { counter, ..Node::default() }),
             clients: Default::default(),
             tokens: [0; CLAIMS],
             token_last: 0,
@@ -50,7 +50,7 @@ impl Model for Redlock {
             Action::ExecuteLate(node, nth) => state.execute_late(self, node, nth),
             Action::WriteBack(client) => state.write_back(client),
             Action::GiveUp(client) => state.end(client),
-            Action::Renew(client) => state.renew(client),
+            Action::Renew(client) => state.renew(self, client),
             Action::Restore(client, node) => state.restore(self, client, node),
             Action::Release(client) => {
                 state.releases.add(state.claim(client));
@@ -58,7 +58,8 @@ impl Model for Redlock {
             }
             Action::ExecuteRelease(node, claim) => state.execute_release(self, node, claim),
             Action::Expire(node) => state.expire(node),
-            Action::Restart(node) => state.restart(node),
+            Action::Restart(node) => state.restart(self, node),
+            Action::Learn(node) => state.learn(node),
             Action::Mark(node) => state.mark(self, node),
         }
         state.forget_what_is_over();

@@ -13,7 +13,10 @@ impl State {
         if self.faults.restarts > 0 {
             actions.push(Action::Restart(number));
         }
-        if node.unmarked && self.may_mark(model, number) {
+        if node.unmarked && node.learned.is_none() && self.may_learn(model, number) {
+            actions.push(Action::Learn(number));
+        }
+        if node.unmarked && node.learned.is_some() {
             actions.push(Action::Mark(number));
         }
     }
@@ -104,20 +107,24 @@ impl State {
         }
     }
 
-    pub(super) fn restart(&mut self, number: usize) {
+    pub(super) fn restart(&mut self, model: &Redlock, number: usize) {
         self.faults.restarts -= 1;
         let mut waits_for = Claims::default();
         (0..CLAIMS as ClaimNo).filter(|claim| self.lives(*claim)).for_each(|claim| waits_for.add(claim));
         let node = &mut self.nodes[number];
         (node.key, node.counter, node.unmarked) = (None, 0, true);
         (node.waits_for, node.released) = (waits_for, Claims::default());
+        if model.has(Step::MarkerNamesItsNote) {
+            node.learned = None;
+        }
     }
 
     /// After a ttl: every claim that may have relied on the node has ended, or was renewed without it. And with enough
     /// others to learn the counter from.
-    fn may_mark(&self, model: &Redlock, number: usize) -> bool {
+    fn may_learn(&self, model: &Redlock, number: usize) -> bool {
         let waited = self.nodes[number].waits_for == Claims::default() || !model.has(Step::MarkerWaits);
-        waited && self.others(number).count() >= MAJORITY
+        let needed = if model.has(Step::MarkerNeedsMajority) { MAJORITY } else { 1 };
+        waited && self.others(number).count() >= needed
     }
 
     fn others(&self, number: usize) -> impl Iterator<Item = &Node> {
@@ -128,13 +135,20 @@ impl State {
             .map(|(_, node)| node)
     }
 
+    pub(super) fn learn(&mut self, number: usize) {
+        let highest = self.others(number).map(|node| node.counter).max();
+        self.nodes[number].learned = highest;
+    }
+
+    /// Somebody else may be about to do the same.
     pub(super) fn mark(&mut self, model: &Redlock, number: usize) {
-        let highest = self.others(number).map(|node| node.counter).max().unwrap_or(0);
+        let can_be_emptied = self.faults.restarts > 0;
         let node = &mut self.nodes[number];
         (node.unmarked, node.waits_for) = (false, Claims::default());
         if model.has(Step::MarkerRaisesCounter) {
-            node.counter = node.counter.max(highest);
+            node.counter = node.counter.max(node.learned.unwrap_or(0));
         }
+        node.learned = node.learned.filter(|_| can_be_emptied);
     }
 }
 

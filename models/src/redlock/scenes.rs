@@ -3,34 +3,47 @@
 use super::*;
 use crate::explore::{Protocol, Removal};
 
+/// Counters of which no two are alike.
+const APART: [u8; NODES] = [0, 1, 2];
+
 impl Protocol for Redlock {
     type Step = Step;
     const NAME: &'static str = "redlock";
 
     fn scenes() -> Vec<(&'static str, Self)> {
-        let scene = |claims, proposals, faults| Self { without: None, claims, proposals, faults };
         let none = Faults::default();
         let early = Faults { early: 1, ..none };
+        let restart = Faults { restarts: 1, ..none };
         vec![
-            ("2 x 2", scene([2, 2], &[0], none)),
-            ("2 + 1, a key goes early", scene([2, 1], &[0], early)),
-            ("2 + 1, lost", scene([2, 1], &[0], Faults { lost: 1, ..none })),
-            ("2 + 1, restart", scene([2, 1], &[0], Faults { restarts: 1, ..none })),
-            ("2 + 1, clocks apart", scene([2, 1], &[0, 3], none)),
-            ("1 + 1, clocks apart, lost, early", scene([1, 1], &[0, 3], Faults { lost: 1, ..early })),
+            ("2 x 2", Self::scene([2, 2], none)),
+            ("2 + 1, counters apart", Self { counters: APART, ..Self::scene([2, 1], none) }),
+            ("2 + 1, a key goes early", Self::scene([2, 1], early)),
+            ("2 + 1, lost", Self::scene([2, 1], Faults { lost: 1, ..none })),
+            ("2 + 1, restart", Self::scene([2, 1], restart)),
+            ("2 + 1, clocks apart", Self { proposals: &[0, 3], ..Self::scene([2, 1], none) }),
+            (
+                "1 + 1, counters apart, lost, early",
+                Self { counters: APART, ..Self::scene([1, 1], Faults { lost: 1, ..early }) },
+            ),
+            (
+                "1 + 1, clocks apart, lost, early",
+                Self { proposals: &[0, 3], ..Self::scene([1, 1], Faults { lost: 1, ..early }) },
+            ),
+            ("1 + 1, two restarts", Self::scene([1, 1], Faults { restarts: 2, ..none })),
         ]
     }
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
-        let scene = |claims, faults| Self { without: None, claims, proposals: &[0], faults };
         let none = Faults::default();
         let early = Faults { early: 1, ..none };
         vec![
-            ("2 x 2, a key goes early", scene([2, 2], early)),
-            ("2 x 2, lost", scene([2, 2], Faults { lost: 1, ..none })),
-            ("2 x 2, restart", scene([2, 2], Faults { restarts: 1, ..none })),
-            ("2 + 1, lost, early", scene([2, 1], Faults { lost: 1, ..early })),
-            ("2 + 1, lost, restart", scene([2, 1], Faults { restarts: 1, lost: 1, ..none })),
+            ("2 x 2, a key goes early", Self::scene([2, 2], early)),
+            ("2 x 2, counters apart", Self { counters: APART, ..Self::scene([2, 2], none) }),
+            ("2 x 2, lost", Self::scene([2, 2], Faults { lost: 1, ..none })),
+            ("2 x 2, restart", Self::scene([2, 2], Faults { restarts: 1, ..none })),
+            ("2 + 1, lost, early", Self::scene([2, 1], Faults { lost: 1, ..early })),
+            ("1 + 1, two restarts, lost", Self::scene([1, 1], Faults { lost: 1, restarts: 2, ..none })),
+            ("2 + 1, lost, restart", Self::scene([2, 1], Faults { restarts: 1, lost: 1, ..none })),
         ]
     }
 
@@ -39,9 +52,10 @@ impl Protocol for Redlock {
         let early = Faults { early: 1, ..none };
         let lost = Faults { lost: 1, ..none };
         let restart = Faults { restarts: 1, ..none };
+        let two_restarts = Faults { restarts: 2, ..none };
         let removal = |step, breaks, claims, faults| Removal {
             step,
-            model: Self { without: Some(step), claims, proposals: &[0], faults },
+            model: Self { without: Some(step), ..Self::scene(claims, faults) },
             breaks,
         };
         vec![
@@ -52,7 +66,16 @@ impl Protocol for Redlock {
             removal(Step::ReleaseRaisesCounter, NO_REVIVAL, [1, 1], lost),
             removal(Step::MarkerIsTested, ONE_HOLDER, [1, 1], restart),
             removal(Step::MarkerWaits, ONE_HOLDER, [1, 1], restart),
-            removal(Step::MarkerRaisesCounter, UNIQUE, [1, 1], Faults { lost: 1, restarts: 1, ..none }),
+            removal(Step::RenewNeedsMajority, ONE_HOLDER, [1, 1], restart),
+            removal(Step::MarkerRaisesCounter, UNIQUE, [1, 1], restart),
+            removal(Step::MarkerNeedsMajority, UNIQUE, [1, 1], two_restarts),
+            removal(Step::MarkerNamesItsNote, ONE_HOLDER, [1, 1], two_restarts),
         ]
+    }
+}
+
+impl Redlock {
+    fn scene(claims: [u8; CLIENTS], faults: Faults) -> Self {
+        Self { without: None, claims, proposals: &[0], counters: [0; NODES], faults }
     }
 }
