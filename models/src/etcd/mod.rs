@@ -12,7 +12,8 @@
 //! * The end of a lease deletes all of its keys at one revision. A change of leader only makes it later: it comes at any
 //!   time after the client's own deadline, or never. An operator deletes any key at any time.
 //!
-//! Left out: other clients of the queue, sessions after the first, compaction (it loses mails, as above).
+//! Left out: other clients of the queue, sessions after the first, compaction (it loses mails, as above), the end of a hold
+//! that tells nobody (a mail that is lost), the read that a try begins with when it expects to find somebody.
 
 use crate::{
     few::Few,

@@ -9,7 +9,8 @@
 //! * A failover goes back to an earlier state of the master. Exclusion is not promised any more then; tokens are, as long
 //!   as the new master's clock is not behind by more than the pause between two grants.
 //!
-//! Left out: other programs' locks, the race without a queue, several masters (see the model of Redlock).
+//! Left out: other programs' locks, tries, the race without a queue, grants that replicas must know of, several masters (see
+//! the model of Redlock).
 
 use crate::{
     few::Few,

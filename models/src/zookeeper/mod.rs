@@ -4,14 +4,16 @@
 //! step, or their answer is lost. Lists and watches are served by the client's own server, which has any earlier state of
 //! the leader that is not older than what the client has been answered.
 //!
+//! * A create whose answer was lost was done before it is looked up, or never: the server refuses what a session sent over a
+//!   connection that it has left.
 //! * The numbers of the nodes count modulo 8 and wrap after the first one. (With fewer of them four contenders would be
-//!   more than half of a round apart, which 2^32 numbers never are.)
+//!   more than half of a round apart, which 2^32 numbers never are.) The code refuses numbers before they wrap; what is
+//!   left of that are the queues of other programs.
 //! * The server ends a session at any time after the client's own deadline. The client then goes on with a new session;
 //!   a claim whose create was not answered is taken along (harder than in the code, where the keeper makes a new claim
 //!   for the new session).
 //! * An operator deletes any node at any time. When it was the first one, its claim is excused from exclusion until its
 //!   client has heard of it.
-//!
 //! * The code also asks the leader before a grant when its last proof of life is old. That is left out: it only makes some
 //!   grants later.
 //!
