@@ -21,6 +21,16 @@ impl Protocol for Etcd {
         ]
     }
 
+    fn long_scenes() -> Vec<(&'static str, Self)> {
+        let scene = |faults| Self { without: None, claims: 4, tries: false, faults };
+        let none = Faults::default();
+        vec![
+            ("2 x 2, lost", scene(Faults { lost: 1, ..none })),
+            ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
+            ("2 x 2, operator", scene(Faults { deletes: 1, ..none })),
+        ]
+    }
+
     fn removals() -> Vec<Removal<Self>> {
         let none = Faults::default();
         let lost_and_cancelled = Faults { lost: 2, cancels: 1, ..none };

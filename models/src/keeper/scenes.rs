@@ -18,6 +18,11 @@ impl Protocol for Keeper {
         ]
     }
 
+    fn long_scenes() -> Vec<(&'static str, Self)> {
+        let scene = |sessions, lost, revoked| Self { without: None, lost, revoked, asks: [2, 2], sessions };
+        vec![("2 x 2, one session, lost", scene(1, 1, 0)), ("2 x 2, one session, revoked", scene(1, 0, 1))]
+    }
+
     fn removals() -> Vec<Removal<Self>> {
         let removal = |step, breaks, lost, revoked| Removal {
             step,

@@ -13,6 +13,7 @@ impl Protocol for Redis {
         vec![
             ("2 x 2, cancel, lapse", scene(4, Faults { cancels: 1, lapses: 1, ..none })),
             ("2 x 2, death", scene(4, Faults { deaths: 1, ..none })),
+            ("2 x 2, lost", scene(4, Faults { lost: 1, ..none })),
             ("2 + 1, two lost, cancel", scene(3, Faults { lost: 2, cancels: 1, ..none })),
             ("2 + 1, lost, lapse, death", scene(3, Faults { lost: 1, lapses: 1, deaths: 1, ..none })),
             ("2 + 1, lost, failover", scene(3, Faults { failovers: 1, lost: 1, ..none })),
@@ -20,8 +21,12 @@ impl Protocol for Redis {
     }
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
-        let faults = Faults { failovers: 1, ..Faults::default() };
-        vec![("2 x 2, failover", Self { without: None, claims: 4, faults })]
+        let scene = |faults| Self { without: None, claims: 4, faults };
+        let none = Faults::default();
+        vec![
+            ("2 x 2, failover", scene(Faults { failovers: 1, ..none })),
+            ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
+        ]
     }
 
     fn removals() -> Vec<Removal<Self>> {

@@ -99,7 +99,7 @@ impl State {
     pub(super) fn write_back(&mut self, client: usize) {
         let highest = self.answers(client).max().unwrap_or(0);
         let claim = &mut self.clients[client];
-        (claim.phase, claim.token, claim.proposal) = (Phase::WritingBack, highest + 1, claim.proposal);
+        (claim.phase, claim.token) = (Phase::WritingBack, highest + 1);
         for node in &mut self.nodes {
             if let Asked::Owned(_) = node.asked[client] {
                 node.asked[client] = Asked::WriteBack;

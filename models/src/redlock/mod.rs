@@ -11,6 +11,8 @@
 //! * Clocks are arbitrary: a claim proposes what it likes as its time.
 //! * A key of a claim that has ended goes at any time: by its ttl, by a clean-up or by a release. Releases are repeated,
 //!   and overtake each other and the client's next claim: one is executed at any node at any time, as often as it likes.
+//! * A holder's beat brings the key back to any node where nobody has it (harder than in the code, which does that only
+//!   while a majority has it still).
 //! * A key of a living claim may go early; exclusion is then not promised any more (tokens still are).
 //! * A node may restart empty. It counts again after a ttl, in which every claim that relied on it has ended or has been
 //!   renewed without it, and with the highest counter that the others had after that. Several clients may see to it.
