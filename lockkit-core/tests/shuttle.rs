@@ -223,8 +223,7 @@ fn the_guard_of_an_attempts_only_caller_is_the_last_one_from_the_start() {
 fn settle_grant(table: &Reentry, key: &reentry::Key, attempt: &Arc<attempt::Attempt>) -> Arc<Hold> {
     let entered = hold(&Hand::new());
     let hold = Arc::clone(entered.hold());
-    table.granted(key, attempt, &hold);
-    attempt.end(move || Ok(Some(entered.share())));
+    table.granted(key, attempt, &hold, move || Ok(Some(entered.share()))).send();
     if hold.end().is_some() {
         table.ended(key, &hold);
     }
@@ -269,6 +268,31 @@ fn every_caller_of_an_owner_gets_a_share_of_one_hold_or_starts_anew() {
             for caller in callers {
                 caller.join().unwrap();
             }
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn whoever_enters_a_grant_that_nobody_took_is_the_last_one() {
+    shuttle::check_random(
+        || {
+            let table = Arc::new(Reentry::default());
+            let key = (name(), Owner::new());
+            let Met::New(attempt, ticket) = table.meet(&key, Patience::Unlimited).unwrap() else { panic!() };
+            drop(ticket);
+            let other = {
+                let (table, key) = (Arc::clone(&table), key.clone());
+                thread::spawn(move || {
+                    if let Met::Held(entered) = table.meet(&key, Patience::Unlimited).unwrap() {
+                        let hold = Arc::clone(entered.hold());
+                        drop(entered);
+                        assert!(hold.end().is_some(), "the keeper still had a share");
+                    }
+                })
+            };
+            settle_grant(&table, &key, &attempt);
+            other.join().unwrap();
         },
         ITERATIONS,
     );

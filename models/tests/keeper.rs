@@ -52,7 +52,7 @@ fn a_caller_who_joins_an_attempt_that_gives_up_would_be_told_busy() {
 
 #[test]
 fn an_owner_who_asks_between_answer_and_table_would_wait_behind_itself() {
-    is_needed::<Keeper>(Step::TableBeforeAnswers);
+    is_needed::<Keeper>(Step::TableWithAnswers);
 }
 
 #[test]

@@ -169,20 +169,20 @@ impl Attempt {
         }
     }
 
-    /// Ends the attempt with one answer for everybody, made for each anew. Whatever `answer` owns is dropped before the
-    /// first caller hears: a share of the hold that stayed here would keep it held while that caller releases it.
+    /// Ends the attempt with one answer for everybody, made for each anew.
     pub(crate) fn end(&self, answer: impl Fn() -> Answer) {
+        self.settle(answer).send();
+    }
+
+    /// Ends the attempt, and makes the answers. Whatever `answer` owns is dropped before the first caller hears: a share
+    /// of the hold that stayed here would keep it held while that caller releases it.
+    pub(crate) fn settle(&self, answer: impl Fn() -> Answer) -> Answers {
         let mut callers = lock(&self.callers);
         callers.over = true;
         let waiting = std::mem::take(&mut callers.waiting);
         self.give_up_if_left(&callers);
         drop(callers);
-        let answers: Vec<_> = waiting.into_iter().map(|caller| (caller, answer())).collect();
-        drop(answer);
-        for (caller, answer) in answers {
-            // An answer that nobody takes is dropped here, and with it the share of the hold in it.
-            let _ = caller.answer.send(answer);
-        }
+        Answers(waiting.into_iter().map(|caller| (caller, answer())).collect())
     }
 
     fn leave(&self, id: u64) {
@@ -204,6 +204,19 @@ impl Attempt {
         Error::new(ErrorKind::Unavailable, "acquire")
             .with_lock(&self.name)
             .with_message("the store did not answer in time")
+    }
+}
+
+/// What the callers of an attempt that is over have still to hear.
+#[must_use]
+pub(crate) struct Answers(Vec<(Caller, Answer)>);
+
+impl Answers {
+    pub(crate) fn send(self) {
+        for (caller, answer) in self.0 {
+            // An answer that nobody takes is dropped here, and with it the share of the hold in it.
+            let _ = caller.answer.send(answer);
+        }
     }
 }
 

@@ -284,13 +284,15 @@ impl Owed {
         if live.has_ended() || keeper.closing.is_cancelled() {
             hold.lose("the session ended");
         }
-        // First the table, then the answers: whoever comes in between enters the hold.
-        if let Some(key) = &self.key {
-            keeper.reentry.granted(key, &self.attempt, &hold);
-        }
         // With this share the hold ends when nobody took one: every caller has left. It goes before they are told, or the
         // release of one who is quick would not be the last, and answered before the store has confirmed it.
-        self.attempt.end(move || Ok(Some(entered.share())));
+        let share = move || Ok(Some(entered.share()));
+        // First the table, then the answers: whoever comes in between enters the hold.
+        let answers = match &self.key {
+            Some(key) => keeper.reentry.granted(key, &self.attempt, &hold, share),
+            None => self.attempt.settle(share),
+        };
+        answers.send();
         hold
     }
 

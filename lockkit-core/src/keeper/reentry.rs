@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    attempt::{Attempt, Patience, Ticket},
+    attempt::{Answer, Answers, Attempt, Patience, Ticket},
     hold::{Entered, Hold},
 };
 use crate::{
@@ -69,13 +69,22 @@ impl Reentry {
         Ok(Met::New(attempt, ticket))
     }
 
-    /// The attempt was granted: from now on the hold is entered instead of the attempt being joined.
-    pub(crate) fn granted(&self, key: &Key, attempt: &Arc<Attempt>, hold: &Arc<Hold>) {
-        if let Entry::Occupied(mut place) = lock(&self.0).entry(key.clone())
+    /// The attempt was granted: from now on the hold is entered instead of the attempt being joined. It is settled before
+    /// anybody can enter: who releases what nobody else holds must not meet a share that is only on its way.
+    pub(crate) fn granted(
+        &self,
+        key: &Key,
+        attempt: &Arc<Attempt>,
+        hold: &Arc<Hold>,
+        answer: impl Fn() -> Answer,
+    ) -> Answers {
+        let mut table = lock(&self.0);
+        if let Entry::Occupied(mut place) = table.entry(key.clone())
             && place.get().is_attempt(attempt)
         {
             place.insert(Place::Held(Arc::clone(hold)));
         }
+        attempt.settle(answer)
     }
 
     /// The attempt ended without a grant.

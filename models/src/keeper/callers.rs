@@ -47,9 +47,9 @@ impl State {
     pub(super) fn drop_guard(&mut self, caller: usize) {
         let Is::Guard(life) = std::mem::replace(&mut self.callers[caller].is, Is::Idle) else { return };
         self.leave_hold(life);
-        // Everybody was answered, and nobody else has a share: who released it has been told so.
-        let Life { over, hold, .. } = self.lives[life];
-        if over && hold.is_held() && !self.callers.iter().any(|other| other.is == Is::Guard(life)) {
+        // Nobody else has a share: who released it has been told so.
+        let hold = self.lives[life].hold;
+        if hold.is_held() && !self.callers.iter().any(|other| other.is == Is::Guard(life)) {
             self.broken = Some(LAST_RELEASE_ENDS);
         }
     }

@@ -66,12 +66,12 @@ impl State {
                 }
                 Phase::Looked
             }
-            Phase::Looked if has(Step::TableBeforeAnswers) => return self.enter_table(number, Phase::Told),
-            Phase::Looked => return self.answer(model, number, Phase::Told),
-            Phase::Told if has(Step::TableBeforeAnswers) => {
-                return self.answer(model, number, Phase::Keeping);
+            // One step: under the mutex of the table.
+            Phase::Looked if has(Step::TableWithAnswers) => {
+                return self.enter_table(number).answer(model, number, Phase::Keeping);
             }
-            Phase::Told => return self.enter_table(number, Phase::Keeping),
+            Phase::Looked => return self.answer(model, number, Phase::Told),
+            Phase::Told => return self.enter_table(number).lives[number].phase = Phase::Keeping,
             Phase::Answered => return self.leave_own_share(model, number),
             Phase::Keeping => return self.end_hold(model, number),
             Phase::Releasing { again } => return self.given_back(number, again),
@@ -79,11 +79,11 @@ impl State {
         };
     }
 
-    pub(super) fn enter_table(&mut self, number: usize, next: Phase) {
+    pub(super) fn enter_table(&mut self, number: usize) -> &mut Self {
         if self.table == Place::Pending(number) {
             self.table = Place::Held(number);
         }
-        self.lives[number].phase = next;
+        self
     }
 
     pub(super) fn answer(&mut self, model: &Keeper, number: usize, next: Phase) {

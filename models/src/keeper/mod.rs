@@ -57,8 +57,8 @@ pub enum Step {
     LateHoldSeesTheEnd,
     /// Nobody joins an attempt that gives up.
     NoJoinAfterGiveUp,
-    /// The re-entry table knows the hold before the callers do.
-    TableBeforeAnswers,
+    /// The re-entry table learns of the hold in one step with the end of the attempt.
+    TableWithAnswers,
     /// The share that the callers' shares are made of goes before they hear.
     OwnShareGoesFirst,
 }
@@ -166,7 +166,7 @@ enum Phase {
     Inserted,
     /// It has looked whether its session has ended.
     Looked,
-    /// One of: the re-entry table knows it, the callers are answered.
+    /// The callers are answered, and the re-entry table knows nothing yet.
     Told,
     /// Both, and its own share is still there.
     Answered,

@@ -38,7 +38,7 @@ impl Protocol for Keeper {
             removal(Step::DeadHoldAbandons, DEAD_HOLD_ENDS, 1, 0),
             removal(Step::LateHoldSeesTheEnd, SESSION_END_IS_TOLD, 0, 1),
             removal(Step::NoJoinAfterGiveUp, TRUE_ANSWER, 0, 0),
-            removal(Step::TableBeforeAnswers, NO_SELF_WAIT, 0, 0),
+            removal(Step::TableWithAnswers, NO_SELF_WAIT, 0, 0),
             removal(Step::OwnShareGoesFirst, LAST_RELEASE_ENDS, 0, 0),
         ]
     }
