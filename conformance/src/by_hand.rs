@@ -90,6 +90,10 @@ impl Waiting {
     /// # Panics
     ///
     /// When it does not end, or panics.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the claim on its way.
     pub async fn ends(self) -> Result<Acquired> {
         bounded(self.task).await.expect("the claim panicked")
     }
@@ -99,6 +103,10 @@ impl Waiting {
     /// # Panics
     ///
     /// When it ends with anything else, or not.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the claim on its way.
     pub async fn granted(self) -> Grant {
         granted(self.ends().await)
     }
@@ -144,6 +152,10 @@ pub fn start_claim(session: &Arc<dyn Session>, name: &LockName, wait: bool) -> W
 /// # Panics
 ///
 /// When it does not come to wait.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves the claim on its way.
 pub async fn enqueued(session: &Arc<dyn Session>, name: &LockName) -> Waiting {
     let waiting = start(session, name);
     until("the claim is queued", async || waiting.control.was_contended()).await;
@@ -156,6 +168,10 @@ pub async fn enqueued(session: &Arc<dyn Session>, name: &LockName) -> Waiting {
 /// # Panics
 ///
 /// When it is not granted.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves the claim on its way.
 pub async fn acquire(session: &Arc<dyn Session>, name: &LockName) -> Grant {
     start(session, name).granted().await
 }
@@ -169,6 +185,10 @@ pub async fn acquire(session: &Arc<dyn Session>, name: &LockName) -> Grant {
 /// # Errors
 ///
 /// What the session answers.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves the claim on its way.
 pub async fn try_acquire(session: &Arc<dyn Session>, name: &LockName) -> Result<Acquired> {
     start_claim(session, name, false).ends().await
 }
@@ -178,6 +198,10 @@ pub async fn try_acquire(session: &Arc<dyn Session>, name: &LockName) -> Result<
 /// # Panics
 ///
 /// When it never is.
+///
+/// # Cancel safety
+///
+/// None: the release may have been done or not.
 pub async fn release(session: &Arc<dyn Session>, grant: &Grant) {
     let confirmed = async {
         while session.release(grant).await.is_err() {
@@ -192,6 +216,10 @@ pub async fn release(session: &Arc<dyn Session>, grant: &Grant) {
 /// # Panics
 ///
 /// When it does not end.
+///
+/// # Cancel safety
+///
+/// None: the answer is lost.
 pub async fn beat(session: &Arc<dyn Session>, held: &[&Grant]) -> Beat {
     let held: Vec<Grant> = held.iter().map(|&grant| grant.clone()).collect();
     bounded(session.renew(&held)).await
@@ -208,6 +236,10 @@ pub fn is_renewed(renewal: &Renewal) -> bool {
 /// # Panics
 ///
 /// When a grant gets lost.
+///
+/// # Cancel safety
+///
+/// None: claims are left on their way.
 pub async fn cancel_right_at_the_wake(
     one: &Arc<dyn Session>,
     other: &Arc<dyn Session>,
@@ -244,6 +276,10 @@ pub async fn cancel_right_at_the_wake(
 /// # Panics
 ///
 /// When it gets one, or waits for one.
+///
+/// # Cancel safety
+///
+/// Cancel safe where the backend refuses, as it should.
 pub async fn refusal_of(backend: impl Backend + Clone) -> Error {
     let session = bounded(backend.open_session(LONG, Clock::boot())).await;
     let client = bounded(LockClient::builder(backend.clone()).build()).await;
@@ -267,6 +303,10 @@ pub fn says(error: &Error, kind: ErrorKind, text: &str) {
 /// # Panics
 ///
 /// When it never comes about.
+///
+/// # Cancel safety
+///
+/// That of `so`.
 pub async fn until(what: &str, so: impl AsyncFn() -> bool) {
     let look = async {
         while !so().await {
@@ -281,6 +321,10 @@ pub async fn until(what: &str, so: impl AsyncFn() -> bool) {
 /// # Panics
 ///
 /// When it hangs.
+///
+/// # Cancel safety
+///
+/// That of the work.
 pub async fn bounded<T>(work: impl Future<Output = T>) -> T {
     timeout(HANG, work).await.unwrap_or_else(|_| panic!("a wait without an end"))
 }

@@ -142,6 +142,10 @@ pub fn is_distrust(_cause: &(dyn StdError + 'static)) -> bool {
 #[cfg(not(feature = "tls"))]
 impl Tls {
     /// Without the feature `tls` nobody is asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it does nothing.
     pub async fn refusal(
         &self,
         _server: &str,

@@ -19,6 +19,10 @@ impl Tls {
     /// By TLS 1.3 a server says that it refuses the client's certificate, or the lack of one, after the handshake and
     /// ends the connection, and a client that is sending then may find the connection reset before it has read the
     /// reason (RFC 8446, appendix E.6). This one sends nothing, and listens for a moment.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only listens.
     pub async fn refusal(
         &self,
         server: &str,
