@@ -24,12 +24,9 @@ impl WallClock for ServerClock {
 }
 
 impl Proxy {
-    /// Does to the connections what the suite wants, until [`pass`](Self::pass).
-    ///
-    /// # Errors
-    ///
-    /// For what only some proxies can: to hold notifications back, as [`hold_events`](Self::hold_events).
-    pub fn inflict(&self, fault: LinkFault) -> Result<()> {
+    /// Does to the connections what the suite wants, until [`pass`](Self::pass). Notifications are held as by
+    /// [`hold_events`](Self::hold_events), which not every proxy can.
+    pub fn inflict(&self, fault: LinkFault) {
         match fault {
             LinkFault::HoldRequests => self.set(Direction::Requests, Flow::Hold),
             LinkFault::SwallowReplies(count) => self.swallow_next(count as u64),
@@ -39,8 +36,7 @@ impl Proxy {
             LinkFault::DropReplies => self.set(Direction::Replies, Flow::Drop),
             LinkFault::Delay(by) => self.set(Direction::Replies, Flow::Delay(by)),
             LinkFault::Trickle(every) => self.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
-            other @ LinkFault::HoldNotifications => return other.unsupported(),
+            LinkFault::HoldNotifications => self.hold_events(),
         }
-        Ok(())
     }
 }

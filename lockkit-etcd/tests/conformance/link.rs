@@ -31,13 +31,8 @@ impl Link for ProxyLink {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        match fault {
-            LinkFault::HoldNotifications => {
-                self.proxy.hold_events();
-                Ok(())
-            }
-            other => self.proxy.inflict(other),
-        }
+        self.proxy.inflict(fault);
+        Ok(())
     }
 
     async fn heal(&self) -> Result<()> {

@@ -248,7 +248,8 @@ impl Link for Way {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.0.inflict(fault)
+        self.0.inflict(fault);
+        Ok(())
     }
 
     async fn heal(&self) -> Result<()> {

@@ -143,7 +143,11 @@ impl Link for Way {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.0.inflict(fault)
+        match fault {
+            LinkFault::HoldNotifications => return fault.unsupported(),
+            other => self.0.inflict(other),
+        }
+        Ok(())
     }
 
     async fn heal(&self) -> Result<()> {
