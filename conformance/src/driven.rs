@@ -2,14 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::{
+    by_hand::Waiting,
+    context::{Context, within},
+};
 use anyhow::{Result, bail, ensure};
 use lockkit_core::{
     LockName, Metadata,
     backend::{Acquired, Claim, ClaimControl, Grant, Session},
 };
-use tokio::task::JoinHandle;
-
-use crate::context::{Context, within};
 
 /// A claim for this lock.
 pub(crate) fn claim(name: &LockName, wait: bool) -> (Claim, ClaimControl) {
@@ -39,26 +40,15 @@ fn granted(end: Acquired) -> Result<Grant> {
     }
 }
 
-/// A claim that waits.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) control: ClaimControl,
-    task: JoinHandle<lockkit_core::Result<Acquired>>,
-}
-
 impl Waiting {
-    pub(crate) fn has_ended(&self) -> bool {
-        self.task.is_finished()
-    }
-
     /// How the claim ends, which it does within this time.
-    pub(crate) async fn end(self, bound: Duration) -> Result<lockkit_core::Result<Acquired>> {
+    pub(crate) async fn ends_within(self, bound: Duration) -> Result<lockkit_core::Result<Acquired>> {
         Ok(within(bound, "the claim is answered", self.task).await??)
     }
 
     /// The grant that it ends with within this time.
-    pub(crate) async fn granted(self, bound: Duration) -> Result<Grant> {
-        granted(self.end(bound).await??)
+    pub(crate) async fn granted_within(self, bound: Duration) -> Result<Grant> {
+        granted(self.ends_within(bound).await??)
     }
 }
 
@@ -74,12 +64,10 @@ impl Context {
         session: &Arc<dyn Session>,
         (claim, control): (Claim, ClaimControl),
     ) -> Result<Waiting> {
-        let session = Arc::clone(session);
-        let task = tokio::spawn(async move { session.acquire(claim).await });
-        let waiting = Waiting { control: control.clone(), task };
+        let waiting = Waiting::of(session, claim, control);
         let noted = async || {
-            ensure!(!waiting.has_ended(), "a claim for a lock that is held has ended");
-            Ok(control.was_contended())
+            ensure!(waiting.is_waiting(), "a claim for a lock that is held has ended");
+            Ok(waiting.control.was_contended())
         };
         let bound = self.bounds(self.long_ttl()).cleanup();
         self.eventually(bound, "it is noted that somebody else holds the lock", noted).await?;

@@ -24,6 +24,7 @@
 mod access;
 mod bounds;
 pub mod broken;
+pub mod by_hand;
 
 mod case;
 mod cases;

@@ -2,7 +2,7 @@
 
 use std::{os::fd::OwnedFd, time::Duration};
 
-use lockkit::{ClientBuilder, LockClient, LockName};
+use lockkit::{ClientBuilder, ClientOptions, LockClient, LockName};
 
 use crate::{exit::Failure, store::Store};
 
@@ -18,12 +18,8 @@ impl Connection {
     /// The way to this store, with these settings instead of those in its URL. No I/O.
     pub(crate) fn to(store: &Store, ttl: Option<Duration>, label: Option<&str>) -> Result<Self, Failure> {
         let mut connection = Self::to_url(store.url())?;
-        if let Some(ttl) = ttl {
-            connection.builder = connection.builder.ttl(ttl);
-        }
-        if let Some(label) = label {
-            connection.builder = connection.builder.label(label);
-        }
+        let options = ClientOptions { ttl, label: label.map(str::to_owned) };
+        connection.builder = connection.builder.options(options);
         Ok(connection)
     }
 
@@ -44,16 +40,9 @@ impl Connection {
         if parts.scheme() != lockkit::file::SCHEME {
             return Ok(Self { builder: lockkit::builder(url)?, files: None });
         }
-        let (ttl, label) = (parts.take_duration("ttl")?, parts.take("label"));
+        let options = ClientOptions::take_from(&mut parts)?;
         let files = lockkit::file::FileBackend::new(lockkit::file::FileConfig::from_url(parts)?);
-        let mut builder = LockClient::builder(files.clone());
-        if let Some(ttl) = ttl {
-            builder = builder.ttl(ttl);
-        }
-        if let Some(label) = label {
-            builder = builder.label(label);
-        }
-        Ok(Self { builder, files: Some(files) })
+        Ok(Self { builder: LockClient::builder(files.clone()).options(options), files: Some(files) })
     }
 
     /// Another handle of the file behind a lock that would end with this process; none where a lease outlives it.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Clock, Error, ErrorKind, Lock, LockName, Result, StatusWatch,
-    backend::{Backend, BackendInfo, Inspection},
+    backend::{Backend, BackendInfo, BackendUrl, Inspection},
     keeper::{Keeper, Runtime, Setup},
     limits::{LABEL_BYTES_MAX, TTL_DEFAULT},
 };
@@ -113,6 +113,26 @@ impl LockClient {
     }
 }
 
+/// What every URL may say of the client, whichever its backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// As [`ClientBuilder::ttl`]; the option `ttl`.
+    pub ttl: Option<Duration>,
+    /// As [`ClientBuilder::label`]; the option `label`.
+    pub label: Option<String>,
+}
+
+impl ClientOptions {
+    /// Takes the options `ttl` and `label` out of a URL; the others belong to the backend.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidConfig` for a ttl that is no duration.
+    pub fn take_from(url: &mut BackendUrl) -> Result<Self> {
+        Ok(Self { ttl: url.take_duration("ttl")?, label: url.take("label") })
+    }
+}
+
 /// Makes a [`LockClient`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
@@ -129,6 +149,13 @@ impl ClientBuilder {
     /// [`TTL_DEFAULT`]; raised to the backend's minimum. It belongs to the client: two ttls take two clients.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
+        self
+    }
+
+    /// What these options say; what they do not say stays.
+    pub fn options(mut self, options: ClientOptions) -> Self {
+        self.ttl = options.ttl.unwrap_or(self.ttl);
+        self.label = options.label.or(self.label);
         self
     }
 

@@ -22,7 +22,7 @@ mod sync;
 mod token;
 
 pub use self::{
-    client::{ClientBuilder, LockClient},
+    client::{ClientBuilder, ClientOptions, LockClient},
     clock::{BootInstant, Clock, TimeSource},
     error::{Error, ErrorKind, Result},
     guard::LockGuard,

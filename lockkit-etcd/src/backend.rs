@@ -51,8 +51,8 @@ impl EtcdBackend {
     async fn explained(&self, fault: Fault) -> Fault {
         let Some(tls) = self.config.tls.as_ref().filter(|_| fault.is_unexplained_end()) else { return fault };
         for endpoint in &self.config.endpoints {
-            if let Some(refusal) = tls.refusal(endpoint, self.config.request_timeout).await {
-                return refusal;
+            if let Some(end) = tls.refusal(endpoint, Some("h2"), self.config.request_timeout).await {
+                return Fault::not_connected(&end);
             }
         }
         fault

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::{
     EtcdConfig,
     error::{Effect, Fault},
+    tls::with_tls,
 };
 
 /// Pause between HTTP/2 pings. etcd ends a connection that is pinged more often than every 5 s.
@@ -119,24 +120,11 @@ impl Server {
     }
 }
 
-#[cfg(feature = "tls")]
 fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
     let options = ConnectOptions::new();
-    Ok(match &config.tls {
-        Some(tls) => options.with_tls(tls.options()?),
-        None => options,
-    })
-}
-
-#[cfg(not(feature = "tls"))]
-fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
     match &config.tls {
-        Some(_) => Err(Fault::new(
-            Effect::NotSent,
-            lockkit_core::ErrorKind::Unsupported,
-            crate::tls::NOT_IN_THIS_BUILD,
-        )),
-        None => Ok(ConnectOptions::new()),
+        Some(tls) => with_tls(options, tls),
+        None => Ok(options),
     }
 }
 

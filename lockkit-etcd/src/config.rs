@@ -5,8 +5,9 @@ use std::{fmt, time::Duration};
 use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
 
 use crate::{
+    Tls,
     keys::{Layout, Names},
-    tls::{self, Tls},
+    tls,
 };
 
 /// Port of an endpoint that names none.
@@ -91,7 +92,7 @@ impl EtcdConfig {
         });
         let mut config = Self::new(hosts)?;
         if is_tls {
-            config = config.tls(take_tls(&mut url)?);
+            config = config.tls(Tls::take_from(&mut url)?);
         }
         match (url.user(), url.password()) {
             (Some(user), Some(password)) => config = config.user(user, password),
@@ -119,6 +120,14 @@ impl EtcdConfig {
     }
 
     /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    ///
+    /// ```
+    /// use lockkit_etcd::{EtcdConfig, Tls};
+    ///
+    /// let tls = Tls::new().ca("/etc/etcd/ca.pem").identity("/etc/app/app.pem", "/etc/app/app-key.pem");
+    /// let config = EtcdConfig::new(["10.0.0.1:2379"])?.tls(tls);
+    /// # Ok::<(), lockkit_core::Error>(())
+    /// ```
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -192,16 +201,6 @@ fn parse_endpoint(text: &str) -> Result<(bool, String)> {
         None => format!("{authority}:{PORT_DEFAULT}"),
     };
     Ok((is_tls, endpoint))
-}
-
-/// The options `ca`, `cert` and `key`.
-fn take_tls(url: &mut BackendUrl) -> Result<Tls> {
-    let tls = url.take("ca").into_iter().fold(Tls::new(), Tls::ca);
-    match (url.take("cert"), url.take("key")) {
-        (Some(certificate), Some(key)) => Ok(tls.identity(certificate, key)),
-        (None, None) => Ok(tls),
-        _ => Err(invalid("TLS takes a certificate (cert) together with its key (key), or neither")),
-    }
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {

@@ -2,10 +2,8 @@
 
 use std::{borrow::Cow, error::Error as StdError};
 
-use lockkit_core::{Error, ErrorKind};
+use lockkit_core::{Error, ErrorKind, backend::tls::is_distrust};
 use tonic::{Code, ConnectError};
-
-use crate::tls;
 
 /// What hyper says of a request whose connection ended before it could be sent.
 const CLOSED: &str = "connection closed";
@@ -54,8 +52,7 @@ impl Fault {
     /// There was no connection to send it on. Where that is for want of trust, it stays so until an operator acts; but of
     /// several endpoints the next one may do.
     pub(crate) fn not_connected(error: &(dyn StdError + 'static)) -> Self {
-        let kind =
-            if causes(error).any(tls::is_refusal) { ErrorKind::Denied } else { ErrorKind::Unavailable };
+        let kind = if causes(error).any(is_distrust) { ErrorKind::Denied } else { ErrorKind::Unavailable };
         Self::new(Effect::NotSent, kind, last_cause(error))
     }
 
@@ -131,7 +128,7 @@ impl From<tonic::Status> for Fault {
     fn from(status: tonic::Status) -> Self {
         let text = status.message().trim_start_matches("etcdserver: ").to_owned();
         let (effect, kind) = match status.code() {
-            _ if is_connect_error(&status) || is_closed(&status) || causes(&status).any(tls::is_refusal) => {
+            _ if is_connect_error(&status) || is_closed(&status) || causes(&status).any(is_distrust) => {
                 return Self::not_connected(&status);
             }
             Code::NotFound if text == "requested lease not found" => return Self::lease_gone(),

@@ -37,9 +37,10 @@ mod tls;
 mod txn;
 mod watch;
 
-pub use self::{
-    admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names, tls::Tls,
-};
+#[doc(inline)]
+pub use lockkit_core::backend::tls::Tls;
+
+pub use self::{admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names};
 
 /// The URL scheme of this backend.
 pub const SCHEME: &str = "etcd";

@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -78,31 +77,11 @@ impl Harness for FileHarness {
     }
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
-        Ok(Box::new(Stepped(ServerClock::new()?)))
+        Ok(Box::new(ServerClock::new()?))
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
         Ok(AnyBackend::new(FileBackend::new(FileConfig::new(address)?)))
-    }
-}
-
-/// A wall clock for the processes that the suite starts.
-#[derive(Debug)]
-struct Stepped(ServerClock);
-
-impl WallClock for Stepped {
-    fn environment(&self) -> Vec<(String, String)> {
-        let pairs = self.0.environment();
-        let split = pairs.iter().filter_map(|pair| pair.split_once('='));
-        split.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-
-    fn step_forward(&self, by: Duration) -> Result<()> {
-        self.0.step_forward(by)
-    }
-
-    fn step_back(&self, by: Duration) -> Result<()> {
-        self.0.step_back(by)
     }
 }
 

@@ -5,10 +5,10 @@ use std::{fmt, path::PathBuf, time::Duration};
 use lockkit_core::{Error, ErrorKind, Result};
 
 use crate::{
+    Tls,
     keys::{Layout, Names},
     node::{Address, Dialer, Login},
     sentinel::Sentinels,
-    tls::Tls,
     topology::{Connector, Topology},
 };
 
@@ -149,6 +149,14 @@ impl RedisConfig {
     }
 
     /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    ///
+    /// ```
+    /// use lockkit_redis::{RedisConfig, Tls};
+    ///
+    /// let tls = Tls::new().ca("/etc/redis/ca.pem").identity("/etc/app/app.pem", "/etc/app/app-key.pem");
+    /// let config = RedisConfig::new(["10.0.0.1:6379"])?.tls(tls);
+    /// # Ok::<(), lockkit_core::Error>(())
+    /// ```
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);

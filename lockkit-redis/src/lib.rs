@@ -36,13 +36,15 @@ mod tls;
 mod topology;
 mod url;
 
+#[doc(inline)]
+pub use lockkit_core::backend::tls::Tls;
+
 pub use self::{
     admin::INSPECTED_WAITERS_MAX,
     backend::RedisBackend,
     config::{Queue, RedisConfig},
     keys::Names,
     redlock::{RedlockBackend, RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS, init},
-    tls::Tls,
 };
 
 /// The URL scheme of one server, or of a master and its replicas.

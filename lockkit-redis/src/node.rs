@@ -9,9 +9,10 @@ use redis::{
 };
 
 use crate::{
+    Tls,
     error::{Effect, Fault},
     probe::{Probe, VERSION_MIN},
-    tls::{self, Tls},
+    tls,
 };
 
 /// Commands that wait for a socket at a time, before those that send them wait.

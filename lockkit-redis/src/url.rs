@@ -3,9 +3,8 @@
 use lockkit_core::{Result, backend::BackendUrl};
 
 use crate::{
-    Names, Queue, RedisConfig, SCHEME, SCHEME_CLUSTER, SCHEME_SENTINEL, SCHEME_UNIX, SCHEMES_TLS,
-    config::invalid,
-    tls::{self, Tls},
+    Names, Queue, RedisConfig, SCHEME, SCHEME_CLUSTER, SCHEME_SENTINEL, SCHEME_UNIX, SCHEMES_TLS, Tls,
+    config::invalid, tls,
 };
 
 /// The host in the URL of a socket: no standard URL has a user and no host.
@@ -47,7 +46,7 @@ impl RedisConfig {
         }
         let mut config = Self::of_servers(&mut url, scheme)?;
         if is_tls {
-            config = config.tls(take_tls(&mut url)?);
+            config = config.tls(Tls::take_from(&mut url)?);
         }
         config = match (url.user(), url.password()) {
             (Some(user), Some(password)) => config.user(user, password),
@@ -108,16 +107,6 @@ impl RedisConfig {
 
 fn take_database(url: &mut BackendUrl) -> Result<u32> {
     parse_number(&url.take("db").unwrap_or_default(), "db")
-}
-
-/// The options `ca`, `cert` and `key`.
-fn take_tls(url: &mut BackendUrl) -> Result<Tls> {
-    let tls = url.take("ca").into_iter().fold(Tls::new(), Tls::ca);
-    match (url.take("cert"), url.take("key")) {
-        (Some(certificate), Some(key)) => Ok(tls.identity(certificate, key)),
-        (None, None) => Ok(tls),
-        _ => Err(invalid("TLS takes a certificate (cert) together with its key (key), or neither")),
-    }
 }
 
 /// A number, 0 for an empty text.

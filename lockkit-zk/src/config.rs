@@ -5,9 +5,10 @@ use std::{fmt, time::Duration};
 use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
 
 use crate::{
+    Tls,
     access::Access,
     keys::{Form, Layout},
-    tls::{self, Tls},
+    tls,
 };
 
 /// Port of a server that names none.
@@ -116,7 +117,7 @@ impl ZkConfig {
         });
         let mut config = Self::new(servers)?.chroot(url.path())?;
         if is_tls {
-            config = config.tls(take_tls(&mut url)?);
+            config = config.tls(Tls::take_from(&mut url)?);
         }
         let logins = [("digest", Login::Digest), ("sasl", Login::SaslDigestMd5)];
         let login = url.take_word("login", &logins)?;
@@ -186,6 +187,14 @@ impl ZkConfig {
     }
 
     /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    ///
+    /// ```
+    /// use lockkit_zk::{ZkConfig, Tls};
+    ///
+    /// let tls = Tls::new().ca("/etc/zookeeper/ca.pem").identity("/etc/app/app.pem", "/etc/app/app-key.pem");
+    /// let config = ZkConfig::new(["10.0.0.1:2281"])?.tls(tls);
+    /// # Ok::<(), lockkit_core::Error>(())
+    /// ```
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -277,16 +286,6 @@ fn parse_server(text: &str) -> Result<String> {
             _ => Err(malformed()),
         },
         None => Ok(format!("{text}:{PORT_DEFAULT}")),
-    }
-}
-
-/// The options `ca`, `cert` and `key`.
-fn take_tls(url: &mut BackendUrl) -> Result<Tls> {
-    let tls = url.take("ca").into_iter().fold(Tls::new(), Tls::ca);
-    match (url.take("cert"), url.take("key")) {
-        (Some(certificate), Some(key)) => Ok(tls.identity(certificate, key)),
-        (None, None) => Ok(tls),
-        _ => Err(invalid("TLS takes a certificate (cert) together with its key (key), or neither")),
     }
 }
 

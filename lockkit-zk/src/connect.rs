@@ -2,14 +2,21 @@
 
 use std::time::Duration;
 
+use lockkit_core::ErrorKind;
 use zookeeper_client::{Client, Connector};
 
-use crate::{ZkConfig, call::bounded, config::Login, error::Fault};
+use crate::{
+    ZkConfig,
+    call::bounded,
+    config::Login,
+    error::{Effect, Fault},
+    tls::with_tls,
+};
 
 /// Opens a session. Every server is tried once.
 pub(crate) async fn connect(config: &ZkConfig, ttl: Duration) -> Result<Client, Fault> {
     let connector = Client::connector().with_session_timeout(ttl).with_fail_eagerly();
-    let connector = with_tls(config, with_login(config, connector)?)?;
+    let connector = with_trust(config, with_login(config, connector)?)?;
     let servers = config.connect_string();
     let connected = async { Ok(connector.connect(&servers).await?) };
     match bounded(config.connect_timeout(), connected).await {
@@ -39,35 +46,20 @@ fn with_sasl(_connector: Connector, _user: &str, _password: &str) -> Result<Conn
     Err(Fault::unsupported("SASL needs the feature \"sasl\""))
 }
 
-#[cfg(feature = "tls")]
-fn with_tls(config: &ZkConfig, connector: Connector) -> Result<Connector, Fault> {
-    Ok(match &config.tls {
-        None => connector,
-        Some(tls) => connector.with_tls(tls.options(config.servers.iter().map(String::as_str))?),
-    })
-}
-
-#[cfg(not(feature = "tls"))]
-fn with_tls(config: &ZkConfig, connector: Connector) -> Result<Connector, Fault> {
+fn with_trust(config: &ZkConfig, connector: Connector) -> Result<Connector, Fault> {
     match &config.tls {
         None => Ok(connector),
-        Some(_) => Err(Fault::unsupported(crate::tls::NOT_IN_THIS_BUILD)),
+        Some(tls) => with_tls(connector, tls, &config.servers),
     }
 }
 
-/// The reason of a failure that was lost on the way, or what was said.
-#[cfg(feature = "tls")]
+/// The reason of a failure, or what was said: the client crate says only that it could not connect.
 async fn explained(config: &ZkConfig, fault: Fault) -> Fault {
     let Some(tls) = &config.tls else { return fault };
     for server in &config.servers {
-        if let Some(refusal) = tls.refusal(server, config.request_timeout).await {
-            return refusal;
+        if let Some(end) = tls.refusal(server, None, config.request_timeout).await {
+            return Fault::new(Effect::Refused, ErrorKind::Denied, format!("cannot connect: {end}"));
         }
     }
-    fault
-}
-
-#[cfg(not(feature = "tls"))]
-async fn explained(_config: &ZkConfig, fault: Fault) -> Fault {
     fault
 }

@@ -36,6 +36,9 @@ mod single;
 mod tls;
 mod watchdog;
 
+#[doc(inline)]
+pub use lockkit_core::backend::tls::Tls;
+
 pub use self::{
     access::Access,
     admin::INSPECTED_CONTENDERS_MAX,
@@ -43,7 +46,6 @@ pub use self::{
     config::{Login, Parents, ZkConfig},
     keys::Form,
     owned::Owned,
-    tls::Tls,
 };
 
 /// The URL scheme of this backend.

@@ -1,7 +1,8 @@
 //! From a URL to a client.
 
 use lockkit_core::{
-    ClientBuilder, Error, ErrorKind, LockClient, Result, backend::BackendUrl, memory::MemoryServer,
+    ClientBuilder, ClientOptions, Error, ErrorKind, LockClient, Result, backend::BackendUrl,
+    memory::MemoryServer,
 };
 
 /// A scheme of a backend of this project.
@@ -65,15 +66,8 @@ pub async fn connect(url: impl AsRef<str>) -> Result<LockClient> {
 /// that the backend does not have; `Unsupported` for a scheme whose feature is off (the error names the feature).
 pub fn builder(url: impl AsRef<str>) -> Result<ClientBuilder> {
     let mut url = BackendUrl::parse(url.as_ref())?;
-    let (ttl, label) = (url.take_duration("ttl")?, url.take("label"));
-    let mut builder = of_backend(url)?;
-    if let Some(ttl) = ttl {
-        builder = builder.ttl(ttl);
-    }
-    if let Some(label) = label {
-        builder = builder.label(label);
-    }
-    Ok(builder)
+    let options = ClientOptions::take_from(&mut url)?;
+    Ok(of_backend(url)?.options(options))
 }
 
 /// The URL schemes that this build can connect to.

@@ -50,8 +50,9 @@ mod connect;
 pub mod fuzzing;
 
 pub use lockkit_core::{
-    BootInstant, ClientBuilder, Clock, Error, ErrorKind, Fence, FencingToken, Lock, LockClient, LockGuard,
-    LockName, Metadata, Owner, Result, Status, StatusWatch, TimeSource, backend, limits, memory,
+    BootInstant, ClientBuilder, ClientOptions, Clock, Error, ErrorKind, Fence, FencingToken, Lock,
+    LockClient, LockGuard, LockName, Metadata, Owner, Result, Status, StatusWatch, TimeSource, backend,
+    limits, memory,
 };
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;

@@ -34,6 +34,13 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
+impl Identity {
+    /// This URL of a lock store that [trusts an authority](Certificates::trusted_in), showing this certificate.
+    pub fn shown_in(&self, url: &str) -> String {
+        format!("{url}&cert={}&key={}", self.certificate.display(), self.key.display())
+    }
+}
+
 /// A certificate authority that nobody knows but those who are given its [`ca`](Self::ca).
 ///
 /// All files go when the value is dropped.
@@ -66,6 +73,11 @@ impl Certificates {
     /// The certificate of the authority, as a PEM file.
     pub fn ca(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
+    }
+
+    /// This URL of a lock store, trusting this authority and no other.
+    pub fn trusted_in(&self, url: &str) -> String {
+        format!("{url}/?ca={}", self.ca().display())
     }
 
     /// An identity for a client.

@@ -13,9 +13,12 @@
 //! ```
 
 mod address;
+mod blocking;
 #[cfg(feature = "tls")]
 mod certificates;
 mod cluster;
+#[cfg(feature = "conformance")]
+mod conformance;
 mod daemon;
 mod disk;
 mod etcd;
@@ -25,12 +28,14 @@ mod process;
 mod proxy;
 mod redis;
 mod resp;
+mod started_once;
 mod supervised;
 mod zookeeper;
 
 #[cfg(feature = "tls")]
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
 pub use self::{
+    blocking::Blocking,
     cluster::EtcdCluster,
     disk::SmallDisk,
     etcd::Etcd,
@@ -40,5 +45,6 @@ pub use self::{
         Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, ServerClock,
     },
     resp::{Pending, Reply},
+    started_once::StartedOnce,
     zookeeper::{Connection, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
 };

@@ -54,23 +54,23 @@ async fn step_while_held(cx: &Cx, name: &LockName, forward: bool) -> Result<()> 
         matches!(beat.holds[..], [(id, Renewal::Renewed { .. })] if id == held.claim()),
         "a step by an hour ended the hold: {beat:?}"
     );
-    ensure!(!queued.has_ended() && !behind.has_ended(), "two holders after a step by an hour");
+    ensure!(queued.is_waiting() && behind.is_waiting(), "two holders after a step by an hour");
     holder.release(&held).await?;
     let bound = cx.bounds(cx.long_ttl()).cleanup();
     if cx.info().queue == QueueKind::Fifo {
-        let next = queued.granted(bound).await?;
+        let next = queued.granted_within(bound).await?;
         ensure!(
-            !behind.has_ended(),
+            behind.is_waiting(),
             "a step by an hour changed the order of the queue, or there are two holders"
         );
         other.release(&next).await?;
     } else {
         queued.control.give_up();
-        if let Acquired::Granted(next) = queued.end(bound).await?? {
+        if let Acquired::Granted(next) = queued.ends_within(bound).await?? {
             other.release(&next).await?;
         }
     }
-    let next = behind.granted(bound).await?;
+    let next = behind.granted_within(bound).await?;
     ensure!(next.token() > held.token(), "{} after {}", next.token(), held.token());
     third.release(&next).await?;
     for session in [holder, other, third] {

@@ -96,7 +96,7 @@ async fn a_claim_that_gives_up_is_answered_and_leaves_nothing(cx: Cx) -> Result<
     let grant = take(&holder, &name).await?;
     let waiting = cx.wait_in(&other, &name).await?;
     waiting.control.give_up();
-    let end = waiting.end(cx.bounds(cx.long_ttl()).cleanup()).await??;
+    let end = waiting.ends_within(cx.bounds(cx.long_ttl()).cleanup()).await??;
     ensure!(matches!(end, Acquired::GaveUp), "it ended with {end:?}");
     holder.release(&grant).await?;
     ensure!(!cx.is_taken(&name).await?, "the claim that gave up was served");
@@ -110,7 +110,7 @@ async fn a_waiting_claim_is_noted_as_contended(cx: Cx) -> Result<()> {
     let grant = take(&holder, &name).await?;
     let waiting = cx.wait_in(&other, &name).await?;
     holder.release(&grant).await?;
-    let next = waiting.granted(cx.bounds(cx.long_ttl()).cleanup()).await?;
+    let next = waiting.granted_within(cx.bounds(cx.long_ttl()).cleanup()).await?;
     ensure!(next.token() > grant.token(), "{} after {}", next.token(), grant.token());
     other.release(&next).await?;
     holder.close().await?;
@@ -145,7 +145,7 @@ async fn closing_a_session_ends_its_pending_claims(cx: Cx) -> Result<()> {
     let grant = take(&holder, &name).await?;
     let waiting = cx.wait_in(&other, &name).await?;
     other.close().await?;
-    let end = waiting.end(cx.bounds(cx.long_ttl()).cleanup()).await?;
+    let end = waiting.ends_within(cx.bounds(cx.long_ttl()).cleanup()).await?;
     ensure!(!matches!(end, Ok(Acquired::Granted(_))), "a closed session was granted a lock");
     holder.release(&grant).await?;
     ensure!(!cx.is_taken(&name).await?, "the claim of a closed session was served");

@@ -13,3 +13,4 @@ mod secrets;
 mod signals;
 mod statuses;
 mod terminal;
+mod tls;

@@ -8,6 +8,7 @@ mod admin;
 mod claim;
 mod grant;
 mod info;
+pub mod tls;
 mod url;
 
 use std::{fmt::Debug, sync::Arc, time::Duration};

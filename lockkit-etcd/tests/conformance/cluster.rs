@@ -1,19 +1,19 @@
 //! A cluster of its own, which loses members.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{AnyBackend, Fault, Link, Store};
 use lockkit_core::LockName;
-use lockkit_testbed::EtcdCluster;
+use lockkit_testbed::{Blocking, EtcdCluster};
 
 use crate::{backend, link::ProxyLink, server::queue};
 
-/// Three members. Its methods block, so they run beside the executor.
+/// Three members.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    cluster: Arc<Mutex<State>>,
+    cluster: Blocking<State>,
     url: String,
 }
 
@@ -29,16 +29,7 @@ impl Cluster {
         let cluster = EtcdCluster::start()?;
         // A member that does not answer is given up early enough for another try.
         let url = format!("{}/?request_timeout=1s", cluster.url());
-        Ok(Self { cluster: Arc::new(Mutex::new(State { cluster, linked: None })), url })
-    }
-
-    async fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut State) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let cluster = Arc::clone(&self.cluster);
-        let work = move || work(&mut cluster.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(work).await?
+        Ok(Self { cluster: Blocking::new(State { cluster, linked: None }), url })
     }
 }
 
@@ -71,27 +62,29 @@ impl Store for Cluster {
 
     async fn inflict(&self, fault: Fault) -> Result<()> {
         match fault {
-            Fault::LoseLeader => self.with(State::lose_leader).await,
+            Fault::LoseLeader => self.cluster.with(State::lose_leader).await,
             Fault::IsolateMember => {
-                self.with(|state| {
-                    let linked = state.linked()?;
-                    state.cluster.cut(linked)
-                })
-                .await
+                self.cluster
+                    .with(|state| {
+                        let linked = state.linked()?;
+                        state.cluster.cut(linked)
+                    })
+                    .await
             }
             Fault::RejoinMember => {
-                self.with(|state| {
-                    state.cluster.heal();
-                    Ok(())
-                })
-                .await
+                self.cluster
+                    .with(|state| {
+                        state.cluster.heal();
+                        Ok(())
+                    })
+                    .await
             }
             other => other.unsupported(),
         }
     }
 
     async fn link(&self) -> Result<Arc<dyn Link>> {
-        let link = self.with(|state| {
+        let link = self.cluster.with(|state| {
             let linked = state.linked()?;
             ProxyLink::new(&state.cluster.member(linked).endpoint(), "")
         });
@@ -100,11 +93,12 @@ impl Store for Cluster {
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
         let queue = queue(name);
-        self.with(move |state| {
-            let leader = state.cluster.leader()?;
-            state.cluster.member(leader).keys(&queue).context("the keys of the cluster")
-        })
-        .await
+        self.cluster
+            .with(move |state| {
+                let leader = state.cluster.leader()?;
+                state.cluster.member(leader).keys(&queue).context("the keys of the cluster")
+            })
+            .await
     }
 
     async fn requests(&self) -> Result<u64> {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use async_trait::async_trait;
 use lockkit_conformance::{AnyBackend, Link, LinkFault};
-use lockkit_testbed::{Direction, Flow, Message, Proxy};
+use lockkit_testbed::Proxy;
 
 use crate::backend;
 
@@ -31,18 +31,7 @@ impl Link for ProxyLink {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        let proxy = &self.proxy;
-        match fault {
-            LinkFault::HoldRequests => proxy.set(Direction::Requests, Flow::Hold),
-            LinkFault::SwallowReplies(count) => proxy.swallow_next(count as u64),
-            LinkFault::DropNotifications => proxy.drop_messages(Message::Events, |_| true),
-            LinkFault::Reset => proxy.reset(),
-            LinkFault::Refuse => proxy.refuse(),
-            LinkFault::DropReplies => proxy.set(Direction::Replies, Flow::Drop),
-            LinkFault::Delay(delay) => proxy.set(Direction::Replies, Flow::Delay(delay)),
-            LinkFault::Trickle(every) => proxy.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
-            LinkFault::HoldNotifications => proxy.hold_events(),
-        }
+        self.proxy.inflict(fault);
         Ok(())
     }
 

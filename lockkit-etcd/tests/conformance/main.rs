@@ -2,23 +2,22 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
 mod access;
-mod clock;
 mod cluster;
 mod link;
 mod server;
 
 use std::{
     process::ExitCode,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
-use lockkit_testbed::{ServerClock, SmallDisk};
+use lockkit_testbed::{ServerClock, SmallDisk, StartedOnce};
 
-use crate::{clock::Stepped, cluster::Cluster, server::Server};
+use crate::{cluster::Cluster, server::Server};
 
 fn main() -> ExitCode {
     lockkit_conformance::main(EtcdHarness::default())
@@ -26,7 +25,7 @@ fn main() -> ExitCode {
 
 #[derive(Debug, Default)]
 struct EtcdHarness {
-    shared: Mutex<Option<Arc<Server>>>,
+    shared: StartedOnce<Server>,
 }
 
 impl Harness for EtcdHarness {
@@ -98,13 +97,7 @@ impl Harness for EtcdHarness {
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
         match sharing {
-            Sharing::Shared => {
-                let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-                if shared.is_none() {
-                    *shared = Some(Arc::new(Server::start()?));
-                }
-                Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
-            }
+            Sharing::Shared => Ok(self.shared.get_or_start(Server::start)?),
             Sharing::Own if no_small_disk().is_none() => Ok(Arc::new(Server::start_on_small_disk()?)),
             Sharing::Own => Ok(Arc::new(Server::start()?)),
             Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
@@ -113,7 +106,7 @@ impl Harness for EtcdHarness {
     }
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
-        Ok(Box::new(Stepped(ServerClock::new()?)))
+        Ok(Box::new(ServerClock::new()?))
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

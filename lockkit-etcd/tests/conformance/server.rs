@@ -1,6 +1,6 @@
 //! One server.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use lockkit_core::{
     backend::{Admin, Contender},
 };
 use lockkit_etcd::EtcdBackend;
-use lockkit_testbed::{Etcd, SmallDisk};
+use lockkit_testbed::{Blocking, Etcd, SmallDisk};
 
 use crate::{access::Beside, backend, link::ProxyLink};
 
@@ -23,10 +23,10 @@ const LOGIN: &str = "app:secret@";
 /// Room for the log that a server reserves in advance, and some more.
 const DISK_BYTES: u64 = 256 << 20;
 
-/// A server. Its methods block, so they run beside the executor.
+/// A server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    etcd: Arc<Mutex<Etcd>>,
+    etcd: Blocking<Etcd>,
     endpoint: String,
     /// `USER:PASSWORD@`, or nothing.
     login: &'static str,
@@ -54,7 +54,7 @@ impl Server {
 
     fn of(etcd: Etcd, login: &'static str) -> Self {
         let endpoint = etcd.endpoint();
-        Self { etcd: Arc::new(Mutex::new(etcd)), endpoint, login, beside: Beside::default(), disk: None }
+        Self { etcd: Blocking::new(etcd), endpoint, login, beside: Beside::default(), disk: None }
     }
 
     fn url(&self) -> String {
@@ -63,15 +63,6 @@ impl Server {
 
     fn etcd_backend(&self) -> Result<EtcdBackend> {
         backend(&self.url())
-    }
-
-    async fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Etcd) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let etcd = Arc::clone(&self.etcd);
-        let work = move || work(&mut etcd.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(work).await?
     }
 
     fn disk(&self) -> Result<&SmallDisk> {
@@ -126,27 +117,28 @@ impl Store for Server {
                 }
                 Ok(())
             }
-            Fault::Freeze => self.with(|etcd| etcd.pause()).await,
-            Fault::Thaw => self.with(|etcd| etcd.resume()).await,
-            Fault::Restart => self.with(Etcd::restart).await,
-            Fault::Wipe => self.with(Etcd::wipe).await,
-            Fault::ForgetHistory => self.with(|etcd| etcd.compact()).await,
-            Fault::FillStore => self.with(|etcd| etcd.set_no_space(true)).await,
-            Fault::MakeRoom => self.with(|etcd| etcd.set_no_space(false)).await,
-            Fault::ExpireLogins => self.with(|etcd| etcd.expire_logins(USER, PASSWORD)).await,
+            Fault::Freeze => self.etcd.with(|etcd| etcd.pause()).await,
+            Fault::Thaw => self.etcd.with(|etcd| etcd.resume()).await,
+            Fault::Restart => self.etcd.with(Etcd::restart).await,
+            Fault::Wipe => self.etcd.with(Etcd::wipe).await,
+            Fault::ForgetHistory => self.etcd.with(|etcd| etcd.compact()).await,
+            Fault::FillStore => self.etcd.with(|etcd| etcd.set_no_space(true)).await,
+            Fault::MakeRoom => self.etcd.with(|etcd| etcd.set_no_space(false)).await,
+            Fault::ExpireLogins => self.etcd.with(|etcd| etcd.expire_logins(USER, PASSWORD)).await,
             Fault::FillDisk => {
                 self.disk()?.fill()?;
                 // Its log was reserved in advance: what is full is the store beside it, and with that it stops.
-                self.with(|etcd| {
-                    let value = "x".repeat(512 << 10);
-                    while etcd.put("ballast", &value).is_ok() {}
-                    Ok(())
-                })
-                .await
+                self.etcd
+                    .with(|etcd| {
+                        let value = "x".repeat(512 << 10);
+                        while etcd.put("ballast", &value).is_ok() {}
+                        Ok(())
+                    })
+                    .await
             }
             Fault::EmptyDisk => {
                 self.disk()?.make_room()?;
-                self.with(Etcd::restart).await
+                self.etcd.with(Etcd::restart).await
             }
             other => other.unsupported(),
         }
@@ -162,10 +154,10 @@ impl Store for Server {
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
         let queue = queue(name);
-        self.with(move |etcd| etcd.keys(&queue)).await
+        self.etcd.with(move |etcd| etcd.keys(&queue)).await
     }
 
     async fn requests(&self) -> Result<u64> {
-        self.with(|etcd| Ok(etcd.metrics()?.sum("grpc_server_msg_received_total", &[]))).await
+        self.etcd.with(|etcd| Ok(etcd.metrics()?.sum("grpc_server_msg_received_total", &[]))).await
     }
 }

@@ -1,29 +1,13 @@
 //! TLS towards a real etcd: who is let in, and what the others are told.
 
-use lockkit_core::{Clock, Error, ErrorKind, LockClient, backend::Backend};
-use lockkit_testbed::{Certificates, Direction, Etcd, Flow, Identity, Proxy, ServerCertificate};
+use lockkit_core::{Error, ErrorKind};
+use lockkit_testbed::{Certificates, Direction, Etcd, Flow, Proxy, ServerCertificate};
 
-use crate::common::{LONG, acquire, backend, bounded, fresh_name, release, session_at};
+use crate::common::{LONG, acquire, backend, fresh_name, refusal_of, release, says, session_at};
 
-fn trusting(url: &str, authority: &Certificates) -> String {
-    format!("{url}/?ca={}", authority.ca().display())
-}
-
-fn shown(url: &str, identity: &Identity) -> String {
-    format!("{url}&cert={}&key={}", identity.certificate.display(), identity.key.display())
-}
-
-/// Why this URL does not get a session, also when it is asked for a client that would retry.
-async fn refusal(url: &str) -> Error {
-    let error = bounded(backend(url).open_session(LONG, Clock::boot())).await.err().unwrap();
-    let client = bounded(LockClient::builder(backend(url)).build()).await.err().unwrap();
-    assert_eq!(error.kind(), client.kind());
-    error
-}
-
-#[track_caller]
-fn says(error: &Error, kind: ErrorKind, cause: &str) {
-    assert!(error.kind() == kind && error.to_string().contains(cause), "{error}");
+/// Why this URL does not get a session.
+async fn refused(url: &str) -> Error {
+    refusal_of(backend(url)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,7 +15,7 @@ async fn a_trusted_server_serves_and_nothing_is_readable_on_the_way() {
     let authority = Certificates::new().unwrap();
     let etcd = Etcd::start_tls(&authority, ServerCertificate::Good, false).unwrap();
     let name = fresh_name();
-    let session = session_at(&trusting(&etcd.url(), &authority), LONG).await;
+    let session = session_at(&authority.trusted_in(&etcd.url()), LONG).await;
     let grant = acquire(&session, &name).await;
     assert_eq!(etcd.keys(&format!("lockkit/{name}/")).unwrap().len(), 1);
     release(&session, &grant).await;
@@ -39,32 +23,32 @@ async fn a_trusted_server_serves_and_nothing_is_readable_on_the_way() {
     // The certificate names the server's address, so through a proxy it is another server's.
     let proxy = Proxy::start(etcd.endpoint()).unwrap();
     let through = format!("etcds://{}", proxy.endpoint());
-    says(&refusal(&trusting(&through, &authority)).await, ErrorKind::Denied, "not valid for name");
+    says(&refused(&authority.trusted_in(&through)).await, ErrorKind::Denied, "not valid for name");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_be_trusted_is_refused_with_the_reason() {
     let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
     let good = Etcd::start_tls(&authority, ServerCertificate::Good, false).unwrap();
-    says(&refusal(&trusting(&good.url(), &other)).await, ErrorKind::Denied, "UnknownIssuer");
+    says(&refused(&other.trusted_in(&good.url())).await, ErrorKind::Denied, "UnknownIssuer");
     // Without an authority of its own, those of the system.
-    says(&refusal(&good.url()).await, ErrorKind::Denied, "UnknownIssuer");
+    says(&refused(&good.url()).await, ErrorKind::Denied, "UnknownIssuer");
     let wrong_name = Etcd::start_tls(&authority, ServerCertificate::WrongName, false).unwrap();
-    says(&refusal(&trusting(&wrong_name.url(), &authority)).await, ErrorKind::Denied, "not valid for name");
+    says(&refused(&authority.trusted_in(&wrong_name.url())).await, ErrorKind::Denied, "not valid for name");
     let expired = Etcd::start_tls(&authority, ServerCertificate::Expired, false).unwrap();
-    says(&refusal(&trusting(&expired.url(), &authority)).await, ErrorKind::Denied, "expired");
+    says(&refused(&authority.trusted_in(&expired.url())).await, ErrorKind::Denied, "expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_may_ask_who_is_there() {
     let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
     let etcd = Etcd::start_tls(&authority, ServerCertificate::Good, true).unwrap();
-    let url = trusting(&etcd.url(), &authority);
-    let session = session_at(&shown(&url, &authority.client().unwrap()), LONG).await;
+    let url = authority.trusted_in(&etcd.url());
+    let session = session_at(&authority.client().unwrap().shown_in(&url), LONG).await;
     release(&session, &acquire(&session, &fresh_name()).await).await;
 
-    says(&refusal(&url).await, ErrorKind::Denied, "ertificate");
-    says(&refusal(&shown(&url, &other.client().unwrap())).await, ErrorKind::Denied, "ertificate");
+    says(&refused(&url).await, ErrorKind::Denied, "ertificate");
+    says(&refused(&other.client().unwrap().shown_in(&url)).await, ErrorKind::Denied, "ertificate");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,16 +57,16 @@ async fn nobody_falls_back_to_a_connection_without_tls() {
     let plain = Etcd::start().unwrap();
     let proxy = Proxy::start(plain.endpoint()).unwrap();
     proxy.set(Direction::Requests, Flow::Hold);
-    let url = trusting(&format!("etcds://{}", proxy.endpoint()), &authority);
-    let error = refusal(&format!("{url}&request_timeout=200ms")).await;
+    let url = authority.trusted_in(&format!("etcds://{}", proxy.endpoint()));
+    let error = refused(&format!("{url}&request_timeout=200ms")).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!proxy.holds("PRI * HTTP/2.0"), "spoken in the clear");
     proxy.pass();
-    assert_eq!(refusal(&url).await.kind(), ErrorKind::Unavailable);
+    assert_eq!(refused(&url).await.kind(), ErrorKind::Unavailable);
 
     let etcd = Etcd::start_tls(&authority, ServerCertificate::Good, false).unwrap();
     let in_the_clear = format!("etcd://{}/?request_timeout=1s", etcd.endpoint());
-    assert_eq!(refusal(&in_the_clear).await.kind(), ErrorKind::Unavailable);
+    assert_eq!(refused(&in_the_clear).await.kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +79,7 @@ async fn files_that_are_no_certificates_are_named() {
         (format!("ca={key}"), key.to_string()),
         (format!("ca={}&cert={key}&key={key}", authority.ca().display()), key.to_string()),
     ] {
-        let error = refusal(&format!("etcds://127.0.0.1:1/?{options}")).await;
+        let error = refused(&format!("etcds://127.0.0.1:1/?{options}")).await;
         says(&error, ErrorKind::InvalidConfig, &file);
     }
 }

@@ -5,10 +5,7 @@ mod own;
 mod rights;
 mod servers;
 
-use std::{
-    fmt::Debug,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt::Debug, sync::Arc};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -21,7 +18,7 @@ use lockkit_core::{
     limits::LOCK_NAME_BYTES_MAX,
 };
 use lockkit_redis::{RedisBackend, RedisConfig};
-use lockkit_testbed::{Direction, Flow, Message, Proxy, Redis};
+use lockkit_testbed::{Blocking, Proxy, Redis, StartedOnce};
 
 /// Cases side by side.
 const PARALLEL: usize = 8;
@@ -65,14 +62,14 @@ pub trait Servers: Debug + Send + Sync + Sized + 'static {
 
 #[derive(Debug)]
 pub struct RedisHarness<S> {
-    shared: Mutex<Option<Arc<Place<S>>>>,
+    shared: StartedOnce<Place<S>>,
     has_links: bool,
 }
 
 impl<S: Servers> RedisHarness<S> {
     /// `has_links`: whether [`Servers::endpoint`] says where a proxy has to stand.
     pub fn new(has_links: bool) -> Self {
-        Self { shared: Mutex::default(), has_links }
+        Self { shared: StartedOnce::default(), has_links }
     }
 }
 
@@ -118,11 +115,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
         if sharing == Sharing::Own {
             return Ok(Arc::new(Place::<S>::start()?));
         }
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.is_none() {
-            *shared = Some(Arc::new(Place::start()?));
-        }
-        Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
+        Ok(self.shared.get_or_start(Place::start)?)
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
@@ -138,10 +131,10 @@ fn backend(url: &str) -> Result<AnyBackend> {
     Ok(AnyBackend::new(RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(url)?)?)))
 }
 
-/// Servers of its own. Their methods block, so they run beside the executor.
+/// Servers of its own.
 #[derive(Debug)]
 struct Place<S> {
-    servers: Arc<Mutex<S>>,
+    servers: Blocking<S>,
     url: String,
     endpoint: Option<String>,
 }
@@ -150,37 +143,30 @@ impl<S: Servers> Place<S> {
     fn start() -> Result<Self> {
         let servers = S::start()?;
         let (url, endpoint) = (servers.url_for_clients(), servers.endpoint());
-        Ok(Self { servers: Arc::new(Mutex::new(servers)), url, endpoint })
-    }
-
-    async fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut S) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let servers = Arc::clone(&self.servers);
-        let work = move || work(&mut servers.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(work).await?
+        Ok(Self { servers: Blocking::new(servers), url, endpoint })
     }
 
     async fn delete_entries(&self, name: &LockName) -> Result<()> {
         let entries = self.entries(name).await?;
-        self.with(move |servers| {
-            entries.iter().try_for_each(|key| servers.node_of(key)?.cli(&["DEL", key]).map(drop))
-        })
-        .await
+        self.servers
+            .with(move |servers| {
+                entries.iter().try_for_each(|key| servers.node_of(key)?.cli(&["DEL", key]).map(drop))
+            })
+            .await
     }
 
     async fn write_junk(&self, name: &LockName) -> Result<()> {
         let metadata = side(name, "metadata");
-        self.with(move |servers| {
-            let node = servers.node_of(&metadata)?;
-            for claim in node.cli(&["HKEYS", &metadata])?.list() {
-                let words = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
-                node.command(&words)?;
-            }
-            Ok(())
-        })
-        .await
+        self.servers
+            .with(move |servers| {
+                let node = servers.node_of(&metadata)?;
+                for claim in node.cli(&["HKEYS", &metadata])?.list() {
+                    let words = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
+                    node.command(&words)?;
+                }
+                Ok(())
+            })
+            .await
     }
 }
 
@@ -208,9 +194,9 @@ impl<S: Servers> Store for Place<S> {
         match fault {
             Fault::DeleteEntries(name) => self.delete_entries(&name).await,
             Fault::WriteJunk(name) => self.write_junk(&name).await,
-            Fault::Freeze => self.with(|servers| servers.freeze()).await,
-            Fault::Thaw => self.with(|servers| servers.thaw()).await,
-            Fault::Restart => self.with(Servers::restart).await,
+            Fault::Freeze => self.servers.with(|servers| servers.freeze()).await,
+            Fault::Thaw => self.servers.with(|servers| servers.thaw()).await,
+            Fault::Restart => self.servers.with(Servers::restart).await,
             other => other.unsupported(),
         }
     }
@@ -222,30 +208,32 @@ impl<S: Servers> Store for Place<S> {
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
         let (lock, sides) = (key(name), ["queue", "deadlines", "metadata"].map(|what| side(name, what)));
-        self.with(move |servers| {
-            let node = servers.node_of(&lock)?;
-            let mut entries = Vec::new();
-            for key in std::iter::once(lock).chain(sides) {
-                if node.cli(&["EXISTS", &key])?.number() == Some(1) {
-                    entries.push(key);
+        self.servers
+            .with(move |servers| {
+                let node = servers.node_of(&lock)?;
+                let mut entries = Vec::new();
+                for key in std::iter::once(lock).chain(sides) {
+                    if node.cli(&["EXISTS", &key])?.number() == Some(1) {
+                        entries.push(key);
+                    }
                 }
-            }
-            Ok(entries)
-        })
-        .await
+                Ok(entries)
+            })
+            .await
     }
 
     async fn requests(&self) -> Result<u64> {
-        self.with(|servers| {
-            let mut requests = 0;
-            for node in servers.masters()? {
-                for command in REQUESTS {
-                    requests += node.calls(command)?;
+        self.servers
+            .with(|servers| {
+                let mut requests = 0;
+                for node in servers.masters()? {
+                    for command in REQUESTS {
+                        requests += node.calls(command)?;
+                    }
                 }
-            }
-            Ok(requests)
-        })
-        .await
+                Ok(requests)
+            })
+            .await
     }
 }
 
@@ -260,17 +248,7 @@ impl Link for Way {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        match fault {
-            LinkFault::HoldRequests => self.0.set(Direction::Requests, Flow::Hold),
-            LinkFault::SwallowReplies(count) => self.0.swallow_next(count as u64),
-            LinkFault::DropNotifications => self.0.drop_messages(Message::Events, |_| true),
-            LinkFault::Reset => self.0.reset(),
-            LinkFault::Refuse => self.0.refuse(),
-            LinkFault::DropReplies => self.0.set(Direction::Replies, Flow::Drop),
-            LinkFault::Delay(by) => self.0.set(Direction::Replies, Flow::Delay(by)),
-            LinkFault::Trickle(every) => self.0.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
-            other @ LinkFault::HoldNotifications => return other.unsupported(),
-        }
+        self.0.inflict(fault);
         Ok(())
     }
 

@@ -1,25 +1,21 @@
 //! The conformance suite on a real ZooKeeper, and cases that only ZooKeeper has.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
-mod clock;
 mod ensemble;
 mod own;
 mod queue;
 mod sessions;
 mod store;
 
-use std::{
-    process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{process::ExitCode, sync::Arc};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
-use lockkit_testbed::ServerClock;
+use lockkit_testbed::{ServerClock, StartedOnce};
 use lockkit_zk::{ZkBackend, ZkConfig};
 
-use self::{clock::Stepped, store::Server};
+use self::store::Server;
 
 fn main() -> ExitCode {
     lockkit_conformance::main(ZkHarness::default())
@@ -27,7 +23,7 @@ fn main() -> ExitCode {
 
 #[derive(Debug, Default)]
 struct ZkHarness {
-    shared: Mutex<Option<Arc<Server>>>,
+    shared: StartedOnce<Server>,
 }
 
 impl Harness for ZkHarness {
@@ -79,15 +75,11 @@ impl Harness for ZkHarness {
         if sharing == Sharing::Own {
             return Ok(Arc::new(Server::start()?));
         }
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.is_none() {
-            *shared = Some(Arc::new(Server::start()?));
-        }
-        Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
+        Ok(self.shared.get_or_start(Server::start)?)
     }
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
-        Ok(Box::new(Stepped(ServerClock::new()?)))
+        Ok(Box::new(ServerClock::new()?))
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

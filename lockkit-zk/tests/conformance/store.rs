@@ -1,7 +1,7 @@
 //! A ZooKeeper server as the suite wants it.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
@@ -12,17 +12,17 @@ use lockkit_core::{
     LockName,
     backend::{Admin, Contender},
 };
-use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
+use lockkit_testbed::{Blocking, Proxy, ZooKeeper};
 
 use crate::backend;
 
 /// The tick of the testbed's servers: what clients do not know they must guess, at the cost of their lifetimes.
 pub(crate) const OPTIONS: &str = "?tick=500ms";
 
-/// A server of its own. Its methods block, so they run beside the executor.
+/// A server of its own.
 #[derive(Debug)]
 pub(crate) struct Server {
-    zookeeper: Arc<Mutex<ZooKeeper>>,
+    zookeeper: Blocking<ZooKeeper>,
     /// The way of all clients, closed for a moment to those whose session is ended.
     gate: Arc<Proxy>,
     url: String,
@@ -35,33 +35,26 @@ impl Server {
         let zookeeper = ZooKeeper::start()?;
         let gate = Arc::new(Proxy::start(zookeeper.endpoint())?);
         let url = format!("zk://{}{OPTIONS}", gate.endpoint());
-        let zookeeper = Arc::new(Mutex::new(zookeeper));
+        let zookeeper = Blocking::new(zookeeper);
         Ok(Self { zookeeper, gate, url, looks: AtomicU64::new(0) })
-    }
-
-    async fn with<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut ZooKeeper) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let zookeeper = Arc::clone(&self.zookeeper);
-        let work = move || work(&mut zookeeper.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(work).await?
     }
 
     /// Ends the session that this claimant's node belongs to.
     async fn end_session(&self, name: &LockName, claimant: Option<&Contender>) -> Result<()> {
         let path = format!("{}/{}", directory(name), claimant.context("nobody is there")?.entry);
         let gate = Arc::clone(&self.gate);
-        self.with(move |zookeeper| {
-            let of = |paths: &Vec<String>| paths.contains(&path);
-            let sessions = zookeeper.ephemerals()?;
-            let (session, _) = sessions.iter().find(|(_, paths)| of(paths)).context("no session has it")?;
-            gate.hold_new();
-            let ended = zookeeper.end_session(*session);
-            gate.pass();
-            ended
-        })
-        .await
+        self.zookeeper
+            .with(move |zookeeper| {
+                let of = |paths: &Vec<String>| paths.contains(&path);
+                let sessions = zookeeper.ephemerals()?;
+                let (session, _) =
+                    sessions.iter().find(|(_, paths)| of(paths)).context("no session has it")?;
+                gate.hold_new();
+                let ended = zookeeper.end_session(*session);
+                gate.pass();
+                ended
+            })
+            .await
     }
 }
 
@@ -100,24 +93,26 @@ impl Store for Server {
                 self.end_session(&name, found.waiters.first()).await
             }
             Fault::DeleteEntries(name) => {
-                self.with(move |zookeeper| {
-                    // From the last one on: a waiter whose turn had come meanwhile would be no waiter.
-                    let nodes = entries(zookeeper, &name)?;
-                    nodes.iter().rev().try_for_each(|node| zookeeper.delete(node).map(drop))
-                })
-                .await
+                self.zookeeper
+                    .with(move |zookeeper| {
+                        // From the last one on: a waiter whose turn had come meanwhile would be no waiter.
+                        let nodes = entries(zookeeper, &name)?;
+                        nodes.iter().rev().try_for_each(|node| zookeeper.delete(node).map(drop))
+                    })
+                    .await
             }
             Fault::WriteJunk(name) => {
                 let junk = vec![0xff; 100_000];
-                self.with(move |zookeeper| {
-                    entries(zookeeper, &name)?.iter().try_for_each(|node| zookeeper.write(node, &junk))
-                })
-                .await
+                self.zookeeper
+                    .with(move |zookeeper| {
+                        entries(zookeeper, &name)?.iter().try_for_each(|node| zookeeper.write(node, &junk))
+                    })
+                    .await
             }
-            Fault::Freeze => self.with(|zookeeper| zookeeper.pause()).await,
-            Fault::Thaw => self.with(|zookeeper| zookeeper.resume()).await,
-            Fault::Restart => self.with(ZooKeeper::restart).await,
-            Fault::Wipe => self.with(ZooKeeper::wipe).await,
+            Fault::Freeze => self.zookeeper.with(|zookeeper| zookeeper.pause()).await,
+            Fault::Thaw => self.zookeeper.with(|zookeeper| zookeeper.resume()).await,
+            Fault::Restart => self.zookeeper.with(ZooKeeper::restart).await,
+            Fault::Wipe => self.zookeeper.with(ZooKeeper::wipe).await,
             other => other.unsupported(),
         }
     }
@@ -128,12 +123,12 @@ impl Store for Server {
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
         let name = name.clone();
-        self.with(move |zookeeper| entries(zookeeper, &name)).await
+        self.zookeeper.with(move |zookeeper| entries(zookeeper, &name)).await
     }
 
     async fn requests(&self) -> Result<u64> {
         let looks = self.looks.fetch_add(1, SeqCst);
-        self.with(move |zookeeper| Ok(zookeeper.metrics()?.packets_received() - looks)).await
+        self.zookeeper.with(move |zookeeper| Ok(zookeeper.metrics()?.packets_received() - looks)).await
     }
 }
 
@@ -149,15 +144,8 @@ impl Link for Way {
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
         match fault {
-            LinkFault::HoldRequests => self.0.set(Direction::Requests, Flow::Hold),
-            LinkFault::SwallowReplies(count) => self.0.swallow_next(count as u64),
-            LinkFault::DropNotifications => self.0.drop_messages(Message::Events, |_| true),
-            LinkFault::Reset => self.0.reset(),
-            LinkFault::Refuse => self.0.refuse(),
-            LinkFault::DropReplies => self.0.set(Direction::Replies, Flow::Drop),
-            LinkFault::Delay(delay) => self.0.set(Direction::Replies, Flow::Delay(delay)),
-            LinkFault::Trickle(every) => self.0.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
             LinkFault::HoldNotifications => return fault.unsupported(),
+            other => self.0.inflict(other),
         }
         Ok(())
     }

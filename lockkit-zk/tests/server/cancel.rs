@@ -1,13 +1,10 @@
 //! Claims that are given up, at every place and moment.
 
-use std::sync::Arc;
-
-use lockkit_core::backend::{Acquired, Session};
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, node, queue, release, session, session_at,
-    shared, start, until, url_through, watching,
+    LONG, acquire, bounded, cancel_right_at_the_wake, enqueued, fresh_name, is_gave_up, mark, node, queue,
+    release, session, session_at, shared, start, until, url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,7 +72,7 @@ async fn a_claim_given_up_at_any_request_leaves_nothing() {
         if held_back {
             until("it is created", async || queue(&server, &name).len() == 2).await;
         } else {
-            until("the request is under way", async || proxy.holds(&claim.mark())).await;
+            until("the request is under way", async || proxy.holds(&mark(&claim.claim))).await;
         }
         claim.control.give_up();
         proxy.pass();
@@ -101,38 +98,13 @@ async fn a_claim_given_up_before_it_starts_writes_nothing() {
     assert_eq!(server.children("/lockkit").unwrap(), [":clients"], "{}", node(&name));
 }
 
-/// The second of three is cancelled while the first releases; whichever comes first, the third is served next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_right_at_the_wake_loses_no_grant() {
     const ROUNDS: usize = 100;
     let (server, name) = (shared(), fresh_name());
     let (one, other) = (session(server, LONG).await, session(server, LONG).await);
-    let (mut granted, mut gave_up) = (0, 0);
-    for round in 0..ROUNDS {
-        let first = acquire(&one, &name).await;
-        let second = enqueued(&other, &name).await;
-        let third = enqueued(&one, &name).await;
-        let releasing: Arc<dyn Session> = Arc::clone(&one);
-        let releasing = tokio::spawn(async move { releasing.release(&first).await });
-        // A different moment in every round.
-        for _ in 0..round % 40 {
-            tokio::task::yield_now().await;
-        }
-        second.control.give_up();
-        match second.ends().await {
-            Ok(Acquired::Granted(grant)) => {
-                granted += 1;
-                release(&other, &grant).await;
-            }
-            end => {
-                gave_up += 1;
-                assert!(is_gave_up(&end), "{end:?}");
-            }
-        }
-        bounded(releasing).await.unwrap().unwrap();
-        release(&one, &third.granted().await).await;
-    }
-    println!("{granted} granted, {gave_up} gave up");
+    let granted = cancel_right_at_the_wake(&one, &other, &name, ROUNDS).await;
+    println!("{granted} of {ROUNDS} were granted all the same");
     assert_eq!(queue(server, &name), [""; 0]);
 }
 

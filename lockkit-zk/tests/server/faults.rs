@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, SHORT, acquire, backend, beat, bounded, enqueued, fresh_name, is_entry_gone, is_renewed, node,
-    queue, refusal, release, session, session_at, shared, start, until, url_through, watching,
+    LONG, SHORT, acquire, backend, beat, bounded, enqueued, fresh_name, is_entry_gone, is_renewed, mark,
+    node, queue, refusal, release, session, session_at, shared, start, until, url_through, watching,
 };
 
 /// The session that owns the only node below this one.
@@ -124,7 +124,7 @@ async fn an_operator_who_deletes_a_waiters_node_ends_its_wait() {
     let held = acquire(&session, &name).await;
     let deleted = enqueued(&session, &name).await;
     let behind = enqueued(&session, &name).await;
-    let child = queue(server, &name).into_iter().find(|child| child.contains(&deleted.mark())).unwrap();
+    let child = queue(server, &name).into_iter().find(|child| child.contains(&mark(&deleted.claim))).unwrap();
     assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
     assert!(is_entry_gone(&deleted.ends().await));
     release(&session, &held).await;
@@ -138,7 +138,8 @@ async fn a_waiter_whose_node_has_gone_is_not_granted_when_its_turn_comes() {
     let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
     let deleted = watching(&server, &session, &name).await;
-    let child = queue(&server, &name).into_iter().find(|child| child.contains(&deleted.mark())).unwrap();
+    let child =
+        queue(&server, &name).into_iter().find(|child| child.contains(&mark(&deleted.claim))).unwrap();
     assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
     release(&session, &held).await;
     assert!(is_entry_gone(&deleted.ends().await));

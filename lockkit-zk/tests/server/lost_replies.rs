@@ -4,8 +4,8 @@ use lockkit_core::ErrorKind;
 use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up, is_renewed, node, plain,
-    queue, release, session, session_at, shared, start, start_claim, until, url_through,
+    LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up, is_renewed, mark, node,
+    plain, queue, release, session, session_at, shared, start, start_claim, until, url_through,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,7 +82,7 @@ async fn a_request_that_comes_after_the_session_has_moved_on_does_nothing() {
     release(&session, &acquire(&session, &name).await).await;
     proxy.set(Direction::Requests, Flow::Hold);
     let claim = start(&session, &name);
-    until("the create is under way", async || proxy.holds(&claim.mark())).await;
+    until("the create is under way", async || proxy.holds(&mark(&claim.claim))).await;
     proxy.leave();
     proxy.pass();
     let grant = claim.granted().await;
@@ -104,9 +104,9 @@ async fn a_node_of_another_session_is_not_adopted_whatever_its_name() {
     release(&session, &acquire(&session, &name).await).await;
     proxy.set(Direction::Requests, Flow::Hold);
     let claim = start(&session, &name);
-    until("the create is under way", async || proxy.holds(&claim.mark())).await;
+    until("the create is under way", async || proxy.holds(&mark(&claim.claim))).await;
     let ghost_owner = plain(&server).await;
-    let ghost = contend(&ghost_owner, &name, &format!("_c_{}-lock-", claim.mark())).await;
+    let ghost = contend(&ghost_owner, &name, &format!("_c_{}-lock-", mark(&claim.claim))).await;
     proxy.leave();
     proxy.pass();
     until("it waits behind the ghost", async || claim.control.was_contended()).await;

@@ -35,30 +35,22 @@ async fn a_login_that_this_build_does_not_have_is_refused() {
 #[cfg(feature = "tls")]
 mod tls {
     use lockkit_core::{Error, ErrorKind};
-    use lockkit_testbed::{Certificates, Identity, Proxy, ServerCertificate, ZooKeeper};
+    use lockkit_testbed::{Certificates, Proxy, ServerCertificate, ZooKeeper};
 
     use crate::common::{
-        LONG, acquire, beat, enqueued, fresh_name, is_renewed, refusal, release, session_at,
+        LONG, acquire, backend, beat, enqueued, fresh_name, is_renewed, refusal_of, release, says, session_at,
     };
 
-    fn trusting(url: &str, authority: &Certificates) -> String {
-        format!("{url}/?ca={}", authority.ca().display())
-    }
-
-    fn shown(url: &str, identity: &Identity) -> String {
-        format!("{url}&cert={}&key={}", identity.certificate.display(), identity.key.display())
-    }
-
-    #[track_caller]
-    fn says(error: &Error, kind: ErrorKind, cause: &str) {
-        assert!(error.kind() == kind && error.to_string().contains(cause), "{error}");
+    /// Why this URL does not get a session.
+    async fn refused(url: &str) -> Error {
+        refusal_of(backend(url)).await
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_trusted_server_serves() {
         let authority = Certificates::new().unwrap();
         let server = ZooKeeper::start_tls(&authority, ServerCertificate::Good, false).unwrap();
-        let (session, name) = (session_at(&trusting(&server.url(), &authority), LONG).await, fresh_name());
+        let (session, name) = (session_at(&authority.trusted_in(&server.url()), LONG).await, fresh_name());
         let held = acquire(&session, &name).await;
         let waiting = enqueued(&session, &name).await;
         assert!(is_renewed(&beat(&session, &[&held]).await.holds[0].1));
@@ -67,23 +59,23 @@ mod tls {
         // The certificate names the server's address, so through a proxy it is another server's.
         let proxy = Proxy::start(server.endpoint()).unwrap();
         let through = format!("zks://{}", proxy.endpoint());
-        says(&refusal(&trusting(&through, &authority)).await, ErrorKind::Denied, "not valid for name");
+        says(&refused(&authority.trusted_in(&through)).await, ErrorKind::Denied, "not valid for name");
         // Those of the system, and another one.
-        says(&refusal(&server.url()).await, ErrorKind::Denied, "UnknownIssuer");
+        says(&refused(&server.url()).await, ErrorKind::Denied, "UnknownIssuer");
         let other = Certificates::new().unwrap();
-        says(&refusal(&trusting(&server.url(), &other)).await, ErrorKind::Denied, "UnknownIssuer");
+        says(&refused(&other.trusted_in(&server.url())).await, ErrorKind::Denied, "UnknownIssuer");
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_server_may_ask_who_is_there() {
         let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
         let server = ZooKeeper::start_tls(&authority, ServerCertificate::Good, true).unwrap();
-        let url = trusting(&server.url(), &authority);
+        let url = authority.trusted_in(&server.url());
         let (known, stranger) = (authority.client().unwrap(), other.client().unwrap());
-        let (session, name) = (session_at(&shown(&url, &known), LONG).await, fresh_name());
+        let (session, name) = (session_at(&known.shown_in(&url), LONG).await, fresh_name());
         release(&session, &acquire(&session, &name).await).await;
-        says(&refusal(&url).await, ErrorKind::Denied, "cannot connect");
-        says(&refusal(&shown(&url, &stranger)).await, ErrorKind::Denied, "cannot connect");
+        says(&refused(&url).await, ErrorKind::Denied, "cannot connect");
+        says(&refused(&stranger.shown_in(&url)).await, ErrorKind::Denied, "cannot connect");
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -92,9 +84,9 @@ mod tls {
         for url in [
             "zks://127.0.0.1:1/?ca=/no/such/file.pem".to_owned(),
             format!("zks://127.0.0.1:1/?ca={}", file!()),
-            trusting("zks://not_a..name:1", &authority),
+            authority.trusted_in("zks://not_a..name:1"),
         ] {
-            let error = refusal(&url).await;
+            let error = refused(&url).await;
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         }
     }

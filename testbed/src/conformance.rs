@@ -1,0 +1,42 @@
+//! The testbed's parts as the conformance suite takes them.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use lockkit_conformance::{LinkFault, WallClock};
+
+use crate::{Direction, Flow, Message, Proxy, ServerClock};
+
+impl WallClock for ServerClock {
+    fn environment(&self) -> Vec<(String, String)> {
+        let pairs = self.environment();
+        let split = pairs.iter().filter_map(|pair| pair.split_once('='));
+        split.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    fn step_forward(&self, by: Duration) -> Result<()> {
+        self.step_forward(by)
+    }
+
+    fn step_back(&self, by: Duration) -> Result<()> {
+        self.step_back(by)
+    }
+}
+
+impl Proxy {
+    /// Does to the connections what the suite wants, until [`pass`](Self::pass). Notifications are held as by
+    /// [`hold_events`](Self::hold_events), which not every proxy can.
+    pub fn inflict(&self, fault: LinkFault) {
+        match fault {
+            LinkFault::HoldRequests => self.set(Direction::Requests, Flow::Hold),
+            LinkFault::SwallowReplies(count) => self.swallow_next(count as u64),
+            LinkFault::DropNotifications => self.drop_messages(Message::Events, |_| true),
+            LinkFault::Reset => self.reset(),
+            LinkFault::Refuse => self.refuse(),
+            LinkFault::DropReplies => self.set(Direction::Replies, Flow::Drop),
+            LinkFault::Delay(by) => self.set(Direction::Replies, Flow::Delay(by)),
+            LinkFault::Trickle(every) => self.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
+            LinkFault::HoldNotifications => self.hold_events(),
+        }
+    }
+}
