@@ -32,6 +32,7 @@ mod scripts;
 mod sentinel;
 mod server;
 mod session;
+mod slots;
 mod tls;
 mod topology;
 mod url;

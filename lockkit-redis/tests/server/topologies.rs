@@ -294,6 +294,44 @@ async fn a_cluster_survives_the_death_of_a_master() {
     }
 }
 
+/// Its kernel goes on acknowledging, so nothing but silence tells of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_successor_of_a_master_that_hangs_is_found() {
+    let cluster = RedisCluster::start().unwrap();
+    let url = format!("{}/{QUICK}", cluster.url());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let replica = replica_of(&cluster, owner);
+    let elsewhere = acquire(&session, &name_of_another(&cluster, owner)).await;
+    cluster.node(owner).cli(&["WAIT", "1", "1000"]).unwrap();
+    cluster.node(owner).pause().unwrap();
+    assert!(!is_renewed(&session, &held).await);
+    until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
+    // By themselves the others need some seconds to agree that it is gone.
+    cluster.wait_until_master(replica).unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
+    release(&session, &held).await;
+    let next = acquire(&session, &name).await;
+    assert!(next.token() > held.token());
+    until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_joined_while_one_of_its_masters_hangs() {
+    let cluster = RedisCluster::start().unwrap();
+    cluster.node(0).pause().unwrap();
+    let session = session_at(&cluster.url(), LONG).await;
+    acquire(&session, &name_of_another(&cluster, 0)).await;
+}
+
+/// A name in a slot of another node.
+fn name_of_another(cluster: &RedisCluster, node: usize) -> LockName {
+    let mut names = std::iter::repeat_with(fresh_name);
+    let is_elsewhere = |name: &LockName| cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap() != node;
+    names.find(is_elsewhere).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
     let cluster = RedisCluster::start().unwrap();
@@ -302,24 +340,17 @@ async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
     let held = acquire(&session, &name).await;
     release(&session, &held).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
-    let is_its_replica = |node: &Redis| !node.is_master().unwrap() && replicates(node, cluster.node(owner));
-    for number in (0..cluster.len()).filter(|&number| is_its_replica(cluster.node(number))) {
-        cluster.node(number).stop_replicating().unwrap();
-    }
+    cluster.node(replica_of(&cluster, owner)).stop_replicating().unwrap();
     let error = try_acquire(&session, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let elsewhere = loop {
-        let name = fresh_name();
-        if cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap() != owner {
-            break name;
-        }
-    };
-    granted(try_acquire(&session, &elsewhere).await);
+    granted(try_acquire(&session, &name_of_another(&cluster, owner)).await);
 }
 
-fn replicates(replica: &Redis, master: &Redis) -> bool {
-    let info = replica.cli(&["INFO", "replication"]).unwrap();
-    let endpoint = master.endpoint();
+/// The only replica of this node.
+fn replica_of(cluster: &RedisCluster, master: usize) -> usize {
+    let endpoint = cluster.node(master).endpoint();
     let (host, port) = endpoint.split_once(':').unwrap();
-    info.text().contains(&format!("master_host:{host}\r\nmaster_port:{port}\r\n"))
+    let place = format!("master_host:{host}\r\nmaster_port:{port}\r\n");
+    let follows = |node: &Redis| node.cli(&["INFO", "replication"]).unwrap().text().contains(&place);
+    (0..cluster.len()).find(|&number| follows(cluster.node(number))).unwrap()
 }
