@@ -102,6 +102,10 @@ impl LockKeys {
         &self.0[4]
     }
 
+    pub(crate) fn queue(&self) -> &str {
+        &self.0[2]
+    }
+
     pub(crate) fn deadlines(&self) -> &str {
         &self.0[3]
     }
