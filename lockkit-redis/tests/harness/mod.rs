@@ -105,7 +105,13 @@ impl<S: Servers> Harness for RedisHarness<S> {
         ];
         if self.has_links {
             hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
-            hooks.extend([Hook::Refuse, Hook::DropReplies, Hook::Delay, Hook::Trickle]);
+            hooks.extend([
+                Hook::Refuse,
+                Hook::DropReplies,
+                Hook::Delay,
+                Hook::Trickle,
+                Hook::HoldNotifications,
+            ]);
         }
         hooks
     }
@@ -269,7 +275,7 @@ impl Link for Way {
             LinkFault::DropReplies => self.0.set(Direction::Replies, Flow::Drop),
             LinkFault::Delay(by) => self.0.set(Direction::Replies, Flow::Delay(by)),
             LinkFault::Trickle(every) => self.0.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
-            other @ LinkFault::HoldNotifications => return other.unsupported(),
+            LinkFault::HoldNotifications => self.0.hold_events(),
         }
         Ok(())
     }
