@@ -22,6 +22,9 @@ mod claims;
 mod config;
 mod error;
 mod expiry;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod node;
 mod probe;
