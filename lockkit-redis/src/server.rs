@@ -67,6 +67,7 @@ enum State {
 pub(crate) struct Server {
     state: watch::Receiver<State>,
     timeout: Duration,
+    channel: String,
     /// Ends the task that keeps the connection up.
     _keeping: DropGuard,
 }
@@ -85,7 +86,7 @@ impl Server {
         claims: Arc<Claims>,
     ) -> Result<Self, Fault> {
         let timeout = connector.timeout();
-        let opener = Opener { connector, channel, claims };
+        let opener = Opener { connector, channel: channel.clone(), claims };
         let first = opener.open().await?;
         let (state, watched) = watch::channel(State::Up(first.clone()));
         let ended = CancellationToken::new();
@@ -96,7 +97,7 @@ impl Server {
                 () = opener.keep(first, state) => {}
             }
         });
-        Ok(Self { state: watched, timeout, _keeping: keeping })
+        Ok(Self { state: watched, timeout, channel, _keeping: keeping })
     }
 
     /// What the server says about itself; empty where the user may not ask.
@@ -123,6 +124,12 @@ impl Server {
     /// Learns whether the server is there.
     pub(crate) async fn ping(&self, timeout: Duration) -> Result<(), Fault> {
         let ping = |mut wire: Wire| async move { wire.query_one(&redis::cmd("PING")).await };
+        self.within(timeout, ping).await.map(drop)
+    }
+
+    /// Learns whether the server is there that messages come from, which may be asked for nothing else.
+    pub(crate) async fn ping_channel(&self, timeout: Duration) -> Result<(), Fault> {
+        let ping = |mut wire: Wire| async move { wire.query_at(&self.channel, &redis::cmd("PING")).await };
         self.within(timeout, ping).await.map(drop)
     }
 
