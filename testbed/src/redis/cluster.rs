@@ -140,6 +140,18 @@ impl RedisCluster {
         self.wait_until_master(replica)
     }
 
+    /// Waits until a replica has all that its master has now.
+    ///
+    /// # Errors
+    ///
+    /// When that does not come about.
+    pub fn wait_until_in_sync(&self, master: usize, replica: usize) -> Result<()> {
+        let written = self.nodes[master].info("replication")?.number("master_repl_offset");
+        wait_until("the replica has what its master has", || {
+            Ok(self.nodes[replica].info("replication")?.number("slave_repl_offset") >= written)
+        })
+    }
+
     /// Waits until this node is a master, and all running nodes agree that all slots are served.
     ///
     /// # Errors
