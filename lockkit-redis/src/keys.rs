@@ -102,6 +102,10 @@ impl LockKeys {
         &self.0[4]
     }
 
+    pub(crate) fn queue(&self) -> &str {
+        &self.0[2]
+    }
+
     pub(crate) fn deadlines(&self) -> &str {
         &self.0[3]
     }
@@ -109,8 +113,10 @@ impl LockKeys {
 
 /// The claim and the token in the value of a lock that a lockkit client holds.
 pub(crate) fn parse_value(value: &str) -> Option<(ClaimId, u64)> {
-    let (claim, token) = value.split_once(':')?;
-    Some((ClaimId::parse(claim)?, token.parse().ok()?))
+    let (claim, digits) = value.split_once(':')?;
+    let token: u64 = digits.parse().ok()?;
+    // It also reads what nobody of ours writes, such as +7 and 007.
+    (token.to_string() == digits).then_some((ClaimId::parse(claim)?, token))
 }
 
 #[cfg(test)]
@@ -153,8 +159,11 @@ mod tests {
     fn values_of_others_are_not_ours() {
         let claim = ClaimId::random();
         assert_eq!(parse_value(&format!("{claim}:17")), Some((claim, 17)));
-        for foreign in ["", "(hash)", "abc", ":17", &format!("{claim}"), &format!("{claim}:x")] {
+        for foreign in ["", "(hash)", "abc", ":17", &format!("{claim}")] {
             assert_eq!(parse_value(foreign), None, "{foreign}");
+        }
+        for token in ["", "x", "+17", "017", "18446744073709551616"] {
+            assert_eq!(parse_value(&format!("{claim}:{token}")), None, "{token}");
         }
     }
 

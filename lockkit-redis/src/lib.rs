@@ -22,6 +22,9 @@ mod claims;
 mod config;
 mod error;
 mod expiry;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod keys;
 mod node;
 mod probe;
@@ -32,6 +35,7 @@ mod scripts;
 mod sentinel;
 mod server;
 mod session;
+mod slots;
 mod tls;
 mod topology;
 mod url;

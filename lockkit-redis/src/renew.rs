@@ -96,7 +96,9 @@ impl RedisSession {
     }
 
     async fn beat_waiting(&self) {
-        let batches = self.batches(self.claims.queued(), |place| place.keys.lock());
+        let queued = self.claims.queued();
+        let listens = self.prove_listening(self.layout.on_cluster() && !queued.is_empty());
+        let batches = self.batches(queued, |place| place.keys.lock());
         let beats = batches.iter().map(|batch| async move {
             let waiting: Vec<_> = batch.iter().map(|place| (place.id, place.keys.clone())).collect();
             let answer = self.server.run_within(self.beat_window(), &self.terms.beat(&waiting)).await;
@@ -108,7 +110,14 @@ impl RedisSession {
                 Err(fault) => debug!(?fault, "the beat of waiting claims was not answered"),
             }
         });
-        futures_util::future::join_all(beats).await;
+        tokio::join!(futures_util::future::join_all(beats), listens);
+    }
+
+    /// Of a cluster's nodes only the one that sends the messages can tell that it does, by being there.
+    async fn prove_listening(&self, is_of_use: bool) {
+        if is_of_use && let Err(fault) = self.server.ping_channel(self.beat_window()).await {
+            debug!(?fault, "the server that messages come from did not answer");
+        }
     }
 
     /// What goes into one request each: all that fits, and on a cluster only what lies in the same slot.

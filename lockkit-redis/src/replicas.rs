@@ -6,12 +6,15 @@
 //!
 //! * Too few replicas answer in time: the claim is taken back, and its acquire is an error.
 //! * The lock has gone meanwhile, or was granted to the same claim again, or the connection fails: the same.
+//! * The connection is kept for the next grant, and nobody watches it: it may be dead, or lead to a server that is the
+//!   master no more. What does not confirm over it is confirmed over a new one, which it may have been before.
 
 use std::{fmt, time::Duration};
 
 use lockkit_core::{ErrorKind, FencingToken};
 use redis::Value;
 use tokio::sync::Mutex;
+use tracing::debug;
 
 use crate::{
     error::{Effect, Fault},
@@ -22,6 +25,9 @@ use crate::{
 
 /// Share of a request's time that the replicas have; the rest is for the confirmation.
 const WAIT_SHARE: u32 = 2;
+
+/// Share of a request's time after which a kept connection is given up that has not answered.
+const KEPT_SHARE: u32 = 4;
 
 /// The connection that waits for replicas.
 pub(crate) struct Replicas {
@@ -47,16 +53,30 @@ impl Replicas {
         let timeout = self.connector.timeout();
         let confirmed = tokio::time::timeout(timeout, async {
             let mut kept = self.wire.lock().await;
-            let mut wire = match kept.take() {
-                Some(wire) => wire,
-                None => self.connector.connect(Listener::deaf()).await?,
-            };
-            self.require(standing(execute(&mut wire, confirm).await?)?, token)?;
+            let mut wire = self.written(kept.take(), confirm, token).await?;
             self.wait(&mut wire, confirm, timeout / WAIT_SHARE).await?;
             *kept = Some(wire);
             Ok(())
         });
         confirmed.await.unwrap_or_else(|_| Err(Fault::no_reply()))
+    }
+
+    /// The connection over which the grant was written again, and over which the replicas are to be waited for.
+    async fn written(&self, kept: Option<Wire>, confirm: &Call, token: FencingToken) -> Result<Wire, Fault> {
+        if let Some(mut wire) = kept {
+            let writing = self.write(&mut wire, confirm, token);
+            match tokio::time::timeout(self.connector.timeout() / KEPT_SHARE, writing).await {
+                Ok(Ok(())) => return Ok(wire),
+                outcome => debug!(?outcome, "no confirmation over the connection that was kept"),
+            }
+        }
+        let mut wire = self.connector.connect(Listener::deaf()).await?;
+        self.write(&mut wire, confirm, token).await?;
+        Ok(wire)
+    }
+
+    async fn write(&self, wire: &mut Wire, confirm: &Call, token: FencingToken) -> Result<(), Fault> {
+        self.require(standing(execute(wire, confirm).await?)?, token)
     }
 
     /// The grant still is the one that was answered: after a failover the same claim may have been granted anew.

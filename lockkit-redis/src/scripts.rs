@@ -129,7 +129,7 @@ impl Terms {
 
     /// The beat of waiting claims.
     pub(crate) fn beat(&self, waiting: &[(ClaimId, LockKeys)]) -> Call {
-        let keys = waiting.iter().flat_map(|(_, keys)| [keys.lock(), keys.deadlines()]);
+        let keys = waiting.iter().flat_map(|(_, keys)| [keys.lock(), keys.queue(), keys.deadlines()]);
         let claims = waiting.iter().map(|(claim, _)| claim.to_string());
         Call {
             script: &BEAT,

@@ -5,25 +5,31 @@
 //! * The server has been made a replica: it says READONLY to every write, for ever; the connection is replaced.
 //! * Messages are lost while there is no connection: all waiting claims look when there is one again.
 //! * The server cannot be reached: requests fail at once while that is known, and the callers pause between their tries.
+//! * One node of a cluster does not answer: that is no reason to leave the others. When they name a successor, or when
+//!   the connection to any node ends (the client crate may lose the subscription by that), a new connection to all of
+//!   them is made, and the old one serves until it is there.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use lockkit_core::{
     backend::{ClaimId, retry_pauses},
-    limits::RETRY_PAUSE_MAX,
+    limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
 use redis::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
 use crate::{
     claims::Claims,
-    error::{Effect, Fault},
+    error::{Effect, Ends, Fault},
     probe::Probe,
     scripts::Call,
     topology::{Connector, Listener, Wire},
 };
+
+/// Pause between two questions for the masters of a cluster of which one does not answer.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// An open connection.
 #[derive(Clone)]
@@ -31,6 +37,21 @@ struct Link {
     wire: Wire,
     /// It is of no use any more.
     broken: CancellationToken,
+    /// It serves, but another one should take its place.
+    worn: CancellationToken,
+    /// One of its servers has not answered.
+    doubted: Arc<Notify>,
+}
+
+impl Link {
+    /// A request has failed like this.
+    fn met(&self, fault: &Fault) {
+        match fault.ends {
+            Ends::Nothing => {}
+            Ends::Connection if self.wire.has_many_servers() => self.doubted.notify_one(),
+            Ends::Connection | Ends::Cluster => self.broken.cancel(),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -46,6 +67,7 @@ enum State {
 pub(crate) struct Server {
     state: watch::Receiver<State>,
     timeout: Duration,
+    channel: String,
     /// Ends the task that keeps the connection up.
     _keeping: DropGuard,
 }
@@ -64,7 +86,7 @@ impl Server {
         claims: Arc<Claims>,
     ) -> Result<Self, Fault> {
         let timeout = connector.timeout();
-        let opener = Opener { connector, channel, claims };
+        let opener = Opener { connector, channel: channel.clone(), claims };
         let first = opener.open().await?;
         let (state, watched) = watch::channel(State::Up(first.clone()));
         let ended = CancellationToken::new();
@@ -75,7 +97,7 @@ impl Server {
                 () = opener.keep(first, state) => {}
             }
         });
-        Ok(Self { state: watched, timeout, _keeping: keeping })
+        Ok(Self { state: watched, timeout, channel, _keeping: keeping })
     }
 
     /// What the server says about itself; empty where the user may not ask.
@@ -105,6 +127,12 @@ impl Server {
         self.within(timeout, ping).await.map(drop)
     }
 
+    /// Learns whether the server is there that messages come from, which may be asked for nothing else.
+    pub(crate) async fn ping_channel(&self, timeout: Duration) -> Result<(), Fault> {
+        let ping = |mut wire: Wire| async move { wire.query_at(&self.channel, &redis::cmd("PING")).await };
+        self.within(timeout, ping).await.map(drop)
+    }
+
     pub(crate) fn request_timeout(&self) -> Duration {
         self.timeout
     }
@@ -120,10 +148,7 @@ impl Server {
         };
         let answer = tokio::time::timeout_at(deadline, request(link.wire.clone())).await;
         let answer = answer.unwrap_or_else(|_| Err(Fault::no_reply()));
-        if answer.as_ref().is_err_and(|fault| link.wire.ends_with(fault)) {
-            link.broken.cancel();
-        }
-        answer
+        answer.inspect_err(|fault| link.met(fault))
     }
 
     async fn link(&self) -> Result<Link, Fault> {
@@ -155,36 +180,74 @@ struct Opener {
 
 impl Opener {
     async fn open(&self) -> Result<Link, Fault> {
-        let broken = CancellationToken::new();
+        let (broken, worn) = (CancellationToken::new(), CancellationToken::new());
         let opening = async {
-            let mut wire = self.connector.connect(self.listener(broken.clone())).await?;
+            let mut wire = self.connector.connect(self.listener(&broken, &worn)).await?;
             wire.subscribe(&self.channel).await?;
-            Ok(Link { wire, broken })
+            Ok(wire)
         };
         let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
-        opened.unwrap_or_else(|_| Err(Fault::no_reply())).map_err(Fault::before_sending)
+        let wire = opened.unwrap_or_else(|_| Err(Fault::no_reply())).map_err(Fault::before_sending)?;
+        Ok(Link { wire, broken, worn, doubted: Arc::default() })
     }
 
-    fn listener(&self, broken: CancellationToken) -> Listener {
+    fn listener(&self, broken: &CancellationToken, worn: &CancellationToken) -> Listener {
         let (named, all) = (Arc::clone(&self.claims), Arc::clone(&self.claims));
         Listener {
             message: Arc::new(move |text| {
                 ClaimId::parse(text).into_iter().for_each(|claim| named.wake(claim))
             }),
             gap: Arc::new(move || all.wake_all()),
-            broken,
+            broken: broken.clone(),
+            worn: worn.clone(),
         }
     }
 
-    /// Replaces every connection that has broken.
+    /// Replaces every connection that has broken, or that another one should take the place of.
     async fn keep(self, mut link: Link, state: watch::Sender<State>) {
         loop {
-            link.broken.cancelled().await;
-            debug!("the connection to Redis is of no use any more");
-            state.send_replace(State::Opening);
-            link = self.reopen(&state).await;
+            link = tokio::select! {
+                biased;
+                () = link.broken.cancelled() => {
+                    debug!("the connection to Redis is of no use any more");
+                    state.send_replace(State::Opening);
+                    self.reopen(&state).await
+                }
+                successor = self.successor(&link) => successor,
+            };
             state.send_replace(State::Up(link.clone()));
             self.claims.wake_all();
+        }
+    }
+
+    /// The connection that takes the place of one that serves, as soon as one should.
+    async fn successor(&self, link: &Link) -> Link {
+        // Connections that are cut again and again are not made again as often.
+        tokio::time::sleep(RETRY_PAUSE_MIN).await;
+        let mut pauses = retry_pauses();
+        loop {
+            tokio::select! {
+                () = link.worn.cancelled() => debug!("the connection to a node of the cluster has ended"),
+                () = self.outdated(link) => debug!("a silent node of the cluster may have a successor"),
+            }
+            match self.open().await {
+                Ok(successor) => return successor,
+                Err(fault) => debug!(?fault, "no other connection to the cluster yet"),
+            }
+            tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+        }
+    }
+
+    /// Passes when servers are silent and the others say that there are other masters now.
+    async fn outdated(&self, link: &Link) {
+        loop {
+            link.doubted.notified().await;
+            let asked = tokio::time::timeout(self.connector.timeout(), link.wire.clone().is_outdated()).await;
+            if asked.unwrap_or_default() {
+                return;
+            }
+            // A server that is slow for long must not be a reason to ask for ever.
+            tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
 

@@ -15,9 +15,10 @@ use redis::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    error::{Ends, Fault},
+    error::Fault,
     node::{Address, Dialer, published},
     sentinel::{Sentinels, Watch},
+    slots::Masters,
     tls,
 };
 
@@ -28,6 +29,10 @@ const CLUSTER_RETRIES: u32 = 4;
 /// Bounds of the pause between two of these, in milliseconds.
 const CLUSTER_RETRY_PAUSE_MIN_MS: u64 = 5;
 const CLUSTER_RETRY_PAUSE_MAX_MS: u64 = 100;
+
+/// Share of the time for opening that a single node of a cluster has: one that hangs is tried twice, and leaves time for
+/// the others.
+const NODE_SHARE: u32 = 3;
 
 /// Where the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,12 +56,15 @@ pub(crate) struct Listener {
     pub(crate) gap: Arc<dyn Fn() + Send + Sync>,
     /// The connection is of no use any more.
     pub(crate) broken: CancellationToken,
+    /// The connection serves, but another one should take its place.
+    pub(crate) worn: CancellationToken,
 }
 
 impl Listener {
     /// Hears nothing.
     pub(crate) fn deaf() -> Self {
-        Self { message: Arc::new(|_| {}), gap: Arc::new(|| {}), broken: CancellationToken::new() }
+        let (broken, worn) = (CancellationToken::new(), CancellationToken::new());
+        Self { message: Arc::new(|_| {}), gap: Arc::new(|| {}), broken, worn }
     }
 
     /// Hears one server.
@@ -68,12 +76,17 @@ impl Listener {
         }
     }
 
-    /// Hears a cluster, whose client replaces the connections to single nodes by itself.
+    /// Hears a cluster, whose client replaces the connections to single nodes by itself, and does not always subscribe
+    /// again.
     fn of_cluster(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
         move |push| match push.kind {
             PushKind::Message => published(&push).into_iter().for_each(|text| (self.message)(text)),
+            PushKind::Disconnection => {
+                self.worn.cancel();
+                (self.gap)();
+            }
             // Also when it has subscribed again.
-            PushKind::Disconnection | PushKind::Subscribe => (self.gap)(),
+            PushKind::Subscribe => (self.gap)(),
             _ => {}
         }
     }
@@ -87,7 +100,11 @@ pub(crate) enum Wire {
         /// Kept as long as the connection.
         _watch: Option<Arc<Watch>>,
     },
-    Cluster(ClusterConnection),
+    Cluster {
+        connection: ClusterConnection,
+        /// When it was made; `None` where no node said so.
+        masters: Option<Masters>,
+    },
 }
 
 impl Wire {
@@ -101,7 +118,7 @@ impl Wire {
                 let answer = command.query_async(connection).await;
                 answer.map_err(|error| Fault::from(error).without_cluster())
             }
-            Self::Cluster(connection) => Ok(command.query_async(connection).await?),
+            Self::Cluster { connection, .. } => Ok(command.query_async(connection).await?),
         }
     }
 
@@ -122,7 +139,7 @@ impl Wire {
     async fn query_routed(&mut self, node: SingleNodeRoutingInfo, command: &Cmd) -> Result<Value, Fault> {
         match self {
             Self::Node { .. } => self.query(command).await,
-            Self::Cluster(connection) => {
+            Self::Cluster { connection, .. } => {
                 Ok(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?)
             }
         }
@@ -131,16 +148,22 @@ impl Wire {
     pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
         match self {
             Self::Node { connection, .. } => connection.subscribe(channel).await,
-            Self::Cluster(connection) => connection.subscribe(channel).await,
+            Self::Cluster { connection, .. } => connection.subscribe(channel).await,
         }
     }
 
-    /// Whether a failure of one request says something about all that follow.
-    pub(crate) fn ends_with(&self, fault: &Fault) -> bool {
+    /// Whether there are other servers to which requests still go through when one of them does not answer.
+    pub(crate) fn has_many_servers(&self) -> bool {
+        matches!(self, Self::Cluster { .. })
+    }
+
+    /// Whether the servers say that there are other masters than when this was opened.
+    pub(crate) async fn is_outdated(&mut self) -> bool {
         match self {
-            Self::Node { .. } => fault.ends != Ends::Nothing,
-            // One node that does not answer is no reason to leave the others.
-            Self::Cluster(_) => fault.ends == Ends::Cluster,
+            Self::Node { .. } => false,
+            Self::Cluster { connection, masters } => {
+                Masters::ask(connection).await.is_ok_and(|now| Some(now) != *masters)
+            }
         }
     }
 }
@@ -206,7 +229,7 @@ impl Connector {
         let mut builder: ClusterClientBuilder = ClusterClient::builder(nodes)
             .use_protocol(ProtocolVersion::RESP3)
             .tcp_settings(self.dialer.tcp_settings())
-            .connection_timeout(self.timeout() / 2)
+            .connection_timeout(self.timeout() / NODE_SHARE)
             .response_timeout(self.timeout())
             .retries(CLUSTER_RETRIES)
             .min_retry_wait(CLUSTER_RETRY_PAUSE_MIN_MS)
@@ -222,6 +245,8 @@ impl Connector {
         if let Some(tls) = &self.dialer.tls {
             builder = tls::of_cluster(tls, builder)?;
         }
-        Ok(Wire::Cluster(builder.build()?.get_async_connection().await?))
+        let mut connection = builder.build()?.get_async_connection().await?;
+        let masters = Masters::ask(&mut connection).await.ok();
+        Ok(Wire::Cluster { connection, masters })
     }
 }

@@ -28,6 +28,12 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("file_holder", lockkit_file::fuzzing::holder),
     #[cfg(feature = "file")]
     ("file_token", lockkit_file::fuzzing::token),
+    #[cfg(feature = "redis")]
+    ("redis_answer", lockkit_redis::fuzzing::answer),
+    #[cfg(feature = "redis")]
+    ("redis_info", lockkit_redis::fuzzing::info),
+    #[cfg(feature = "redis")]
+    ("redis_value", lockkit_redis::fuzzing::value),
 ];
 
 /// Runs the target of this name.

@@ -62,6 +62,23 @@ fn a_published_message_is_dropped_and_replies_arrive() {
 }
 
 #[test]
+fn a_published_message_is_held_while_replies_arrive_and_comes_late() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let mut client = Client::of(&proxy);
+    client.say("HELLO 3");
+    client.say("SUBSCRIBE c");
+    client.say("PING there");
+    client.hear_to("there");
+    proxy.hold_events();
+    publish(&redis, "one");
+    client.say("PING again");
+    assert_eq!(client.hear_to("again"), ["again"]);
+    proxy.pass();
+    assert_eq!(client.hear_to("one"), [">3", "message", "c", "one"], "nobody has said anything more");
+}
+
+#[test]
 fn messages_to_subscribers_of_the_older_protocol_are_dropped_until_all_passes() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();

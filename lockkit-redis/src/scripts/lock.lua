@@ -13,6 +13,14 @@
 local lock, fence, queue, deadlines, metadata = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local claim, ttl, keep, channel, linger = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
+-- What another program has put in place of the queue stops a script before its first write, never half-way.
+for key, type in pairs({ [queue] = 'zset', [deadlines] = 'hash' }) do
+  local found = redis.call('TYPE', key).ok
+  if found ~= type and found ~= 'none' then
+    return redis.error_reply('WRONGTYPE ' .. key .. ' is a ' .. found .. ', no ' .. type)
+  end
+end
+
 -- Numbers above are not exact in Lua, and no token ever is.
 local TOKEN_MAX = 9007199254740991
 

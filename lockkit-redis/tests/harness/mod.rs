@@ -102,7 +102,13 @@ impl<S: Servers> Harness for RedisHarness<S> {
         ];
         if self.has_links {
             hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
-            hooks.extend([Hook::Refuse, Hook::DropReplies, Hook::Delay, Hook::Trickle]);
+            hooks.extend([
+                Hook::Refuse,
+                Hook::DropReplies,
+                Hook::Delay,
+                Hook::Trickle,
+                Hook::HoldNotifications,
+            ]);
         }
         hooks
     }

@@ -5,6 +5,7 @@
 mod bad_input;
 mod budget;
 mod claims;
+mod cluster;
 mod common;
 mod fairness;
 mod faults;

@@ -45,12 +45,16 @@ impl<'a> Claimant<'a> {
     }
 
     fn run(&self, script: &str, more: &[&str]) -> Reply {
+        self.try_run(script, more).unwrap()
+    }
+
+    fn try_run(&self, script: &str, more: &[&str]) -> anyhow::Result<Reply> {
         let sides = ["fence", "queue", "deadlines", "metadata"].map(|what| side(self.name, what));
         let mut words = vec!["EVAL", script, "5", self.name.as_str()];
         words.extend(sides.iter().map(String::as_str));
         words.extend([&*self.claim, self.ttl, "100000", "lockkit:client:", "200000"]);
         words.extend(more);
-        self.redis.cli(&words).unwrap()
+        self.redis.cli(&words)
     }
 
     fn acquire(&self) -> (String, i64) {
@@ -303,12 +307,12 @@ fn a_beat_of_waiters_moves_deadlines_and_adds_none() {
         (Claimant::new(redis, &name), Claimant::new(redis, &name), Claimant::new(redis, &name));
     holder.acquire();
     waiter.acquire();
-    let deadlines = side(&name, "deadlines");
+    let (queue, deadlines) = (side(&name, "queue"), side(&name, "deadlines"));
     redis.cli(&["HSET", &deadlines, &waiter.claim, "1:60000:c0ffee"]).unwrap();
     let beat = || {
-        let keys = [name.as_str(), &deadlines, name.as_str(), &deadlines];
-        let mut words = vec!["EVAL", BEAT, "4"];
-        words.extend(keys);
+        let keys = [name.as_str(), &queue, &deadlines];
+        let mut words = vec!["EVAL", BEAT, "6"];
+        words.extend(keys.iter().chain(&keys));
         words.extend([TTL, "c0ffee", &waiter.claim, &stranger.claim]);
         let answer = redis.cli(&words).unwrap();
         answer.list().iter().filter_map(Reply::number).collect::<Vec<_>>()
@@ -323,4 +327,68 @@ fn a_beat_of_waiters_moves_deadlines_and_adds_none() {
     assert_eq!(waiter.confirm().0, "granted");
     // Handed over: another one.
     assert_eq!(beat(), [0, 0]);
+}
+
+#[test]
+fn what_is_no_queue_stops_every_script_before_its_first_write() {
+    let redis = shared();
+    for what in ["queue", "deadlines"] {
+        let name = fresh_name();
+        let [holder, waiter, late] = [(); 3].map(|()| Claimant::new(redis, &name));
+        holder.acquire();
+        waiter.acquire();
+        let junk = side(&name, what);
+        redis.cli(&["DEL", &junk]).unwrap();
+        redis.cli(&["RPUSH", &junk, "junk"]).unwrap();
+        for is_held in [true, false] {
+            if !is_held {
+                redis.cli(&["DEL", name.as_str()]).unwrap();
+            }
+            let before = dump(redis, &name);
+            for claimant in [&holder, &waiter, &late] {
+                for (script, more) in [
+                    (ACQUIRE, &["c0ffee", "wait", "{}"][..]),
+                    (ACQUIRE, &["c0ffee", "try", "{}"]),
+                    (CONFIRM, &["c0ffee"]),
+                    (RELEASE, &[]),
+                ] {
+                    let error = claimant.try_run(script, more).unwrap_err().to_string();
+                    assert!(error.starts_with("WRONGTYPE") && error.contains(&junk), "{error}");
+                    assert_eq!(dump(redis, &name), before, "{what}: written");
+                }
+            }
+        }
+    }
+}
+
+/// Everything that there is of a lock, but for how long it lives.
+fn dump(redis: &Redis, name: &LockName) -> Vec<(String, Reply)> {
+    let keys = left(redis, name).into_iter();
+    keys.map(|key| (key.clone(), redis.command(&[b"DUMP".as_slice(), key.as_bytes()]).unwrap())).collect()
+}
+
+#[test]
+fn a_beat_of_waiters_goes_round_what_is_no_queue() {
+    let redis = shared();
+    let names = [(); 4].map(|()| fresh_name());
+    let waiters: Vec<Claimant<'_>> = names.iter().map(|name| Claimant::new(redis, name)).collect();
+    let mut keys = Vec::new();
+    for waiter in &waiters {
+        Claimant::new(redis, waiter.name).acquire();
+        assert_eq!(waiter.acquire().0, "queued");
+        keys.extend([waiter.name.to_string(), side(waiter.name, "queue"), side(waiter.name, "deadlines")]);
+    }
+    for (name, what) in names.iter().zip(["queue", "deadlines"]) {
+        redis.cli(&["DEL", &side(name, what)]).unwrap();
+        redis.cli(&["SET", &side(name, what), "junk"]).unwrap();
+    }
+    // An operator has removed its place.
+    redis.cli(&["ZREM", &side(&names[2], "queue"), &waiters[2].claim]).unwrap();
+    let mut words = vec!["EVAL", BEAT, "12"];
+    words.extend(keys.iter().map(String::as_str));
+    words.extend([TTL, "c0ffee"]);
+    words.extend(waiters.iter().map(|waiter| &*waiter.claim));
+    let answers = redis.cli(&words).unwrap();
+    let answers: Vec<i64> = answers.list().iter().filter_map(Reply::number).collect();
+    assert_eq!(answers, [0, 0, 0, 1]);
 }

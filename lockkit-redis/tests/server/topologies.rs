@@ -1,22 +1,22 @@
 //! Several servers: the master is found, and found again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use lockkit_core::{
-    Clock, ErrorKind, LockName,
-    backend::{Acquired, Backend, Grant, Renewal, Session},
+    Clock, ErrorKind, FencingToken, LockName,
+    backend::{Backend, Grant, Renewal, Session},
 };
-use lockkit_testbed::{Message, Proxy, Redis, RedisCluster, RedisReplicas, RedisSentinels};
+use lockkit_testbed::{Message, Proxy, RedisReplicas, RedisSentinels};
 
 use crate::common::{
-    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release,
-    session_at, try_acquire, until, verdict,
+    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, release, session_at,
+    try_acquire, until, verdict,
 };
 
 /// Options that make outages short.
-const QUICK: &str = "?request_timeout=1s";
+pub(crate) const QUICK: &str = "?request_timeout=1s";
 
-async fn is_renewed(session: &Arc<dyn Session>, grant: &Grant) -> bool {
+pub(crate) async fn is_renewed(session: &Arc<dyn Session>, grant: &Grant) -> bool {
     matches!(verdict(session.renew(std::slice::from_ref(grant)).await), Renewal::Renewed { .. })
 }
 
@@ -82,15 +82,7 @@ async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_fol
     let nodes = RedisReplicas::start().unwrap();
     let session = session_at(&format!("{}/{QUICK}&min_replicas=2", nodes.url()), LONG).await;
     let name = fresh_name();
-    // A replica answers for the first time when it has written all that it got.
-    let counts = async || match try_acquire(&session, &name).await {
-        Ok(end) => {
-            release(&session, &granted(Ok(end))).await;
-            true
-        }
-        Err(_) => false,
-    };
-    until("the replicas count", counts).await;
+    until_replicas_count(&session, &name).await;
     let held = acquire(&session, &name).await;
     release(&session, &held).await;
     nodes.node(1).stop_replicating().unwrap();
@@ -98,7 +90,47 @@ async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_fol
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "not given back");
     nodes.node(1).replicate_again().unwrap();
-    until("the replicas count again", counts).await;
+    until_replicas_count(&session, &name).await;
+}
+
+/// Waits until a grant counts: a replica answers for the first time when it has written all that it got.
+async fn until_replicas_count(session: &Arc<dyn Session>, name: &LockName) -> FencingToken {
+    let last = Mutex::new(None);
+    let counts = async || match try_acquire(session, name).await {
+        Ok(end) => {
+            let held = granted(Ok(end));
+            release(session, &held).await;
+            *last.lock().unwrap() = Some(held.token());
+            true
+        }
+        Err(_) => false,
+    };
+    until("the replicas count", counts).await;
+    last.into_inner().unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_connection_that_asks_replicas_may_have_died_meanwhile() {
+    let nodes = RedisReplicas::start().unwrap();
+    // Half of it is for the replicas, whatever else this machine does.
+    let session = session_at(&format!("{}/?request_timeout=20s&min_replicas=1", nodes.url()), LONG).await;
+    let name = fresh_name();
+    let mut last = until_replicas_count(&session, &name).await;
+    for _ in 0..5 {
+        // Those that listen are others.
+        let killed = nodes.node(0).cli(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().number();
+        assert!(killed >= Some(1), "{killed:?}");
+        let held = granted(try_acquire(&session, &name).await);
+        assert!(held.token() > last);
+        last = held.token();
+        release(&session, &held).await;
+    }
+    let held = acquire(&session, &fresh_name()).await;
+    nodes.wait_until_in_sync(0).unwrap();
+    nodes.promote(1).unwrap();
+    nodes.wait_until_in_sync(1).unwrap();
+    until("all but that connection is at the new master", async || is_renewed(&session, &held).await).await;
+    assert!(until_replicas_count(&session, &name).await > last);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,148 +210,4 @@ async fn an_unknown_master_is_told() {
     let error = bounded(unknown.open_session(LONG, Clock::boot())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("nobody"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_serves_locks_in_all_its_slots() {
-    let cluster = RedisCluster::start().unwrap();
-    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
-    let mut held = Vec::new();
-    for _ in 0..30 {
-        let name = fresh_name();
-        held.push(acquire(&one, &name).await);
-        assert!(is_gave_up(&try_acquire(&other, &name).await));
-    }
-    let beat = bounded(one.renew(&held)).await;
-    assert_eq!(beat.holds.len(), held.len());
-    assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
-    for grant in &held {
-        let waiter = enqueued(&other, grant.name()).await;
-        release(&one, grant).await;
-        assert!(waiter.granted().await.token() > grant.token());
-    }
-    bounded(other.close()).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn locks_are_held_and_waited_for_while_their_slot_moves() {
-    let cluster = RedisCluster::start().unwrap();
-    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
-    let name = fresh_name();
-    // A second lock in the same slot makes a batch of two.
-    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
-    let mut holder = (one.clone(), acquire(&one, &name).await);
-    let kept = acquire(&one, &neighbour).await;
-    let slot = cluster.slot(name.as_str()).unwrap();
-    for _ in 0..2 {
-        let from = cluster.owner(slot).unwrap();
-        let to = (0..cluster.len())
-            .find(|&number| number != from && cluster.node(number).is_master().unwrap())
-            .unwrap();
-        let migration = cluster.migrate(slot, to).unwrap();
-        assert!(is_renewed(&one, &kept).await);
-        migration.move_key(neighbour.as_str()).unwrap();
-        let held: Vec<_> = [Some(kept.clone()), (Arc::ptr_eq(&holder.0, &one)).then(|| holder.1.clone())]
-            .into_iter()
-            .flatten()
-            .collect();
-        let beat = bounded(one.renew(&held)).await;
-        assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
-        let session = if Arc::ptr_eq(&holder.0, &one) { &other } else { &one };
-        let waiter = crate::common::start(session, &name);
-        // Scripts that name keys that are not there are put off while the slot moves.
-        assert!(is_renewed(&holder.0, &holder.1).await);
-        migration.move_keys().unwrap();
-        assert!(is_renewed(&holder.0, &holder.1).await);
-        migration.finish().unwrap();
-        until("the claim is queued", async || waiter.control.was_contended()).await;
-        release(&holder.0, &holder.1).await;
-        let next = waiter.granted().await;
-        assert!(next.token() > holder.1.token());
-        holder = (session.clone(), next);
-    }
-    assert!(is_renewed(&one, &kept).await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
-    let cluster = RedisCluster::start().unwrap();
-    let session = session_at(&format!("{}/{QUICK}", cluster.url()), LONG).await;
-    let name = fresh_name();
-    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
-    let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
-    let slot = cluster.slot(name.as_str()).unwrap();
-    let from = cluster.owner(slot).unwrap();
-    let to = (0..cluster.len())
-        .find(|&number| number != from && cluster.node(number).is_master().unwrap())
-        .unwrap();
-    let migration = cluster.migrate(slot, to).unwrap();
-    migration.move_key(neighbour.as_str()).unwrap();
-    cluster.node(to).pause().unwrap();
-    let beat = bounded(session.renew(&held)).await;
-    cluster.node(to).resume().unwrap();
-    for (claim, renewal) in beat.holds {
-        let is_as_expected = match &renewal {
-            Renewal::Renewed { .. } => claim == held[0].claim(),
-            Renewal::Unknown(_) => claim == held[1].claim(),
-            Renewal::Gone => false,
-        };
-        assert!(is_as_expected, "{renewal:?}");
-    }
-}
-
-/// Another name in the same slot.
-fn neighbour_of(cluster: &RedisCluster, name: &str) -> String {
-    let slot = cluster.slot(name).unwrap();
-    (0..).map(|n| format!("n{n}")).find(|text| cluster.slot(text).unwrap() == slot).unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_survives_the_death_of_a_master() {
-    let mut cluster = RedisCluster::start().unwrap();
-    let url = format!("{}/{QUICK}", cluster.url());
-    let (one, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
-    let name = fresh_name();
-    let held = acquire(&one, &name).await;
-    let waiter = enqueued(&other, &name).await;
-    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
-    cluster.node(owner).cli(&["WAIT", "1", "1000"]).unwrap();
-    cluster.node_mut(owner).kill().unwrap();
-    until("the hold is renewed at the new master", async || is_renewed(&one, &held).await).await;
-    release(&one, &held).await;
-    match waiter.ends().await {
-        Ok(Acquired::Granted(next)) => assert!(next.token() > held.token()),
-        // Its place in the queue was not replicated.
-        end => assert!(matches!(end, Ok(Acquired::EntryGone)), "{end:?}"),
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
-    let cluster = RedisCluster::start().unwrap();
-    let session = session_at(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
-    let name = fresh_name();
-    let held = acquire(&session, &name).await;
-    release(&session, &held).await;
-    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
-    let is_its_replica = |node: &Redis| !node.is_master().unwrap() && replicates(node, cluster.node(owner));
-    for number in (0..cluster.len()).filter(|&number| is_its_replica(cluster.node(number))) {
-        cluster.node(number).stop_replicating().unwrap();
-    }
-    let error = try_acquire(&session, &name).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let elsewhere = loop {
-        let name = fresh_name();
-        if cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap() != owner {
-            break name;
-        }
-    };
-    granted(try_acquire(&session, &elsewhere).await);
-}
-
-fn replicates(replica: &Redis, master: &Redis) -> bool {
-    let info = replica.cli(&["INFO", "replication"]).unwrap();
-    let endpoint = master.endpoint();
-    let (host, port) = endpoint.split_once(':').unwrap();
-    info.text().contains(&format!("master_host:{host}\r\nmaster_port:{port}\r\n"))
 }

@@ -292,8 +292,9 @@ impl Proxy {
         lock(&self.shared.rules).swallow_next(count);
     }
 
-    /// Keeps messages on etcd's streams that tell of events, and what comes behind them, until [`pass`](Self::pass):
-    /// then they arrive, late. Needs [`start_grpc`](Self::start_grpc).
+    /// Keeps messages that tell of events until [`pass`](Self::pass): then they arrive, late. On etcd's streams what comes
+    /// behind them is kept too; what Redis publishes may come at any place between its replies, which go on. Needs
+    /// [`start_grpc`](Self::start_grpc) or [`start_redis`](Self::start_redis).
     pub fn hold_events(&self) {
         lock(&self.shared.rules).holds_events = true;
     }

@@ -9,6 +9,8 @@ const PUBLISHED: [&[u8]; 3] = [b"message", b"pmessage", b"smessage"];
 #[derive(Debug, Default)]
 pub(super) struct Values {
     gathered: Vec<u8>,
+    /// Published messages that are held.
+    kept: Vec<u8>,
     /// It is something else, perhaps encrypted: all of it passes.
     is_foreign: bool,
 }
@@ -26,7 +28,7 @@ impl Values {
     /// What of the server's bytes arrives; `None`: a reply is swallowed.
     pub(super) fn replies(&mut self, bytes: &[u8], rules: &mut Rules) -> Option<Arriving> {
         self.gathered.extend(bytes);
-        let mut arriving = Arriving::default();
+        let mut arriving = Arriving { to_client: self.released(rules), ..Arriving::default() };
         while !self.is_foreign {
             let length = match value_end(&self.gathered, 0) {
                 Ok(length) => length,
@@ -41,6 +43,10 @@ impl Values {
                 if rules.drops(Message::Events) {
                     continue;
                 }
+                if rules.holds_events {
+                    self.kept.extend(value);
+                    continue;
+                }
             } else if !rules.lets_reply_pass() {
                 return None;
             }
@@ -48,6 +54,11 @@ impl Values {
         }
         arriving.to_client.append(&mut self.gathered);
         Some(arriving)
+    }
+
+    /// What was held and may arrive now, in whole values.
+    pub(super) fn released(&mut self, rules: &Rules) -> Vec<u8> {
+        if rules.holds_events { Vec::new() } else { std::mem::take(&mut self.kept) }
     }
 }
 
@@ -138,6 +149,23 @@ mod tests {
             published[0],
             "without a rule everything passes"
         );
+    }
+
+    #[test]
+    fn published_messages_are_held_while_replies_pass_and_arrive_later() {
+        let message = |text: &str| format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n{text}\r\n");
+        let mut values = Values::default();
+        let mut rules = Rules::default();
+        rules.holds_events = true;
+        let mut arrives = |wire: String, rules: &mut Rules| {
+            String::from_utf8(values.replies(wire.as_bytes(), rules).unwrap().to_client).unwrap()
+        };
+        assert_eq!(arrives(format!("{}+a\r\n{}", message("1"), message("2")), &mut rules), "+a\r\n");
+        assert_eq!(arrives("+b\r\n".to_owned(), &mut rules), "+b\r\n");
+        rules.clear();
+        let all = [message("1"), message("2"), message("3")].concat();
+        assert_eq!(arrives(message("3"), &mut rules), all, "nothing overtakes what is held");
+        assert_eq!(rules.dropped, 0);
     }
 
     #[test]

@@ -186,6 +186,7 @@ impl Inspector {
     pub(super) fn released(&self, rules: &Rules) -> Vec<u8> {
         match &mut *lock(&self.0) {
             Protocol::Grpc(grpc) if !rules.holds_events => grpc.released(),
+            Protocol::Redis(values) => values.released(rules),
             _ => Vec::new(),
         }
     }

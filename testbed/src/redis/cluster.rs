@@ -1,12 +1,12 @@
 //! A Redis Cluster.
 
-use std::{net::Ipv4Addr, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result};
 
 use super::{
     Migration, Redis,
-    nodes::{endpoints, launch_all, wait_for, wait_until},
+    nodes::{endpoints, wait_for, wait_until},
 };
 use crate::address::free_ports;
 
@@ -20,6 +20,13 @@ const SLOTS: usize = 16_384;
 /// A node that is silent for so long counts as down, in milliseconds: short for tests, long enough for a machine that
 /// is busy with other things.
 const NODE_TIMEOUT_MS: &str = "2000";
+
+/// Members that are started one after the other in place of one whose ports others have taken, between their choice and
+/// its start.
+const STARTS_MAX: usize = 5;
+
+/// What a server says before it ends because of that.
+const PORT_TAKEN: &str = "Failed listening on port";
 
 /// A Redis Cluster of three masters and three replicas. At the start the nodes 0 to 2 are the masters, and node `n + 3`
 /// is the replica of node `n`.
@@ -52,9 +59,10 @@ impl RedisCluster {
     ///
     /// As [`Redis::start`].
     pub fn start() -> Result<Self> {
-        let nodes = (0..NODES).map(|_| Redis::prepare_member()).collect::<Result<Vec<_>>>()?;
-        let (mut nodes, bus_ports): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
-        launch_all(&mut nodes)?;
+        // Side by side, and waited for afterwards.
+        let members = (0..NODES).map(|_| Redis::launch_member()).collect::<Result<Vec<_>>>()?;
+        let members = members.into_iter().map(wait_for_member).collect::<Result<Vec<_>>>()?;
+        let (nodes, bus_ports): (Vec<_>, Vec<_>) = members.into_iter().unzip();
         let ids = nodes.iter().map(|node| Ok(node.cli(&["CLUSTER", "MYID"])?.text().to_owned()));
         let ids = ids.collect::<Result<_>>()?;
         let cluster = Self { nodes, ids };
@@ -130,6 +138,18 @@ impl RedisCluster {
         let words = ["CLUSTER", "FAILOVER", "FORCE"];
         node.cli(if node.is_replicating()? { &words[..2] } else { &words })?;
         self.wait_until_master(replica)
+    }
+
+    /// Waits until a replica has all that its master has now.
+    ///
+    /// # Errors
+    ///
+    /// When that does not come about.
+    pub fn wait_until_in_sync(&self, master: usize, replica: usize) -> Result<()> {
+        let written = self.nodes[master].info("replication")?.number("master_repl_offset");
+        wait_until("the replica has what its master has", || {
+            Ok(self.nodes[replica].info("replication")?.number("slave_repl_offset") >= written)
+        })
     }
 
     /// Waits until this node is a master, and all running nodes agree that all slots are served.
@@ -252,16 +272,38 @@ fn range(slots: &str) -> Option<RangeInclusive<usize>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
+/// Waits until a member answers; it may be another one then.
+fn wait_for_member(mut member: (Redis, u16)) -> Result<(Redis, u16)> {
+    let mut starts = 1;
+    loop {
+        match member.0.wait_until_up() {
+            Ok(()) => return Ok(member),
+            Err(error) if starts < STARTS_MAX && error.to_string().contains(PORT_TAKEN) => {
+                member = Redis::launch_member()?;
+                starts += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 impl Redis {
+    /// A member that is being started, and its port for the others.
+    fn launch_member() -> Result<(Self, u16)> {
+        let (mut node, bus_port) = Self::prepare_member()?;
+        node.launch()?;
+        Ok((node, bus_port))
+    }
+
     /// A member that is not started yet, and its port for the others.
     fn prepare_member() -> Result<(Self, u16)> {
         let mut member =
             Self::prepare(&["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS])?;
-        let address: Ipv4Addr = member.address;
-        let [bus_port] = free_ports(address)?;
-        let (host, port) = (address.to_string(), bus_port.to_string());
+        let [port, bus_port] = free_ports(member.address)?;
+        member.port = port;
+        let (host, bus) = (member.address.to_string(), bus_port.to_string());
         let more = [
-            ["--cluster-port", &port],
+            ["--cluster-port", &bus],
             ["--cluster-announce-ip", &host],
             // A replica is promoted however long it has not heard of its master, and stays with the one it has.
             ["--cluster-replica-validity-factor", "0"],
@@ -269,5 +311,22 @@ impl Redis {
         ];
         member.extra_arguments.extend(more.as_flattened().iter().map(|&word| word.to_owned()));
         Ok((member, bus_port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_member_whose_port_is_taken_is_replaced() {
+        let (mut node, bus_port) = Redis::prepare_member().unwrap();
+        let (_taken, endpoint) = (TcpListener::bind((node.address, bus_port)).unwrap(), node.endpoint());
+        node.launch().unwrap();
+        let (node, _) = wait_for_member((node, bus_port)).unwrap();
+        assert_ne!(node.endpoint(), endpoint);
+        assert!(node.cli(&["CLUSTER", "MYID"]).is_ok());
     }
 }

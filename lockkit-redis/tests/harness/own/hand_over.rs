@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use lockkit_conformance::{Case, own_case};
-use lockkit_testbed::{Direction, Flow, Proxy, Redis, RedisCluster};
+use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 use tokio::time::{Instant, timeout};
 
 use super::{
     super::{Servers, key, servers::url_at, side},
-    HANG, LONG, Pest, SLACK, TOLD_MAX, client, exists, has_waiter, name, off, until,
+    HANG, LONG, Pest, TOLD_MAX, client, exists, has_waiter, name, off, until,
 };
 
 /// How long connections are killed.
@@ -20,16 +20,11 @@ pub(super) const CASES: [Case; 2] = [
     own_case!(a_release_between_the_try_and_the_wait_is_not_missed: R3, P5 P13; bugs 44 45 54),
 ];
 
-pub(super) const ON_A_CLUSTER: [Case; 1] =
-    [own_case!(waiters_of_a_cluster_look_for_themselves_when_connections_are_killed: R2, P5; bugs 45)];
-
-/// Where the subscription goes with the connection that everything goes over.
-pub(super) fn with_one_master<S: Servers>() -> Vec<Case> {
-    vec![own_case!(waiters_are_told_though_their_connections_are_killed<S>: R2, P5; bugs 45)]
-}
-
 pub(super) fn anywhere<S: Servers>() -> Vec<Case> {
-    vec![own_case!(scripts_that_the_server_forgets_are_sent_again<S>: R4, P12)]
+    vec![
+        own_case!(waiters_are_told_though_their_connections_are_killed<S>: R2, P5; bugs 45),
+        own_case!(scripts_that_the_server_forgets_are_sent_again<S>: R4, P12),
+    ]
 }
 
 async fn a_lost_reply_to_an_acquire_holds_or_frees() -> Result<()> {
@@ -101,24 +96,10 @@ async fn a_release_between_the_try_and_the_wait_is_not_missed() -> Result<()> {
 }
 
 async fn waiters_are_told_though_their_connections_are_killed<S: Servers>() -> Result<()> {
-    hand_over_between_kills::<S>(LONG, Duration::from_millis(20), TOLD_MAX).await
-}
-
-/// The crate subscribes again when it comes to it, so a message may be lost without anybody's knowledge.
-async fn waiters_of_a_cluster_look_for_themselves_when_connections_are_killed() -> Result<()> {
-    let ttl = Duration::from_secs(6);
-    hand_over_between_kills::<RedisCluster>(ttl, Duration::from_millis(300), ttl / 3 + SLACK).await
-}
-
-async fn hand_over_between_kills<S: Servers>(
-    ttl: Duration,
-    pause: Duration,
-    longest: Duration,
-) -> Result<()> {
     let servers = off(S::start)?;
     let url = servers.url_for_clients();
-    let clients = [client(&url, ttl).await?, client(&url, ttl).await?];
-    let pest = Pest::start(servers, pause, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let clients = [client(&url, LONG).await?, client(&url, LONG).await?];
+    let pest = Pest::start(servers, Duration::from_millis(20), &["CLIENT", "KILL", "TYPE", "pubsub"]);
     let (mut guard, mut took) = (clients[0].lock("r2")?.acquire().await?, Vec::new());
     let begin = Instant::now();
     while begin.elapsed() < KILLING {
@@ -130,7 +111,7 @@ async fn hand_over_between_kills<S: Servers>(
         has_waiter(next, &name("r2")).await?;
         let start = Instant::now();
         guard.release().await?;
-        guard = timeout(longest, waiting).await.with_context(|| format!("round {}", took.len()))???;
+        guard = timeout(TOLD_MAX, waiting).await.with_context(|| format!("round {}", took.len()))???;
         took.push(start.elapsed());
     }
     guard.release().await?;

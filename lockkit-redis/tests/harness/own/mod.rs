@@ -44,7 +44,6 @@ const SLACK: Duration = Duration::from_secs(5);
 
 pub(super) fn on_one_server() -> Vec<Case> {
     let mut cases = anywhere::<Redis>();
-    cases.extend(hand_over::with_one_master::<Redis>());
     cases.extend(hand_over::CASES);
     cases.extend(expiry::CASES);
     cases.extend(clock::CASES);
@@ -54,12 +53,11 @@ pub(super) fn on_one_server() -> Vec<Case> {
 }
 
 pub(super) fn on_sentinels() -> Vec<Case> {
-    let hand_over = hand_over::with_one_master::<RedisSentinels>();
-    [anywhere::<RedisSentinels>(), hand_over, failover::CASES.into()].concat()
+    [anywhere::<RedisSentinels>(), failover::CASES.into()].concat()
 }
 
 pub(super) fn on_a_cluster() -> Vec<Case> {
-    [anywhere::<RedisCluster>(), hand_over::ON_A_CLUSTER.into(), migration::CASES.into()].concat()
+    [anywhere::<RedisCluster>(), migration::CASES.into()].concat()
 }
 
 /// What holds whatever the servers are.

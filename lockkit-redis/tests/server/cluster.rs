@@ -1,0 +1,218 @@
+//! Clusters: slots that move, masters that die or hang.
+
+use std::sync::Arc;
+
+use lockkit_core::{
+    ErrorKind, LockName,
+    backend::{Acquired, Renewal},
+};
+use lockkit_testbed::{Redis, RedisCluster};
+
+use crate::{
+    common::{
+        LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session_at, try_acquire,
+        until,
+    },
+    topologies::{QUICK, is_renewed},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_serves_locks_in_all_its_slots() {
+    let cluster = RedisCluster::start().unwrap();
+    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
+    let mut held = Vec::new();
+    for _ in 0..30 {
+        let name = fresh_name();
+        held.push(acquire(&one, &name).await);
+        assert!(is_gave_up(&try_acquire(&other, &name).await));
+    }
+    let beat = bounded(one.renew(&held)).await;
+    assert_eq!(beat.holds.len(), held.len());
+    assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+    for grant in &held {
+        let waiter = enqueued(&other, grant.name()).await;
+        release(&one, grant).await;
+        assert!(waiter.granted().await.token() > grant.token());
+    }
+    bounded(other.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_held_and_waited_for_while_their_slot_moves() {
+    let cluster = RedisCluster::start().unwrap();
+    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
+    let name = fresh_name();
+    // A second lock in the same slot makes a batch of two.
+    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let mut holder = (one.clone(), acquire(&one, &name).await);
+    let kept = acquire(&one, &neighbour).await;
+    let slot = cluster.slot(name.as_str()).unwrap();
+    for _ in 0..2 {
+        let from = cluster.owner(slot).unwrap();
+        let to = (0..cluster.len())
+            .find(|&number| number != from && cluster.node(number).is_master().unwrap())
+            .unwrap();
+        let migration = cluster.migrate(slot, to).unwrap();
+        assert!(is_renewed(&one, &kept).await);
+        migration.move_key(neighbour.as_str()).unwrap();
+        let held: Vec<_> = [Some(kept.clone()), (Arc::ptr_eq(&holder.0, &one)).then(|| holder.1.clone())]
+            .into_iter()
+            .flatten()
+            .collect();
+        let beat = bounded(one.renew(&held)).await;
+        assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+        let session = if Arc::ptr_eq(&holder.0, &one) { &other } else { &one };
+        let waiter = crate::common::start(session, &name);
+        // Scripts that name keys that are not there are put off while the slot moves.
+        assert!(is_renewed(&holder.0, &holder.1).await);
+        migration.move_keys().unwrap();
+        assert!(is_renewed(&holder.0, &holder.1).await);
+        migration.finish().unwrap();
+        until("the claim is queued", async || waiter.control.was_contended()).await;
+        release(&holder.0, &holder.1).await;
+        let next = waiter.granted().await;
+        assert!(next.token() > holder.1.token());
+        holder = (session.clone(), next);
+    }
+    assert!(is_renewed(&one, &kept).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}", cluster.url()), LONG).await;
+    let name = fresh_name();
+    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
+    let slot = cluster.slot(name.as_str()).unwrap();
+    let from = cluster.owner(slot).unwrap();
+    let to = (0..cluster.len())
+        .find(|&number| number != from && cluster.node(number).is_master().unwrap())
+        .unwrap();
+    let migration = cluster.migrate(slot, to).unwrap();
+    migration.move_key(neighbour.as_str()).unwrap();
+    cluster.node(to).pause().unwrap();
+    let beat = bounded(session.renew(&held)).await;
+    cluster.node(to).resume().unwrap();
+    for (claim, renewal) in beat.holds {
+        let is_as_expected = match &renewal {
+            Renewal::Renewed { .. } => claim == held[0].claim(),
+            Renewal::Unknown(_) => claim == held[1].claim(),
+            Renewal::Gone => false,
+        };
+        assert!(is_as_expected, "{renewal:?}");
+    }
+}
+
+/// Another name in the same slot.
+fn neighbour_of(cluster: &RedisCluster, name: &str) -> String {
+    let slot = cluster.slot(name).unwrap();
+    (0..).map(|n| format!("n{n}")).find(|text| cluster.slot(text).unwrap() == slot).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_survives_the_death_of_a_master() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let url = format!("{}/{QUICK}", cluster.url());
+    let (one, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+    let name = fresh_name();
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    cluster.wait_until_in_sync(owner, replica_of(&cluster, owner)).unwrap();
+    cluster.node_mut(owner).kill().unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&one, &held).await).await;
+    release(&one, &held).await;
+    match waiter.ends().await {
+        Ok(Acquired::Granted(next)) => assert!(next.token() > held.token()),
+        // The others have promoted once more meanwhile, one that had not heard of it yet.
+        end => assert!(matches!(end, Ok(Acquired::EntryGone)), "{end:?}"),
+    }
+}
+
+/// Its kernel goes on acknowledging, so nothing but silence tells of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_successor_of_a_master_that_hangs_is_found() {
+    let cluster = RedisCluster::start().unwrap();
+    let url = format!("{}/{QUICK}", cluster.url());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let replica = replica_of(&cluster, owner);
+    let elsewhere = acquire(&session, &name_of_another(&cluster, owner)).await;
+    cluster.wait_until_in_sync(owner, replica).unwrap();
+    cluster.node(owner).pause().unwrap();
+    assert!(!is_renewed(&session, &held).await);
+    until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
+    // By themselves the others need some seconds to agree that it is gone.
+    cluster.wait_until_master(replica).unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
+    release(&session, &held).await;
+    let next = acquire(&session, &name).await;
+    assert!(next.token() > held.token());
+    until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_listens_at_a_master_that_hangs_listens_elsewhere() {
+    let cluster = RedisCluster::start().unwrap();
+    let url = format!("{}/{QUICK}", cluster.url());
+    let listens = |number: usize| {
+        let channels = cluster.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
+        !channels.list().is_empty()
+    };
+    let waiting = session_at(&url, LONG).await;
+    let deaf = (0..cluster.len()).find(|&number| listens(number)).unwrap();
+    let (name, replica) = (name_of_another(&cluster, deaf), replica_of(&cluster, deaf));
+    // Another one that listens would be taken for it.
+    let held = acquire(&waiting, &name).await;
+    let waiter = enqueued(&waiting, &name).await;
+    cluster.node(deaf).pause().unwrap();
+    cluster.wait_until_master(replica).unwrap();
+    until("the client listens elsewhere", async || {
+        // Its beats; what it holds and waits for is at another one.
+        is_renewed(&waiting, &held).await;
+        (0..cluster.len()).any(|number| number != deaf && listens(number))
+    })
+    .await;
+    release(&waiting, &held).await;
+    waiter.granted().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_joined_while_one_of_its_masters_hangs() {
+    let cluster = RedisCluster::start().unwrap();
+    cluster.node(0).pause().unwrap();
+    let session = session_at(&cluster.url(), LONG).await;
+    acquire(&session, &name_of_another(&cluster, 0)).await;
+}
+
+/// A name in a slot of another node.
+fn name_of_another(cluster: &RedisCluster, node: usize) -> LockName {
+    let mut names = std::iter::repeat_with(fresh_name);
+    let is_elsewhere = |name: &LockName| cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap() != node;
+    names.find(is_elsewhere).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    release(&session, &held).await;
+    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    cluster.node(replica_of(&cluster, owner)).stop_replicating().unwrap();
+    let error = try_acquire(&session, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    granted(try_acquire(&session, &name_of_another(&cluster, owner)).await);
+}
+
+/// The only replica of this node.
+fn replica_of(cluster: &RedisCluster, master: usize) -> usize {
+    let endpoint = cluster.node(master).endpoint();
+    let (host, port) = endpoint.split_once(':').unwrap();
+    let place = format!("master_host:{host}\r\nmaster_port:{port}\r\n");
+    let follows = |node: &Redis| node.cli(&["INFO", "replication"]).unwrap().text().contains(&place);
+    (0..cluster.len()).find(|&number| follows(cluster.node(number))).unwrap()
+}
