@@ -7,6 +7,7 @@
 //! * The session is closed: every acquire takes back what is its own, everything held is released. What a majority does
 //!   not confirm ends with its ttl.
 //! * A hold's release is not answered: it is repeated, node by node.
+//! * It is not answered until its keys must have ended by themselves, at nodes that may be away for long: that is its end.
 
 use std::{
     collections::HashMap,
@@ -75,9 +76,18 @@ impl RedlockSession {
 
     async fn release_claim(&self, claim: ClaimId) -> Result<(), Fault> {
         let Some(ending) = self.end(claim) else { return Ok(()) };
-        ending.confirmed().await?;
+        if let Err(fault) = ending.confirmed().await
+            && !ending.is_over()
+        {
+            return Err(fault);
+        }
         self.lock().remove(&claim);
         Ok(())
+    }
+
+    /// Forgets holds whose end began so long ago that their keys have ended, whoever has confirmed it.
+    pub(super) fn forget_ended(&self) {
+        self.lock().retain(|_, hold| !hold.ending.as_ref().is_some_and(Ending::is_over));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Hold>> {

@@ -3,6 +3,7 @@
 
 pub mod cases;
 pub mod raw;
+pub mod rights;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -107,6 +108,11 @@ pub fn backend(url: &str) -> Result<AnyBackend> {
     Ok(AnyBackend::new(RedlockBackend::new(config(url)?)))
 }
 
+/// The nodes at these places, by a user with no rights but those that the documentation asks for.
+pub fn url_of(endpoints: &[String]) -> String {
+    format!("redlock://{}@{}", rights::LOGIN, endpoints.join(","))
+}
+
 /// Masters of its own, set up. Their methods block, so they run beside the executor.
 #[derive(Debug)]
 pub struct Masters {
@@ -122,21 +128,21 @@ impl Masters {
 
     /// With these options in the URL that they are set up by.
     pub fn start_with(count: usize, options: &str) -> Result<Self> {
-        let nodes = RedisMasters::start(count)?;
+        let nodes = RedisMasters::start_with(count, &[&["--user"], &*rights::user(rights::RIGHTS)].concat())?;
         let endpoints = (0..count).map(|number| nodes.node(number).endpoint()).collect();
         let masters = Self { nodes: Arc::new(Mutex::new(nodes)), endpoints, majority: count / 2 + 1 };
         let url = format!("{}{options}", masters.url());
         // Whoever asks for a store may be on an executor already.
         let set_up = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async { Ok(lockkit_redis::init(&config(&url)?).await?) })
+            runtime.block_on(async { Ok::<_, anyhow::Error>(lockkit_redis::init(&config(&url)?).await?) })
         });
         set_up.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the set-up panicked")))?;
         Ok(masters)
     }
 
     pub fn url(&self) -> String {
-        format!("redlock://{}", self.endpoints.join(","))
+        url_of(&self.endpoints)
     }
 
     /// Does this to the nodes, beside the executor.
@@ -248,7 +254,7 @@ struct Ways(Vec<Proxy>);
 impl Link for Ways {
     fn backend(&self) -> Result<AnyBackend> {
         let endpoints: Vec<String> = self.0.iter().map(Proxy::endpoint).collect();
-        backend(&format!("redlock://{}", endpoints.join(",")))
+        backend(&url_of(&endpoints))
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
