@@ -136,9 +136,9 @@ impl Ending {
         Self { nodes: nodes.clone(), over, progress }
     }
 
-    /// Whether nothing can be left of it, whoever has confirmed that.
-    pub(super) fn is_over(&self) -> bool {
-        Instant::now() > self.over
+    /// Whether nothing can have been left of it for so long, whoever has confirmed that.
+    pub(super) fn is_over_since(&self, ago: Duration) -> bool {
+        Instant::now() > self.over + ago
     }
 
     /// Waits until a majority has confirmed it, and a moment for the rest.

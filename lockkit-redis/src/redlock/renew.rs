@@ -10,6 +10,7 @@ use std::sync::Arc;
 use lockkit_core::{
     BootInstant,
     backend::{Beat, ClaimId, Grant, Renewal},
+    limits::RELEASE_ANSWER_MAX,
 };
 use tracing::debug;
 
@@ -37,7 +38,8 @@ enum Verdict {
 
 impl RedlockSession {
     pub(super) async fn beat(&self, held: &[Grant]) -> Beat {
-        self.forget_ended();
+        // Whoever waits for the end of a hold asks within that time, and is not to be told that all is well.
+        self.forget_ended(RELEASE_ANSWER_MAX);
         let held: Vec<(ClaimId, Won)> =
             held.iter().filter_map(|grant| Some((grant.claim(), self.held(grant.claim())?))).collect();
         let armed_at = self.table.clock.now();
