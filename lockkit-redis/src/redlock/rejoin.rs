@@ -117,6 +117,10 @@ impl Rejoining {
         info!(node = node.name(), wait = ?self.max_ttl, "it has lost its data, and is left out for a while");
         self.wait().await;
         let Some(highest) = self.highest_of_others(number).await else { return Ok(Step::Operator) };
+        if nodes.members.rightful(number) != Some(seat) {
+            // It was found at another address meanwhile.
+            return Ok(Step::Stranger);
+        }
         let call = mark(&ready, &met.marker, highest, &names);
         let met = found(node.run(limit, &call).await?)?;
         if self.counts(number, &met) {
