@@ -11,7 +11,8 @@
 //!   begins anew.
 //! * It is interrupted in the second step: the next run goes on with the number that nodes count with. A node that has the
 //!   first marker *of that number* has had no other since, and so has lost nothing.
-//! * Two runs at the same time: one of them finds a node changed, and says so.
+//! * Two runs at the same time: one of them finds a node changed, and says so. Both begin each step at the same node, so that
+//!   the one that loses leaves nothing among what the other has made.
 //! * Two addresses lead to one node: it is found with the marker that it was given as another one.
 
 use std::{collections::HashMap, sync::Arc};
@@ -134,8 +135,17 @@ struct Exchange {
     node: Prepared,
 }
 
-/// Gives nodes their next markers; every one of them must have been as it was seen.
-async fn exchange(nodes: &Nodes, steps: Vec<Exchange>) -> Result<(), Fault> {
+/// Gives nodes their next markers; every one of them must have been as it was seen. One comes first, the same for all runs:
+/// of two that are at it at the same time one meets the other there, before it has changed anything else.
+async fn exchange(nodes: &Nodes, mut steps: Vec<Exchange>) -> Result<(), Fault> {
+    steps.sort_by(|one, other| nodes.name(one.node.address).cmp(nodes.name(other.node.address)));
+    let rest = steps.split_off(steps.len().min(1));
+    exchange_at_once(nodes, steps).await?;
+    exchange_at_once(nodes, rest).await
+}
+
+async fn exchange_at_once(nodes: &Nodes, mut steps: Vec<Exchange>) -> Result<(), Fault> {
+    steps.sort_by_key(|step| step.node.address);
     let request = |step: &Exchange| mark(&step.next, &step.seen, 0, &step.node.names);
     let requests: Arc<HashMap<usize, Request>> =
         Arc::new(steps.iter().map(|step| (step.node.address, request(step))).collect());
