@@ -24,7 +24,12 @@ fn name() -> LockName {
     LockName::new("x").unwrap()
 }
 
+/// A session whose requests have time on a busy machine, too.
 async fn open(url: &str, ttl: Duration) -> Arc<dyn Session> {
+    open_with(&format!("{url}?request_timeout=10s"), ttl).await
+}
+
+async fn open_with(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).unwrap().open_session(ttl, Clock::boot()).await.unwrap()
 }
 
@@ -175,8 +180,7 @@ async fn what_a_node_gives_behind_the_clean_up_is_taken_back() {
     let slow = Proxy::start_redis(&masters.endpoints[0]).unwrap();
     let switch = Switch::start(slow.endpoint()).await;
     let ends = [switch.endpoint.clone(), masters.endpoints[1].clone(), masters.endpoints[2].clone()];
-    let url = format!("{}?request_timeout=200ms", url_of(&ends));
-    let session = open(&url, LONG).await;
+    let session = open_with(&format!("{}?request_timeout=2s", url_of(&ends)), LONG).await;
     let (lock, fence) = (encoded(&name()), format!("lockkit:{{{}}}:fence", encoded(&name())));
     let get = async |key: &str| {
         let key = key.to_owned();

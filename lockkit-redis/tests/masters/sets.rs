@@ -15,7 +15,7 @@ const HANG: Duration = Duration::from_secs(60);
 const STAYS_OUT: Duration = Duration::from_secs(2);
 
 fn url(endpoints: &[String]) -> String {
-    format!("redlock://{}?request_timeout=500ms", endpoints.join(","))
+    format!("redlock://{}?request_timeout=5s", endpoints.join(","))
 }
 
 /// The same with a longest ttl that a test can wait for.

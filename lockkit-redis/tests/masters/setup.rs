@@ -9,7 +9,7 @@ use lockkit_testbed::RedisMasters;
 use crate::redlock::{backend, config, raw::NODE};
 
 fn url(masters: &RedisMasters) -> String {
-    format!("redlock://{}?request_timeout=500ms", masters.endpoints())
+    format!("redlock://{}?request_timeout=5s", masters.endpoints())
 }
 
 async fn init_at(url: &str) -> lockkit_core::Result<SetUp> {
