@@ -63,14 +63,13 @@ async fn set_up(config: &RedlockConfig) -> Result<SetUp, Fault> {
     let nodes = config.connect(config.request_timeout());
     let seen = every(&nodes, look_at_all(&nodes).await)?;
     agree(&nodes, seen.iter().enumerate(), config.max_ttl)?;
-    let markers: Vec<Marker> = seen.iter().map(|found| Marker::parse(&found.marker)).collect();
-    let ready = markers.iter().find_map(|marker| match marker {
-        Marker::Ready(seat) => Some(seat),
-        _ => None,
-    });
-    let prepared = match ready {
-        None => prepare(&nodes, &seen, milliseconds(config.max_ttl)).await?,
-        Some(ready) => half_set_up(&markers, &seen, ready)?,
+    let prepared = if seen.iter().any(|found| matches!(Marker::parse(&found.marker), Marker::Ready(_))) {
+        // Not of one moment. But before a node counts, all have their first marker: a node without it now has lost it.
+        let seen = every(&nodes, look_at_all(&nodes).await)?;
+        agree(&nodes, seen.iter().enumerate(), config.max_ttl)?;
+        half_set_up(&seen)?
+    } else {
+        prepare(&nodes, &seen, milliseconds(config.max_ttl)).await?
     };
     if prepared.is_empty() {
         return Ok(SetUp::Before);
@@ -104,7 +103,14 @@ async fn prepare(nodes: &Nodes, seen: &[Found], max_ttl_ms: u64) -> Result<Vec<P
 }
 
 /// The nodes that still need the second step, where some of the set count already.
-fn half_set_up(markers: &[Marker], seen: &[Found], ready: &Seat) -> Result<Vec<Prepared>, Fault> {
+fn half_set_up(seen: &[Found]) -> Result<Vec<Prepared>, Fault> {
+    let markers: Vec<Marker> = seen.iter().map(|found| Marker::parse(&found.marker)).collect();
+    let Some(ready) = markers.iter().find_map(|marker| match marker {
+        Marker::Ready(seat) => Some(seat),
+        _ => None,
+    }) else {
+        return Err(changed());
+    };
     let mut prepared = Vec::new();
     let mut lost = 0;
     for (address, (marker, found)) in markers.iter().zip(seen).enumerate() {
