@@ -12,16 +12,20 @@ use crate::{
 pub(crate) async fn init(arguments: InitArguments) -> Result<u8, Failure> {
     let InitArguments { url, password_file } = arguments;
     let store = Store::from(&StoreArguments { backend: url, password_file })?;
-    set_up(BackendUrl::parse(store.url())?).await?;
-    say("the store is set up");
+    say(set_up(BackendUrl::parse(store.url())?).await?);
     Ok(0)
 }
 
-async fn set_up(url: BackendUrl) -> Result<(), Failure> {
+/// What has come of it, in words.
+async fn set_up(url: BackendUrl) -> Result<&'static str, Failure> {
     match url.scheme() {
         #[cfg(feature = "redis")]
         lockkit::redis::SCHEME_REDLOCK | lockkit::redis::SCHEME_REDLOCK_TLS => {
-            Ok(lockkit::redis::init(&lockkit::redis::RedlockConfig::from_url(without_client(url)?)?).await?)
+            use lockkit::redis::{RedlockConfig, SetUp, init};
+            match init(&RedlockConfig::from_url(without_client(url)?)?).await? {
+                SetUp::Done => Ok("the store is set up"),
+                SetUp::Before => Ok("the store was set up before; nothing has changed"),
+            }
         }
         scheme => Err(Failure::new(USAGE, format!("{scheme}: needs no set-up, or is not in this build"))),
     }

@@ -48,7 +48,7 @@ pub use self::{
     backend::RedisBackend,
     config::{Queue, RedisConfig},
     keys::Names,
-    redlock::{RedlockBackend, RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS, init},
+    redlock::{RedlockBackend, RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS, SetUp, init},
 };
 
 /// The URL scheme of one server, or of a master and its replicas.

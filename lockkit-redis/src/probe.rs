@@ -9,6 +9,8 @@ pub(crate) struct Probe {
     pub(crate) version: String,
     /// `noeviction` unless keys may vanish when memory is short.
     pub(crate) eviction: String,
+    /// `0` where nothing is appended to a file.
+    pub(crate) aof: String,
 }
 
 impl Probe {
@@ -17,13 +19,22 @@ impl Probe {
             let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             value.unwrap_or_default().trim().to_owned()
         };
-        Self { version: field("redis_version"), eviction: field("maxmemory_policy") }
+        Self {
+            version: field("redis_version"),
+            eviction: field("maxmemory_policy"),
+            aof: field("aof_enabled"),
+        }
     }
 
     /// Whether the server is known to lack what is needed.
     pub(crate) fn is_too_old(&self) -> bool {
         let major = self.version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         major.is_some_and(|major| major < VERSION_MIN)
+    }
+
+    /// Whether a restart of the server is known to lose what it has acknowledged.
+    pub(crate) fn forgets(&self) -> bool {
+        self.aof == "0"
     }
 
     /// Whether the server may throw away locks when memory is short.

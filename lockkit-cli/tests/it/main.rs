@@ -9,6 +9,8 @@ mod harness;
 mod killed;
 mod nesting;
 mod processes;
+#[cfg(feature = "redis")]
+mod redlock;
 mod secrets;
 mod signals;
 mod statuses;

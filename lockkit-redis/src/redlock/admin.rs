@@ -11,8 +11,8 @@ use lockkit_core::{
 use super::{
     RedlockBackend,
     calls::{inspect, inspected},
+    join::{join, look_at},
     nodes::{Nodes, Tell},
-    setup,
 };
 use crate::{error::Fault, keys::LockKeys};
 
@@ -34,8 +34,8 @@ impl Admin for RedlockBackend {
 
 impl RedlockBackend {
     async fn look(&self, nodes: &Nodes, keys: &LockKeys) -> Result<Vec<Seen>, Fault> {
-        let call = Arc::new(inspect(&setup::ready(self.config.max_ttl), keys));
-        let limit = nodes.limit;
+        join(nodes, &look_at(nodes).await, self.config.max_ttl)?;
+        let (call, limit) = (Arc::new(inspect(keys)), nodes.limit);
         let mut round = nodes.at_all(|_, node, tell: Tell<Result<Seen, Fault>>| {
             let call = Arc::clone(&call);
             async move { tell.tell(node.run(limit, &call).await.and_then(inspected)) }

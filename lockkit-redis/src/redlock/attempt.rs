@@ -8,30 +8,27 @@
 //! * Half of the nodes say yes: everything is taken back at once, at all nodes, those that said no or nothing too.
 //! * The nodes answer too slowly: what they gave is worth nothing once the deadline is past, which counts from before the
 //!   first request.
+//! * A node cannot be asked at all: nothing is taken back there, so that one that is away for long costs nothing.
 //! * An attempt's requests lie about for long: each attempt has an id of its own, and can touch no other.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use lockkit_core::{BootInstant, Clock, FencingToken, Metadata, backend::ClaimId};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    calls::{Bid, Terms, Word, word},
-    ending::{Ending, end_late},
+    calls::{Bid, Request, Terms, Word, word},
+    ending::{Ending, Repeats, Trace, end_late},
     node::Node,
     nodes::{Nodes, Tell},
     rejoin::Rejoining,
     tally::{Answer, Asked, Tally},
     validity,
 };
-use crate::{error::Fault, keys::LockKeys, scripts::Call};
+use crate::{error::Fault, keys::LockKeys};
 
 /// A connection that has brought no answer for so long will bring none.
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -62,14 +59,21 @@ pub(super) struct Won {
     pub(super) bid: Bid,
     pub(super) token: FencingToken,
     pub(super) armed_at: BootInstant,
-    asks: Arc<Asks>,
+    asks: Arc<Trace>,
 }
 
 impl Won {
     /// Ends it at all nodes.
     pub(super) fn end(&self, table: &Table) -> Ending {
-        self.asks.over.store(true, SeqCst);
-        Ending::begin(&table.nodes, table.terms.release(&self.bid, self.token), &self.asks.settled, table.ttl)
+        let release = table.terms.release(&self.bid, self.token);
+        Ending::begin(&table.nodes, release, &self.asks, Repeats::Always, table.ttl)
+    }
+
+    /// Whether a node may be asked to bring the lock back: not once the end of the grant has begun, which must reach every
+    /// node that this was sent to.
+    pub(super) fn may_restore_at(&self, node: usize) -> bool {
+        self.asks.touch(node);
+        !self.asks.over.load(SeqCst)
     }
 }
 
@@ -77,12 +81,12 @@ impl Table {
     /// Tries once.
     pub(super) async fn attempt(&self, keys: &LockKeys, metadata: &Metadata) -> Outcome {
         let bid = Bid { id: ClaimId::random(), keys: keys.clone() };
-        let asks = Arc::new(Asks::of(self.nodes.count()));
+        let asks = Arc::new(Trace::of(self.nodes.count()));
         let armed_at = self.clock.now();
         let asked = self.ask(&bid, metadata, &asks).await;
         let answered = match asked.asked(true) {
             Asked::Alike(token) => Ok(token),
-            Asked::Owned(token) => self.write_back(&bid, asked.owned(), token).await,
+            Asked::Owned(token) => self.write_back(&bid, &asked, token).await,
             Asked::Open | Asked::Failed => Err(asked),
         };
         let failed = match answered {
@@ -93,8 +97,7 @@ impl Table {
             Err(tally) if tally.is_contended() => Outcome::Contended,
             Err(tally) => Outcome::Failed(self.nodes.no_majority(tally.faults())),
         };
-        asks.over.store(true, SeqCst);
-        let ending = Ending::begin(&self.nodes, self.terms.clean_up(&bid), &asks.settled, self.ttl);
+        let ending = Ending::begin(&self.nodes, self.terms.clean_up(&bid), &asks, Repeats::Bounded, self.ttl);
         match (failed, ending.confirmed().await) {
             // Others are there, but something of ours may be too.
             (Outcome::Contended, Err(fault)) => Outcome::Failed(fault),
@@ -103,7 +106,7 @@ impl Table {
     }
 
     /// Asks all nodes.
-    async fn ask(&self, bid: &Bid, metadata: &Metadata, asks: &Arc<Asks>) -> Tally {
+    async fn ask(&self, bid: &Bid, metadata: &Metadata, asks: &Arc<Trace>) -> Tally {
         let asking = Arc::new(Asking {
             ask: self.terms.ask(bid, wall_clock_us(), metadata),
             clean_up: self.terms.clean_up(bid),
@@ -113,7 +116,12 @@ impl Table {
         });
         let mut tally = Tally::new(self.nodes.count());
         let mut round = self.nodes.at_all(|number, node, tell| Arc::clone(&asking).at(number, node, tell));
-        while tally.asked(false) == Asked::Open {
+        while match tally.asked(false) {
+            Asked::Open => true,
+            // A node that is away fails sooner than others answer: they say why there is no majority.
+            Asked::Failed => !tally.is_told(),
+            Asked::Alike(_) | Asked::Owned(_) => false,
+        } {
             let Some((node, answer)) = round.next(tally.is_owned_by_majority()).await else { break };
             if matches!(answer, Ok(Word::Empty)) {
                 self.rejoining.found_empty(node);
@@ -124,22 +132,14 @@ impl Table {
     }
 
     /// Makes the token the counter of the nodes that are owned; a majority must do so.
-    async fn write_back(
-        &self,
-        bid: &Bid,
-        owned: Vec<usize>,
-        token: FencingToken,
-    ) -> Result<FencingToken, Tally> {
+    async fn write_back(&self, bid: &Bid, asked: &Tally, token: FencingToken) -> Result<FencingToken, Tally> {
         let (call, limit) = (Arc::new(self.terms.write_back(bid, token)), self.nodes.limit);
-        let mut tally = Tally::new(self.nodes.count());
-        (0..self.nodes.count())
-            .filter(|node| !owned.contains(node))
-            .for_each(|node| tally.note(node, Ok(Word::Busy)));
-        let mut round = self.nodes.at(owned, |_, node, tell: Tell<Answer>| {
+        let mut tally = Tally::of_others(asked);
+        let mut round = self.nodes.at(asked.owned(), |_, node, tell: Tell<Answer>| {
             let call = Arc::clone(&call);
             async move { tell.tell(node.run(limit, &call).await.and_then(word)) }
         });
-        while !tally.is_owned_by_majority() && !tally.is_hopeless() {
+        while !tally.is_written() {
             let Some((node, answer)) = round.next(false).await else { break };
             tally.note(node, answer);
         }
@@ -147,43 +147,32 @@ impl Table {
     }
 }
 
-/// How far an attempt's questions are.
-#[derive(Debug)]
-struct Asks {
-    /// The attempt has ended, or what it has won.
-    over: AtomicBool,
-    /// By node: nobody waits for it any more. What ends the attempt is sent behind that, not beside it.
-    settled: Arc<[CancellationToken]>,
-}
-
-impl Asks {
-    fn of(nodes: usize) -> Self {
-        Self { over: AtomicBool::default(), settled: (0..nodes).map(|_| CancellationToken::new()).collect() }
-    }
-}
-
 /// The question to each node, owned until it is answered.
 struct Asking {
-    ask: Call,
-    clean_up: Call,
+    ask: Request,
+    clean_up: Request,
     limit: Duration,
     lifetime: Duration,
-    asks: Arc<Asks>,
+    asks: Arc<Trace>,
 }
 
 impl Asking {
     async fn at(self: Arc<Self>, number: usize, node: Arc<Node>, tell: Tell<Answer>) {
         // Also when this ends early.
-        let settled = self.asks.settled.get(number).cloned().unwrap_or_default().drop_guard();
+        let settled = self.asks.settles(number);
         let deadline = Instant::now() + self.limit;
         let may_run_later = loop {
             let link = match node.link(deadline).await {
                 Ok(link) => link,
                 Err(fault) => return tell.tell(Err(fault)),
             };
-            let executing = link.execute(&self.ask);
+            let executing = node.ask(&link, &self.ask);
             tokio::pin!(executing);
-            match tokio::time::timeout_at(deadline, &mut executing).await {
+            let answer = tokio::time::timeout_at(deadline, &mut executing).await;
+            if !matches!(&answer, Ok(Err(fault)) if !fault.leaves_doubt() && !fault.may_be_of_a_script()) {
+                self.asks.touch(number);
+            }
+            match answer {
                 // It broke; the node may know the attempt already.
                 Ok(Err(fault)) if fault.leaves_doubt() && !self.is_over() => {}
                 Ok(answer) => {
@@ -204,7 +193,7 @@ impl Asking {
         };
         // Whoever ends the attempt later than this sends a clean-up that finds what is there.
         if may_run_later && self.is_over() {
-            end_late(&node, self.limit, &self.clean_up, self.lifetime).await;
+            end_late(&node, self.limit, self.clean_up.clone(), self.lifetime).await;
         }
     }
 

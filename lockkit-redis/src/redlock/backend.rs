@@ -16,9 +16,10 @@ use super::{
     RedlockConfig, SCHEME_REDLOCK,
     attempt::Table,
     calls::Terms,
+    join::{join, look_at},
     rejoin::Rejoining,
     session::RedlockSession,
-    setup::{self, look_at},
+    warnings,
 };
 use crate::error::Fault;
 
@@ -59,19 +60,19 @@ impl RedlockBackend {
     async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedlockSession, Fault> {
         let (config, ttl) = (&self.config, ttl.clamp(TTL_MIN, self.config.max_ttl));
         let terms = Terms {
-            marker: setup::ready(config.max_ttl),
             // Whole milliseconds, rounded up.
             ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
             keep_ms: u64::try_from(config.counter_ttl().as_millis()).unwrap_or(u64::MAX),
         };
         let ttl = Duration::from_millis(terms.ttl_ms);
         let nodes = config.connect(config.request_timeout().min(ttl / REQUESTS_PER_TTL));
-        let states = look_at(&nodes, &terms.marker).await;
-        setup::check(&nodes, &states, config.max_ttl)?;
+        let states = look_at(&nodes).await;
+        join(&nodes, &states, config.max_ttl)?;
+        warnings::begin(&nodes);
         let closed = CancellationToken::new();
         let rejoining = Rejoining::new(nodes.clone(), config.max_ttl, clock.clone(), closed.clone());
         for (number, answer) in states {
-            if answer.is_ok_and(|(marker, _)| marker != terms.marker) {
+            if answer.is_ok_and(|met| !rejoining.counts(number, &met)) {
                 rejoining.found_empty(number);
             }
         }

@@ -40,11 +40,34 @@ static LOOK: LazyLock<Script> = script!("scripts/node.lua", "scripts/look.lua");
 static NOTE_EMPTY: LazyLock<Script> = script!("scripts/node.lua", "scripts/note_empty.lua");
 static MARK: LazyLock<Script> = script!("scripts/node.lua", "scripts/mark.lua");
 
+/// One execution of a script, at whichever node.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    script: &'static Script,
+    keys: Vec<String>,
+    /// The script's first argument; `None`: the marker of the node that is asked, without which it answers nothing that
+    /// counts.
+    first: Option<String>,
+    arguments: Vec<String>,
+}
+
+impl Request {
+    /// Whether it is for nodes that count.
+    pub(super) fn needs_marker(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// As the node with this marker is asked.
+    pub(super) fn to(&self, marker: &str) -> Call {
+        let first = self.first.as_deref().unwrap_or(marker).to_owned();
+        let arguments = std::iter::once(first).chain(self.arguments.iter().cloned()).collect();
+        Call::new(self.script, self.keys.clone(), arguments)
+    }
+}
+
 /// What all requests of a session have in common.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
-    /// What nodes must have for a marker.
-    pub(super) marker: String,
     pub(super) ttl_ms: u64,
     /// How long a lock's counter outlives its last use.
     pub(super) keep_ms: u64,
@@ -58,48 +81,47 @@ pub(super) struct Bid {
 }
 
 impl Terms {
-    pub(super) fn ask(&self, bid: &Bid, proposal: u64, metadata: &Metadata) -> Call {
+    pub(super) fn ask(&self, bid: &Bid, proposal: u64, metadata: &Metadata) -> Request {
         self.claim(&ASK, bid, [proposal.min(PROPOSAL_MAX).to_string(), metadata.to_json()])
     }
 
-    pub(super) fn write_back(&self, bid: &Bid, token: FencingToken) -> Call {
+    pub(super) fn write_back(&self, bid: &Bid, token: FencingToken) -> Request {
         self.claim(&WRITE_BACK, bid, [token.get().to_string()])
     }
 
     /// Ends a claim that was granted this token.
-    pub(super) fn release(&self, bid: &Bid, token: FencingToken) -> Call {
+    pub(super) fn release(&self, bid: &Bid, token: FencingToken) -> Request {
         self.end(bid, token.get())
     }
 
     /// Ends a claim that was not granted.
-    pub(super) fn clean_up(&self, bid: &Bid) -> Call {
+    pub(super) fn clean_up(&self, bid: &Bid) -> Request {
         self.end(bid, 0)
     }
 
-    fn end(&self, bid: &Bid, token: u64) -> Call {
+    fn end(&self, bid: &Bid, token: u64) -> Request {
         self.claim(&RELEASE, bid, [token.to_string(), released_channel(bid.keys.lock())])
     }
 
-    pub(super) fn restore(&self, bid: &Bid, token: FencingToken) -> Call {
+    pub(super) fn restore(&self, bid: &Bid, token: FencingToken) -> Request {
         self.claim(&RESTORE, bid, [token.get().to_string()])
     }
 
-    fn claim<const N: usize>(&self, script: &'static Script, bid: &Bid, more: [String; N]) -> Call {
-        let mut arguments =
-            vec![self.marker.clone(), bid.id.to_string(), self.ttl_ms.to_string(), self.keep_ms.to_string()];
+    fn claim<const N: usize>(&self, script: &'static Script, bid: &Bid, more: [String; N]) -> Request {
+        let mut arguments = vec![bid.id.to_string(), self.ttl_ms.to_string(), self.keep_ms.to_string()];
         arguments.extend(more);
-        Call::new(script, keys(&bid.keys), arguments)
+        Request { script, keys: keys(&bid.keys), first: None, arguments }
     }
 
     /// The beat of held locks.
-    pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Bid>) -> Call {
+    pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Bid>) -> Request {
         let mut keys = vec![NODE.to_owned()];
-        let mut arguments = vec![self.marker.clone(), self.ttl_ms.to_string(), self.keep_ms.to_string()];
+        let mut arguments = vec![self.ttl_ms.to_string(), self.keep_ms.to_string()];
         for bid in held {
             keys.extend([bid.keys.lock().to_owned(), bid.keys.fence().to_owned()]);
             arguments.push(bid.id.to_string());
         }
-        Call::new(&RENEW, keys, arguments)
+        Request { script: &RENEW, keys, first: None, arguments }
     }
 }
 
@@ -113,24 +135,32 @@ pub(super) fn released_channel(lock: &str) -> String {
 }
 
 /// Looks at a lock.
-pub(super) fn inspect(marker: &str, lock: &LockKeys) -> Call {
-    Call::new(&INSPECT, keys(lock), vec![marker.to_owned(), METADATA_BYTES_MAX.to_string()])
+pub(super) fn inspect(lock: &LockKeys) -> Request {
+    Request {
+        script: &INSPECT,
+        keys: keys(lock),
+        first: None,
+        arguments: vec![METADATA_BYTES_MAX.to_string()],
+    }
 }
 
 /// Looks at a node.
-pub(super) fn look() -> Call {
-    Call::new(&LOOK, vec![NODE.to_owned()], vec![String::new()])
+pub(super) fn look() -> Request {
+    of_node(&LOOK, "", Vec::new())
 }
 
 /// Notes that a node is empty, unless it has any marker.
-pub(super) fn note_empty(note: &str) -> Call {
-    Call::new(&NOTE_EMPTY, vec![NODE.to_owned()], vec![String::new(), note.to_owned()])
+pub(super) fn note_empty(note: &str) -> Request {
+    of_node(&NOTE_EMPTY, "", vec![note.to_owned()])
 }
 
-/// Gives a node another marker.
-pub(super) fn mark(marker: &str, instead_of: &str, highest: u64) -> Call {
-    let arguments = [marker, instead_of, &highest.to_string()].map(str::to_owned);
-    Call::new(&MARK, vec![NODE.to_owned()], arguments.into())
+/// Gives a node another marker where it still has the one that was seen; `names`: of the nodes of its set.
+pub(super) fn mark(marker: &str, instead_of: &str, highest: u64, names: &str) -> Request {
+    of_node(&MARK, marker, vec![instead_of.to_owned(), highest.to_string(), names.to_owned()])
+}
+
+fn of_node(script: &'static Script, first: &str, arguments: Vec<String>) -> Request {
+    Request { script, keys: vec![NODE.to_owned()], first: Some(first.to_owned()), arguments }
 }
 
 /// What a node says to a claim.
@@ -183,9 +213,19 @@ pub(super) fn beaten(answer: Value, asked: usize) -> Result<Option<Vec<Held>>, F
     Ok(Some(numbers.into_iter().map(held).collect()))
 }
 
-/// A node's marker, and the highest of its counters.
-pub(super) fn marked(answer: Value) -> Result<(String, u64), Fault> {
-    Ok(redis::from_redis_value(answer)?)
+/// What a node knows of itself.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) marker: String,
+    /// The highest of its counters.
+    pub(super) highest: u64,
+    /// The names of the nodes of its set.
+    pub(super) names: String,
+}
+
+pub(super) fn found(answer: Value) -> Result<Found, Fault> {
+    let (marker, highest, names) = redis::from_redis_value(answer)?;
+    Ok(Found { marker, highest, names })
 }
 
 /// A lock's value, its counter, and what its holder says about itself.

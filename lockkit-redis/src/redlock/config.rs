@@ -26,6 +26,18 @@ const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 
 /// How to reach a set of nodes: independent Redis servers, of which a majority grants a lock.
 ///
+/// The nodes are those that were set up together by [`init`](super::init), all of them: clients of another set, or of a part
+/// of this one, are refused. A user of an access control list (ACL) needs at every node
+///
+/// ```text
+/// ACL SETUSER app on >PASSWORD ~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select
+///     +time +getrange +exists +get +set +del +pexpire +type +hset +hsetnx +hget +hdel +hstrlen
+/// ```
+///
+/// With a prefix, `~PREFIX*`, `~lockkit:{PREFIX*` and `~lockkit:redlock` will do instead of `~*`. Without `+info` nobody
+/// warns of nodes that do not keep their data; without `+subscribe`, `+unsubscribe` and `+publish` waiters look for
+/// themselves.
+///
 /// ```
 /// use std::time::Duration;
 ///

@@ -8,6 +8,8 @@
 //! * A reply is lost, or comes late: the request is owned by a task until it is known what it did, and what it did for an
 //!   attempt that is over is taken back.
 //! * A node restarts without its data, and would give a lock a second time: it has lost its marker too, and does not count.
+//! * Two clients use different sets of nodes, which have majorities that do not meet: the marker names the set, and which
+//!   of its nodes this is ([`members`]).
 //! * A lock comes back at a node after its release (a late restore): the release has raised the counter above its token.
 //! * The client's clock jumps: it is a proposal for a counter, nothing more.
 //!
@@ -32,6 +34,9 @@ mod calls;
 mod config;
 mod ending;
 mod hints;
+mod join;
+mod marker;
+mod members;
 mod node;
 mod nodes;
 mod rejoin;
@@ -40,9 +45,10 @@ mod session;
 mod setup;
 mod tally;
 mod validity;
+mod warnings;
 
 pub use self::{
     backend::RedlockBackend,
     config::{RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS},
-    setup::init,
+    setup::{SetUp, init},
 };

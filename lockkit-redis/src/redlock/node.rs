@@ -8,11 +8,20 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use lockkit_core::{backend::retry_pauses, limits::RETRY_PAUSE_MAX};
 use redis::{PushInfo, PushKind, Value};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
-use super::hints::Hints;
+use super::{
+    calls::{Request, found, look},
+    ending::REPEATED_CLEAN_UPS_MAX,
+    hints::Hints,
+    marker::UNKNOWN,
+    members::Members,
+};
 use crate::{
     error::{Ends, Fault},
     node::{Address, Dialer},
@@ -38,9 +47,14 @@ enum State {
     Down(Fault),
 }
 
-/// One node.
+/// The node at one address.
 pub(super) struct Node {
     name: String,
+    /// Which of the URL's addresses.
+    address: usize,
+    members: Arc<Members>,
+    /// Permits for clean-ups that are repeated.
+    pub(super) repeated: Semaphore,
     state: watch::Receiver<State>,
     /// Ends the task that keeps the connection up.
     _keeping: DropGuard,
@@ -53,12 +67,15 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    /// Begins to connect, and keeps connected.
-    pub(super) fn connect(address: Address, dialer: Dialer, hints: Arc<Hints>) -> Self {
-        let name = match &address {
-            Address::Tcp(host, port) => format!("{host}:{port}"),
-            Address::Unix(path) => path.display().to_string(),
-        };
+    /// Begins to connect to one of the members' addresses, and keeps connected.
+    pub(super) fn connect(
+        number: usize,
+        address: Address,
+        dialer: Dialer,
+        hints: Arc<Hints>,
+        members: Arc<Members>,
+    ) -> Self {
+        let name = name_of(&address);
         let (state, watched) = watch::channel(State::Opening);
         let ended = CancellationToken::new();
         let keeping = ended.clone().drop_guard();
@@ -69,7 +86,8 @@ impl Node {
                 () = opener.keep(state) => {}
             }
         });
-        Self { name, state: watched, _keeping: keeping }
+        let repeated = Semaphore::new(REPEATED_CLEAN_UPS_MAX);
+        Self { name, address: number, members, repeated, state: watched, _keeping: keeping }
     }
 
     /// Host and port.
@@ -78,14 +96,40 @@ impl Node {
     }
 
     /// Executes a script, with a time limit.
-    pub(super) async fn run(&self, limit: Duration, call: &Call) -> Result<Value, Fault> {
+    pub(super) async fn run(&self, limit: Duration, request: &Request) -> Result<Value, Fault> {
         let deadline = Instant::now() + limit;
         let link = self.link(deadline).await?;
-        let answer = tokio::time::timeout_at(deadline, link.execute(call)).await;
+        let answer = tokio::time::timeout_at(deadline, self.ask(&link, request)).await;
         answer.unwrap_or_else(|_| {
             link.give_up();
             Err(Fault::no_reply())
         })
+    }
+
+    /// Executes a script over this connection, however long it takes.
+    pub(super) async fn ask(&self, link: &Link, request: &Request) -> Result<Value, Fault> {
+        let known = self.members.marker(self.address);
+        let marker = match known {
+            None if request.needs_marker() => self.introduce(link).await.map_err(Fault::before_sending)?,
+            known => known,
+        };
+        link.execute(&request.to(marker.as_deref().unwrap_or(UNKNOWN))).await
+    }
+
+    /// Learns which node this is, where that is not known yet.
+    async fn introduce(&self, link: &Link) -> Result<Option<String>, Fault> {
+        let found = found(link.execute(&look().to(UNKNOWN)).await?)?;
+        self.members.admit(self.address, &found)?;
+        Ok(self.members.marker(self.address))
+    }
+
+    /// What the node says about itself.
+    pub(super) async fn info(&self, limit: Duration) -> Result<String, Fault> {
+        let deadline = Instant::now() + limit;
+        let mut wire = self.link(deadline).await?.wire;
+        let info = redis::cmd("INFO");
+        let answer = tokio::time::timeout_at(deadline, wire.query_one(&info)).await;
+        Ok(redis::from_redis_value(answer.unwrap_or_else(|_| Err(Fault::no_reply()))?)?)
     }
 
     /// The connection that there is, or that is being made.
@@ -104,24 +148,28 @@ impl Node {
         }
     }
 
-    /// Listens to a channel, or no more. A hint that is missed is made up for by the next look.
-    pub(super) async fn listen(&self, channel: &str, listens: bool) {
+    /// Listens to a channel, or no more, with a time limit. A hint that is missed is made up for by the next look.
+    pub(super) async fn listen(&self, limit: Duration, channel: &str, listens: bool) {
         let state = self.state.borrow().clone();
-        if let State::Up(Link { wire: Wire::Node { mut connection, .. }, .. }) = state {
-            let done = match listens {
-                true => connection.subscribe(channel).await,
-                false => connection.unsubscribe(channel).await,
+        if let State::Up(Link { wire: Wire::Node { mut connection, .. }, broken }) = state {
+            let asking = async {
+                match listens {
+                    true => connection.subscribe(channel).await,
+                    false => connection.unsubscribe(channel).await,
+                }
             };
-            if let Err(error) = done {
-                debug!(node = self.name, %error, "no hints");
+            match tokio::time::timeout(limit, asking).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => debug!(node = self.name, %error, "no hints"),
+                // The next connection listens to what is waited for then.
+                Err(_) => broken.cancel(),
             }
         }
     }
 }
 
 impl Link {
-    /// Executes a script, however long it takes.
-    pub(super) async fn execute(&self, call: &Call) -> Result<Value, Fault> {
+    async fn execute(&self, call: &Call) -> Result<Value, Fault> {
         let answer = execute(&mut self.wire.clone(), call).await;
         if answer.as_ref().is_err_and(|fault| fault.ends != Ends::Nothing) {
             self.give_up();
@@ -132,6 +180,14 @@ impl Link {
     /// Nothing new is sent over it.
     pub(super) fn give_up(&self) {
         self.broken.cancel();
+    }
+}
+
+/// What the node at this address is called: in errors, and when a set is set up.
+pub(super) fn name_of(address: &Address) -> String {
+    match address {
+        Address::Tcp(host, port) => format!("{}:{port}", host.to_ascii_lowercase()),
+        Address::Unix(path) => path.display().to_string(),
     }
 }
 
@@ -184,5 +240,35 @@ impl Opener {
             connection.subscribe(channel).await?;
         }
         Ok(Link { wire: Wire::Node { connection, _watch: None }, broken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_testbed::{Direction, Flow, Proxy, Redis};
+
+    use super::*;
+    use crate::node::Login;
+
+    /// Generous bound against hangs.
+    const HANG: Duration = Duration::from_secs(30);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_node_that_is_silent_ends_the_wait_for_hints() {
+        let redis = Redis::start().unwrap();
+        let way = Proxy::start_redis(redis.endpoint()).unwrap();
+        let end = way.endpoint();
+        let (host, port) = end.split_once(':').unwrap();
+        let node = Node::connect(
+            0,
+            Address::Tcp(host.to_owned(), port.parse().unwrap()),
+            Dialer { login: Login::default(), tls: None, timeout: HANG },
+            Arc::default(),
+            Arc::new(Members::new(vec![end.clone()])),
+        );
+        node.run(HANG, &look()).await.unwrap();
+        way.set(Direction::Replies, Flow::Hold);
+        let listening = node.listen(Duration::from_millis(50), "channel", true);
+        tokio::time::timeout(HANG, listening).await.expect("nobody waits for a hint for ever");
     }
 }

@@ -5,7 +5,12 @@ use std::{sync::Arc, time::Duration};
 use lockkit_core::ErrorKind;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::{hints::Hints, node::Node, tally::majority};
+use super::{
+    hints::Hints,
+    members::Members,
+    node::{Node, name_of},
+    tally::majority,
+};
 use crate::{
     error::{Effect, Fault},
     topology::{Connector, Topology},
@@ -19,6 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 pub(super) struct Nodes {
     all: Arc<[Arc<Node>]>,
     pub(super) hints: Arc<Hints>,
+    pub(super) members: Arc<Members>,
     /// Longest time for one request.
     pub(super) limit: Duration,
 }
@@ -32,10 +38,13 @@ impl Nodes {
             Topology::Replicas(addresses) | Topology::Cluster(addresses) => addresses,
             Topology::Sentinel(_) => &[],
         };
-        let node = |address: &_| {
-            Arc::new(Node::connect(Clone::clone(address), connector.dialer.clone(), Arc::clone(&hints)))
+        let members = Arc::new(Members::new(addresses.iter().map(name_of).collect()));
+        let node = |(number, address): (usize, &_)| {
+            let (hints, members) = (Arc::clone(&hints), Arc::clone(&members));
+            Arc::new(Node::connect(number, Clone::clone(address), connector.dialer.clone(), hints, members))
         };
-        Self { all: addresses.iter().map(node).collect(), hints, limit }
+        let all = addresses.iter().enumerate().map(node).collect();
+        Self { all, hints, members, limit }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -48,6 +57,11 @@ impl Nodes {
 
     pub(super) fn get(&self, number: usize) -> Option<Arc<Node>> {
         self.all.get(number).cloned()
+    }
+
+    /// What this node is called.
+    pub(super) fn name(&self, number: usize) -> &str {
+        self.all.get(number).map_or("", |node| node.name())
     }
 
     /// Does this at each of these nodes, in tasks that go on when nobody waits for them any more.
@@ -80,10 +94,11 @@ impl Nodes {
 
     /// Listens to a channel at every node, or no more.
     pub(super) async fn listen(&self, channel: &str, listens: bool) {
+        let limit = self.limit;
         let mut round = self.at_all(|_, node, tell| {
             let channel = channel.to_owned();
             async move {
-                node.listen(&channel, listens).await;
+                node.listen(limit, &channel, listens).await;
                 tell.tell(());
             }
         });
@@ -116,7 +131,7 @@ impl Nodes {
         let parts: Vec<String> = faults
             .map(|(number, fault)| {
                 refusal = refusal.or(fault.filter(|fault| !fault.may_pass()));
-                let name = self.all.get(number).map_or("", |node| node.name());
+                let name = self.name(number);
                 let why = fault.map_or("has lost its data, and does not count yet", Fault::message);
                 format!("{name}: {why}")
             })

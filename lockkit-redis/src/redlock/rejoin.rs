@@ -7,6 +7,8 @@
 //!    measured by the client's own clock: the node's may step.
 //! 2. with a counter that is not below any that a majority among the *other* nodes has, read after that time.
 //!
+//! * It is not known to be the set's node of that place ([`members`](super::members)): it may be a server that was never
+//!   part of the set, while clients elsewhere go on with the node that it would stand for. Nothing is done.
 //! * Fewer others are in order: nothing is done. Which of the data is lost is for the operator to judge.
 //! * Several clients do this at the same time: they find each other's note, and the first to come through is enough.
 
@@ -21,9 +23,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
-    calls::{mark, marked, note_empty},
+    calls::{Found, found, look, mark, note_empty},
+    join::look_at_all,
+    marker::{Marker, note},
     nodes::Nodes,
-    setup::{self, EMPTY},
     validity,
 };
 use crate::error::Fault;
@@ -45,6 +48,8 @@ enum Step {
     Done,
     /// The others cannot tell what it must know.
     Operator,
+    /// Nobody here knows that it is of this set.
+    Stranger,
     /// It was emptied again.
     Again,
 }
@@ -74,13 +79,18 @@ impl Rejoining {
         loop {
             match self.pass(number).await {
                 Ok(Step::Done) => return,
-                Ok(Step::Operator) => {
-                    warn!(node = self.name(number), "it has lost its data, and too few others are in order");
-                    return;
+                Ok(step @ (Step::Operator | Step::Stranger)) => {
+                    let why = match step {
+                        Step::Stranger => "it is not known to be a node of this set",
+                        _ => "it has lost its data, and too few others are in order",
+                    };
+                    warn!(node = self.nodes.name(number), why, "this node does not count");
+                    // Whoever finds it so again says so again.
+                    return tokio::time::sleep(RETRY_PAUSE_MAX).await;
                 }
                 Ok(Step::Again) => {}
                 Err(fault) => {
-                    tracing::debug!(?fault, node = self.name(number), "not brought back yet");
+                    tracing::debug!(?fault, node = self.nodes.name(number), "not brought back yet");
                     tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
                 }
             }
@@ -89,39 +99,58 @@ impl Rejoining {
 
     /// Once through the two conditions.
     async fn pass(&self, number: usize) -> Result<Step, Fault> {
-        let ready = setup::ready(self.max_ttl);
-        if self.highest_of_others(number, &ready).await.is_none() {
+        let (nodes, limit) = (&self.nodes, self.nodes.limit);
+        if self.highest_of_others(number).await.is_none() {
             return Ok(Step::Operator);
         }
-        let Some(node) = self.nodes.get(number) else { return Ok(Step::Done) };
-        let note = format!("{EMPTY}{:032x}", fastrand::u128(..));
-        let (note, _) = marked(node.run(self.nodes.limit, &note_empty(&note)).await?)?;
-        if note == ready {
-            return Ok(Step::Done);
-        }
-        if !note.starts_with(EMPTY) {
-            return Ok(Step::Operator);
+        let Some(node) = nodes.get(number) else { return Ok(Step::Done) };
+        let Some(seat) = nodes.members.rightful(number) else {
+            return self.meets_stranger(number).await;
+        };
+        let (ready, names) = (seat.ready(), nodes.members.names_of_set());
+        let met = found(node.run(limit, &note_empty(&note())).await?)?;
+        match Marker::parse(&met.marker) {
+            Marker::Missing => {}
+            _ if self.counts(number, &met) => return Ok(Step::Done),
+            _ => return Ok(Step::Stranger),
         }
         info!(node = node.name(), wait = ?self.max_ttl, "it has lost its data, and is left out for a while");
         self.wait().await;
-        let Some(highest) = self.highest_of_others(number, &ready).await else { return Ok(Step::Operator) };
-        let call = mark(&ready, &note, highest);
-        let (found, _) = marked(node.run(self.nodes.limit, &call).await?)?;
-        if found == ready {
+        let Some(highest) = self.highest_of_others(number).await else { return Ok(Step::Operator) };
+        if nodes.members.rightful(number) != Some(seat) {
+            // It was found at another address meanwhile.
+            return Ok(Step::Stranger);
+        }
+        let call = mark(&ready, &met.marker, highest, &names);
+        let met = found(node.run(limit, &call).await?)?;
+        if self.counts(number, &met) {
             info!(node = node.name(), "it counts again");
             return Ok(Step::Done);
         }
         Ok(Step::Again)
     }
 
+    /// A server that is not known to be of the set: it counts if it says so itself.
+    async fn meets_stranger(&self, number: usize) -> Result<Step, Fault> {
+        let Some(node) = self.nodes.get(number) else { return Ok(Step::Done) };
+        let met = found(node.run(self.nodes.limit, &look()).await?)?;
+        Ok(if self.counts(number, &met) { Step::Done } else { Step::Stranger })
+    }
+
+    /// Whether what a node says of itself makes it count.
+    pub(super) fn counts(&self, number: usize, met: &Found) -> bool {
+        let members = &self.nodes.members;
+        members.admit(number, met).is_ok() && members.marker(number).as_ref() == Some(&met.marker)
+    }
+
     /// The highest counter that a majority among the other nodes has; `None` where so many are not in order.
-    async fn highest_of_others(&self, number: usize, ready: &str) -> Option<u64> {
-        let states = setup::look_at_all(&self.nodes).await;
-        let others: Vec<u64> = states
+    async fn highest_of_others(&self, number: usize) -> Option<u64> {
+        let others: Vec<u64> = look_at_all(&self.nodes)
+            .await
             .into_iter()
             .filter(|(other, _)| *other != number)
-            .filter_map(|(_, answer)| {
-                answer.ok().filter(|(marker, _)| marker == ready).map(|(_, highest)| highest)
+            .filter_map(|(other, answer)| {
+                answer.ok().filter(|met| self.counts(other, met)).map(|met| met.highest)
             })
             .collect();
         (others.len() >= self.nodes.majority()).then(|| others.into_iter().max()).flatten()
@@ -136,10 +165,6 @@ impl Rejoining {
             let Some(rest) = whole.checked_sub(waited).filter(|rest| !rest.is_zero()) else { return };
             tokio::time::sleep(rest).await;
         }
-    }
-
-    fn name(&self, number: usize) -> String {
-        self.nodes.get(number).map(|node| node.name().to_owned()).unwrap_or_default()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<usize>> {

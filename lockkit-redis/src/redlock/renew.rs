@@ -10,12 +10,13 @@ use std::sync::Arc;
 use lockkit_core::{
     BootInstant,
     backend::{Beat, ClaimId, Grant, Renewal},
+    limits::RELEASE_ANSWER_MAX,
 };
 use tracing::debug;
 
 use super::{
     attempt::Won,
-    calls::{Held, beaten, look, marked},
+    calls::{Held, beaten, found, look},
     nodes::{Round, Tell},
     session::RedlockSession,
 };
@@ -37,6 +38,8 @@ enum Verdict {
 
 impl RedlockSession {
     pub(super) async fn beat(&self, held: &[Grant]) -> Beat {
+        // Whoever waits for the end of a hold asks within that time, and is not to be told that all is well.
+        self.forget_ended(RELEASE_ANSWER_MAX);
         let held: Vec<(ClaimId, Won)> =
             held.iter().filter_map(|grant| Some((grant.claim(), self.held(grant.claim())?))).collect();
         let armed_at = self.table.clock.now();
@@ -133,6 +136,7 @@ impl RedlockSession {
     fn restore(&self, won: &Won, answers: &[Option<Answer>], nth: usize) {
         let is_free = |answer: &Option<Answer>| matches!(answer, Some(Ok(Some(held))) if held.get(nth) == Some(&Held::Free));
         let free = answers.iter().enumerate().filter(|(_, answer)| is_free(answer)).map(|(node, _)| node);
+        let free = free.filter(|node| won.may_restore_at(*node));
         let (call, limit) = (Arc::new(self.table.terms.restore(&won.bid, won.token)), self.table.nodes.limit);
         let _: Round<()> = self.table.nodes.at(free, |_, node, _| {
             let call = Arc::clone(&call);
@@ -147,12 +151,12 @@ impl RedlockSession {
     async fn prove_alive(&self) -> Result<(), Fault> {
         let nodes = &self.table.nodes;
         let (call, limit) = (Arc::new(look()), nodes.limit);
-        let (rejoining, marker) = (self.table.rejoining.clone(), self.table.terms.marker.clone());
+        let rejoining = self.table.rejoining.clone();
         let mut round = nodes.at_all(move |number, node, tell: Tell<Result<(), Fault>>| {
-            let (call, rejoining, marker) = (Arc::clone(&call), rejoining.clone(), marker.clone());
+            let (call, rejoining) = (Arc::clone(&call), rejoining.clone());
             async move {
-                let answer = node.run(limit, &call).await.and_then(marked);
-                if answer.as_ref().is_ok_and(|(found, _)| *found != marker) {
+                let answer = node.run(limit, &call).await.and_then(found);
+                if answer.as_ref().is_ok_and(|met| !rejoining.counts(number, met)) {
                     rejoining.found_empty(number);
                 }
                 tell.tell(answer.map(drop));

@@ -7,6 +7,8 @@
 //! * The session is closed: every acquire takes back what is its own, everything held is released. What a majority does
 //!   not confirm ends with its ttl.
 //! * A hold's release is not answered: it is repeated, node by node.
+//! * It is not answered before its keys must have ended by themselves, at nodes that may be away for long: then the hold is
+//!   forgotten. Whoever waited for the answer was told that there is none.
 
 use std::{
     collections::HashMap,
@@ -80,6 +82,11 @@ impl RedlockSession {
         Ok(())
     }
 
+    /// Forgets holds whose keys must have ended at all nodes so long ago, whoever has confirmed it.
+    pub(super) fn forget_ended(&self, ago: Duration) {
+        self.lock().retain(|_, hold| !hold.ending.as_ref().is_some_and(|ending| ending.is_over_since(ago)));
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Hold>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,6 +125,7 @@ impl Session for RedlockSession {
         self.closed.cancel();
         // Every acquire has ended when all permits are back.
         let _settled = self.acquiring.acquire_many(ACQUIRES_MAX).await;
+        self.forget_ended(Duration::ZERO);
         let claims: Vec<ClaimId> = self.lock().keys().copied().collect();
         let releases = claims.into_iter().map(|claim| self.release_claim(claim));
         let unconfirmed = futures_util::future::join_all(releases).await.into_iter().find_map(Result::err);

@@ -1,183 +1,197 @@
-//! The state of a set of nodes: set up, half set up, or never.
+//! The first set-up of a set of nodes.
 //!
-//! Each node has a marker. It is written once, when the set is set up; a node without it has lost its data, and must not
-//! count until it is safe: see [`rejoin`](super::rejoin). So the set-up is told from a loss only by an explicit [`init`].
+//! It gives each node a [marker](super::marker): the set's number, which is thrown for it, and which of the nodes it is.
+//! A node without it has lost its data, and must not count until it is safe: see [`rejoin`](super::rejoin). So the set-up
+//! is told from a loss only by an explicit [`init`].
 //!
-//! It has two steps, so that it can be interrupted: all nodes get a first marker, then all get the one that counts. As
-//! long as no node has that, nothing was ever locked; when some have it, and the others the first one, none of them has
-//! lost anything.
+//! It has two steps, so that it can be interrupted: all nodes get a first marker, then all get the one that counts. Each is
+//! given only where the node still has what was seen there.
+//!
+//! * It is interrupted in the first step: no node counts, nothing was ever locked. The next run throws a new number, and
+//!   begins anew.
+//! * It is interrupted in the second step: the next run goes on with the number that nodes count with. A node that has the
+//!   first marker *of that number* has had no other since, and so has lost nothing.
+//! * Two runs at the same time: one of them finds a node changed, and says so. Both begin each step at the same node, so that
+//!   the one that loses leaves nothing among what the other has made.
+//! * Two addresses lead to one node: it is found with the marker that it was given as another one.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use lockkit_core::{ErrorKind, Result};
 
 use super::{
     RedlockConfig,
-    calls::{look, mark, marked},
+    calls::{Found, Request, found, mark},
+    join::{ANEW, agree, invalid, look_at_all, twice},
+    marker::{Marker, Seat, joined, milliseconds, new_set},
     nodes::{Nodes, Tell},
 };
-use crate::{
-    error::{Effect, Fault},
-    scripts::Call,
-};
+use crate::error::{Effect, Fault};
 
-/// What begins the text of an emptied node's marker.
-pub(super) const EMPTY: &str = "empty ";
-
-/// The marker of nodes that count.
-pub(super) fn ready(max_ttl: Duration) -> String {
-    format!("ready {}", max_ttl.as_millis())
-}
-
-/// The marker of nodes between the two steps of the set-up.
-fn preparing(max_ttl: Duration) -> String {
-    format!("preparing {}", max_ttl.as_millis())
+/// What [`init`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetUp {
+    /// The nodes were new, or half set up; now they are set up.
+    Done,
+    /// They were set up before; nothing has changed.
+    Before,
 }
 
 /// Sets up the nodes of a configuration: once, before the first client connects, while all of them can be reached. Again
 /// it does nothing; after an interruption it goes on where it was.
 ///
+/// From then on these nodes are one set. The configuration of every client must lead to each of them exactly once; what
+/// they are called there does not matter, but for a node that has lost its data: it is let in only by clients that knew it
+/// before, or call it as it was called here. To get another set, end all clients, wait for the longest ttl, delete the key
+/// `lockkit:redlock` at every node of the old one, and set the new one up.
+///
 /// It must not be used to bring nodes back that have lost their data: it refuses to, and clients do that by themselves.
 ///
 /// # Errors
 ///
-/// `Unavailable` while a node cannot be reached; `InvalidConfig` for nodes that were set up with another longest ttl, or
-/// of which some have lost their data; the message says what to do.
+/// `Unavailable` while a node cannot be reached; `InvalidConfig` for nodes that belong to another set, were set up with
+/// another longest ttl, or of which some have lost their data; the message says what to do.
 ///
 /// # Cancel safety
 ///
 /// A dropped future may leave the set-up half done; no client locks there until it is done.
-pub async fn init(config: &RedlockConfig) -> Result<()> {
+pub async fn init(config: &RedlockConfig) -> Result<SetUp> {
     set_up(config).await.map_err(|fault| fault.into_error("init"))
 }
 
-async fn set_up(config: &RedlockConfig) -> Result<(), Fault> {
+async fn set_up(config: &RedlockConfig) -> Result<SetUp, Fault> {
     let nodes = config.connect(config.request_timeout());
-    let (ready, preparing) = (ready(config.max_ttl), preparing(config.max_ttl));
-    let found = at_every(&nodes, look()).await?;
-    let is_known = |marker: &String| *marker == ready || *marker == preparing;
-    if let Some(other) = found.iter().find(|marker| is_set_up(marker) && !is_known(marker)) {
-        return Err(of_other_ttl(other));
+    let seen = every(&nodes, look_at_all(&nodes).await)?;
+    agree(&nodes, seen.iter().enumerate(), config.max_ttl)?;
+    let prepared = if seen.iter().any(|found| matches!(Marker::parse(&found.marker), Marker::Ready(_))) {
+        // Not of one moment. But before a node counts, all have their first marker: a node without it now has lost it.
+        let seen = every(&nodes, look_at_all(&nodes).await)?;
+        agree(&nodes, seen.iter().enumerate(), config.max_ttl)?;
+        half_set_up(&seen)?
+    } else {
+        prepare(&nodes, &seen, milliseconds(config.max_ttl)).await?
+    };
+    if prepared.is_empty() {
+        return Ok(SetUp::Before);
     }
-    let count = |wanted: &str| found.iter().filter(|marker| *marker == wanted).count();
-    let missing = found.len() - count(&ready) - count(&preparing);
-    if count(&ready) > 0 && missing > 0 {
-        return Err(invalid(format!(
-            "{missing} of {} nodes have lost their data: clients let them in again by themselves, {} ms after \
-             they found out, while a majority has its data. If it has not: {RECOVERY}",
-            found.len(),
-            config.max_ttl.as_millis()
-        )));
-    }
-    // What others have left where there is no marker of ours, an emptied node's note, is replaced.
-    for marker in found.iter().filter(|marker| !is_known(marker)) {
-        at_every(&nodes, mark(&preparing, marker, 0)).await?;
-    }
-    let prepared = at_every(&nodes, mark(&ready, &preparing, 0)).await?;
-    match prepared.iter().find(|marker| **marker != ready) {
-        None => Ok(()),
-        Some(_) => Err(Fault::new(
-            Effect::Busy,
-            ErrorKind::Unavailable,
-            "a node has changed meanwhile: run it again",
-        )),
-    }
+    let step = |node: Prepared| Exchange { seen: node.seat.preparing(), next: node.seat.ready(), node };
+    exchange(&nodes, prepared.into_iter().map(step).collect()).await?;
+    Ok(SetUp::Done)
 }
 
-/// What the operator of a set without a majority can do.
-const RECOVERY: &str = "stop all clients, wait that long, delete the key `lockkit:redlock` at every node, and run `lockkit \
-                        init` again; tokens then rise as far as the clocks of the clients agree";
-
-fn is_set_up(marker: &str) -> bool {
-    !marker.is_empty() && !marker.starts_with(EMPTY)
+/// A node that has the first marker, or is to have it.
+struct Prepared {
+    address: usize,
+    seat: Seat,
+    /// What the nodes of its set are called.
+    names: String,
 }
 
-fn of_other_ttl(marker: &str) -> Fault {
-    invalid(format!(
-        "the nodes are set up otherwise ({marker:.40}, in milliseconds): `max_ttl` must be the same for all clients"
-    ))
+/// The first step: gives a new set's markers to all nodes, none of which has ever counted.
+async fn prepare(nodes: &Nodes, seen: &[Found], max_ttl_ms: u64) -> Result<Vec<Prepared>, Fault> {
+    let (set, names) = (new_set(), joined(nodes.members.names()));
+    let prepared = |address: usize| {
+        let seat = Seat { set: set.clone(), max_ttl_ms, number: address + 1, of: nodes.count() };
+        Prepared { address, seat, names: names.clone() }
+    };
+    let steps = seen.iter().enumerate().map(|(address, found)| {
+        let node = prepared(address);
+        Exchange { seen: found.marker.clone(), next: node.seat.preparing(), node }
+    });
+    exchange(nodes, steps.collect()).await?;
+    Ok((0..nodes.count()).map(prepared).collect())
 }
 
-fn invalid(message: String) -> Fault {
-    Fault::new(Effect::Refused, ErrorKind::InvalidConfig, message)
-}
-
-/// The markers of all nodes after this; every node must answer.
-async fn at_every(nodes: &Nodes, call: Call) -> Result<Vec<String>, Fault> {
-    let answers = ask(nodes, call, |_| false).await;
-    let (mut markers, mut faults) = (Vec::new(), Vec::new());
-    for (number, answer) in answers {
-        match answer {
-            Ok((marker, _)) => markers.push(marker),
-            Err(fault) => faults.push((number, fault)),
+/// The nodes that still need the second step, where some of the set count already.
+fn half_set_up(seen: &[Found]) -> Result<Vec<Prepared>, Fault> {
+    let markers: Vec<Marker> = seen.iter().map(|found| Marker::parse(&found.marker)).collect();
+    let Some(ready) = markers.iter().find_map(|marker| match marker {
+        Marker::Ready(seat) => Some(seat),
+        _ => None,
+    }) else {
+        return Err(changed());
+    };
+    let mut prepared = Vec::new();
+    let mut lost = 0;
+    for (address, (marker, found)) in markers.iter().zip(seen).enumerate() {
+        match marker {
+            Marker::Ready(_) => {}
+            Marker::Preparing(seat) if seat.set == ready.set => {
+                prepared.push(Prepared { address, seat: seat.clone(), names: found.names.clone() });
+            }
+            _ => lost += 1,
         }
     }
-    if faults.is_empty() {
-        return Ok(markers);
+    if lost == 0 {
+        return Ok(prepared);
     }
-    Err(nodes.not_all(faults.iter().map(|(number, fault)| (*number, fault))))
+    Err(invalid(format!(
+        "{lost} of {} nodes have lost their data: clients let them in again by themselves, {} ms after they found out, \
+         while a majority has its data, and where they knew the node before or call it as it was called at the set-up. \
+         Otherwise: {ANEW}",
+        markers.len(),
+        ready.max_ttl_ms
+    )))
 }
 
-/// A node, its marker and its highest counter, or why there is no answer.
-pub(super) type State = (usize, Result<(String, u64), Fault>);
-
-/// Looks at the nodes; a majority with this marker says enough.
-pub(super) async fn look_at(nodes: &Nodes, marker: &str) -> Vec<State> {
-    ask(nodes, look(), |(_, answer)| answer.as_ref().is_ok_and(|(found, _)| found == marker)).await
+/// One node's next marker, and the one that it must still have.
+struct Exchange {
+    seen: String,
+    next: String,
+    node: Prepared,
 }
 
-/// Looks at all nodes.
-pub(super) async fn look_at_all(nodes: &Nodes) -> Vec<State> {
-    ask(nodes, look(), |_| false).await
+/// Gives nodes their next markers; every one of them must have been as it was seen. One comes first, the same for all runs:
+/// of two that are at it at the same time one meets the other there, before it has changed anything else.
+async fn exchange(nodes: &Nodes, mut steps: Vec<Exchange>) -> Result<(), Fault> {
+    steps.sort_by(|one, other| nodes.name(one.node.address).cmp(nodes.name(other.node.address)));
+    let rest = steps.split_off(steps.len().min(1));
+    exchange_at_once(nodes, steps).await?;
+    exchange_at_once(nodes, rest).await
 }
 
-/// Asks all nodes; a majority of answers that are good is enough.
-async fn ask(nodes: &Nodes, call: Call, is_good: impl Fn(&State) -> bool) -> Vec<State> {
-    let (call, limit) = (Arc::new(call), nodes.limit);
-    let mut round = nodes.at_all(|_, node, tell: Tell<Result<(String, u64), Fault>>| {
-        let call = Arc::clone(&call);
-        async move { tell.tell(node.run(limit, &call).await.and_then(marked)) }
+async fn exchange_at_once(nodes: &Nodes, mut steps: Vec<Exchange>) -> Result<(), Fault> {
+    steps.sort_by_key(|step| step.node.address);
+    let request = |step: &Exchange| mark(&step.next, &step.seen, 0, &step.node.names);
+    let requests: Arc<HashMap<usize, Request>> =
+        Arc::new(steps.iter().map(|step| (step.node.address, request(step))).collect());
+    let limit = nodes.limit;
+    let mut round = nodes.at(steps.iter().map(|step| step.node.address), |address, node, tell: Tell<_>| {
+        let requests = Arc::clone(&requests);
+        async move {
+            if let Some(request) = requests.get(&address) {
+                tell.tell(node.run(limit, request).await.and_then(found));
+            }
+        }
     });
-    let mut states = Vec::new();
-    loop {
-        let good = states.iter().filter(|state| is_good(state)).count();
-        let Some(state) = round.next(good >= nodes.majority()).await else { return states };
-        states.push(state);
+    let mut answers = Vec::new();
+    while let Some(answer) = round.next(false).await {
+        answers.push(answer);
     }
+    let markers = every(nodes, answers)?;
+    for (step, found) in steps.iter().zip(markers) {
+        match Marker::parse(&found.marker) {
+            _ if found.marker == step.next => {}
+            Marker::Preparing(seat) | Marker::Ready(seat) if seat.set == step.node.seat.set => {
+                return Err(twice(nodes, step.node.address, seat.number - 1));
+            }
+            _ => return Err(changed()),
+        }
+    }
+    Ok(())
 }
 
-/// Whether locks can be had of nodes in these states; otherwise why not, and what to do.
-pub(super) fn check(nodes: &Nodes, states: &[State], max_ttl: Duration) -> Result<(), Fault> {
-    let (ready, preparing) = (ready(max_ttl), preparing(max_ttl));
-    let markers: Vec<&str> =
-        states.iter().filter_map(|(_, answer)| Some(answer.as_ref().ok()?.0.as_str())).collect();
-    let count = |wanted: &str| markers.iter().filter(|marker| **marker == wanted).count();
-    if count(&ready) >= nodes.majority() {
-        return Ok(());
+fn changed() -> Fault {
+    Fault::new(Effect::Busy, ErrorKind::Unavailable, "a node has changed meanwhile: run it again")
+}
+
+/// What the nodes have answered, in their order; none may be missing.
+fn every<T>(nodes: &Nodes, mut answers: Vec<(usize, Result<T, Fault>)>) -> Result<Vec<T>, Fault> {
+    answers.sort_by_key(|(address, _)| *address);
+    let faults: Vec<_> =
+        answers.iter().filter_map(|(address, answer)| Some((*address, answer.as_ref().err()?))).collect();
+    if !faults.is_empty() {
+        return Err(nodes.not_all(faults.into_iter()));
     }
-    if let Some(other) =
-        markers.iter().find(|marker| is_set_up(marker) && **marker != ready && **marker != preparing)
-    {
-        return Err(of_other_ttl(other));
-    }
-    let empty = markers.iter().filter(|marker| !is_set_up(marker)).count();
-    if count(&preparing) >= 1 {
-        return Err(invalid("these nodes are half set up: run `lockkit init` again".to_owned()));
-    }
-    if empty == nodes.count() {
-        return Err(invalid(
-            "these nodes are not set up: run `lockkit init URL` once, before the first lock".to_owned(),
-        ));
-    }
-    if nodes.count() - empty < nodes.majority() {
-        return Err(invalid(format!(
-            "{empty} of {} nodes have lost their data, which leaves no majority: {RECOVERY}",
-            nodes.count()
-        )));
-    }
-    let faults = states.iter().filter_map(|(number, answer)| match answer {
-        Err(fault) => Some((*number, Some(fault))),
-        Ok((marker, _)) => (!is_set_up(marker)).then_some((*number, None)),
-    });
-    Err(nodes.no_majority(faults))
+    Ok(answers.into_iter().filter_map(|(_, answer)| answer.ok()).collect())
 }

@@ -37,6 +37,16 @@ impl Tally {
         Self { answers: vec![None; nodes] }
     }
 
+    /// What the nodes that are not ours have answered already; those that have said nothing will say nothing in time.
+    pub(super) fn of_others(asked: &Self) -> Self {
+        let answers = asked.answers.iter().map(|answer| match answer {
+            Some(Ok(Word::Mine(_))) => None,
+            None => Some(Err(Fault::no_reply())),
+            other => other.clone(),
+        });
+        Self { answers: answers.collect() }
+    }
+
     pub(super) fn note(&mut self, node: usize, answer: Answer) {
         if let Some(slot) = self.answers.get_mut(node) {
             *slot = Some(answer);
@@ -76,8 +86,13 @@ impl Tally {
     }
 
     /// Whether a majority can still become ours.
-    pub(super) fn is_hopeless(&self) -> bool {
+    fn is_hopeless(&self) -> bool {
         self.counters().count() + self.open() < self.majority()
+    }
+
+    /// Whether no further answer to a write-back matters.
+    pub(super) fn is_written(&self) -> bool {
+        self.is_owned_by_majority() || (self.is_hopeless() && self.is_told())
     }
 
     /// What the answers to `ask` amount to; `is_over`: no more are waited for.
@@ -105,6 +120,12 @@ impl Tally {
         let counts = self.words().filter(|(_, word)| *word != Word::Empty).count();
         let met = self.words().any(|(_, word)| matches!(word, Word::Busy | Word::Refused(_)));
         met && counts >= self.majority()
+    }
+
+    /// Without a majority for us: whether no further answer can make it others that were met, and not silence.
+    pub(super) fn is_told(&self) -> bool {
+        let counts = self.words().filter(|(_, word)| *word != Word::Empty).count();
+        self.is_contended() || counts + self.open() < self.majority()
     }
 
     /// The nodes that did not take part, and why.
@@ -178,6 +199,41 @@ mod tests {
         assert!(!tally(3, &[busy(), Ok(Word::Empty), silence()]).is_contended());
         assert!(!tally(3, &[Ok(Word::Mine(1)), Ok(Word::Mine(1)), silence()]).is_contended());
         assert_eq!(tally(3, &[busy(), Ok(Word::Empty), silence()]).faults().count(), 2);
+    }
+
+    #[test]
+    fn whether_others_were_met_is_told_by_a_majority_or_not_at_all() {
+        let busy = || Ok(Word::Busy);
+        assert!(!tally(3, &[silence(), busy()]).is_told(), "the third decides");
+        assert!(tally(3, &[silence(), busy(), busy()]).is_told());
+        assert!(tally(3, &[silence(), silence()]).is_told(), "nothing can be known any more");
+        assert!(!tally(5, &[silence(), silence(), busy(), busy()]).is_told());
+        assert!(tally(5, &[busy(), busy(), busy()]).is_told());
+    }
+
+    #[test]
+    fn nodes_that_were_silent_or_empty_are_no_others_when_a_token_is_written_back() {
+        let busy = || Ok(Word::Busy);
+        let ours = || [Ok(Word::Mine(1)), Ok(Word::Mine(2)), Ok(Word::Mine(2))];
+        for (rest, is_contended, faults) in [
+            (vec![busy(), busy()], true, 1),
+            (vec![silence(), Ok(Word::Empty)], false, 3),
+            (vec![silence()], false, 3),
+            (vec![busy(), silence()], true, 2),
+        ] {
+            let asked = tally(5, &[ours().into(), rest.clone()].concat());
+            let mut written = Tally::of_others(&asked);
+            assert_eq!(asked.owned(), [0, 1, 2]);
+            [Ok(Word::Mine(3)), Ok(Word::Mine(3)), silence()]
+                .into_iter()
+                .enumerate()
+                .for_each(|(node, answer)| written.note(node, answer));
+            assert_eq!(
+                (written.is_contended(), written.faults().count()),
+                (is_contended, faults),
+                "{rest:?}"
+            );
+        }
     }
 
     proptest! {

@@ -94,13 +94,21 @@ async fn they_are_three_where_the_counters_differ() {
     let session = session(&masters).await;
     let name = name("y");
     let mut tokens = Vec::new();
-    for _ in 0..ROUNDS {
+    let mut late = 0;
+    while tokens.len() < usize::try_from(ROUNDS).unwrap() {
         set_counters(&masters, &name, |node| 6_000_000_000_000_000 + 10 * node).await;
         let before = scripts(&masters).await;
         let grant = acquire(&session, &name).await;
-        tokens.push(grant.token().get());
         session.release(&grant).await.unwrap();
-        assert_eq!(spent(&masters, &before, 3).await, [3; 3]);
+        let mut spent = spent(&masters, &before, 3).await;
+        spent.sort_unstable();
+        if spent == [2, 3, 3] && late < ROUNDS {
+            // On a busy machine a node may answer too late to take part in the second round.
+            late += 1;
+            continue;
+        }
+        assert_eq!(spent, [3; 3]);
+        tokens.push(grant.token().get());
     }
     // Counters are 20, 10 and 0 above; each ask adds one, and the token one more.
     assert!(tokens.iter().all(|token| *token == 6_000_000_000_000_022), "{tokens:?}");
@@ -118,7 +126,9 @@ async fn a_beat_is_one_script_at_each_node_however_many_locks_are_held() {
     let beat = session.renew(&held).await;
     assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
     assert_eq!((beat.holds.len(), spent(&masters, &before, 1).await), (100, vec![1; 5]));
+    let before = scripts(&masters).await;
     session.close().await.unwrap();
+    assert_eq!(spent(&masters, &before, 100).await, [100; 5]);
     let before = scripts(&masters).await;
     let idle = backend(&masters.url()).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
     assert!(matches!(idle.renew(&[]).await.session, Renewal::Renewed { .. }));

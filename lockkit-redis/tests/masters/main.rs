@@ -1,9 +1,12 @@
 //! Redlock on real masters: its scripts, its set-up, its price, and other clients of the same nodes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test program")]
 
+mod attempts;
 mod budget;
 mod foreign;
 #[path = "../redlock/mod.rs"]
 mod redlock;
 mod scripts;
+mod sets;
 mod setup;
+mod warnings;

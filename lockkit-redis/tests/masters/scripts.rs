@@ -156,7 +156,15 @@ fn a_beat_extends_what_is_there_and_brings_nothing_back() {
 fn a_node_without_its_marker_says_nothing_that_counts() {
     let (node, (one, other)) = (node(), two());
     let (_, token) = one.ask(&node, 0).unwrap();
-    for marker in ["", "preparing 60000", "ready 90000", "empty 0"] {
+    for marker in [
+        "",
+        "preparing 60000 5f0c1d2e3b4a5968 1/3",
+        "ready 90000 5f0c1d2e3b4a5968 1/3",
+        "ready 60000 0000000000000000 1/3",
+        "ready 60000 5f0c1d2e3b4a5968 2/3",
+        "ready 60000 5f0c1d2e3b4a5968 1/5",
+        "empty 0",
+    ] {
         node.cli(&["HSET", NODE, "marker", marker]).unwrap();
         assert_eq!(other.ask(&node, 0).unwrap(), answer("empty", 0), "{marker}");
         assert_eq!(one.ask(&node, 0).unwrap(), answer("empty", 0), "{marker}: not even to the owner");
@@ -234,7 +242,7 @@ fn an_emptied_node_is_marked_again_only_where_its_note_still_is() {
     let node = Redis::start().unwrap();
     let note = |text: &str| node.cli(&["EVAL", NOTE_EMPTY, "1", NODE, "", text]).unwrap();
     let mark = |to: &str, from: &str, highest: &str| {
-        let reply = node.cli(&["EVAL", MARK, "1", NODE, to, from, highest]).unwrap();
+        let reply = node.cli(&["EVAL", MARK, "1", NODE, to, from, highest, "a:1\nb:1\nc:1"]).unwrap();
         (reply.list()[0].text().to_owned(), reply.list()[1].number().unwrap())
     };
     assert_eq!(note("empty a").list()[0].text(), "empty a");
@@ -243,6 +251,7 @@ fn an_emptied_node_is_marked_again_only_where_its_note_still_is() {
     assert_eq!(mark(MARKER, "empty a", "70"), answer(MARKER, 70));
     assert_eq!(mark(MARKER, "empty a", "90"), answer(MARKER, 70), "it counts already");
     assert_eq!(note("empty c").list()[0].text(), MARKER);
+    assert_eq!(note("empty c").list()[2].text(), "a:1\nb:1\nc:1");
     let one = Claimant::new(&name(), TTL);
     assert_eq!(one.ask(&node, 0).unwrap(), answer("mine", 71));
 }

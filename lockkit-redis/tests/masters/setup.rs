@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use lockkit_core::{Error, ErrorKind, LockClient};
-use lockkit_redis::init;
+use lockkit_redis::{SetUp, init};
 use lockkit_testbed::RedisMasters;
 
 use crate::redlock::{backend, config, raw::NODE};
 
 fn url(masters: &RedisMasters) -> String {
-    format!("redlock://{}?request_timeout=500ms", masters.endpoints())
+    format!("redlock://{}?request_timeout=5s", masters.endpoints())
 }
 
-async fn init_at(url: &str) -> lockkit_core::Result<()> {
+async fn init_at(url: &str) -> lockkit_core::Result<SetUp> {
     init(&config(url).unwrap()).await
 }
 
@@ -24,6 +24,22 @@ fn marker(masters: &RedisMasters, node: usize) -> String {
     masters.node(node).cli(&["HGET", NODE, "marker"]).unwrap().text().to_owned()
 }
 
+/// The number of the set that these nodes are, all of them, each in its place.
+fn set_of(masters: &RedisMasters, nodes: std::ops::Range<usize>) -> String {
+    let count = nodes.len();
+    let mut sets: Vec<String> = Vec::new();
+    for (number, node) in (1..).zip(nodes) {
+        let marker = marker(masters, node);
+        let set = marker.strip_prefix("ready 60000 ").and_then(|rest| rest.split_once(' '));
+        let (set, place) = set.unwrap_or_else(|| panic!("{marker:?}"));
+        assert_eq!(place, format!("{number}/{count}"));
+        sets.push(set.to_owned());
+    }
+    sets.dedup();
+    assert_eq!(sets.len(), 1, "{sets:?}");
+    sets.remove(0)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_set_is_refused_until_it_is_set_up() {
     let masters = RedisMasters::start(3).unwrap();
@@ -32,10 +48,10 @@ async fn a_new_set_is_refused_until_it_is_set_up() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("lockkit init"), "{error}");
     assert!((0..3).all(|node| masters.node(node).keys("*").unwrap().is_empty()), "a refusal writes nothing");
-    for _ in 0..2 {
-        init_at(&url).await.unwrap();
-        assert!((0..3).all(|node| marker(&masters, node) == "ready 60000"));
-    }
+    assert_eq!(init_at(&url).await.unwrap(), SetUp::Done);
+    let set = set_of(&masters, 0..3);
+    assert_eq!(init_at(&url).await.unwrap(), SetUp::Before);
+    assert_eq!(set_of(&masters, 0..3), set);
     let client = LockClient::builder(backend(&url).unwrap()).build().await.unwrap();
     client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
 }
@@ -50,19 +66,61 @@ async fn a_set_up_needs_every_node_and_goes_on_after_an_interruption() {
     assert!(error.to_string().contains(&masters.node(1).endpoint()), "{error}");
     assert!(marker(&masters, 0).is_empty(), "it has begun without one of them");
     masters.node_mut(1).restart().unwrap();
-    // What an interruption leaves, in the first step and in the second.
-    for markers in
-        [["preparing 60000", "preparing 60000", ""], ["preparing 60000", "ready 60000", "preparing 60000"]]
-    {
+    // What an interruption leaves, in the first step and in the second; and two in the first.
+    for (markers, is_kept) in [
+        (["preparing 60000 5f0c 1/3", "", "preparing 60000 5f0c 3/3"], false),
+        (["preparing 60000 5f0c 1/3", "ready 60000 5f0c 2/3", "preparing 60000 5f0c 3/3"], true),
+        (["preparing 60000 5f0c 1/3", "preparing 90000 0a0b 1/3", "empty 7"], false),
+    ] {
         for (node, marker) in markers.iter().enumerate() {
             masters.node(node).cli(&["HSET", NODE, "marker", marker]).unwrap();
         }
         let error = refusal(&url).await;
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{markers:?}");
         assert!(error.to_string().contains("lockkit init"), "{error}");
-        init_at(&url).await.unwrap();
-        assert!((0..3).all(|node| marker(&masters, node) == "ready 60000"), "{markers:?}");
+        assert_eq!(init_at(&url).await.unwrap(), SetUp::Done);
+        assert_eq!(set_of(&masters, 0..3) == "5f0c", is_kept, "{markers:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_run_has_begun_is_not_what_this_one_goes_on_with() {
+    let masters = RedisMasters::start(3).unwrap();
+    let url = url(&masters);
+    // The third had lost its data when a late request of the other run met it.
+    for (node, marker) in
+        ["ready 60000 5f0c 1/3", "ready 60000 5f0c 2/3", "preparing 60000 0a0b 3/3"].iter().enumerate()
+    {
+        masters.node(node).cli(&["HSET", NODE, "marker", marker]).unwrap();
+    }
+    let error = init_at(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("lost their data"), "{error}");
+    assert_eq!(marker(&masters, 2), "preparing 60000 0a0b 3/3");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_set_ups_at_once_one_set_comes() {
+    let masters = RedisMasters::start(3).unwrap();
+    for _ in 0..20 {
+        (0..3).for_each(|node| drop(masters.node(node).cli(&["FLUSHALL"]).unwrap()));
+        many_at_once(&masters).await;
+    }
+}
+
+async fn many_at_once(masters: &RedisMasters) {
+    let url = url(masters);
+    let runs = futures_util::future::join_all((0..8).map(|_| init_at(&url))).await;
+    for run in runs {
+        assert!(
+            run.as_ref().is_ok_and(|_| true) || run.as_ref().unwrap_err().kind() == ErrorKind::Unavailable,
+            "{run:?}"
+        );
+    }
+    // Whoever is told so runs it again; nobody has lost anything.
+    while init_at(&url).await.is_err_and(|error| error.kind() == ErrorKind::Unavailable) {}
+    set_of(masters, 0..3);
+    LockClient::builder(backend(&url).unwrap()).build().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,15 +1,17 @@
 //! What the conformance suite needs of independent masters.
 #![allow(missing_docs, dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
+pub mod access;
 pub mod cases;
 pub mod raw;
+pub mod rights;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    AnyBackend, Case, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
+    Access, AnyBackend, Case, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time, WallClock,
 };
 use lockkit_core::{
     LockName,
@@ -17,7 +19,9 @@ use lockkit_core::{
     limits::LOCK_NAME_BYTES_MAX,
 };
 use lockkit_redis::{RedlockBackend, RedlockConfig};
-use lockkit_testbed::{Direction, Flow, Message, Proxy, Redis, RedisMasters};
+use lockkit_testbed::{Direction, Flow, Message, Proxy, Redis, RedisMasters, ServerClock};
+
+use self::access::{Beside, Stepped};
 
 /// Cases side by side.
 const PARALLEL: usize = 8;
@@ -72,7 +76,24 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::DropReplies,
             Hook::Delay,
             Hook::Trickle,
+            Hook::WallClock,
+            Hook::Secret,
+            Hook::DenyLock,
+            #[cfg(feature = "tls")]
+            Hook::Tls,
         ]
+    }
+
+    fn why_not(&self, hook: Hook) -> Option<String> {
+        match hook {
+            Hook::Tls => Some("built without the feature \"tls\"".to_owned()),
+            Hook::Wipe => Some("a set that has lost a majority's data waits for the operator".to_owned()),
+            _ => None,
+        }
+    }
+
+    fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
+        Ok(Box::new(Stepped(ServerClock::new()?)))
     }
 
     fn parallel(&self) -> usize {
@@ -80,7 +101,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
-        if sharing == Sharing::Own {
+        if matches!(sharing, Sharing::Own | Sharing::Login) {
             return Ok(Arc::new(Masters::start(NODES)?));
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,12 +128,18 @@ pub fn backend(url: &str) -> Result<AnyBackend> {
     Ok(AnyBackend::new(RedlockBackend::new(config(url)?)))
 }
 
+/// The nodes at these places, by a user with no rights but those that the documentation asks for.
+pub fn url_of(endpoints: &[String]) -> String {
+    format!("redlock://{}@{}", rights::LOGIN, endpoints.join(","))
+}
+
 /// Masters of its own, set up. Their methods block, so they run beside the executor.
 #[derive(Debug)]
 pub struct Masters {
     nodes: Arc<Mutex<RedisMasters>>,
     pub endpoints: Vec<String>,
     majority: usize,
+    beside: Beside,
 }
 
 impl Masters {
@@ -122,21 +149,22 @@ impl Masters {
 
     /// With these options in the URL that they are set up by.
     pub fn start_with(count: usize, options: &str) -> Result<Self> {
-        let nodes = RedisMasters::start(count)?;
+        let nodes = RedisMasters::start_with(count, &[&["--user"], &*rights::user(rights::RIGHTS)].concat())?;
         let endpoints = (0..count).map(|number| nodes.node(number).endpoint()).collect();
-        let masters = Self { nodes: Arc::new(Mutex::new(nodes)), endpoints, majority: count / 2 + 1 };
+        let nodes = Arc::new(Mutex::new(nodes));
+        let masters = Self { nodes, endpoints, majority: count / 2 + 1, beside: Beside::default() };
         let url = format!("{}{options}", masters.url());
         // Whoever asks for a store may be on an executor already.
         let set_up = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async { Ok(lockkit_redis::init(&config(&url)?).await?) })
+            runtime.block_on(async { Ok::<_, anyhow::Error>(lockkit_redis::init(&config(&url)?).await?) })
         });
         set_up.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the set-up panicked")))?;
         Ok(masters)
     }
 
     pub fn url(&self) -> String {
-        format!("redlock://{}", self.endpoints.join(","))
+        url_of(&self.endpoints)
     }
 
     /// Does this to the nodes, beside the executor.
@@ -178,6 +206,10 @@ impl Store for Masters {
 
     fn address(&self) -> Option<String> {
         Some(self.url())
+    }
+
+    async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        self.beside.backend_for(&access, self).await
     }
 
     async fn inflict(&self, fault: Fault) -> Result<()> {
@@ -248,7 +280,7 @@ struct Ways(Vec<Proxy>);
 impl Link for Ways {
     fn backend(&self) -> Result<AnyBackend> {
         let endpoints: Vec<String> = self.0.iter().map(Proxy::endpoint).collect();
-        backend(&format!("redlock://{}", endpoints.join(",")))
+        backend(&url_of(&endpoints))
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {

@@ -37,8 +37,8 @@ pub const MARK: &str = concat!(
     include_str!("../../src/redlock/scripts/mark.lua")
 );
 
-/// The marker of nodes that are set up with the default.
-pub const MARKER: &str = "ready 60000";
+/// The marker of a node that counts.
+pub const MARKER: &str = "ready 60000 5f0c1d2e3b4a5968 1/3";
 
 pub const NODE: &str = "lockkit:redlock";
 
@@ -102,9 +102,12 @@ impl Claimant {
 pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) -> Result<Option<u64>> {
     const TTL_MS: u64 = 300;
     let mut dead = Claimant::new(name, TTL_MS);
-    dead.marker = nodes.node(0).cli(&["HGET", NODE, "marker"])?.text().to_owned();
+    let marker = |node: usize| {
+        Ok::<_, anyhow::Error>(nodes.node(node).cli(&["HGET", NODE, "marker"])?.text().to_owned())
+    };
     let mut highest = 0;
     for node in 0..asked {
+        dead.marker = marker(node)?;
         let (word, counter) = dead.ask(nodes.node(node), 0)?;
         anyhow::ensure!(word == "mine", "{word}");
         highest = highest.max(counter);
@@ -112,6 +115,7 @@ pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) 
     let token = highest + 1;
     let mut acknowledged = 0;
     for node in 0..written {
+        dead.marker = marker(node)?;
         // Late, where the key has ended.
         acknowledged += usize::from(dead.write_back(nodes.node(node), token)?.0 == "mine");
     }

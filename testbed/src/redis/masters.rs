@@ -28,7 +28,16 @@ impl RedisMasters {
     ///
     /// As [`Redis::start`].
     pub fn start(count: usize) -> Result<Self> {
-        Self::launch((0..count).map(|_| Redis::prepare(&[])).collect::<Result<_>>()?)
+        Self::start_with(count, &[])
+    }
+
+    /// Starts so many with more arguments, such as `--appendonly no`, and waits until all answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Redis::start`].
+    pub fn start_with(count: usize, arguments: &[&str]) -> Result<Self> {
+        Self::launch((0..count).map(|_| Redis::prepare(arguments)).collect::<Result<_>>()?)
     }
 
     /// Starts one on each of these clocks, and waits until all answer.

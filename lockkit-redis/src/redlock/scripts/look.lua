@@ -1,4 +1,4 @@
--- What this node has for a marker, and its highest counter. Writes nothing.
+-- What this node knows of itself. Writes nothing.
 --
--- Answers {marker or '', highest counter}.
-return { redis.call('HGET', node, 'marker') or '', highest() }
+-- Answers {marker or '', highest counter, names}.
+return state()

@@ -1,8 +1,9 @@
 -- What the scripts of one node share.
 --
 -- KEYS 1 the node, a hash:
---        marker   "ready <longest ttl in ms>" where locks count; "preparing <longest ttl in ms>" between the two steps
---                 of the first set-up; "empty <random>" where a client has found none of them and waits
+--        marker   "ready <longest ttl in ms> <set> <number>/<nodes>" where locks count; "preparing ..." between the two
+--                 steps of the set-up; "empty <random>" where a client has found none of them and waits
+--        names    what the nodes of the set were called when it was set up, in their order, one a line
 --        highest  the highest counter of all locks of this node
 --        floor    what that was a moment ago
 --        floor_at when that was, by the server's clock in us
@@ -34,6 +35,11 @@ local is_marked = redis.call('HGET', node, 'marker') == marker
 
 local function highest()
   return number_in(redis.call('HGET', node, 'highest'))
+end
+
+-- What the node knows of itself.
+local function state()
+  return { redis.call('HGET', node, 'marker') or '', highest(), redis.call('HGET', node, 'names') or '' }
 end
 
 -- What no counter was above that the store has dropped by now: counters are kept for longer than this value is. It is

@@ -1,6 +1,6 @@
--- What this node has for a marker, and its highest counter. Where it has none, the text of ARGV 2 becomes its marker: as
--- long as it is there, the node has not been emptied again.
+-- What this node knows of itself. Where it has no marker, the text of ARGV 2 becomes its marker: as long as it is there, the
+-- node has not been emptied again.
 --
--- Answers {marker, highest counter}.
+-- Answers {marker, highest counter, names}.
 redis.call('HSETNX', node, 'marker', ARGV[2])
-return { redis.call('HGET', node, 'marker'), highest() }
+return state()

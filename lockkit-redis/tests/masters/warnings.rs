@@ -1,0 +1,110 @@
+//! What is logged of nodes that may lose what they have acknowledged.
+
+use std::{
+    io::Write,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use lockkit_core::{Clock, backend::Backend};
+use lockkit_redis::init;
+use lockkit_testbed::RedisMasters;
+use tracing::Level;
+
+use crate::redlock::{backend, config};
+
+/// Generous bound against hangs.
+const HANG: Duration = Duration::from_secs(60);
+
+/// What is logged at a connect, until each of three nodes has been asked about itself.
+fn log(masters: &RedisMasters, login: &str) -> String {
+    let url = format!("redlock://{login}{}", masters.endpoints());
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(log.clone())
+        .with_ansi(false)
+        .with_max_level(Level::DEBUG)
+        .finish();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connect = async {
+        init(&config(&url).unwrap()).await.unwrap();
+        let session = backend(&url).unwrap().open_session(HANG, Clock::boot()).await.unwrap();
+        let start = Instant::now();
+        while log.text().lines().filter(|line| is_asked(line)).count() < 3 {
+            assert!(start.elapsed() < HANG, "{}", log.text());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        drop(session);
+    };
+    tracing::subscriber::with_default(subscriber, || runtime.block_on(connect));
+    log.text()
+}
+
+fn is_asked(line: &str) -> bool {
+    line.contains("asked about itself") || line.contains("is not known")
+}
+
+fn warnings(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| line.contains(" WARN ")).collect()
+}
+
+#[test]
+fn nodes_that_do_not_keep_what_they_acknowledge_are_warned_of() {
+    let durable = RedisMasters::start(3).unwrap();
+    assert_eq!(warnings(&log(&durable, "")), [""; 0]);
+    let forgetful = RedisMasters::start_with(3, &["--appendonly", "no"]).unwrap();
+    let text = log(&forgetful, "");
+    assert_eq!(warnings(&text).len(), 3, "{text}");
+    for node in 0..3 {
+        let name = forgetful.node(node).endpoint();
+        let names = |line: &&str| line.contains("append-only") && line.contains(&name);
+        assert!(warnings(&text).iter().any(names), "{text}");
+    }
+}
+
+#[test]
+fn nodes_that_throw_keys_away_are_warned_of() {
+    let masters = RedisMasters::start_with(3, &["--maxmemory-policy", "allkeys-lru"]).unwrap();
+    let text = log(&masters, "");
+    assert_eq!(warnings(&text).iter().filter(|line| line.contains("allkeys-lru")).count(), 3, "{text}");
+}
+
+#[test]
+fn a_user_who_may_not_ask_locks_all_the_same() {
+    let rights = crate::redlock::rights::RIGHTS.replace("+info", "");
+    let user = crate::redlock::rights::user(&rights);
+    let options = [&["--appendonly", "no", "--user"], &*user].concat();
+    let masters = RedisMasters::start_with(3, &options).unwrap();
+    let text = log(&masters, &format!("{}@", crate::redlock::rights::LOGIN));
+    assert_eq!(warnings(&text), [""; 0]);
+    assert_eq!(text.lines().filter(|line| line.contains("is not known")).count(), 3, "{text}");
+}
+
+/// What was logged.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
