@@ -77,3 +77,41 @@ fn held_by(found: &Inspection) -> String {
         None => "its holder cannot be told, or has just ended".into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit::{Clock, memory::MemoryServer};
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(12);
+
+    /// A server that has answered nothing since it granted this lock, until a job would be ended as soon as it starts.
+    async fn stale_grant(server: &MemoryServer) -> LockGuard {
+        let client =
+            LockClient::builder(server.backend()).ttl(TTL).clock(Clock::tokio()).build().await.unwrap();
+        let guard = client.lock("job").unwrap().acquire().await.unwrap();
+        server.hold_requests();
+        sleep(TTL - lead(TTL)).await;
+        assert!(guard.is_held() && guard.remaining() <= lead(TTL));
+        guard
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_waits_for_a_stale_grant_to_be_renewed() {
+        let server = MemoryServer::new();
+        let guard = stale_grant(&server).await;
+        let (fresh, ()) = tokio::join!(is_fresh(&guard, TTL), async {
+            sleep(FRESH_PAUSE).await;
+            server.deliver_requests();
+        });
+        assert!(fresh && guard.remaining() > lead(TTL), "{:?}", guard.remaining());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_does_not_start_on_a_grant_that_is_lost() {
+        let server = MemoryServer::new();
+        let guard = stale_grant(&server).await;
+        assert!(!is_fresh(&guard, TTL).await);
+    }
+}
