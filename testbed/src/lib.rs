@@ -23,6 +23,8 @@ mod daemon;
 mod disk;
 mod etcd;
 mod gateway;
+#[cfg(feature = "tls")]
+mod handshake;
 mod metrics;
 mod process;
 mod proxy;

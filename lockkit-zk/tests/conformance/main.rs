@@ -1,6 +1,8 @@
 //! The conformance suite on a real ZooKeeper, and cases that only ZooKeeper has.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
+mod access;
+mod cluster;
 mod ensemble;
 mod own;
 mod queue;
@@ -15,7 +17,7 @@ use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
 use lockkit_testbed::{ServerClock, StartedOnce};
 use lockkit_zk::{ZkBackend, ZkConfig};
 
-use self::store::Server;
+use self::{cluster::Cluster, store::Server};
 
 fn main() -> ExitCode {
     lockkit_conformance::main(ZkHarness::default())
@@ -62,9 +64,27 @@ impl Harness for ZkHarness {
             Hook::DropReplies,
             Hook::Delay,
             Hook::Trickle,
+            Hook::HoldNotifications,
             Hook::Wipe,
+            Hook::LoseLeader,
+            Hook::IsolateMember,
             Hook::WallClock,
+            Hook::Secret,
+            Hook::DenyLock,
+            #[cfg(feature = "tls")]
+            Hook::Tls,
         ]
+    }
+
+    fn why_not(&self, hook: Hook) -> Option<String> {
+        let why = match hook {
+            Hook::Tls => "built without the feature \"tls\"",
+            Hook::ForgetHistory => "ZooKeeper's watchers hear of changes from now on, and need no history",
+            Hook::FillStore => "ZooKeeper has no limit to its data but memory and disk",
+            Hook::ExpireLogins => "a login lasts as long as its connection, and the client crate repeats it",
+            _ => return None,
+        };
+        Some(why.to_owned())
     }
 
     fn parallel(&self) -> usize {
@@ -72,10 +92,12 @@ impl Harness for ZkHarness {
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
-        if sharing == Sharing::Own {
-            return Ok(Arc::new(Server::start()?));
+        match sharing {
+            Sharing::Shared => Ok(self.shared.get_or_start(Server::start)?),
+            Sharing::Own => Ok(Arc::new(Server::start()?)),
+            Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
+            Sharing::Cluster => Ok(Arc::new(Cluster::start()?)),
         }
-        Ok(self.shared.get_or_start(Server::start)?)
     }
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {

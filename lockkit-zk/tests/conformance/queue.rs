@@ -32,7 +32,7 @@ pub(crate) const CASES: [Case; 9] = [
 ];
 
 async fn a_lost_reply_to_a_create_leaves_one_node() -> Result<()> {
-    const ROUNDS: u32 = 100;
+    const ROUNDS: u32 = 500;
     let (server, proxy, client) = linked(LONG).await?;
     let (lock, handle) = (name("z1"), client.lock("z1")?);
     for round in 0..ROUNDS {
@@ -208,7 +208,9 @@ async fn a_reaped_container_is_made_again_and_tokens_rise() -> Result<()> {
 
 async fn timed_out_acquires_leave_no_watch() -> Result<()> {
     const LOCKS: usize = 50;
-    const ROUNDS: usize = 40;
+    const ROUNDS: u64 = 200;
+    /// From nothing to long enough for all requests.
+    const PATIENCES: u64 = 40;
     let server = off(ZooKeeper::start)?;
     let (holding, waiting) =
         (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
@@ -223,7 +225,7 @@ async fn timed_out_acquires_leave_no_watch() -> Result<()> {
             let handle = handle?;
             for round in 0..ROUNDS {
                 // Also in the midst of a request.
-                let patience = Duration::from_millis(round as u64);
+                let patience = Duration::from_millis(round % PATIENCES);
                 match handle.acquire_timeout(patience).await {
                     Ok(guard) => ensure!(guard.is_none(), "two holders"),
                     // So soon that the server has not answered.

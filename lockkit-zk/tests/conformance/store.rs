@@ -7,17 +7,23 @@ use std::sync::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Fault, Link, LinkFault, Store};
+use lockkit_conformance::{Access, AnyBackend, Fault, Link, LinkFault, Store};
 use lockkit_core::{
     LockName,
     backend::{Admin, Contender},
 };
 use lockkit_testbed::{Blocking, Proxy, ZooKeeper};
 
-use crate::backend;
+use crate::{access::Beside, backend};
 
 /// The tick of the testbed's servers: what clients do not know they must guess, at the cost of their lifetimes.
 pub(crate) const OPTIONS: &str = "?tick=500ms";
+
+/// What clients make is everybody's, also where they log in.
+pub(crate) const OPEN: &str = "&acl=world:anyone:cdrwa";
+
+/// User and password where clients log in.
+pub(crate) const LOGIN: &str = "app:secret";
 
 /// A server of its own.
 #[derive(Debug)]
@@ -28,6 +34,7 @@ pub(crate) struct Server {
     url: String,
     /// Looks at the server's counters so far, which count themselves.
     looks: AtomicU64,
+    beside: Beside,
 }
 
 impl Server {
@@ -36,7 +43,13 @@ impl Server {
         let gate = Arc::new(Proxy::start(zookeeper.endpoint())?);
         let url = format!("zk://{}{OPTIONS}", gate.endpoint());
         let zookeeper = Blocking::new(zookeeper);
-        Ok(Self { zookeeper, gate, url, looks: AtomicU64::new(0) })
+        Ok(Self { zookeeper, gate, url, looks: AtomicU64::new(0), beside: Beside::default() })
+    }
+
+    pub(crate) fn start_with_login() -> Result<Self> {
+        let server = Self::start()?;
+        let url = format!("zk://{LOGIN}@{}{OPTIONS}{OPEN}", server.gate.endpoint());
+        Ok(Self { url, ..server })
     }
 
     /// Ends the session that this claimant's node belongs to.
@@ -117,6 +130,10 @@ impl Store for Server {
         }
     }
 
+    async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
+        self.beside.backend_for(&access, &self.gate.endpoint()).await
+    }
+
     async fn link(&self) -> Result<Arc<dyn Link>> {
         Ok(Arc::new(Way(Proxy::start_zookeeper(self.gate.endpoint())?)))
     }
@@ -143,10 +160,7 @@ impl Link for Way {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        match fault {
-            LinkFault::HoldNotifications => return fault.unsupported(),
-            other => self.0.inflict(other),
-        }
+        self.0.inflict(fault);
         Ok(())
     }
 

@@ -1,21 +1,30 @@
 //! Who is let in.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
 };
 
 use tokio::{
     net::{TcpListener, TcpStream},
     select,
+    time::{Instant, sleep},
 };
 
 use super::{
-    Shared,
-    link::{self, Link},
+    Shared, Speech,
+    link::{self, Fate, Link},
     lock,
 };
 use crate::process::owns_socket;
+
+/// Longest time in which a leader that has just been elected opens its port.
+const LEADER_MAX: Duration = Duration::from_secs(5);
+
+/// Pause between two tries to reach it.
+const LEADER_POLL: Duration = Duration::from_millis(10);
 
 /// What becomes of a new connection.
 enum Entry {
@@ -43,6 +52,23 @@ impl Shared {
             Entry::Served
         }
     }
+
+    /// The connection to the server.
+    ///
+    /// A leader opens its port when it is elected, and who follows it may be sooner. It would be refused and try again;
+    /// but here it is taken already. Reset, it would look for another leader until this one, whom nobody follows, gives
+    /// up (after `initLimit`): so it waits here.
+    async fn reach_server(&self, link: &Link) -> io::Result<TcpStream> {
+        let until = Instant::now() + LEADER_MAX;
+        loop {
+            let reached = TcpStream::connect(&self.target).await;
+            let waits = matches!(self.speech, Speech::Quorum) && link.fate() == Fate::Served;
+            if reached.is_ok() || !waits || Instant::now() >= until {
+                return reached;
+            }
+            sleep(LEADER_POLL).await;
+        }
+    }
 }
 
 /// Takes connections, without end.
@@ -60,12 +86,13 @@ async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
     lock(&shared.links).push(Arc::clone(&link));
     // The sender lives as long as this.
     let _ = shared.is_holding_new.subscribe().wait_for(|is_holding| !is_holding).await;
+    let server = shared.reach_server(&link).await;
     // Beside the other connections: whose it is takes a look into long tables.
     let asked = tokio::task::spawn_blocking({
         let shared = Arc::clone(&shared);
         move || shared.entry_of(address)
     });
-    match (asked.await, TcpStream::connect(&shared.target).await) {
+    match (asked.await, server) {
         (Ok(Entry::Served), Ok(server)) => link::serve(&link, client, server, &shared).await,
         (Ok(Entry::CutOff), _) => unanswered(client, &shared).await,
         _ => link::reset(client),
@@ -82,4 +109,29 @@ async fn unanswered(mut client: TcpStream, shared: &Shared) {
         _ = tokio::io::copy(&mut client, &mut unread) => {}
     }
     link::reset(client);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, Read, Write},
+        net::{TcpListener, TcpStream},
+    };
+
+    use crate::{Proxy, address::own_address, proxy::Speech};
+
+    #[test]
+    fn who_follows_a_leader_waits_until_it_listens() {
+        let address = TcpListener::bind((own_address(), 0)).unwrap().local_addr().unwrap();
+        let proxy = Proxy::start_at(own_address(), address, Speech::Quorum).unwrap();
+        let mut follower = TcpStream::connect(proxy.endpoint()).unwrap();
+        follower.write_all(b"hello").unwrap();
+        // Long enough to be refused: that is told by a reset.
+        follower.set_read_timeout(Some(super::LEADER_POLL * 10)).unwrap();
+        assert_eq!(follower.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let (mut leader, _) = TcpListener::bind(address).unwrap().accept().unwrap();
+        let mut heard = [0; 5];
+        leader.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"hello");
+    }
 }

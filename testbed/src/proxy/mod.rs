@@ -293,8 +293,9 @@ impl Proxy {
     }
 
     /// Keeps messages that tell of events until [`pass`](Self::pass): then they arrive, late. On etcd's streams what comes
-    /// behind them is kept too; what Redis publishes may come at any place between its replies, which go on. Needs
-    /// [`start_grpc`](Self::start_grpc) or [`start_redis`](Self::start_redis).
+    /// behind them is kept too; what Redis publishes may come at any place between its replies, which go on, and so do
+    /// ZooKeeper's here. Needs [`start_grpc`](Self::start_grpc), [`start_redis`](Self::start_redis) or
+    /// [`start_zookeeper`](Self::start_zookeeper).
     pub fn hold_events(&self) {
         lock(&self.shared.rules).holds_events = true;
     }

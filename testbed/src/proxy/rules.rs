@@ -33,6 +33,8 @@ pub(crate) enum Speech {
     ZooKeeper,
     /// Members of a ZooKeeper ensemble that elect.
     Election,
+    /// The leader of a ZooKeeper ensemble and those who follow it.
+    Quorum,
 }
 
 /// Which replies and messages do not arrive, and how many did not.
@@ -145,7 +147,7 @@ enum Protocol {
 impl Inspector {
     pub(super) fn new(speech: Speech) -> Self {
         Self(Mutex::new(match speech {
-            Speech::Any => Protocol::Any { is_asked: false },
+            Speech::Any | Speech::Quorum => Protocol::Any { is_asked: false },
             Speech::Grpc => Protocol::Grpc(Grpc::default()),
             Speech::Redis => Protocol::Redis(Values::default()),
             Speech::ZooKeeper => Protocol::ZooKeeper(Packets::default()),
@@ -187,6 +189,7 @@ impl Inspector {
         match &mut *lock(&self.0) {
             Protocol::Grpc(grpc) if !rules.holds_events => grpc.released(),
             Protocol::Redis(values) => values.released(rules),
+            Protocol::ZooKeeper(packets) if !rules.holds_events => packets.released(),
             _ => Vec::new(),
         }
     }

@@ -19,6 +19,8 @@ pub(super) struct Packets {
     is_greeted: bool,
     /// It answers a four-letter word.
     is_text: bool,
+    /// Notifications that are kept.
+    kept: Vec<u8>,
 }
 
 impl Packets {
@@ -36,19 +38,22 @@ impl Packets {
             let packet: Vec<u8> = self.gathered.drain(..LENGTH_BYTES + length).collect();
             let is_numbered = std::mem::replace(&mut self.is_greeted, true);
             let number = packet[LENGTH_BYTES..].first_chunk().map(|number| i32::from_be_bytes(*number));
-            let arrives = match number.filter(|_| is_numbered) {
-                Some(NOTIFICATION) => !rules.drops(Message::Events),
+            match number.filter(|_| is_numbered) {
+                Some(NOTIFICATION) if rules.drops(Message::Events) => {}
+                Some(NOTIFICATION) if rules.holds_events => self.kept.extend(packet),
                 Some(0..) if !rules.lets_reply_pass() => return None,
-                _ => true,
-            };
-            if arrives {
-                arriving.to_client.extend(packet);
+                _ => arriving.to_client.extend(packet),
             }
         }
         if self.is_text {
             arriving.to_client.append(&mut self.gathered);
         }
         Some(arriving)
+    }
+
+    /// What was kept.
+    pub(super) fn released(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.kept)
     }
 }
 
@@ -112,6 +117,17 @@ mod tests {
         let expected = [&sent[0][..], &sent[1], &sent[3], &sent[4], &sent[6]].concat();
         assert_eq!(arriving(&sent, &mut rules).unwrap(), expected);
         assert_eq!(rules.dropped, 2);
+    }
+
+    #[test]
+    fn notifications_that_are_held_come_late_and_once() {
+        let (mut rules, mut connection) = (Rules::default(), Packets::default());
+        rules.holds_events = true;
+        let sent = [greeting(), numbered(-1), numbered(1), numbered(-1), numbered(-2)];
+        let arriving = connection.replies(&sent.concat(), &mut rules).unwrap();
+        assert_eq!(arriving.to_client, [&sent[0][..], &sent[2], &sent[4]].concat());
+        assert_eq!(connection.released(), sent[1].repeat(2));
+        assert_eq!(connection.released(), b"");
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl Peer {
     fn new(from: usize, to: usize, ports: [SocketAddr; 2]) -> Result<Self> {
         // A member has one address for all its ports.
         let address = own_address();
-        let quorum = Proxy::start_at(address, ports[0], Speech::Any)?;
+        let quorum = Proxy::start_at(address, ports[0], Speech::Quorum)?;
         let election = Proxy::start_at(address, ports[1], Speech::Election)?;
         Ok(Self { from, to, address, quorum, election })
     }

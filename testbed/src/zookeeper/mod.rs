@@ -9,7 +9,7 @@ mod words;
 use std::{
     collections::BTreeMap,
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
 };
 
@@ -368,9 +368,19 @@ impl ZooKeeper {
     }
 
     fn wait_until_serving(&self) -> Result<()> {
-        // The port with TLS is opened after the other one.
-        let is_open = || self.tls.is_empty() || TcpStream::connect((self.address, self.secure_port)).is_ok();
-        self.daemon.wait_until(&self.endpoint(), || self.words().role().is_ok() && is_open())
+        self.daemon.wait_until(&self.endpoint(), || self.words().role().is_ok() && self.is_secure())
+    }
+
+    /// Whether TLS is served, where it shall be: that port is opened after the other one, and on a busy machine the
+    /// first handshake takes a young java longer than clients wait.
+    #[cfg(feature = "tls")]
+    fn is_secure(&self) -> bool {
+        self.tls.is_empty() || crate::handshake::is_answered((self.address, self.secure_port).into())
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn is_secure(&self) -> bool {
+        self.tls.is_empty()
     }
 }
 

@@ -1,0 +1,80 @@
+//! Clients that differ in whom they trust and in what they may do.
+
+use anyhow::Result;
+use lockkit_conformance::{Access, AnyBackend};
+use zookeeper_client::{Acls, Client, CreateMode};
+
+use crate::{
+    backend,
+    store::{LOGIN, OPEN, OPTIONS, directory},
+};
+
+/// Servers beside the store, each there for one client, with what this reads whenever a session begins; they run as
+/// long as this value.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    #[cfg(feature = "tls")]
+    running: std::sync::Mutex<Vec<(lockkit_testbed::ZooKeeper, [lockkit_testbed::Certificates; 2])>>,
+}
+
+impl Beside {
+    /// A client with this access: of the server at this endpoint, or of one beside it.
+    pub(crate) async fn backend_for(&self, access: &Access, endpoint: &str) -> Result<AnyBackend> {
+        let url = match access {
+            Access::AllBut(name) => {
+                reserve(endpoint, LOGIN, &directory(name)).await?;
+                format!("zk://restricted:secret@{endpoint}{OPTIONS}{OPEN}")
+            }
+            Access::Secret { text, right } => {
+                // The server accepts every password, and every other one is somebody else's.
+                let (chroot, owner) = if *right {
+                    ("/own", format!("app:{text}"))
+                } else {
+                    ("/of-others", format!("app:{text}, but another"))
+                };
+                reserve(endpoint, &owner, chroot).await?;
+                format!("zk://app:{text}@{endpoint}{chroot}{OPTIONS}")
+            }
+            #[cfg(feature = "tls")]
+            Access::Tls(shown) => self.with_tls(*shown).await?,
+            #[cfg(not(feature = "tls"))]
+            Access::Tls(_) => return access.unsupported(),
+        };
+        Ok(AnyBackend::new(backend(&url)?))
+    }
+
+    #[cfg(feature = "tls")]
+    async fn with_tls(&self, shown: lockkit_conformance::Shown) -> Result<String> {
+        use std::sync::PoisonError;
+
+        use lockkit_conformance::Shown;
+        use lockkit_testbed::{Certificates, ServerCertificate, ZooKeeper};
+
+        let certificate = match shown {
+            Shown::Trusted | Shown::OfUnknownAuthority => ServerCertificate::Good,
+            Shown::WithWrongName => ServerCertificate::WrongName,
+            Shown::Expired => ServerCertificate::Expired,
+        };
+        // Starting blocks, so it is done beside the executor.
+        let started = tokio::task::spawn_blocking(move || {
+            let authorities = [Certificates::new()?, Certificates::new()?];
+            let server = ZooKeeper::start_tls(&authorities[0], certificate, false)?;
+            anyhow::Ok((server, authorities))
+        });
+        let (server, authorities) = started.await??;
+        let trusted = &authorities[usize::from(shown == Shown::OfUnknownAuthority)];
+        let url = format!("{}{OPTIONS}&ca={}", server.url(), trusted.ca().display());
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).push((server, authorities));
+        Ok(url)
+    }
+}
+
+/// Makes a node in which nobody may do anything but who logs in like this.
+async fn reserve(endpoint: &str, login: &str, path: &str) -> Result<()> {
+    let owner = Client::connector().with_auth("digest", login.as_bytes()).connect(endpoint).await?;
+    if let Some((parent @ "/lockkit", _)) = path.rsplit_once('/') {
+        owner.mkdir(parent, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
+    }
+    owner.create(path, b"", &CreateMode::Persistent.with_acls(Acls::creator_all())).await?;
+    Ok(())
+}
