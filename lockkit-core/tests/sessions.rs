@@ -230,7 +230,8 @@ fn a_client_on_its_own_thread_renews_while_the_callers_executor_is_blocked() {
     let server = MemoryServer::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let ttl = Duration::from_millis(300);
+        // Long enough for a thread that has to wait for a processor.
+        let ttl = Duration::from_secs(2);
         let build = |thread: bool| {
             let builder = LockClient::builder(server.backend()).ttl(ttl);
             if thread { builder.own_thread() } else { builder }
@@ -239,7 +240,7 @@ fn a_client_on_its_own_thread_renews_while_the_callers_executor_is_blocked() {
         let callers = build(false).build().await.unwrap();
         let kept = own.lock("own").unwrap().acquire().await.unwrap();
         let starved = callers.lock("callers").unwrap().acquire().await.unwrap();
-        std::thread::sleep(ttl * 3);
+        std::thread::sleep(ttl * 3 / 2);
         assert!(kept.is_held());
         assert!(!starved.is_held(), "known without one turn of the executor");
         own.close().await.unwrap();
@@ -255,7 +256,7 @@ fn outside_a_runtime_a_client_needs_its_own_thread() {
     let guard = futures_block_on(inside.lock(NAME).unwrap().acquire()).unwrap();
     assert!(guard.is_held());
     assert!(
-        futures_block_on(inside.lock(NAME).unwrap().acquire_timeout(Duration::from_millis(50)))
+        futures_block_on(inside.lock(NAME).unwrap().acquire_timeout(Duration::from_secs(1)))
             .unwrap()
             .is_none()
     );

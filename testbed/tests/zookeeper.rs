@@ -160,7 +160,8 @@ fn members_come_and_go() {
 fn a_deaf_follower_goes_on_for_a_while_and_a_late_one_for_ever() {
     let ensemble = ZooKeeperEnsemble::start().unwrap();
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
-    let delay = Duration::from_secs(1);
+    // Longer than a write takes with servers that have just started.
+    let delay = Duration::from_secs(5);
     ensemble.delay(follower, delay);
     let started = Instant::now();
     ensemble.member(leader).create("/a", "").unwrap();

@@ -40,7 +40,7 @@ fn the_lock_is_held_until_the_last_process_of_the_group_has_ended() {
     let mut job = Started::until_started(&mut home.run(&["a"], script));
     eventually("the end of the command", || running_command_of(job.pid()).is_none().then_some(()));
     for _ in 0..3 {
-        assert_eq!(done(home.run(&["--timeout", "100ms", "a"], "")).status, 75);
+        assert_eq!(done(home.run(&["--timeout", "1s", "a"], "")).status, 75);
         assert!(job.runs());
     }
     std::fs::write(home.path("enough"), "").unwrap();

@@ -46,5 +46,5 @@ fn a_daemon_may_take_the_lock_of_the_job_that_started_it_once_that_is_over() {
     assert_eq!(again(&["a"]).status, 0);
     // Held by somebody else: an ordinary wait.
     let _holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
-    assert_eq!(again(&["--timeout", "100ms", "a"]).status, 75);
+    assert_eq!(again(&["--timeout", "1s", "a"]).status, 75);
 }

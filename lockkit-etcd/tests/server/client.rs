@@ -21,7 +21,7 @@ async fn locks_exclude_between_clients_and_tokens_rise() {
     let first = one.lock("client/x").unwrap().acquire().await.unwrap();
     let lock = other.lock("client/x").unwrap();
     assert!(lock.try_acquire().await.unwrap().is_none());
-    assert!(lock.acquire_timeout(Duration::from_millis(100)).await.unwrap().is_none());
+    assert!(lock.acquire_timeout(Duration::from_secs(1)).await.unwrap().is_none());
     let seen = other.inspect("client/x").await.unwrap();
     assert_eq!(seen.holder.unwrap().metadata.unwrap().label.as_deref(), Some("test"));
     let token = first.token();

@@ -14,13 +14,29 @@ fn packets(server: &ZooKeeper) -> (u64, u64) {
     (metrics.packets_received(), metrics.packets_sent())
 }
 
+/// Looks at the counters, at most, until nothing is counted late any more.
+const LOOKS_MAX: u64 = 1000;
+
+/// The packets so far, what a look at them costs, and how many looks it took: a packet is counted a moment after it was
+/// sent, perhaps when its client has gone on already.
+fn settled(server: &ZooKeeper) -> ((u64, u64), (u64, u64), u64) {
+    let mut seen = [packets(server), packets(server), packets(server)];
+    for looks in 3..LOOKS_MAX {
+        let costs = [0, 1].map(|look| (seen[look + 1].0 - seen[look].0, seen[look + 1].1 - seen[look].1));
+        if costs[0] == costs[1] {
+            return (seen[2], costs[0], looks);
+        }
+        seen = [seen[1], seen[2], packets(server)];
+    }
+    panic!("packets go on without work: {seen:?}");
+}
+
 /// The packets that this costs, without those of the looks at the counters.
 async fn spent(server: &ZooKeeper, work: impl AsyncFnOnce()) -> (u64, u64) {
-    let (first, before) = (packets(server), packets(server));
+    let (before, look, _) = settled(server);
     work().await;
-    let after = packets(server);
-    let look = (before.0 - first.0, before.1 - first.1);
-    (after.0 - before.0 - look.0, after.1 - before.1 - look.1)
+    let (after, _, looks) = settled(server);
+    (after.0 - before.0 - looks * look.0, after.1 - before.1 - looks * look.1)
 }
 
 /// The packets of a look at the watches.
