@@ -237,7 +237,7 @@ async fn a_lifetime_counts_from_the_sending_of_the_ping() {
             let session = session.clone();
             async move { session.renew(&[]).await }
         });
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
         let still_frozen = clock.now();
         etcd.resume().unwrap();
         match bounded(renewing).await.unwrap().session {

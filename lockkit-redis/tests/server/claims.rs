@@ -220,7 +220,7 @@ async fn a_grant_counts_from_the_sending_of_its_request() {
     redis.pause().unwrap();
     let waiting = start(&session, &name);
     // Sent long ago when the answer comes.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let before_the_answer = clock.now();
     redis.resume().unwrap();
     let grant = waiting.granted().await;

@@ -274,7 +274,7 @@ async fn a_lifetime_counts_from_the_sending_of_a_beat() {
         let session = session.clone();
         async move { session.renew(&[]).await }
     });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let still_frozen = clock.now();
     server.resume().unwrap();
     assert!(is_renewed(&bounded(renewing).await.unwrap().session));

@@ -47,8 +47,8 @@ pub(crate) fn check(outcome: &Outcome, stopped: bool) -> Result<()> {
     ensure!(rising, "the tokens do not rise strictly");
     ensure!(*bought == ITEMS && bought + refused == BUYERS, "{bought} bought, {refused} were refused");
     ensure!(
-        !stopped || *stale_writes == 1,
-        "{stale_writes} stale writes were refused, not the one of the stopped"
+        !stopped || *stale_writes >= 1,
+        "no stale write was refused, not even the one of the stopped"
     );
     println!("  ok: {ITEMS} sold, one order each, tokens strictly rising");
     Ok(())
