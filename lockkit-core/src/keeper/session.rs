@@ -265,7 +265,9 @@ impl Keeper {
                     if let Some(over) = self.apply(live, &answer) {
                         return over;
                     }
-                    if matches!(answer.session, Renewal::Unknown(_)) {
+                    // By a hurry, or because this one took so long: not put off.
+                    let is_overdue = next_beat <= tokio::time::Instant::now();
+                    if matches!(answer.session, Renewal::Unknown(_)) && !is_overdue {
                         // The rest of the ttl is for more than two further tries.
                         next_beat = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
                     } else {

@@ -46,10 +46,7 @@ pub(crate) fn check(outcome: &Outcome, stopped: bool) -> Result<()> {
     let rising = tokens(outcome).is_sorted_by(|earlier, later| earlier < later);
     ensure!(rising, "the tokens do not rise strictly");
     ensure!(*bought == ITEMS && bought + refused == BUYERS, "{bought} bought, {refused} were refused");
-    ensure!(
-        !stopped || *stale_writes >= 1,
-        "no stale write was refused, not even the one of the stopped"
-    );
+    ensure!(!stopped || *stale_writes >= 1, "no stale write was refused, not even the one of the stopped");
     println!("  ok: {ITEMS} sold, one order each, tokens strictly rising");
     Ok(())
 }

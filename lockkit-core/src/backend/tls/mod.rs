@@ -102,11 +102,11 @@ pub struct Pem {
 
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Taken apart in full, so that a new field must decide here whether it is a secret.
+        // A file of certificates may hold the key as well.
         let Self { ca, identity } = self;
         f.debug_struct("Pem")
-            .field("ca", ca)
-            .field("identity", &identity.as_ref().map(|(certificate, _)| (certificate, "***")))
+            .field("ca", &ca.as_ref().map(|_| "***"))
+            .field("identity", &identity.as_ref().map(|_| "***"))
             .finish()
     }
 }
@@ -186,15 +186,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
         let tls = Tls::new().ca(file("ca")).identity(file("cert"), file("key"));
+        let combined = format!("{CERTIFICATE}{KEY}");
         for name in ["ca", "cert"] {
-            std::fs::write(file(name), CERTIFICATE).unwrap();
+            std::fs::write(file(name), &combined).unwrap();
         }
         assert!(tls.read().is_err());
         std::fs::write(file("key"), KEY).unwrap();
         let pem = tls.read().unwrap();
         assert_eq!(
             (pem.ca.as_deref(), &pem.identity),
-            (Some(CERTIFICATE), &Some((CERTIFICATE.into(), KEY.into())))
+            (Some(&*combined), &Some((combined.clone(), KEY.into())))
         );
         assert!(!format!("{pem:?}").contains("c2VjcmV0"), "{pem:?}");
         let nothing = Tls::new().read().unwrap();
