@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use lockkit_core::{
-    Clock, Lock, LockClient, LockGuard, LockName,
+    Clock, ErrorKind, Lock, LockClient, LockGuard, LockName,
     backend::{Backend, BackendInfo, QueueKind, Session},
 };
 use tokio::{
@@ -331,7 +331,7 @@ impl Context {
             }
             let left = async || match looker.inspect(name.as_str()).await {
                 Ok(found) => Ok(found.holder.is_none() && found.waiters.is_empty()),
-                Err(error) if error.kind() == lockkit_core::ErrorKind::Unsupported => Ok(true),
+                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(true),
                 Err(error) => Err(error.into()),
             };
             self.eventually(patience, &format!("nothing is left of {name:?}"), left).await?;
@@ -352,8 +352,18 @@ pub(crate) async fn within<T>(bound: Duration, what: &str, work: impl Future<Out
     timeout(bound, work).await.map_err(|_| anyhow!("not within {bound:?}: {what}"))
 }
 
+/// An attempt at a lock that is held, by a client whose patience may be less than a round trip to a busy server: busy, or
+/// an honest `Unavailable`, but never a grant.
+pub(crate) fn busy_or_silent(answer: lockkit_core::Result<Option<LockGuard>>) -> Result<()> {
+    match answer {
+        Ok(guard) => ensure!(guard.is_none(), "a held lock was granted"),
+        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+    }
+    Ok(())
+}
+
 /// The kind of an error that must be one.
-pub(crate) fn kind<T: Debug>(outcome: lockkit_core::Result<T>) -> Result<lockkit_core::ErrorKind> {
+pub(crate) fn kind<T: Debug>(outcome: lockkit_core::Result<T>) -> Result<ErrorKind> {
     match outcome {
         Ok(value) => bail!("an error was due, not {value:?}"),
         Err(error) => Ok(error.kind()),
