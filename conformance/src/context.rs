@@ -45,6 +45,7 @@ pub(crate) struct Context {
     log: Arc<Log>,
     random: Mutex<fastrand::Rng>,
     clients: Mutex<Vec<LockClient>>,
+    links: Mutex<Vec<Arc<dyn Link>>>,
     names: Mutex<Vec<LockName>>,
     figures: Mutex<Figures>,
 }
@@ -61,6 +62,7 @@ impl Context {
             log: Arc::default(),
             random: Mutex::new(fastrand::Rng::with_seed(of_case)),
             clients: Mutex::default(),
+            links: Mutex::default(),
             names: Mutex::default(),
             figures: Mutex::default(),
         }))
@@ -204,7 +206,9 @@ impl Context {
     }
 
     pub(crate) async fn link(&self) -> Result<Arc<dyn Link>> {
-        self.store.link().await
+        let link = self.store.link().await?;
+        held(&self.links).push(Arc::clone(&link));
+        Ok(link)
     }
 
     pub(crate) async fn inflict(&self, fault: Fault) -> Result<()> {
@@ -311,6 +315,11 @@ impl Context {
         let clients = std::mem::take(&mut *held(&self.clients));
         let longest = clients.iter().map(LockClient::ttl).filter(|ttl| *ttl < Duration::MAX).max();
         let patience = self.bounds(longest.unwrap_or(Duration::MAX)).takeover();
+        // Clients need their ways to say goodbye: it is not for their ttl to tidy up behind a case.
+        let links = held(&self.links).clone();
+        for link in &links {
+            link.heal().await?;
+        }
         // Side by side: on a real server each of them has its round trips.
         let closing: Vec<_> =
             clients.into_iter().map(|client| tokio::spawn(async move { client.close().await })).collect();
