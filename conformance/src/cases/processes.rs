@@ -133,6 +133,7 @@ async fn a_process_that_was_stopped_for_long_knows_its_loss(cx: Cx) -> Result<()
     let release = worker.failed_release(1).await?;
     ensure!(release == "Lost", "the release was answered {release}");
     ensure!(next.is_held(), "the late release disturbed the next holder: {:?}", next.check().err());
+    ensure!(cx.is_taken(&name).await?, "the late release freed the next holder's lock");
     Ok(next.release().await?)
 }
 
