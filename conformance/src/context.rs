@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use lockkit_core::{
-    Clock, Lock, LockClient, LockGuard, LockName,
+    Clock, ErrorKind, Lock, LockClient, LockGuard, LockName,
     backend::{Backend, BackendInfo, QueueKind, Session},
 };
 use tokio::{
@@ -45,6 +45,7 @@ pub(crate) struct Context {
     log: Arc<Log>,
     random: Mutex<fastrand::Rng>,
     clients: Mutex<Vec<LockClient>>,
+    links: Mutex<Vec<Arc<dyn Link>>>,
     names: Mutex<Vec<LockName>>,
     figures: Mutex<Figures>,
 }
@@ -61,6 +62,7 @@ impl Context {
             log: Arc::default(),
             random: Mutex::new(fastrand::Rng::with_seed(of_case)),
             clients: Mutex::default(),
+            links: Mutex::default(),
             names: Mutex::default(),
             figures: Mutex::default(),
         }))
@@ -204,7 +206,9 @@ impl Context {
     }
 
     pub(crate) async fn link(&self) -> Result<Arc<dyn Link>> {
-        self.store.link().await
+        let link = self.store.link().await?;
+        held(&self.links).push(Arc::clone(&link));
+        Ok(link)
     }
 
     pub(crate) async fn inflict(&self, fault: Fault) -> Result<()> {
@@ -311,6 +315,11 @@ impl Context {
         let clients = std::mem::take(&mut *held(&self.clients));
         let longest = clients.iter().map(LockClient::ttl).filter(|ttl| *ttl < Duration::MAX).max();
         let patience = self.bounds(longest.unwrap_or(Duration::MAX)).takeover();
+        // Clients need their ways to say goodbye: it is not for their ttl to tidy up behind a case.
+        let links = held(&self.links).clone();
+        for link in &links {
+            link.heal().await?;
+        }
         // Side by side: on a real server each of them has its round trips.
         let closing: Vec<_> =
             clients.into_iter().map(|client| tokio::spawn(async move { client.close().await })).collect();
@@ -331,7 +340,7 @@ impl Context {
             }
             let left = async || match looker.inspect(name.as_str()).await {
                 Ok(found) => Ok(found.holder.is_none() && found.waiters.is_empty()),
-                Err(error) if error.kind() == lockkit_core::ErrorKind::Unsupported => Ok(true),
+                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(true),
                 Err(error) => Err(error.into()),
             };
             self.eventually(patience, &format!("nothing is left of {name:?}"), left).await?;
@@ -352,8 +361,18 @@ pub(crate) async fn within<T>(bound: Duration, what: &str, work: impl Future<Out
     timeout(bound, work).await.map_err(|_| anyhow!("not within {bound:?}: {what}"))
 }
 
+/// An attempt at a lock that is held, by a client whose patience may be less than a round trip to a busy server: busy, or
+/// an honest `Unavailable`, but never a grant.
+pub(crate) fn busy_or_silent(answer: lockkit_core::Result<Option<LockGuard>>) -> Result<()> {
+    match answer {
+        Ok(guard) => ensure!(guard.is_none(), "a held lock was granted"),
+        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+    }
+    Ok(())
+}
+
 /// The kind of an error that must be one.
-pub(crate) fn kind<T: Debug>(outcome: lockkit_core::Result<T>) -> Result<lockkit_core::ErrorKind> {
+pub(crate) fn kind<T: Debug>(outcome: lockkit_core::Result<T>) -> Result<ErrorKind> {
     match outcome {
         Ok(value) => bail!("an error was due, not {value:?}"),
         Err(error) => Ok(error.kind()),

@@ -51,11 +51,13 @@ enum Order {
     Release {
         slot: u64,
     },
-    /// Reads a number from the file, yields, and writes the next one, under the lock, so often.
+    /// Reads a number from the file, yields, and writes the next one, under the lock, so often, but begins no round
+    /// after this time.
     Count {
         lock: LockText,
         file: PathBuf,
         rounds: usize,
+        longest: Duration,
     },
 }
 
@@ -70,6 +72,9 @@ enum Reply {
     State {
         held: bool,
         remaining: Duration,
+    },
+    Counted {
+        rounds: usize,
     },
     /// The kind of the error as `Debug` shows it, and its text.
     Failed {
@@ -170,8 +175,18 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn count(&self, name: &LockName, file: PathBuf, rounds: usize) -> Result<()> {
-        self.done(Order::Count { lock: name.to_string(), file, rounds }).await
+    /// Counts in this file; how often it did.
+    pub(crate) async fn count(
+        &self,
+        name: &LockName,
+        file: PathBuf,
+        rounds: usize,
+        longest: Duration,
+    ) -> Result<usize> {
+        match self.ask(Order::Count { lock: name.to_string(), file, rounds, longest })?.await? {
+            Reply::Counted { rounds } => Ok(rounds),
+            other => bail!("the worker has not counted: {other:?}"),
+        }
     }
 
     /// Ends the process as `kill -9` does.
@@ -315,16 +330,17 @@ async fn obey(client: &LockClient, guards: &Guards, order: Order) -> Result<Repl
             guard.release().await?;
             Ok(Reply::Done)
         }
-        Order::Count { lock, file, rounds } => {
-            let lock = client.lock(lock)?;
-            for _ in 0..rounds {
+        Order::Count { lock, file, rounds, longest } => {
+            let (lock, start, mut counted) = (client.lock(lock)?, Instant::now(), 0);
+            while counted < rounds && start.elapsed() <= longest {
                 let guard = lock.acquire().await?;
                 let seen: u64 = tokio::fs::read_to_string(&file).await?.trim().parse()?;
                 tokio::task::yield_now().await;
                 tokio::fs::write(&file, (seen + 1).to_string()).await?;
                 guard.release().await?;
+                counted += 1;
             }
-            Ok(Reply::Done)
+            Ok(Reply::Counted { rounds: counted })
         }
     }
 }

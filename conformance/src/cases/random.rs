@@ -181,9 +181,9 @@ impl Record {
     /// Takes the lock and is never heard of again; false when it was not granted in time.
     async fn fall_silent(&self, cx: &Cx) -> Result<bool> {
         // No taker has such a number, and none is used twice.
-        let (called, asked) = (self.moment(), self.start.elapsed());
+        let (called, asked, clock) = (self.moment(), self.start.elapsed(), cx.clock());
         let owner = u64::MAX - called;
-        let session = match cx.backend()?.open_session(cx.short_ttl(), cx.clock()).await {
+        let session = match cx.backend()?.open_session(cx.short_ttl(), clock.clone()).await {
             Ok(session) => session,
             // Of so short a ttl a loaded store may leave nothing.
             Err(error) if error.is_temporary() => return Ok(false),
@@ -196,7 +196,9 @@ impl Record {
         let (token, granted) = (grant.token().get(), self.start.elapsed());
         self.note(Call::Acquire { owner }, called, Some(Answer::Granted(token)));
         self.note(Call::Expire { owner, token: Some(token) }, called, None);
-        let ended = asked + cx.bounds(session.ttl()).validity;
+        // What it may rely on counts from the sending that its lifetime began with. Read in this order, it is no longer.
+        let ended =
+            granted.saturating_sub(clock.now().since(grant.armed_at())) + cx.bounds(session.ttl()).validity;
         if granted < ended {
             self.held(owner, token, asked, granted, ended);
         }

@@ -143,6 +143,7 @@ async fn a_blocked_executor_loses_its_lock_and_knows_it(cx: Cx) -> Result<()> {
     ensure!(next.token() > token, "{} after {token}", next.token());
     blocked.await??;
     ensure!(next.is_held(), "the late release disturbed the next holder");
+    ensure!(cx.is_taken(&name).await?, "the late release freed the next holder's lock");
     Ok(next.release().await?)
 }
 

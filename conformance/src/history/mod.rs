@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn bad_histories_are_found() {
         type Checker = fn(&[Held]) -> Vec<String>;
-        let bad: [(&str, Checker, Vec<Held>); 11] = [
+        let bad: [(&str, Checker, Vec<Held>); 12] = [
             ("double hold", overlaps, vec![held(1, 1, 0, 1, 10), held(2, 2, 2, 9, 20)]),
             ("hold within a hold", overlaps, vec![held(1, 1, 0, 1, 30), held(2, 2, 2, 9, 20)]),
             (
@@ -152,6 +152,15 @@ mod tests {
                     queued(held(1, 1, 0, 10, 11), 1),
                     queued(held(2, 3, 2, 30, 31), 3),
                     queued(held(3, 2, 4, 20, 21), 5),
+                ],
+            ),
+            (
+                "overtaken, with one between that came beside both",
+                queue_order,
+                vec![
+                    queued(held(1, 3, 0, 30, 31), 1),
+                    queued(held(2, 1, 0, 10, 11), 5),
+                    queued(held(3, 2, 6, 20, 21), 7),
                 ],
             ),
         ];

@@ -7,12 +7,14 @@ pub fn queue_order(history: &[Held]) -> Vec<String> {
     let mut faults = Vec::new();
     for mut holds in by_lock(history) {
         holds.retain(|held| held.queued.is_some());
-        holds.sort_by_key(|held| held.queued);
-        let overtaken = holds.windows(2).filter(|pair| {
+        for later in &holds {
             // Only who was there before the other had even asked came first.
-            pair[0].queued.is_some_and(|queued| queued < pair[1].asked) && pair[1].granted < pair[0].granted
-        });
-        faults.extend(overtaken.map(|pair| format!("{:?} was overtaken by {:?}", pair[0], pair[1])));
+            let first = holds.iter().filter(|held| held.queued.is_some_and(|queued| queued < later.asked));
+            let last_served = first.max_by_key(|held| held.granted);
+            if let Some(overtaken) = last_served.filter(|held| held.granted > later.granted) {
+                faults.push(format!("{overtaken:?} was overtaken by {later:?}"));
+            }
+        }
     }
     faults
 }

@@ -9,8 +9,9 @@ use super::{
     rights::{LOGIN, RIGHTS, user},
 };
 
-/// Longer than any standstill of a case, in milliseconds.
-const STANDSTILL_MS: &str = "600000";
+/// How long a node must be silent until the others take it for gone, in milliseconds: longer than any standstill of a case,
+/// and than any of a busy machine. A promotion nobody asked for would lose what replicas were not told yet.
+const GONE_AFTER_MS: &str = "600000";
 
 /// One server at this place, by a user with no rights but those that the documentation asks for.
 pub(super) fn url_at(endpoint: &str) -> String {
@@ -67,7 +68,10 @@ impl Servers for RedisSentinels {
     const NAME: &str = "redis-sentinel";
 
     fn start() -> Result<Self> {
-        Self::start()
+        let servers = Self::start()?;
+        let patience = ["SENTINEL", "SET", Self::NAME, "down-after-milliseconds", GONE_AFTER_MS];
+        servers.sentinels().iter().try_for_each(|sentinel| sentinel.cli(&patience).map(drop))?;
+        Ok(servers)
     }
 
     fn url_for_clients(&self) -> String {
@@ -86,15 +90,13 @@ impl Servers for RedisSentinels {
         Ok(vec![self.node(self.master()?)])
     }
 
-    /// The Sentinels too, and first: they would promote another node.
+    /// The Sentinels too: clients must find nobody who answers.
     fn freeze(&self) -> Result<()> {
-        self.sentinels().iter().try_for_each(Redis::pause)?;
-        self.replicas().nodes().iter().try_for_each(Redis::pause)
+        self.sentinels().iter().chain(self.replicas().nodes()).try_for_each(Redis::pause)
     }
 
     fn thaw(&self) -> Result<()> {
-        self.replicas().nodes().iter().try_for_each(Redis::resume)?;
-        self.sentinels().iter().try_for_each(Redis::resume)
+        self.replicas().nodes().iter().chain(self.sentinels()).try_for_each(Redis::resume)
     }
 
     fn restart(&mut self) -> Result<()> {
@@ -107,7 +109,9 @@ impl Servers for RedisCluster {
     const NAME: &str = "redis-cluster";
 
     fn start() -> Result<Self> {
-        Self::start()
+        let servers = Self::start()?;
+        servers.nodes().iter().try_for_each(be_patient)?;
+        Ok(servers)
     }
 
     fn url_for_clients(&self) -> String {
@@ -133,10 +137,6 @@ impl Servers for RedisCluster {
     }
 
     fn freeze(&self) -> Result<()> {
-        // Those that wake first find the others silent: they would declare them failed, refuse every key for two node
-        // timeouts, which is longer than a ttl, and promote a replica. That is R5's matter, not that of a standstill.
-        let patience = ["CONFIG", "SET", "cluster-node-timeout", STANDSTILL_MS];
-        self.nodes().iter().try_for_each(|node| node.cli(&patience).map(drop))?;
         self.nodes().iter().try_for_each(Redis::pause)
     }
 
@@ -148,8 +148,15 @@ impl Servers for RedisCluster {
         for number in 0..self.len() {
             if self.node(number).is_master()? {
                 self.node_mut(number).restart()?;
+                be_patient(self.node(number))?;
             }
         }
         self.wait_until_well()
     }
+}
+
+/// Makes a member of a cluster take the others for gone only after [`GONE_AFTER_MS`]: one that wakes first would refuse
+/// every key for two such times.
+fn be_patient(member: &Redis) -> Result<()> {
+    member.cli(&["CONFIG", "SET", "cluster-node-timeout", GONE_AFTER_MS]).map(drop)
 }

@@ -27,6 +27,9 @@ const LONG: Duration = Duration::from_secs(60);
 /// For cases that wait until it is over.
 const SHORT: Duration = Duration::from_secs(2);
 
+/// For holds that are to survive what is done to nodes: what a busy machine adds to a beat is far less.
+const SURVIVED: Duration = Duration::from_secs(6);
+
 pub const CASES: [Case; 12] = [
     own_case!(a_minority_that_is_down_is_done_without: Q1, P1 P3 P13),
     own_case!(one_node_down_and_one_emptied_are_done_without: Q1 Q4, P1 P3 P13),
@@ -77,15 +80,15 @@ async fn value(masters: &Masters, node: usize) -> Result<String> {
 
 async fn a_minority_that_is_down_is_done_without() -> Result<()> {
     let masters = Masters::start(5)?;
-    let (early, mut last) = (client(&masters.url(), SHORT).await?, 0);
+    let (early, mut last) = (client(&masters.url(), SURVIVED).await?, 0);
     for down in 1..=2 {
         masters.with(move |nodes| nodes.node_mut(down).kill()).await?;
-        let late = client(&masters.url(), SHORT).await?;
+        let late = client(&masters.url(), SURVIVED).await?;
         for client in [&early, &late] {
             let guard = acquire(client).await?;
             ensure!(guard.token().get() > last, "{} after {last}", guard.token());
             last = guard.token().get();
-            sleep(SHORT * 3 / 2).await;
+            sleep(SURVIVED * 3 / 2).await;
             ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
             guard.release().await?;
         }
@@ -96,11 +99,11 @@ async fn a_minority_that_is_down_is_done_without() -> Result<()> {
 
 async fn one_node_down_and_one_emptied_are_done_without() -> Result<()> {
     let masters = Masters::start(5)?;
-    let client = client(&masters.url(), SHORT).await?;
+    let client = client(&masters.url(), SURVIVED).await?;
     let first = acquire(&client).await?;
     masters.with(|nodes| nodes.node_mut(0).kill()).await?;
     masters.with(|nodes| nodes.node_mut(4).wipe()).await?;
-    sleep(SHORT * 3 / 2).await;
+    sleep(SURVIVED * 3 / 2).await;
     ensure!(first.is_held(), "lost: {:?}", first.check().err());
     let token = first.token();
     first.release().await?;

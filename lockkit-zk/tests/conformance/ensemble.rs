@@ -10,12 +10,12 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use lockkit_conformance::{Case, own_case};
-use lockkit_core::{LockClient, LockName};
+use lockkit_core::{BootInstant, Clock, LockClient, LockName, TimeSource};
 use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    own::{HANG, LONG, TICK, client, name, off, until},
+    own::{HANG, LONG, TICK, backend_of, client, name, off, until},
     store::{directory, entries},
 };
 
@@ -33,16 +33,27 @@ fn sessions_of(member: &ZooKeeper, lock: &LockName) -> Result<Vec<i64>> {
     Ok(sessions.into_keys().collect())
 }
 
+/// A clock that can be put forward: its client's deadline passes while the servers have all their time.
+struct Ahead(Clock, Arc<AtomicU64>);
+
+impl TimeSource for Ahead {
+    fn now(&self) -> BootInstant {
+        self.0.now().after(Duration::from_millis(self.1.load(SeqCst)))
+    }
+}
+
 /// The client gives its session up while the server does not yet, and comes back by way of a member that is late.
 async fn a_ghost_of_the_session_before_is_not_adopted() -> Result<()> {
-    let ttl = Duration::from_secs(4);
+    let (ttl, ahead_ms) = (Duration::from_secs(10), Arc::new(AtomicU64::new(0)));
     let ensemble = off(ZooKeeperEnsemble::start)?;
     let (leader, follower) = (off(|| ensemble.leader())?, off(|| ensemble.follower())?);
     let to_leader = Proxy::start_zookeeper(ensemble.member(leader).endpoint())?;
     let to_follower = Proxy::start_zookeeper(ensemble.member(follower).endpoint())?;
     let leader = ensemble.member(leader);
     to_follower.refuse();
-    let client = client(&format!("{},{}", to_leader.endpoint(), to_follower.endpoint()), TICK, ttl).await?;
+    let backend = backend_of(&format!("{},{}", to_leader.endpoint(), to_follower.endpoint()), TICK)?;
+    let clock = Clock::new(Ahead(Clock::boot(), Arc::clone(&ahead_ms)));
+    let client = LockClient::builder(backend).ttl(ttl).clock(clock).build().await?;
     let lock = name("z4");
     let old = client.lock("z4")?.acquire().await?;
     let ghosts = off(|| sessions_of(leader, &lock))?;
@@ -50,11 +61,13 @@ async fn a_ghost_of_the_session_before_is_not_adopted() -> Result<()> {
     for direction in [Direction::Requests, Direction::Replies] {
         to_leader.set(direction, Flow::Hold);
     }
-    timeout(HANG, old.lost()).await.context("silence is not noticed")?;
+    ahead_ms.store(u64::try_from(ttl.as_millis())?, SeqCst);
+    timeout(HANG, old.lost()).await.context("the deadline is not noticed")?;
     ensure!(off(|| sessions_of(leader, &lock))? == ghosts, "the server was sooner than the client");
-    to_leader.refuse();
+    // The old connection stays as it is: over another one, the client would end the session that it has given up.
+    to_leader.refuse_new();
     // Less than what a beat may take.
-    ensemble.delay(follower, ttl / 30);
+    ensemble.delay(follower, ttl / 60);
     to_follower.pass();
     // Behind the new session's own node: the reply to the create, so that it is looked for.
     to_follower.swallow_reply(2);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lockkit_core::{LockClient, LockName};
 use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_zk::ZkBackend;
 use tokio::time::{Instant, sleep};
 
 use crate::{backend, store::entries};
@@ -17,8 +18,12 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A fresh client, by way of these servers (`HOST:PORT`, separated by commas), which know this tick.
 pub(crate) async fn client(servers: &str, tick: Duration, ttl: Duration) -> Result<LockClient> {
-    let backend = backend(&format!("zk://{servers}?tick={}ms", tick.as_millis()))?;
-    Ok(LockClient::builder(backend).ttl(ttl).build().await?)
+    Ok(LockClient::builder(backend_of(servers, tick)?).ttl(ttl).build().await?)
+}
+
+/// A backend for a fresh client, by way of these servers, which know this tick.
+pub(crate) fn backend_of(servers: &str, tick: Duration) -> Result<ZkBackend> {
+    backend(&format!("zk://{servers}?tick={}ms", tick.as_millis()))
 }
 
 /// The tick of the testbed's servers.

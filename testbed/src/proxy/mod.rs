@@ -238,8 +238,13 @@ impl Proxy {
 
     /// Resets all connections, and all new ones at once, until [`pass`](Self::pass).
     pub fn refuse(&self) {
-        self.shared.is_refusing.store(true, SeqCst);
+        self.refuse_new();
         self.reset();
+    }
+
+    /// Resets all new connections at once, until [`pass`](Self::pass); those that there are go on.
+    pub fn refuse_new(&self) {
+        self.shared.is_refusing.store(true, SeqCst);
     }
 
     /// Takes new connections, and does not make theirs to the server, until [`pass`](Self::pass); those that there are
