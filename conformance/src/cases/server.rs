@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{ErrorKind, Status};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     Case, Fault, Hook,
@@ -33,7 +33,8 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn a_short_standstill_of_the_server_loses_nothing(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    // Long enough that what is left of it behind the standstill holds a busy machine's own delays.
+    let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 3).await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
     cx.inflict(Fault::Freeze).await?;
@@ -75,12 +76,13 @@ async fn a_hold_ends_at_its_deadline_when_the_server_stands_still(cx: Cx) -> Res
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
     cx.inflict(Fault::Freeze).await?;
-    let start = Instant::now();
-    let told = within(bounds.validity + bounds.slack, "the loss is told", guard.lost()).await;
-    let took = start.elapsed();
+    // Whatever was answered was sent before, and lifetimes count from the sending. Load makes the look later only.
+    sleep_until(Instant::now() + bounds.validity).await;
+    let held_in_silence = guard.is_held();
+    let told = within(bounds.slack, "the loss is told", guard.lost()).await;
     cx.inflict(Fault::Thaw).await?;
+    ensure!(!held_in_silence, "still held after {:?} of silence", bounds.validity);
     ensure!(told?.kind() == ErrorKind::Lost && !guard.is_held(), "lost is final");
-    ensure!(took <= bounds.validity + bounds.slack, "lost after {took:?} of silence");
     Ok(())
 }
 
