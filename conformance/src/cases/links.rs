@@ -5,14 +5,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{
     ErrorKind, LockClient,
+    backend::Backend,
     limits::{RETRY_PAUSE_MIN, TRY_ANSWER_MAX},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::{
     Case, Hook, Link, LinkFault,
     case::{Need, case},
-    context::{Cx, kind, within},
+    context::{Cx, busy_or_silent, kind, within},
+    driven::take,
 };
 
 const SWALLOW: Need = Need::Hook(Hook::SwallowReplies);
@@ -79,10 +81,7 @@ async fn a_try_whose_reply_is_lost_leaves_nothing(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     link.inflict(LinkFault::SwallowReplies(1)).await?;
-    match client.lock(name.as_str())?.try_acquire().await {
-        Ok(answer) => ensure!(answer.is_none(), "two holders"),
-        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
-    }
+    busy_or_silent(client.lock(name.as_str())?.try_acquire().await)?;
     link.heal().await?;
     held.release().await?;
     let other = cx.client().await?;
@@ -138,13 +137,13 @@ async fn ends_at_its_deadline(cx: &Cx, fault: LinkFault) -> Result<()> {
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
     link.inflict(fault).await?;
-    let start = Instant::now();
-    let told = within(bounds.validity + bounds.slack, "the loss is told", guard.lost()).await;
-    let took = start.elapsed();
+    // Whatever was answered was sent before, and lifetimes count from the sending. Load makes the look later only.
+    sleep_until(Instant::now() + bounds.validity).await;
+    let held_in_silence = guard.is_held();
+    let told = within(bounds.slack, "the loss is told", guard.lost()).await;
     link.heal().await?;
+    ensure!(!held_in_silence, "still held after {:?} of silence", bounds.validity);
     ensure!(told?.kind() == ErrorKind::Lost && !guard.is_held(), "lost is final");
-    // One beat may have been on its way when the disturbance began.
-    ensure!(took <= bounds.validity + bounds.slack, "lost after {took:?}");
     let next = cx.lock(&name).await?.acquire_timeout(bounds.takeover()).await?;
     Ok(next.context("the dead hold is in the way")?.release().await?)
 }
@@ -183,49 +182,53 @@ async fn a_request_that_arrives_after_its_cancel_leaves_nothing(cx: Cx) -> Resul
 }
 
 async fn a_renewal_that_arrives_after_the_release_changes_nothing(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (link, client) = linked(&cx, cx.short_ttl() * 2).await?;
     let name = cx.name();
     let bounds = cx.bounds_of(&client);
     let guard = client.lock(name.as_str())?.acquire().await?;
-    sleep(bounds.beat - bounds.beat / 10).await;
+    cx.renewed(std::slice::from_ref(&guard), bounds).await?;
     link.inflict(LinkFault::HoldRequests).await?;
-    // A beat is on its way when the release is sent behind it.
-    sleep(bounds.beat / 5).await;
+    let before = cx.log().renewals();
+    let begun = async || Ok(cx.log().renewals() > before);
+    cx.eventually(bounds.validity, "a beat begins", begun).await?;
+    // The beat is on its way; the release follows it.
     let releasing = tokio::spawn(guard.release());
-    sleep(bounds.beat / 10).await;
+    sleep(bounds.beat / 20).await;
     link.heal().await?;
     within(bounds.takeover(), "the release is answered", releasing).await???;
+    ensure!(!cx.is_taken(&name).await?, "the late renewal brought the old hold back");
     let next = cx.lock(&name).await?.acquire_timeout(bounds.cleanup()).await?;
     let next = next.context("the late renewal brought the old hold back")?;
     sleep(bounds.ttl).await;
     ensure!(next.is_held(), "disturbed: {:?}", next.check().err());
-    Ok(next.release().await?)
+    ensure!(cx.is_taken(&name).await?, "the late renewal freed the next holder's lock");
+    next.release().await?;
+    ensure!(!cx.is_taken(&name).await?, "the late renewal outlives the next hold");
+    Ok(())
 }
 
 async fn a_grant_that_arrives_late_counts_from_its_sending(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
-    let name = cx.name();
-    let bounds = cx.bounds_of(&client);
-    let lock = client.lock(name.as_str())?;
-    let sent = Instant::now();
+    let (link, name, clock) = (cx.link().await?, cx.name(), cx.clock());
+    let session = cx.observe(link.backend()?).open_session(cx.long_ttl(), clock.clone()).await?;
     link.inflict(LinkFault::HoldRequests).await?;
-    let acquiring = tokio::spawn(async move {
-        let guard = lock.acquire().await?;
-        let left = guard.remaining();
-        lockkit_core::Result::<_>::Ok((guard, left, Instant::now()))
+    let taking = tokio::spawn({
+        let (session, name) = (session.clone(), name.clone());
+        async move { take(&session, &name).await }
     });
-    sleep(bounds.ttl * 3 / 2).await;
+    // Time is what it is about: the request is on its way for so long.
+    sleep(cx.short_ttl() / 4).await;
+    let arrives = clock.now();
     link.heal().await?;
-    let answered = within(bounds.takeover() * 2, "the acquire is answered", acquiring).await???;
-    let (guard, left, at) = answered;
+    let bound = cx.bounds(session.ttl()).cleanup();
+    let grant = within(bound, "the claim is answered", taking).await???;
     ensure!(
-        left > Duration::ZERO && left <= bounds.validity,
-        "{left:?} left {:?} after it was sent",
-        at - sent
+        grant.armed_at() < arrives,
+        "the lifetime counts from {:?} after the request's arrival",
+        grant.armed_at().since(arrives)
     );
-    ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "held twice");
-    drop(guard);
-    Ok(())
+    ensure!(cx.is_taken(&name).await?, "granted, and free");
+    session.release(&grant).await?;
+    Ok(session.close().await?)
 }
 
 async fn no_wake_up_is_lost_without_notifications(cx: Cx) -> Result<()> {
@@ -270,10 +273,7 @@ async fn a_client_that_hears_nothing_ends_its_holds_and_waits_in_time(cx: Cx) ->
     let took = asked.elapsed();
     link.heal().await?;
     ensure!(told?.kind() == ErrorKind::Lost && !guard.is_held(), "lost is final");
-    match waited?? {
-        Ok(answer) => ensure!(answer.is_none(), "two holders"),
-        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
-    }
+    busy_or_silent(waited??)?;
     ensure!(kind(tried)? == ErrorKind::Unavailable, "nobody has answered the try");
     ensure!(took <= TRY_ANSWER_MAX + bounds.slack, "the try took {took:?}");
     ensure!(other.is_held(), "lost: {:?}", other.check().err());
@@ -314,10 +314,7 @@ async fn a_trickle_of_bytes_neither_hangs_nor_doubles_a_lock(cx: Cx) -> Result<(
     link.inflict(LinkFault::Trickle(Duration::from_millis(200))).await?;
     let try_busy = client.lock(busy.as_str())?;
     let tried = within(TRY_ANSWER_MAX + bounds.slack, "the try is answered", try_busy.try_acquire()).await?;
-    match tried {
-        Ok(answer) => ensure!(answer.is_none(), "two holders"),
-        Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
-    }
+    busy_or_silent(tried)?;
     // Few bytes are enough for some stores' renewals.
     let next = other.acquire_timeout(bounds.takeover()).await?;
     ensure!(next.is_none() || !guard.is_held(), "two holders");
