@@ -109,6 +109,10 @@ mod tests {
             held(3, 3, 22, 22, 23),
             held(3, 3, 27, 27, 29),
             held(1, 7, 31, 32, 33),
+            // One attempt of two callers: before the second one hears of it, the first one has left and come again.
+            held(4, 8, 34, 36, 37),
+            held(4, 8, 38, 39, 40),
+            held(4, 8, 35, 41, 42),
             other,
         ];
         assert_eq!(overlaps(&good), Vec::<String>::new());

@@ -9,13 +9,14 @@ use super::{Held, by_lock};
 pub fn token_order(history: &[Held]) -> Vec<String> {
     let mut faults = Vec::new();
     for holds in by_lock(history) {
-        let mut answered = holds.clone();
-        answered.sort_by_key(|held| held.granted);
+        let mut called = holds.clone();
+        called.sort_by_key(|held| held.asked);
         // The entry that lasts longest, of each token.
         let mut seen: BTreeMap<u64, &Held> = BTreeMap::new();
-        for held in &answered {
+        for held in &called {
             let longest = seen.entry(held.token).or_insert(held);
-            // It entered at some time between its call and its answer, and so possibly before the other one left.
+            // It entered at some time between its call and its answer, and so possibly before the other one left. By
+            // the calls: an entry whose answer is on its way keeps the hold for others.
             if !std::ptr::eq(*longest, *held) && (longest.client != held.client || longest.ended < held.asked)
             {
                 faults.push(format!("one token for {longest:?} and {held:?}"));
@@ -24,8 +25,8 @@ pub fn token_order(history: &[Held]) -> Vec<String> {
                 *longest = held;
             }
         }
-        let mut called = holds;
-        called.sort_by_key(|held| held.asked);
+        let mut answered = holds;
+        answered.sort_by_key(|held| held.granted);
         let (mut next, mut highest) = (0, None::<&Held>);
         for held in called {
             while let Some(before) = answered.get(next).filter(|before| before.granted < held.asked) {
