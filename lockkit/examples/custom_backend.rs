@@ -4,9 +4,7 @@
 //! What can go wrong, first. A reply is lost: whoever asks again is told of the hold that it has. A claim gives up: it
 //! frees what it may have. A holder dies: the server forgets what was not kept for a ttl.
 
-use std::{
-    collections::BTreeMap, net::SocketAddr, process::ExitCode, sync::*, time::Duration, time::Instant,
-};
+use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, sync::*, time::*};
 
 use async_trait::async_trait;
 use lockkit_conformance::{AnyBackend, Plain};
