@@ -10,10 +10,9 @@ use lockkit_testbed::{Redis, RedisCluster};
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session_at, try_acquire,
-        until,
+        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, release, session_at, try_acquire, until,
     },
-    topologies::{QUICK, is_renewed},
+    topologies::{QUICK, is_renewed, until_replicas_count},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,13 +198,13 @@ async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
     let cluster = RedisCluster::start().unwrap();
     let session = session_at(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
     let name = fresh_name();
-    let held = acquire(&session, &name).await;
-    release(&session, &held).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let elsewhere = name_of_another(&cluster, owner);
+    until_replicas_count(&session, &name).await;
     cluster.node(replica_of(&cluster, owner)).stop_replicating().unwrap();
     let error = try_acquire(&session, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    granted(try_acquire(&session, &name_of_another(&cluster, owner)).await);
+    until_replicas_count(&session, &elsewhere).await;
 }
 
 /// The only replica of this node.

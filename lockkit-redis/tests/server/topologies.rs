@@ -94,7 +94,7 @@ async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_fol
 }
 
 /// Waits until a grant counts: a replica answers for the first time when it has written all that it got.
-async fn until_replicas_count(session: &Arc<dyn Session>, name: &LockName) -> FencingToken {
+pub(crate) async fn until_replicas_count(session: &Arc<dyn Session>, name: &LockName) -> FencingToken {
     let last = Mutex::new(None);
     let counts = async || match try_acquire(session, name).await {
         Ok(end) => {
