@@ -118,8 +118,10 @@ async fn a_cluster_survives_the_death_of_a_master() {
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
-    cluster.wait_until_in_sync(owner, replica_of(&cluster, owner)).unwrap();
+    let replica = replica_of(&cluster, owner);
+    cluster.wait_until_in_sync(owner, replica).unwrap();
     cluster.node_mut(owner).kill().unwrap();
+    cluster.wait_until_master(replica).unwrap();
     until("the hold is renewed at the new master", async || is_renewed(&one, &held).await).await;
     release(&one, &held).await;
     match waiter.ends().await {

@@ -171,6 +171,7 @@ async fn a_dead_master_is_replaced_and_dead_sentinels_are_not_missed() {
     sentinels.sentinel_mut(0).kill().unwrap();
     assert!(is_renewed(&session, &held).await);
     sentinels.node_mut(former).kill().unwrap();
+    sentinels.wait_for_master_after(former).unwrap();
     until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
     release(&session, &held).await;
     let next = acquire(&session, &name).await;
