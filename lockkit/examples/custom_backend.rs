@@ -4,51 +4,59 @@
 //! What can go wrong, first. A reply is lost: whoever asks again is told of the hold that it has. A claim gives up: it
 //! frees what it may have. A holder dies: the server forgets what was not kept for a ttl.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::{collections::HashMap, process::ExitCode, sync::Arc, time::Duration, time::Instant};
+use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, sync::*, time::*};
 
 use async_trait::async_trait;
 use lockkit_conformance::{AnyBackend, Plain};
 use lockkit_core::{Clock, Error, ErrorKind, FencingToken, LockName, Result, backend::*};
-use tokio::{io::AsyncReadExt, io::AsyncWriteExt, net::TcpStream, time::sleep, time::timeout};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::{net::TcpListener, net::TcpStream, time::sleep, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-const REQUEST_MAX: Duration = Duration::from_millis(300);
+const REQUEST_MAX: Duration = Duration::from_secs(1);
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
 fn main() -> anyhow::Result<ExitCode> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
     let address = listener.local_addr()?.to_string();
-    std::thread::spawn(move || serve(&listener));
+    runtime.spawn(serve(listener));
     let toy = Plain::new("toy", &address, |address| Ok(AnyBackend::new(Toy(address.parse()?))))?;
     Ok(lockkit_conformance::main(toy))
 }
 
-/// The server: a line in, the token of the hold out, or 0. One connection after the other.
-fn serve(listener: &TcpListener) {
-    let (mut keys, mut last_token) = (HashMap::<String, (String, u64, Instant)>::new(), 0);
-    for mut stream in listener.incoming().flatten() {
-        let (mut line, now, mut told) = (String::new(), Instant::now(), 0);
-        let _ = stream.set_read_timeout(Some(REQUEST_MAX));
-        let _ = BufReader::new(&stream).read_line(&mut line);
-        keys.retain(|_, (_, _, end)| *end > now);
-        match *line.split(' ').collect::<Vec<_>>() {
-            [verb @ ("take" | "keep"), key, asking, ttl_ms, "\n"] => {
-                if verb == "take" && !keys.contains_key(key) {
-                    last_token += 1;
-                    keys.insert(key.to_owned(), (asking.to_owned(), last_token, now));
-                }
-                if let Some((_, token, end)) = keys.get_mut(key).filter(|(holder, ..)| holder == asking) {
-                    *end = now + Duration::from_millis(ttl_ms.parse().unwrap_or(0));
-                    told = *token;
-                }
-            }
-            ["free", asking, "\n"] => keys.retain(|_, (holder, ..)| !holder.starts_with(asking)),
-            _ => {}
-        }
-        let _ = write!(stream, "{told}");
+/// Of each lock: its holder, its token, and when the server forgets it.
+type Keys = BTreeMap<String, (String, u64, Instant)>;
+
+/// What the server knows: the keys, and the last token.
+static SERVER: Mutex<(Keys, u64)> = Mutex::new((Keys::new(), 0));
+
+/// The server: a line in, the token of the hold out, or 0. A client that stands still holds up no other.
+async fn serve(listener: TcpListener) -> std::io::Result<()> {
+    loop {
+        let (mut stream, mut line) = (listener.accept().await?.0, String::new());
+        tokio::spawn(async move {
+            BufReader::new(&mut stream).read_line(&mut line).await?;
+            stream.write_u64(answer(&line).unwrap_or(0)).await
+        });
     }
+}
+
+fn answer(line: &str) -> Option<u64> {
+    let words: Vec<&str> = line.strip_suffix(" \n")?.split(' ').collect();
+    let ((keys, last_token), now) = (&mut *SERVER.lock().ok()?, Instant::now());
+    keys.retain(|_, (_, _, end)| *end > now);
+    if let ["free", asking] = *words {
+        keys.retain(|_, (holder, ..)| !holder.starts_with(asking));
+    }
+    let [verb @ ("take" | "keep"), key, asking, ttl_ms] = *words else { return None };
+    if verb == "take" && !keys.contains_key(key) {
+        *last_token += 1;
+        keys.insert(key.to_owned(), (asking.to_owned(), *last_token, now));
+    }
+    let (_, token, end) = keys.get_mut(key).filter(|(holder, ..)| holder == asking)?;
+    *end = now + Duration::from_millis(ttl_ms.parse().ok()?);
+    Some(*token)
 }
 
 #[derive(Debug)]
@@ -99,11 +107,9 @@ impl ToySession {
         let talk = async {
             let mut stream = TcpStream::connect(self.server).await?;
             stream.write_all(format!("{line} \n").as_bytes()).await?;
-            let mut told = String::new();
-            stream.read_to_string(&mut told).await?;
-            anyhow::Ok(told.parse()?)
+            stream.read_u64().await
         };
-        let told = timeout(REQUEST_MAX, talk).await.ok().and_then(anyhow::Result::ok);
+        let told = timeout(REQUEST_MAX, talk).await.ok().and_then(std::io::Result::ok);
         told.ok_or_else(|| Error::new(ErrorKind::Unavailable, "ask the key server"))
     }
 

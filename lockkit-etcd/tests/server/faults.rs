@@ -14,8 +14,9 @@ use crate::common::{
     lease_of_only_session, plain, queue, release, session, session_at, start, until, url_through,
 };
 
-/// A short ttl for tests that wait for a lease to end, or for a waiter's re-check (every 2 s then).
-const SHORT: Duration = Duration::from_secs(4);
+/// A short ttl for tests that wait for a lease to end, or for a waiter's re-check (every 2 s then; who is not renewed
+/// has time for a second one).
+const SHORT: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn holder_and_waiter_survive_a_restart_of_the_server() {
@@ -184,7 +185,7 @@ async fn a_waiter_whose_mail_goes_astray_is_granted_by_its_watch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_bounds_every_call() {
     let etcd = Etcd::start().unwrap();
-    let url = format!("{}/?request_timeout=500ms", etcd.url());
+    let url = format!("{}/?request_timeout=1500ms", etcd.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
@@ -208,7 +209,7 @@ async fn a_frozen_server_bounds_every_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_answer_to_a_ping_does_not_count_for_the_next() {
     let etcd = Etcd::start().unwrap();
-    let url = format!("{}/?request_timeout=500ms", etcd.url());
+    let url = format!("{}/?request_timeout=1500ms", etcd.url());
     let session = session_at(&url, LONG).await;
     let armed_at = |beat: lockkit_core::backend::Beat| match beat.session {
         Renewal::Renewed { armed_at } => armed_at,

@@ -9,8 +9,8 @@ use crate::common::{
     LONG, acquire, bounded, enqueued, fresh_name, release, session, session_at, shared, until, url_through,
 };
 
-/// A ttl with a re-check every 2 s.
-const SHORT: Duration = Duration::from_secs(4);
+/// A ttl with a re-check every 2 s; whoever is not renewed has time for a second one.
+const SHORT: Duration = Duration::from_secs(6);
 
 async fn client_of(proxy: &Proxy) -> etcd_client::Client {
     etcd_client::Client::connect([proxy.endpoint()], None).await.unwrap()

@@ -146,10 +146,13 @@ fn harness_arguments() -> [&'static OsStr; 5] {
     ["child::body_of_the_children", "--exact", "--ignored", "--nocapture", "--quiet"].map(OsStr::new)
 }
 
-/// This binary where every user can read it: the target folder may be below somebody's private home.
+/// This binary where every user can read it: the target folder may be below somebody's private home. Another process
+/// writes it: what this one has open for writing, a child that another test is just starting has open too, and what is
+/// open for writing cannot be run.
 fn readable_copy(folder: &Path) -> PathBuf {
     let copy = folder.parent().unwrap().join("test-binary");
-    fs::copy(env::current_exe().unwrap(), &copy).unwrap();
+    let copied = std::process::Command::new("cp").arg(env::current_exe().unwrap()).arg(&copy).status();
+    assert!(copied.unwrap().success());
     copy
 }
 

@@ -191,7 +191,7 @@ async fn what_slow_nodes_give_late_is_taken_back() -> Result<()> {
     let masters = Masters::start(5)?;
     let ways: Vec<Proxy> = masters.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
     let ends: Vec<String> = ways.iter().map(Proxy::endpoint).collect();
-    let client = client(&format!("{}?request_timeout=200ms", super::url_of(&ends)), LONG).await?;
+    let client = client(&format!("{}?request_timeout=1s", super::url_of(&ends)), LONG).await?;
     acquire(&client).await?.release().await?;
     is_clean(&masters).await?;
     for way in &ways[..3] {

@@ -10,10 +10,9 @@ use lockkit_testbed::{Redis, RedisCluster};
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session_at, try_acquire,
-        until,
+        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, release, session_at, try_acquire, until,
     },
-    topologies::{QUICK, is_renewed},
+    topologies::{QUICK, is_renewed, until_replicas_count},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,8 +118,10 @@ async fn a_cluster_survives_the_death_of_a_master() {
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
-    cluster.wait_until_in_sync(owner, replica_of(&cluster, owner)).unwrap();
+    let replica = replica_of(&cluster, owner);
+    cluster.wait_until_in_sync(owner, replica).unwrap();
     cluster.node_mut(owner).kill().unwrap();
+    cluster.wait_until_master(replica).unwrap();
     until("the hold is renewed at the new master", async || is_renewed(&one, &held).await).await;
     release(&one, &held).await;
     match waiter.ends().await {
@@ -199,13 +200,13 @@ async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
     let cluster = RedisCluster::start().unwrap();
     let session = session_at(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
     let name = fresh_name();
-    let held = acquire(&session, &name).await;
-    release(&session, &held).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let elsewhere = name_of_another(&cluster, owner);
+    until_replicas_count(&session, &name).await;
     cluster.node(replica_of(&cluster, owner)).stop_replicating().unwrap();
     let error = try_acquire(&session, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    granted(try_acquire(&session, &name_of_another(&cluster, owner)).await);
+    until_replicas_count(&session, &elsewhere).await;
 }
 
 /// The only replica of this node.

@@ -33,7 +33,7 @@ struct Seen {
 async fn contend(number: usize, client: LockClient, seen: Arc<Mutex<Seen>>) {
     let lock = client.lock("fair").unwrap();
     loop {
-        let guard = lock.acquire().await.unwrap();
+        let guard = bounded(lock.acquire()).await.unwrap();
         let granted = Instant::now();
         let is_over = {
             let mut seen = seen.lock().unwrap();
@@ -43,7 +43,7 @@ async fn contend(number: usize, client: LockClient, seen: Arc<Mutex<Seen>>) {
             seen.released = Some(Instant::now());
             seen.grants.len() >= HAND_OVERS
         };
-        guard.release().await.unwrap();
+        bounded(guard.release()).await.unwrap();
         if is_over {
             return;
         }
@@ -72,7 +72,8 @@ async fn bare(redis: &Redis, rounds: usize) -> Vec<Duration> {
             connection.req_packed_command(&evaluate).await.unwrap();
             start.elapsed()
         };
-        let (heard, _) = tokio::join!(hear(&mut hearing), saying.req_packed_command(&publish));
+        let both = async { tokio::join!(hear(&mut hearing), saying.req_packed_command(&publish)) };
+        let (heard, _) = bounded(both).await;
         times.push(heard);
     }
     times
@@ -86,14 +87,14 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_contenders_have_equal_shares() {
     let redis = Redis::start().unwrap();
-    let mut raw = bounded(bare(&redis, HAND_OVERS / 8)).await;
+    let mut raw = bare(&redis, HAND_OVERS / 8).await;
     let (seen, mut tasks) = (Arc::new(Mutex::new(Seen::default())), JoinSet::new());
     for number in 0..CONTENDERS {
         let client = LockClient::builder(backend(&redis.url())).ttl(LONG).build().await.unwrap();
         tasks.spawn(contend(number, client, Arc::clone(&seen)));
     }
-    bounded(tasks.join_all()).await;
-    raw.extend(bounded(bare(&redis, HAND_OVERS / 8)).await);
+    tasks.join_all().await;
+    raw.extend(bare(&redis, HAND_OVERS / 8).await);
 
     let mut seen = seen.lock().unwrap();
     let grants = &seen.grants[BEGINNING..HAND_OVERS];

@@ -94,7 +94,7 @@ async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_fol
 }
 
 /// Waits until a grant counts: a replica answers for the first time when it has written all that it got.
-async fn until_replicas_count(session: &Arc<dyn Session>, name: &LockName) -> FencingToken {
+pub(crate) async fn until_replicas_count(session: &Arc<dyn Session>, name: &LockName) -> FencingToken {
     let last = Mutex::new(None);
     let counts = async || match try_acquire(session, name).await {
         Ok(end) => {
@@ -171,6 +171,7 @@ async fn a_dead_master_is_replaced_and_dead_sentinels_are_not_missed() {
     sentinels.sentinel_mut(0).kill().unwrap();
     assert!(is_renewed(&session, &held).await);
     sentinels.node_mut(former).kill().unwrap();
+    sentinels.wait_for_master_after(former).unwrap();
     until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
     release(&session, &held).await;
     let next = acquire(&session, &name).await;

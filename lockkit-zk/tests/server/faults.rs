@@ -189,7 +189,8 @@ async fn a_holder_that_is_cut_off_stops_believing_before_the_next_is_granted() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let builder = |url: &str, ttl| LockClient::builder(backend(url)).ttl(ttl);
-    let cut_off = builder(&format!("zk://{}", proxy.endpoint()), SHORT).build().await.unwrap();
+    // What the client is sooner by is a share of its ttl.
+    let cut_off = builder(&format!("zk://{}", proxy.endpoint()), 2 * SHORT).build().await.unwrap();
     let next = builder(&server.url(), LONG).build().await.unwrap();
     let name = fresh_name();
     let held = cut_off.lock(name.as_str()).unwrap().acquire().await.unwrap();
@@ -223,7 +224,7 @@ async fn a_session_that_nobody_renews_ends_although_its_client_is_well() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_bounds_every_call() {
     let server = ZooKeeper::start().unwrap();
-    let url = format!("{}/?request_timeout=500ms", server.url());
+    let url = format!("{}/?request_timeout=1500ms", server.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;

@@ -10,7 +10,7 @@ use crate::common::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_create_whose_reply_was_lost_is_found_again() {
-    const ROUNDS: usize = 10;
+    const ROUNDS: usize = 4;
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     for form in ["curator", "bare", "single"] {

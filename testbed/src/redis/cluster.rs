@@ -19,7 +19,7 @@ const SLOTS: usize = 16_384;
 
 /// A node that is silent for so long counts as down, in milliseconds: short for tests, long enough for a machine that
 /// is busy with other things.
-const NODE_TIMEOUT_MS: &str = "2000";
+const NODE_TIMEOUT_MS: &str = "5000";
 
 /// Members that are started one after the other in place of one whose ports others have taken, between their choice and
 /// its start.

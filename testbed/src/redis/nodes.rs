@@ -6,8 +6,9 @@ use anyhow::{Context, Result, bail};
 
 use super::Redis;
 
-/// Longest time until servers are together as they shall be.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest time until servers are together as they shall be: votes that are split are repeated after ten seconds, and
+/// a Sentinel that stood still decides nothing for thirty.
+const WAIT_MAX: Duration = Duration::from_secs(180);
 
 /// Pause between two looks at them.
 const WAIT_POLL: Duration = Duration::from_millis(10);

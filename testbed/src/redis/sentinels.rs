@@ -17,7 +17,7 @@ const QUORUM: usize = 2;
 
 /// A node that is silent for so long counts as down, in milliseconds: short for tests, long enough for a machine that
 /// is busy with other things.
-const DOWN_AFTER_MS: u32 = 1_000;
+const DOWN_AFTER_MS: u32 = 5_000;
 
 /// A failover that has come to nothing is tried again after twice this time, in milliseconds.
 const FAILOVER_TIMEOUT_MS: u32 = 5_000;
