@@ -1,6 +1,6 @@
 //! Servers that restart, stand still, forget their scripts or their data, and connections that break.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit_core::{
     ErrorKind,
@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
-    LONG, acquire, assert_rising, bounded, enqueued, fresh_name, granted, release, session, session_at, side,
-    start, try_acquire, until, verdict,
+    LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, release, session,
+    session_at, side, start, try_acquire, until, verdict,
 };
 
 fn url_through(proxy: &Proxy) -> String {
@@ -142,6 +142,18 @@ async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
     redis.restart().unwrap();
     let grant = waiting.granted().await;
     release(&one, &grant).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_is_never_confirmed_is_forgotten_when_the_lock_must_have_ended() {
+    let mut redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?request_timeout=500ms", redis.url()), SHORT).await;
+    let grant = acquire(&session, &fresh_name()).await;
+    redis.kill().unwrap();
+    let begun = Instant::now();
+    assert_eq!(session.release(&grant).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    until("the session can be closed", async || session.close().await.is_ok()).await;
+    assert!(begun.elapsed() > SHORT, "the server may come back, and have the lock yet");
 }
 
 #[tokio::test(flavor = "multi_thread")]
