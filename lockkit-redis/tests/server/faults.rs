@@ -135,6 +135,12 @@ async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
     let mut redis = Redis::start().unwrap();
     let (one, name) = (session(&redis, LONG).await, fresh_name());
     redis.kill().unwrap();
+    // What was sent before that may have got through, and then a try waits for the answer, too.
+    until("the outage is known", async || match one.renew(&[]).await.session {
+        Renewal::Unknown(error) => error.to_string().contains("refused"),
+        _ => false,
+    })
+    .await;
     let waiting = start(&one, &name);
     let error = try_acquire(&one, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -197,6 +203,24 @@ async fn a_server_made_replica_is_asked_again_until_it_is_master() {
     let next = acquire(&session, &fresh_name()).await;
     assert!(matches!(verdict(session.renew(&[held]).await), Renewal::Renewed { .. }));
     release(&session, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_made_replica_is_not_connected_to_without_a_pause() {
+    const SOME: usize = 20;
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(redis.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    redis.cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
+    let waiting: Vec<_> = (0..SOME).map(|_| start(&session, &fresh_name())).collect();
+    let (before, begun) = (proxy.counts().accepted, Instant::now());
+    until("some connections were of no use", async || proxy.counts().accepted >= before + 6).await;
+    // Between the first of them and the last, 50 ms, 100 ms, and so on; with jitter more.
+    assert!(begun.elapsed() > Duration::from_millis(50 + 100 + 200 + 400), "{:?}", begun.elapsed());
+    redis.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    for claim in waiting {
+        claim.granted().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
