@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
@@ -31,7 +31,7 @@ impl Claims {
             is_acquiring: AtomicBool::new(true),
             is_queued: AtomicBool::default(),
             is_in_doubt: AtomicBool::default(),
-            release_began: OnceLock::new(),
+            release_began: Mutex::default(),
             news: Notify::new(),
         });
         self.lock().insert(id, Arc::clone(&place));
@@ -49,7 +49,7 @@ impl Claims {
 
     /// Forgets holds whose release began so long ago, whoever has confirmed it: nobody has renewed them since.
     pub(crate) fn forget_ended(&self, now: BootInstant, ago: Duration) {
-        let has_ended = |place: &Place| place.release_began.get().is_some_and(|began| began.after(ago) < now);
+        let has_ended = |place: &Place| place.release_began().is_some_and(|began| began.after(ago) < now);
         self.lock().retain(|_, place| !has_ended(place));
     }
 
@@ -110,8 +110,8 @@ pub(crate) struct Place {
     is_acquiring: AtomicBool,
     is_queued: AtomicBool,
     is_in_doubt: AtomicBool,
-    /// When its release was first asked for.
-    release_began: OnceLock<BootInstant>,
+    /// When its release was first asked for; nothing renews it since.
+    release_began: Mutex<Option<BootInstant>>,
     news: Notify,
 }
 
@@ -130,13 +130,17 @@ impl Place {
         self.is_queued.load(SeqCst) || self.is_in_doubt.load(SeqCst)
     }
 
-    /// What is held is to be released, and not renewed any more.
     pub(crate) fn begin_release(&self, now: BootInstant) {
-        self.release_began.get_or_init(|| now);
+        self.release_began().get_or_insert(now);
     }
 
-    pub(crate) fn is_to_be_renewed(&self) -> bool {
-        self.release_began.get().is_none()
+    /// It is renewed, so it does not end by itself.
+    pub(crate) fn renew(&self) {
+        self.release_began().take();
+    }
+
+    fn release_began(&self) -> MutexGuard<'_, Option<BootInstant>> {
+        self.release_began.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn wake(&self) {

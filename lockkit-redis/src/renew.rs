@@ -63,11 +63,14 @@ impl RedisSession {
     }
 
     fn held(&self, grant: &Grant) -> Option<Held> {
-        let place = self.claims.get(grant.claim()).filter(|place| place.is_to_be_renewed());
+        let place = self.claims.get(grant.claim());
         if place.is_none() {
             debug!(claim = ?grant.claim(), "asked for a hold that was released");
         }
-        place.map(|place| (place.keys.lock().to_owned(), grant.claim(), grant.token()))
+        place.map(|place| {
+            place.renew();
+            (place.keys.lock().to_owned(), grant.claim(), grant.token())
+        })
     }
 
     /// One answer for each hold, all of them within the time that a beat may take.
