@@ -6,9 +6,9 @@
 //!   growing pause while no connection is of any use.
 //! * Messages are lost while there is no connection: all waiting claims look when there is one again.
 //! * The server cannot be reached: requests fail at once while that is known, and the callers pause between their tries.
-//! * One node of a cluster does not answer: that is no reason to leave the others. When they name a successor, or when
-//!   the connection to any node ends (the client crate may lose the subscription by that), a new connection to all of
-//!   them is made, and the old one serves until it is there.
+//! * One node of a cluster does not answer: that is no reason to leave the others. When they name a successor, when it
+//!   stays silent for long, or when the connection to any node ends (the client crate may lose the subscription by
+//!   that), a new connection to all of them is made, and the old one serves until it is there.
 
 use std::{
     fmt,
@@ -42,6 +42,10 @@ use crate::{
 /// Pause between two questions for the masters of a cluster of which one does not answer.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
+/// Such questions in a row that change nothing before the connection is replaced all the same; twice as many before the
+/// next one is.
+const LOOKS: u32 = 8;
+
 /// An open connection.
 #[derive(Clone)]
 struct Link {
@@ -55,12 +59,14 @@ struct Link {
     /// A script was executed over it.
     was_of_use: Arc<AtomicBool>,
     opened: Instant,
+    /// So many questions for the masters may change nothing.
+    looks: u32,
 }
 
 impl Link {
     fn new(wire: Wire, broken: CancellationToken, worn: CancellationToken) -> Self {
         let (doubted, was_of_use) = (Arc::default(), Arc::default());
-        Self { wire, broken, worn, doubted, was_of_use, opened: Instant::now() }
+        Self { wire, broken, worn, doubted, was_of_use, opened: Instant::now(), looks: LOOKS }
     }
 
     /// Another one may be opened at once.
@@ -269,29 +275,33 @@ impl Opener {
         tokio::time::sleep(RETRY_PAUSE_MIN).await;
         let mut pauses = retry_pauses();
         loop {
-            tokio::select! {
-                () = link.worn.cancelled() => debug!("the connection to a node of the cluster has ended"),
-                () = self.outdated(link) => debug!("a silent node of the cluster may have a successor"),
-            }
+            let looks = tokio::select! {
+                () = link.worn.cancelled() => LOOKS,
+                looks = self.outdated(link) => looks,
+            };
+            debug!(looks, "there should be another connection to the cluster");
             match self.open().await {
-                Ok(successor) => return successor,
+                Ok(successor) => return Link { looks, ..successor },
                 Err(fault) => debug!(?fault, "no other connection to the cluster yet"),
             }
             tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
         }
     }
 
-    /// Passes when servers are silent and the others say that there are other masters now.
-    async fn outdated(&self, link: &Link) {
-        loop {
+    /// Passes when servers are silent and the others say that there are other masters now, or when that does not end:
+    /// the client crate may have been sent on since the masters were asked for. Answers how many questions the next
+    /// connection may take.
+    async fn outdated(&self, link: &Link) -> u32 {
+        for _ in 0..link.looks {
             link.doubted.notified().await;
             let asked = tokio::time::timeout(self.connector.timeout(), link.wire.clone().is_outdated()).await;
             if asked.unwrap_or_default() {
-                return;
+                return LOOKS;
             }
             // A server that is slow for long must not be a reason to ask for ever.
             tokio::time::sleep(LOOK_PAUSE).await;
         }
+        link.looks.saturating_mul(2)
     }
 
     async fn reopen(&self, state: &watch::Sender<State>) -> Link {

@@ -153,6 +153,23 @@ async fn the_successor_of_a_master_that_hangs_is_found() {
     until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
 }
 
+/// The masters are those that there were when the client connected, and not those that it has been sent to since.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_successor_of_a_master_that_hangs_is_found_though_it_has_been_master_before() {
+    let cluster = RedisCluster::start().unwrap();
+    let url = format!("{}/{QUICK}", cluster.url());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let first = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let second = replica_of(&cluster, first);
+    cluster.wait_until_in_sync(first, second).unwrap();
+    cluster.failover(second).unwrap();
+    let held = acquire(&session, &name).await;
+    cluster.wait_until_in_sync(second, first).unwrap();
+    cluster.node(second).pause().unwrap();
+    cluster.wait_until_master(first).unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_listens_at_a_master_that_hangs_listens_elsewhere() {
     let cluster = RedisCluster::start().unwrap();
