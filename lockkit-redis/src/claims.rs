@@ -6,9 +6,10 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
-use lockkit_core::backend::ClaimId;
+use lockkit_core::{BootInstant, backend::ClaimId};
 use tokio::sync::Notify;
 
 use crate::keys::LockKeys;
@@ -30,6 +31,7 @@ impl Claims {
             is_acquiring: AtomicBool::new(true),
             is_queued: AtomicBool::default(),
             is_in_doubt: AtomicBool::default(),
+            release_began: Mutex::default(),
             news: Notify::new(),
         });
         self.lock().insert(id, Arc::clone(&place));
@@ -43,6 +45,12 @@ impl Claims {
     /// Forgets a claim of which nothing is left at the server.
     pub(crate) fn forget(&self, id: ClaimId) {
         self.lock().remove(&id);
+    }
+
+    /// Forgets holds whose release began so long ago, whoever has confirmed it: nobody has renewed them since.
+    pub(crate) fn forget_ended(&self, now: BootInstant, ago: Duration) {
+        let has_ended = |place: &Place| place.release_began().is_some_and(|began| began.after(ago) < now);
+        self.lock().retain(|_, place| !has_ended(place));
     }
 
     /// The acquire of this claim has ended, whatever it has left.
@@ -102,6 +110,8 @@ pub(crate) struct Place {
     is_acquiring: AtomicBool,
     is_queued: AtomicBool,
     is_in_doubt: AtomicBool,
+    /// When its release was first asked for; nothing renews it since.
+    release_began: Mutex<Option<BootInstant>>,
     news: Notify,
 }
 
@@ -118,6 +128,19 @@ impl Place {
     /// Whether something of the claim may be at the server without a grant.
     pub(crate) fn may_have_left_something(&self) -> bool {
         self.is_queued.load(SeqCst) || self.is_in_doubt.load(SeqCst)
+    }
+
+    pub(crate) fn begin_release(&self, now: BootInstant) {
+        self.release_began().get_or_insert(now);
+    }
+
+    /// It is renewed, so it does not end by itself.
+    pub(crate) fn renew(&self) {
+        self.release_began().take();
+    }
+
+    fn release_began(&self) -> MutexGuard<'_, Option<BootInstant>> {
+        self.release_began.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn wake(&self) {

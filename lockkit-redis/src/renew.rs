@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use lockkit_core::{
     BootInstant, FencingToken,
     backend::{Beat, ClaimId, Grant, Renewal},
+    limits::RELEASE_ANSWER_MAX,
 };
 use redis::cluster_routing::Slot;
 use tokio::time::Instant;
@@ -32,6 +33,8 @@ type Held = (String, ClaimId, FencingToken);
 
 impl RedisSession {
     pub(crate) async fn beat(&self, held: &[Grant]) -> Beat {
+        // Whoever waits for the end of a hold asks within that time, and is not to be told that all is well.
+        self.forget_ended(RELEASE_ANSWER_MAX);
         let held: Vec<Held> = held.iter().filter_map(|grant| self.held(grant)).collect();
         let batches = self.batches(held, |(lock, ..)| lock);
         let armed_at = self.clock.now();
@@ -64,7 +67,10 @@ impl RedisSession {
         if place.is_none() {
             debug!(claim = ?grant.claim(), "asked for a hold that was released");
         }
-        place.map(|place| (place.keys.lock().to_owned(), grant.claim(), grant.token()))
+        place.map(|place| {
+            place.renew();
+            (place.keys.lock().to_owned(), grant.claim(), grant.token())
+        })
     }
 
     /// One answer for each hold, all of them within the time that a beat may take.

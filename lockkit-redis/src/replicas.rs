@@ -4,6 +4,8 @@
 //! So a connection of its own confirms the grant (a write: the lifetime starts anew) and waits; it also keeps the waiting
 //! off the connection that everything else goes over, which WAIT blocks.
 //!
+//! * A cluster's client crate may send a request again, over another connection, for which WAIT has nothing to wait: so
+//!   WAIT goes in one request with another confirmation, whose answer counts.
 //! * Too few replicas answer in time: the claim is taken back, and its acquire is an error.
 //! * The lock has gone meanwhile, or was granted to the same claim again, or the connection fails: the same.
 //! * The connection is kept for the next grant, and nobody watches it: it may be dead, or lead to a server that is the
@@ -54,7 +56,7 @@ impl Replicas {
         let confirmed = tokio::time::timeout(timeout, async {
             let mut kept = self.wire.lock().await;
             let mut wire = self.written(kept.take(), confirm, token).await?;
-            self.wait(&mut wire, confirm, timeout / WAIT_SHARE).await?;
+            self.wait(&mut wire, confirm, token, timeout / WAIT_SHARE).await?;
             *kept = Some(wire);
             Ok(())
         });
@@ -87,11 +89,19 @@ impl Replicas {
         }
     }
 
-    async fn wait(&self, wire: &mut Wire, confirm: &Call, patience: Duration) -> Result<(), Fault> {
+    async fn wait(
+        &self,
+        wire: &mut Wire,
+        confirm: &Call,
+        token: FencingToken,
+        patience: Duration,
+    ) -> Result<(), Fault> {
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let wait = redis::cmd("WAIT").arg(self.count).arg(patience).to_owned();
-        // Of a cluster only the server that has the lock is to wait.
-        match wire.query_at(confirm.first_key(), &wait).await? {
+        // In full: where it is sent again the script may not be known.
+        let [confirmed, known] = wire.query_together(confirm.first_key(), confirm.full(), wait).await?;
+        self.require(standing(confirmed)?, token)?;
+        match known {
             Value::Int(known) if known >= i64::from(self.count) => Ok(()),
             answer => Err(self.shortfall(format!("{answer:?} of them have it"))),
         }

@@ -2,21 +2,32 @@
 //!
 //! * A reply is lost: the request answers "unknown" after its time limit, and the connection is replaced, because a black
 //!   hole answers nothing later either. What other requests wait for on the old one may still arrive.
-//! * The server has been made a replica: it says READONLY to every write, for ever; the connection is replaced.
+//! * The server has been made a replica: it says READONLY to every write, for ever; the connection is replaced, with a
+//!   growing pause while no connection is of any use.
 //! * Messages are lost while there is no connection: all waiting claims look when there is one again.
 //! * The server cannot be reached: requests fail at once while that is known, and the callers pause between their tries.
-//! * One node of a cluster does not answer: that is no reason to leave the others. When they name a successor, or when
-//!   the connection to any node ends (the client crate may lose the subscription by that), a new connection to all of
-//!   them is made, and the old one serves until it is there.
+//! * One node of a cluster does not answer: that is no reason to leave the others. When they name a successor, when it
+//!   stays silent for long, or when the connection to any node ends (the client crate may lose the subscription by
+//!   that), a new connection to all of them is made, and the old one serves until it is there.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use lockkit_core::{
     backend::{ClaimId, retry_pauses},
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
 use redis::Value;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
@@ -31,6 +42,10 @@ use crate::{
 /// Pause between two questions for the masters of a cluster of which one does not answer.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
+/// Such questions in a row that change nothing before the connection is replaced all the same; twice as many before the
+/// next one is.
+const LOOKS: u32 = 8;
+
 /// An open connection.
 #[derive(Clone)]
 struct Link {
@@ -41,9 +56,24 @@ struct Link {
     worn: CancellationToken,
     /// One of its servers has not answered.
     doubted: Arc<Notify>,
+    /// A script was executed over it.
+    was_of_use: Arc<AtomicBool>,
+    opened: Instant,
+    /// So many questions for the masters may change nothing.
+    looks: u32,
 }
 
 impl Link {
+    fn new(wire: Wire, broken: CancellationToken, worn: CancellationToken) -> Self {
+        let (doubted, was_of_use) = (Arc::default(), Arc::default());
+        Self { wire, broken, worn, doubted, was_of_use, opened: Instant::now(), looks: LOOKS }
+    }
+
+    /// Another one may be opened at once.
+    fn has_served(&self) -> bool {
+        self.was_of_use.load(SeqCst) || self.opened.elapsed() > RETRY_PAUSE_MAX
+    }
+
     /// A request has failed like this.
     fn met(&self, fault: &Fault) {
         match fault.ends {
@@ -118,7 +148,12 @@ impl Server {
 
     /// Executes a script, with a time limit of its own.
     pub(crate) async fn run_within(&self, timeout: Duration, call: &Call) -> Result<Value, Fault> {
-        self.within(timeout, |mut wire| async move { execute(&mut wire, call).await }).await
+        self.over_link(timeout, |mut link| async move {
+            let answer = execute(&mut link.wire, call).await;
+            link.was_of_use.fetch_or(answer.is_ok(), SeqCst);
+            answer
+        })
+        .await
     }
 
     /// Learns whether the server is there.
@@ -141,12 +176,19 @@ impl Server {
     where
         F: Future<Output = Result<Value, Fault>>,
     {
-        let deadline = tokio::time::Instant::now() + timeout;
+        self.over_link(timeout, |link| request(link.wire)).await
+    }
+
+    async fn over_link<F>(&self, timeout: Duration, request: impl FnOnce(Link) -> F) -> Result<Value, Fault>
+    where
+        F: Future<Output = Result<Value, Fault>>,
+    {
+        let deadline = Instant::now() + timeout;
         let link = match tokio::time::timeout_at(deadline, self.link()).await {
             Ok(link) => link?,
             Err(_) => return Err(Fault::no_reply().before_sending()),
         };
-        let answer = tokio::time::timeout_at(deadline, request(link.wire.clone())).await;
+        let answer = tokio::time::timeout_at(deadline, request(link.clone())).await;
         let answer = answer.unwrap_or_else(|_| Err(Fault::no_reply()));
         answer.inspect_err(|fault| link.met(fault))
     }
@@ -188,7 +230,7 @@ impl Opener {
         };
         let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
         let wire = opened.unwrap_or_else(|_| Err(Fault::no_reply())).map_err(Fault::before_sending)?;
-        Ok(Link { wire, broken, worn, doubted: Arc::default() })
+        Ok(Link::new(wire, broken, worn))
     }
 
     fn listener(&self, broken: &CancellationToken, worn: &CancellationToken) -> Listener {
@@ -205,12 +247,19 @@ impl Opener {
 
     /// Replaces every connection that has broken, or that another one should take the place of.
     async fn keep(self, mut link: Link, state: watch::Sender<State>) {
+        let mut pauses = retry_pauses();
         loop {
             link = tokio::select! {
                 biased;
                 () = link.broken.cancelled() => {
                     debug!("the connection to Redis is of no use any more");
                     state.send_replace(State::Opening);
+                    if link.has_served() {
+                        pauses = retry_pauses();
+                    } else {
+                        // It would be opened, used by all who wait, and found wanting, as fast as that goes.
+                        tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+                    }
                     self.reopen(&state).await
                 }
                 successor = self.successor(&link) => successor,
@@ -226,29 +275,33 @@ impl Opener {
         tokio::time::sleep(RETRY_PAUSE_MIN).await;
         let mut pauses = retry_pauses();
         loop {
-            tokio::select! {
-                () = link.worn.cancelled() => debug!("the connection to a node of the cluster has ended"),
-                () = self.outdated(link) => debug!("a silent node of the cluster may have a successor"),
-            }
+            let looks = tokio::select! {
+                () = link.worn.cancelled() => LOOKS,
+                looks = self.outdated(link) => looks,
+            };
+            debug!(looks, "there should be another connection to the cluster");
             match self.open().await {
-                Ok(successor) => return successor,
+                Ok(successor) => return Link { looks, ..successor },
                 Err(fault) => debug!(?fault, "no other connection to the cluster yet"),
             }
             tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
         }
     }
 
-    /// Passes when servers are silent and the others say that there are other masters now.
-    async fn outdated(&self, link: &Link) {
-        loop {
+    /// Passes when servers are silent and the others say that there are other masters now, or when that does not end:
+    /// the client crate may have been sent on since the masters were asked for. Answers how many questions the next
+    /// connection may take.
+    async fn outdated(&self, link: &Link) -> u32 {
+        for _ in 0..link.looks {
             link.doubted.notified().await;
             let asked = tokio::time::timeout(self.connector.timeout(), link.wire.clone().is_outdated()).await;
             if asked.unwrap_or_default() {
-                return;
+                return LOOKS;
             }
             // A server that is slow for long must not be a reason to ask for ever.
             tokio::time::sleep(LOOK_PAUSE).await;
         }
+        link.looks.saturating_mul(2)
     }
 
     async fn reopen(&self, state: &watch::Sender<State>) -> Link {

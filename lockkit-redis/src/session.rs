@@ -6,6 +6,8 @@
 //! * The session is closed: every acquire takes back what is its own, everything held is released. What the server does
 //!   not confirm ends with its ttl.
 //! * A hold's release is not answered: it is repeated; it names its claim, and can end no other.
+//! * It is not answered before the lock must have ended by itself: then the hold is forgotten. Whoever waited for the
+//!   answer was told that there is none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,9 +48,16 @@ pub(crate) struct RedisSession {
 
 impl RedisSession {
     async fn release_place(&self, place: &Place) -> Result<(), Fault> {
+        place.begin_release(self.clock.now());
         self.server.run(&self.terms.release(place.id, &place.keys)).await?;
         self.claims.forget(place.id);
         Ok(())
+    }
+
+    /// Forgets holds that must have ended so long ago: a ttl after the last beat of each, which was on its way when its
+    /// release began.
+    pub(crate) fn forget_ended(&self, ago: Duration) {
+        self.claims.forget_ended(self.clock.now(), self.ttl + self.server.request_timeout() + ago);
     }
 }
 
@@ -86,6 +95,7 @@ impl Session for RedisSession {
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
         self.claims.all_settled().await;
+        self.forget_ended(Duration::ZERO);
         let places = self.claims.all();
         let releases = places.iter().map(|place| self.release_place(place));
         let unconfirmed = futures_util::future::join_all(releases).await.into_iter().find_map(Result::err);

@@ -131,6 +131,27 @@ impl Wire {
         .await
     }
 
+    /// Asks the server that has this key one thing after the other, over one connection: what fails is repeated as a
+    /// whole, or not at all.
+    pub(crate) async fn query_together(
+        &mut self,
+        key: &str,
+        first: Cmd,
+        then: Cmd,
+    ) -> Result<[Value; 2], Fault> {
+        let mut both = redis::pipe();
+        both.add_command(first).add_command(then);
+        let answers = match self {
+            Self::Node { connection, .. } => connection.send_packed_commands(&both, 0, 2).await?,
+            Self::Cluster { connection, .. } => {
+                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+                connection.route_pipeline(both, 0, 2, node).await?
+            }
+        };
+        let answers = answers.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>()?;
+        answers.try_into().map_err(|_| Fault::nonsense("not one answer for each of two commands"))
+    }
+
     /// As [`query`](Self::query), at any one server.
     pub(crate) async fn query_one(&mut self, command: &Cmd) -> Result<Value, Fault> {
         self.query_routed(SingleNodeRoutingInfo::RandomPrimary, command).await

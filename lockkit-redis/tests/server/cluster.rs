@@ -10,7 +10,8 @@ use lockkit_testbed::{Redis, RedisCluster};
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, release, session_at, try_acquire, until,
+        LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session_at, start_claim,
+        try_acquire, until,
     },
     topologies::{QUICK, is_renewed, until_replicas_count},
 };
@@ -154,6 +155,23 @@ async fn the_successor_of_a_master_that_hangs_is_found() {
     until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
 }
 
+/// The masters are those that there were when the client connected, and not those that it has been sent to since.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_successor_of_a_master_that_hangs_is_found_though_it_has_been_master_before() {
+    let cluster = RedisCluster::start().unwrap();
+    let url = format!("{}/{QUICK}", cluster.url());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let first = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let second = replica_of(&cluster, first);
+    cluster.wait_until_in_sync(first, second).unwrap();
+    cluster.failover(second).unwrap();
+    let held = acquire(&session, &name).await;
+    cluster.wait_until_in_sync(second, first).unwrap();
+    cluster.node(second).pause().unwrap();
+    cluster.wait_until_master(first).unwrap();
+    until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_listens_at_a_master_that_hangs_listens_elsewhere() {
     let cluster = RedisCluster::start().unwrap();
@@ -207,6 +225,32 @@ async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
     let error = try_acquire(&session, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     until_replicas_count(&session, &elsewhere).await;
+}
+
+/// A connection has nothing to wait for that has written nothing: what is asked over it is answered at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_not_asked_over_another_connection_than_the_grant_was_written_over() {
+    let cluster = RedisCluster::start().unwrap();
+    // Half of it is for the replica, which is cut off from nothing, and writes nothing.
+    let session = session_at(&format!("{}/?request_timeout=10s&min_replicas=1", cluster.url()), LONG).await;
+    let name = fresh_name();
+    until_replicas_count(&session, &name).await;
+    let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
+    let replica = replica_of(&cluster, owner);
+    cluster.node(replica).pause().unwrap();
+    let claim = start_claim(&session, &name, false);
+    until("the connection that waits is killed", async || {
+        let clients = cluster.node(owner).cli(&["CLIENT", "LIST"]).unwrap();
+        let waits = clients.text().lines().find(|client| client.contains(" cmd=wait "));
+        let id = waits.and_then(|client| client.strip_prefix("id=")?.split(' ').next());
+        id.is_some_and(|id| {
+            cluster.node(owner).cli(&["CLIENT", "KILL", "ID", id]).unwrap().number() == Some(1)
+        })
+    })
+    .await;
+    let end = claim.ends().await;
+    cluster.node(replica).resume().unwrap();
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 /// The only replica of this node.

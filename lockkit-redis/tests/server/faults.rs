@@ -1,6 +1,6 @@
 //! Servers that restart, stand still, forget their scripts or their data, and connections that break.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit_core::{
     ErrorKind,
@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
-    LONG, acquire, assert_rising, bounded, enqueued, fresh_name, granted, release, session, session_at, side,
-    start, try_acquire, until, verdict,
+    LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, release, session,
+    session_at, side, start, try_acquire, until, verdict,
 };
 
 fn url_through(proxy: &Proxy) -> String {
@@ -135,6 +135,12 @@ async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
     let mut redis = Redis::start().unwrap();
     let (one, name) = (session(&redis, LONG).await, fresh_name());
     redis.kill().unwrap();
+    // What was sent before that may have got through, and then a try waits for the answer, too.
+    until("the outage is known", async || match one.renew(&[]).await.session {
+        Renewal::Unknown(error) => error.to_string().contains("refused"),
+        _ => false,
+    })
+    .await;
     let waiting = start(&one, &name);
     let error = try_acquire(&one, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -142,6 +148,18 @@ async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
     redis.restart().unwrap();
     let grant = waiting.granted().await;
     release(&one, &grant).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_is_never_confirmed_is_forgotten_when_the_lock_must_have_ended() {
+    let mut redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?request_timeout=500ms", redis.url()), SHORT).await;
+    let grant = acquire(&session, &fresh_name()).await;
+    redis.kill().unwrap();
+    let begun = Instant::now();
+    assert_eq!(session.release(&grant).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    until("the session can be closed", async || session.close().await.is_ok()).await;
+    assert!(begun.elapsed() > SHORT, "the server may come back, and have the lock yet");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,6 +203,24 @@ async fn a_server_made_replica_is_asked_again_until_it_is_master() {
     let next = acquire(&session, &fresh_name()).await;
     assert!(matches!(verdict(session.renew(&[held]).await), Renewal::Renewed { .. }));
     release(&session, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_made_replica_is_not_connected_to_without_a_pause() {
+    const SOME: usize = 20;
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(redis.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    redis.cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
+    let waiting: Vec<_> = (0..SOME).map(|_| start(&session, &fresh_name())).collect();
+    let (before, begun) = (proxy.counts().accepted, Instant::now());
+    until("some connections were of no use", async || proxy.counts().accepted >= before + 6).await;
+    // Between the first of them and the last, 50 ms, 100 ms, and so on; with jitter more.
+    assert!(begun.elapsed() > Duration::from_millis(50 + 100 + 200 + 400), "{:?}", begun.elapsed());
+    redis.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    for claim in waiting {
+        claim.granted().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
