@@ -142,6 +142,35 @@ async fn a_node_that_turns_out_to_be_another_one_does_not_count_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_count_ends_no_wait_while_a_majority_may_come_back() {
+    let mut masters = RedisMasters::start(3).unwrap();
+    set_up(&masters, 0..3).await;
+    let alias = Proxy::start_redis(masters.node(0).endpoint()).unwrap();
+    alias.refuse();
+    let client =
+        client(&url(&[masters.node(0).endpoint(), masters.node(1).endpoint(), alias.endpoint()])).await;
+    alias.pass();
+    masters.node_mut(1).kill().unwrap();
+    let lock = client.lock("x").unwrap();
+    let outage = async {
+        let start = Instant::now();
+        for seen in 0..3 {
+            loop {
+                let error = client.lock("y").unwrap().try_acquire().await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                if error.to_string().contains("the same node") {
+                    break;
+                }
+                assert!(start.elapsed() < HANG, "{error}, {seen}");
+            }
+        }
+        masters.node_mut(1).restart().unwrap();
+    };
+    let (granted, ()) = futures_util::future::join(lock.acquire_timeout(HANG), outage).await;
+    granted.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nodes_may_be_called_otherwise_and_in_another_order() {
     let masters = RedisMasters::start(3).unwrap();
     let direct = client(&set_up(&masters, 0..3).await).await;
