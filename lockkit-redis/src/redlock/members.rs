@@ -75,7 +75,7 @@ impl Members {
         let Marker::Ready(seat) = Marker::parse(&found.marker) else { return Ok(()) };
         let mut known = self.lock();
         if known.set.as_ref().is_some_and(|set| set.seat(seat.number) != seat) {
-            return Err(stranger("it is a node of another set".to_owned()));
+            return Err(of_another_set());
         }
         let twice = known.numbers.iter().position(|number| *number == Some(seat.number));
         if let Some(other) = twice.filter(|other| *other != address) {
@@ -86,6 +86,12 @@ impl Members {
             *number = Some(seat.number);
         }
         Ok(())
+    }
+
+    /// Whether what was found counts in a set that is not this one.
+    pub(super) fn is_of_another_set(&self, found: &Found) -> bool {
+        let Marker::Ready(seat) = Marker::parse(&found.marker) else { return false };
+        self.lock().set.as_ref().is_some_and(|set| set.seat(seat.number) != seat)
     }
 
     /// The marker of the node that was found at this address.
@@ -116,6 +122,10 @@ impl Members {
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+pub(super) fn of_another_set() -> Fault {
+    stranger("it is a node of another set".to_owned())
 }
 
 fn stranger(message: String) -> Fault {

@@ -54,6 +54,15 @@ enum Step {
     Again,
 }
 
+/// What a node's word about itself is worth.
+pub(super) enum Sign {
+    Counts,
+    /// It counts, but in a set that was set up since, or of other nodes.
+    AnotherSet,
+    /// It does not count.
+    None,
+}
+
 impl Rejoining {
     pub(super) fn new(nodes: Nodes, max_ttl: Duration, clock: Clock, closed: CancellationToken) -> Self {
         Self { nodes, max_ttl, clock, closed, under_way: Arc::default() }
@@ -141,6 +150,15 @@ impl Rejoining {
     pub(super) fn counts(&self, number: usize, met: &Found) -> bool {
         let members = &self.nodes.members;
         members.admit(number, met).is_ok() && members.marker(number).as_ref() == Some(&met.marker)
+    }
+
+    /// What a node says of itself; one that does not count is looked after.
+    pub(super) fn sign(&self, number: usize, met: &Found) -> Sign {
+        if self.counts(number, met) {
+            return Sign::Counts;
+        }
+        self.found_empty(number);
+        if self.nodes.members.is_of_another_set(met) { Sign::AnotherSet } else { Sign::None }
     }
 
     /// The highest counter that a majority among the other nodes has; `None` where so many are not in order.

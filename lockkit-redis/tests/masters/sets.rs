@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit_core::{Error, ErrorKind, LockClient};
+use lockkit_core::{Error, ErrorKind, LockClient, Status};
 use lockkit_redis::init;
 use lockkit_testbed::{Proxy, RedisMasters};
 
@@ -168,6 +168,21 @@ async fn a_node_that_does_not_count_ends_no_wait_while_a_majority_may_come_back(
     };
     let (granted, ()) = futures_util::future::join(lock.acquire_timeout(HANG), outage).await;
     granted.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_outlives_a_new_set_up_joins_the_new_set() {
+    let masters = RedisMasters::start(3).unwrap();
+    let url = set_up_short(&masters).await;
+    let client = short_client(&url).await;
+    client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
+    let mut status = client.status();
+    (0..3).for_each(|node| drop(masters.node(node).cli(&["FLUSHALL"]).unwrap()));
+    let over = async { while !matches!(status.changed().await, Status::Suspect { .. }) {} };
+    tokio::time::timeout(HANG, over).await.expect("no node counts");
+    init(&config(&url).unwrap()).await.unwrap();
+    let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap();
+    let _ = guard.expect("the nodes are in order").release().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
