@@ -106,6 +106,11 @@ impl Nodes {
         while round.next(true).await.is_some() {}
     }
 
+    /// What nodes have answered cannot be told apart.
+    pub(super) fn moved(&self) -> Fault {
+        Fault::new(Effect::Busy, ErrorKind::Unavailable, "nodes have changed their addresses meanwhile")
+    }
+
     /// A majority said yes, but not before its keys may end.
     pub(super) fn too_slow(&self) -> Fault {
         Fault::new(

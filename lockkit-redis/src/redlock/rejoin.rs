@@ -13,7 +13,7 @@
 //! * Several clients do this at the same time: they find each other's note, and the first to come through is enough.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -163,15 +163,16 @@ impl Rejoining {
 
     /// The highest counter that a majority among the other nodes has; `None` where so many are not in order.
     async fn highest_of_others(&self, number: usize) -> Option<u64> {
-        let others: Vec<u64> = look_at_all(&self.nodes)
+        // By marker, which names the node.
+        let others: HashMap<String, u64> = look_at_all(&self.nodes)
             .await
             .into_iter()
             .filter(|(other, _)| *other != number)
             .filter_map(|(other, answer)| {
-                answer.ok().filter(|met| self.counts(other, met)).map(|met| met.highest)
+                answer.ok().filter(|met| self.counts(other, met)).map(|met| (met.marker, met.highest))
             })
             .collect();
-        (others.len() >= self.nodes.majority()).then(|| others.into_iter().max()).flatten()
+        (others.len() >= self.nodes.majority()).then(|| others.into_values().max()).flatten()
     }
 
     /// Until whatever relied on the node has ended.

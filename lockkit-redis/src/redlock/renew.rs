@@ -3,6 +3,7 @@
 //! * A node does not answer: the others decide. Without a majority that has answered, the beat tells nothing.
 //! * No majority has the lock any more: that hold is gone, and ended at the nodes that still have it. A lock that a node
 //!   has just got back counts for nothing in that.
+//! * Nodes change their addresses meanwhile: one may have answered at two of them, so that the beat tells nothing.
 //! * The nodes were set up anew while the client lived: a majority says that it is another set. The session is over, and
 //!   the next one finds out what set that is.
 //! * A restore arrives late, after the release, or behind another grant: the node's counter is above its token.
@@ -80,6 +81,7 @@ impl RedlockSession {
     ) -> (Option<Fault>, Vec<(ClaimId, Renewal)>) {
         let nodes = &self.table.nodes;
         let mut answers: Vec<Option<Answer>> = vec![None; nodes.count()];
+        let moves = nodes.members.moves();
         let mut round = self.ask_all(batch);
         let answered =
             |answers: &[Option<Answer>]| answers.iter().flatten().filter(|one| one.is_ok()).count();
@@ -89,6 +91,10 @@ impl RedlockSession {
             if let Some(slot) = answers.get_mut(node) {
                 *slot = Some(answer);
             }
+        }
+        if nodes.members.moves() != moves {
+            let unknown = batch.iter().map(|(claim, _)| (*claim, unknown(nodes.moved())));
+            return (Some(nodes.moved()), unknown.collect());
         }
         let fault = (answered(&answers) < nodes.majority()).then(|| nodes.no_majority(faults(&answers)));
         let holds = batch.iter().enumerate().map(|(nth, (claim, won))| {

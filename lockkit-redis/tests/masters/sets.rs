@@ -186,6 +186,20 @@ async fn a_client_that_outlives_a_new_set_up_joins_the_new_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_exchange_their_addresses_count_again() {
+    let masters = RedisMasters::start(3).unwrap();
+    let url = set_up_short(&masters).await;
+    let client = short_client(&url).await;
+    let markers = [marker(&masters, 0), marker(&masters, 1)];
+    client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
+    for (node, marker) in [(1, &markers[0]), (0, &markers[1])] {
+        masters.node(node).cli(&["HSET", NODE, "marker", marker]).unwrap();
+    }
+    let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap();
+    let _ = guard.expect("a majority is in order").release().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nodes_may_be_called_otherwise_and_in_another_order() {
     let masters = RedisMasters::start(3).unwrap();
     let direct = client(&set_up(&masters, 0..3).await).await;
