@@ -45,7 +45,10 @@ pub enum SetUp {
 /// before, or call it as it was called here. To get another set, end all clients, wait for the longest ttl, delete the key
 /// `lockkit:redlock` at every node of the old one, and set the new one up.
 ///
-/// It must not be used to bring nodes back that have lost their data: it refuses to, and clients do that by themselves.
+/// It must not be used to bring nodes back that have lost their data: clients do that by themselves, and it refuses to while
+/// one node has its data. Nodes that have *all* lost them cannot be told from new ones: it sets them up at once, although
+/// holders may rely on their locks for up to one longest ttl. So end all clients and wait for that long first, and do not run
+/// it in a script that starts such nodes; tokens then rise as far as the clocks of the clients agree.
 ///
 /// # Errors
 ///
