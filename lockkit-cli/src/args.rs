@@ -49,6 +49,8 @@ pub(crate) enum Action {
     /// Set up a store of several nodes (redlock://...) once, before the first lock
     ///
     /// Every node must be reachable. On nodes that are set up already it does nothing; interrupted, it is run again.
+    /// Nodes that have all lost their data look like new ones: stop all clients, and wait for the longest ttl, before they
+    /// are set up again.
     #[command(after_long_help = PASSWORDS)]
     Init(InitArguments),
     #[command(name = crate::watcher::NAME, hide = true)]

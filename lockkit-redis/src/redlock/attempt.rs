@@ -8,6 +8,7 @@
 //! * Half of the nodes say yes: everything is taken back at once, at all nodes, those that said no or nothing too.
 //! * The nodes answer too slowly: what they gave is worth nothing once the deadline is past, which counts from before the
 //!   first request.
+//! * Nodes change their addresses meanwhile: one may have answered at two of them, so that the attempt is worth nothing.
 //! * A node cannot be asked at all: nothing is taken back there, so that one that is away for long costs nothing.
 //! * An attempt's requests lie about for long: each attempt has an id of its own, and can touch no other.
 
@@ -83,6 +84,7 @@ impl Table {
         let bid = Bid { id: ClaimId::random(), keys: keys.clone() };
         let asks = Arc::new(Trace::of(self.nodes.count()));
         let armed_at = self.clock.now();
+        let moves = self.nodes.members.moves();
         let asked = self.ask(&bid, metadata, &asks).await;
         let answered = match asked.asked(true) {
             Asked::Alike(token) => Ok(token),
@@ -90,6 +92,7 @@ impl Table {
             Asked::Open | Asked::Failed => Err(asked),
         };
         let failed = match answered {
+            Ok(_) if self.nodes.members.moves() != moves => Outcome::Failed(self.nodes.moved()),
             Ok(token) if self.clock.now() < validity::deadline(armed_at, self.ttl) => {
                 return Outcome::Won(Won { bid, token, armed_at, asks });
             }

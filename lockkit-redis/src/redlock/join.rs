@@ -80,7 +80,10 @@ fn no_majority(nodes: &Nodes, states: &[State]) -> Fault {
     }
     if empty == nodes.count() {
         return invalid(
-            "these nodes are not set up: run `lockkit init URL` once, before the first lock".to_owned(),
+            "these nodes are not set up, or all of them have lost their data. Before the first lock: run `lockkit init URL` \
+             once. Where locks were held there before: stop all clients and wait for the longest ttl first, for a holder \
+             may rely on its lock until then, and nobody else knows of it any more"
+                .to_owned(),
         );
     }
     if nodes.count() - empty < nodes.majority() {

@@ -4,6 +4,8 @@
 //!
 //! * The URL names more nodes than the set has, or fewer, or nodes of different sets: refused when the client connects.
 //! * Two addresses lead to one node, by an alias or a proxy: it counts once.
+//! * Nodes exchange their addresses under a running client: each is known by what it says, and none counts twice while they
+//!   move.
 //! * An address leads to another set's node, found out only later: it does not count.
 //! * An address leads to a server without data. Whether that is a node of the set which has lost them, or a new server,
 //!   the server cannot tell. It is taken for the node that this client has found there before, or for the one that had the
@@ -34,6 +36,8 @@ struct Known {
     set: Option<Set>,
     /// By address: the number of the node that was found there.
     numbers: Vec<Option<usize>>,
+    /// How many times a known node was not found at its address any more.
+    moves: u64,
 }
 
 /// The set that a majority belongs to.
@@ -51,10 +55,22 @@ impl Set {
     }
 }
 
+impl Known {
+    /// Another node is at this address: the one that was there may be at any other one now, so nodes may change places.
+    fn forget_unless(&mut self, address: usize, number: usize) {
+        if let Some(moved) =
+            self.numbers.get_mut(address).and_then(|known| known.take_if(|old| *old != number))
+        {
+            self.moves += 1;
+            tracing::info!(node = moved, "another node has its address now");
+        }
+    }
+}
+
 impl Members {
     pub(super) fn new(names: Vec<String>) -> Self {
         let numbers = vec![None; names.len()];
-        Self { names, known: Mutex::new(Known { set: None, numbers }) }
+        Self { names, known: Mutex::new(Known { numbers, ..Known::default() }) }
     }
 
     pub(super) fn names(&self) -> &[String] {
@@ -75,8 +91,9 @@ impl Members {
         let Marker::Ready(seat) = Marker::parse(&found.marker) else { return Ok(()) };
         let mut known = self.lock();
         if known.set.as_ref().is_some_and(|set| set.seat(seat.number) != seat) {
-            return Err(stranger("it is a node of another set".to_owned()));
+            return Err(of_another_set());
         }
+        known.forget_unless(address, seat.number);
         let twice = known.numbers.iter().position(|number| *number == Some(seat.number));
         if let Some(other) = twice.filter(|other| *other != address) {
             let name = self.names.get(other).map_or("", String::as_str);
@@ -86,6 +103,18 @@ impl Members {
             *number = Some(seat.number);
         }
         Ok(())
+    }
+
+    /// Whether what was found counts in a set that is not this one.
+    pub(super) fn is_of_another_set(&self, found: &Found) -> bool {
+        let Marker::Ready(seat) = Marker::parse(&found.marker) else { return false };
+        self.lock().set.as_ref().is_some_and(|set| set.seat(seat.number) != seat)
+    }
+
+    /// Which state of affairs this is. While it stays, no node is asked at two addresses: whatever is counted by address
+    /// counts each node once.
+    pub(super) fn moves(&self) -> u64 {
+        self.lock().moves
     }
 
     /// The marker of the node that was found at this address.
@@ -116,6 +145,10 @@ impl Members {
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+pub(super) fn of_another_set() -> Fault {
+    stranger("it is a node of another set".to_owned())
 }
 
 fn stranger(message: String) -> Fault {
@@ -165,6 +198,23 @@ mod tests {
             assert_eq!(members.admit(1, &found(&wrong)).unwrap_err().kind(), ErrorKind::InvalidConfig);
             assert_eq!(members.marker(1), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn nodes_that_change_places_are_known_again_and_that_is_noted() {
+        let members = members(["a:1", "b:1", "c:1"]);
+        for number in 0..3 {
+            members.admit(number, &found(&seat(number + 1))).unwrap();
+        }
+        let before = members.moves();
+        members.admit(0, &found(&seat(2))).unwrap_err();
+        assert_ne!(members.moves(), before);
+        members.admit(1, &found(&seat(1))).unwrap();
+        members.admit(0, &found(&seat(2))).unwrap();
+        assert_eq!((members.marker(0), members.marker(1)), (Some(seat(2).ready()), Some(seat(1).ready())));
+        let moves = members.moves();
+        members.admit(0, &found(&seat(2))).unwrap();
+        assert_eq!(members.moves(), moves, "it is where it was");
     }
 
     #[test]

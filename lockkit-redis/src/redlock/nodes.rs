@@ -106,6 +106,11 @@ impl Nodes {
         while round.next(true).await.is_some() {}
     }
 
+    /// What nodes have answered cannot be told apart.
+    pub(super) fn moved(&self) -> Fault {
+        Fault::new(Effect::Busy, ErrorKind::Unavailable, "nodes have changed their addresses meanwhile")
+    }
+
     /// A majority said yes, but not before its keys may end.
     pub(super) fn too_slow(&self) -> Fault {
         Fault::new(
@@ -117,28 +122,35 @@ impl Nodes {
 
     /// Why there is no majority: names each node that was of no use.
     pub(super) fn no_majority<'a>(&self, faults: impl Iterator<Item = (usize, Option<&'a Fault>)>) -> Fault {
-        self.summary("no majority of the nodes", faults)
+        self.summary("no majority of the nodes", self.majority(), faults)
     }
 
     /// Why not all nodes have done it.
     pub(super) fn not_all<'a>(&self, faults: impl Iterator<Item = (usize, &'a Fault)>) -> Fault {
-        self.summary("every node is needed", faults.map(|(number, fault)| (number, Some(fault))))
+        let faults = faults.map(|(number, fault)| (number, Some(fault)));
+        self.summary("every node is needed", self.count(), faults)
     }
 
-    /// Names each node that was of no use. Where none of them passes by itself, the whole does not.
-    fn summary<'a>(&self, what: &str, faults: impl Iterator<Item = (usize, Option<&'a Fault>)>) -> Fault {
-        let mut refusal: Option<&Fault> = None;
+    /// Names each node that was of no use. It passes by itself unless so many refuse for good that too few are left.
+    fn summary<'a>(
+        &self,
+        what: &str,
+        needed: usize,
+        faults: impl Iterator<Item = (usize, Option<&'a Fault>)>,
+    ) -> Fault {
+        let mut refusals: Vec<&Fault> = Vec::new();
         let parts: Vec<String> = faults
             .map(|(number, fault)| {
-                refusal = refusal.or(fault.filter(|fault| !fault.may_pass()));
+                refusals.extend(fault.filter(|fault| !fault.may_pass()));
                 let name = self.name(number);
                 let why = fault.map_or("has lost its data, and does not count yet", Fault::message);
                 format!("{name}: {why}")
             })
             .collect();
-        let (effect, kind) = match refusal {
-            Some(fault) => (Effect::Refused, fault.kind()),
-            None => (Effect::Busy, ErrorKind::Unavailable),
+        let is_final = self.count() - refusals.len() < needed;
+        let (effect, kind) = match refusals.first() {
+            Some(fault) if is_final => (Effect::Refused, fault.kind()),
+            _ => (Effect::Busy, ErrorKind::Unavailable),
         };
         Fault::new(
             effect,

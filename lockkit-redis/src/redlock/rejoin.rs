@@ -9,11 +9,12 @@
 //!
 //! * It is not known to be the set's node of that place ([`members`](super::members)): it may be a server that was never
 //!   part of the set, while clients elsewhere go on with the node that it would stand for. Nothing is done.
+//! * Its set-up was interrupted: it never counted, and does when `init` has been run again.
 //! * Fewer others are in order: nothing is done. Which of the data is lost is for the operator to judge.
 //! * Several clients do this at the same time: they find each other's note, and the first to come through is enough.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -50,8 +51,19 @@ enum Step {
     Operator,
     /// Nobody here knows that it is of this set.
     Stranger,
+    /// Its set-up was interrupted between the two steps.
+    HalfSetUp,
     /// It was emptied again.
     Again,
+}
+
+/// What a node's word about itself is worth.
+pub(super) enum Sign {
+    Counts,
+    /// It counts, but in a set that was set up since, or of other nodes.
+    AnotherSet,
+    /// It does not count.
+    None,
 }
 
 impl Rejoining {
@@ -79,9 +91,10 @@ impl Rejoining {
         loop {
             match self.pass(number).await {
                 Ok(Step::Done) => return,
-                Ok(step @ (Step::Operator | Step::Stranger)) => {
+                Ok(step @ (Step::Operator | Step::Stranger | Step::HalfSetUp)) => {
                     let why = match step {
                         Step::Stranger => "it is not known to be a node of this set",
+                        Step::HalfSetUp => "it is half set up: run `lockkit init` again",
                         _ => "it has lost its data, and too few others are in order",
                     };
                     warn!(node = self.nodes.name(number), why, "this node does not count");
@@ -112,6 +125,7 @@ impl Rejoining {
         match Marker::parse(&met.marker) {
             Marker::Missing => {}
             _ if self.counts(number, &met) => return Ok(Step::Done),
+            Marker::Preparing(_) => return Ok(Step::HalfSetUp),
             _ => return Ok(Step::Stranger),
         }
         info!(node = node.name(), wait = ?self.max_ttl, "it has lost its data, and is left out for a while");
@@ -134,7 +148,11 @@ impl Rejoining {
     async fn meets_stranger(&self, number: usize) -> Result<Step, Fault> {
         let Some(node) = self.nodes.get(number) else { return Ok(Step::Done) };
         let met = found(node.run(self.nodes.limit, &look()).await?)?;
-        Ok(if self.counts(number, &met) { Step::Done } else { Step::Stranger })
+        Ok(match Marker::parse(&met.marker) {
+            _ if self.counts(number, &met) => Step::Done,
+            Marker::Preparing(_) => Step::HalfSetUp,
+            _ => Step::Stranger,
+        })
     }
 
     /// Whether what a node says of itself makes it count.
@@ -143,17 +161,27 @@ impl Rejoining {
         members.admit(number, met).is_ok() && members.marker(number).as_ref() == Some(&met.marker)
     }
 
+    /// What a node says of itself; one that does not count is looked after.
+    pub(super) fn sign(&self, number: usize, met: &Found) -> Sign {
+        if self.counts(number, met) {
+            return Sign::Counts;
+        }
+        self.found_empty(number);
+        if self.nodes.members.is_of_another_set(met) { Sign::AnotherSet } else { Sign::None }
+    }
+
     /// The highest counter that a majority among the other nodes has; `None` where so many are not in order.
     async fn highest_of_others(&self, number: usize) -> Option<u64> {
-        let others: Vec<u64> = look_at_all(&self.nodes)
+        // By marker, which names the node.
+        let others: HashMap<String, u64> = look_at_all(&self.nodes)
             .await
             .into_iter()
             .filter(|(other, _)| *other != number)
             .filter_map(|(other, answer)| {
-                answer.ok().filter(|met| self.counts(other, met)).map(|met| met.highest)
+                answer.ok().filter(|met| self.counts(other, met)).map(|met| (met.marker, met.highest))
             })
             .collect();
-        (others.len() >= self.nodes.majority()).then(|| others.into_iter().max()).flatten()
+        (others.len() >= self.nodes.majority()).then(|| others.into_values().max()).flatten()
     }
 
     /// Until whatever relied on the node has ended.

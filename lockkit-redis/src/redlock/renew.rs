@@ -3,6 +3,9 @@
 //! * A node does not answer: the others decide. Without a majority that has answered, the beat tells nothing.
 //! * No majority has the lock any more: that hold is gone, and ended at the nodes that still have it. A lock that a node
 //!   has just got back counts for nothing in that.
+//! * Nodes change their addresses meanwhile: one may have answered at two of them, so that the beat tells nothing.
+//! * The nodes were set up anew while the client lived: a majority says that it is another set. The session is over, and
+//!   the next one finds out what set that is.
 //! * A restore arrives late, after the release, or behind another grant: the node's counter is above its token.
 
 use std::sync::Arc;
@@ -17,7 +20,9 @@ use tracing::debug;
 use super::{
     attempt::Won,
     calls::{Held, beaten, found, look},
+    members::of_another_set,
     nodes::{Round, Tell},
+    rejoin::Sign,
     session::RedlockSession,
 };
 use crate::error::Fault;
@@ -36,6 +41,14 @@ enum Verdict {
     Gone,
 }
 
+/// Where a majority of the nodes is alive.
+enum Life {
+    /// In the session's set.
+    Here,
+    /// In one that was set up since.
+    Elsewhere,
+}
+
 impl RedlockSession {
     pub(super) async fn beat(&self, held: &[Grant]) -> Beat {
         // Whoever waits for the end of a hold asks within that time, and is not to be told that all is well.
@@ -45,7 +58,8 @@ impl RedlockSession {
         let armed_at = self.table.clock.now();
         if held.is_empty() {
             let session = match self.prove_alive().await {
-                Ok(()) => Renewal::Renewed { armed_at },
+                Ok(Life::Here) => Renewal::Renewed { armed_at },
+                Ok(Life::Elsewhere) => Renewal::Gone,
                 Err(fault) => unknown(fault),
             };
             return Beat { session, holds: Vec::new() };
@@ -67,6 +81,7 @@ impl RedlockSession {
     ) -> (Option<Fault>, Vec<(ClaimId, Renewal)>) {
         let nodes = &self.table.nodes;
         let mut answers: Vec<Option<Answer>> = vec![None; nodes.count()];
+        let moves = nodes.members.moves();
         let mut round = self.ask_all(batch);
         let answered =
             |answers: &[Option<Answer>]| answers.iter().flatten().filter(|one| one.is_ok()).count();
@@ -76,6 +91,10 @@ impl RedlockSession {
             if let Some(slot) = answers.get_mut(node) {
                 *slot = Some(answer);
             }
+        }
+        if nodes.members.moves() != moves {
+            let unknown = batch.iter().map(|(claim, _)| (*claim, unknown(nodes.moved())));
+            return (Some(nodes.moved()), unknown.collect());
         }
         let fault = (answered(&answers) < nodes.majority()).then(|| nodes.no_majority(faults(&answers)));
         let holds = batch.iter().enumerate().map(|(nth, (claim, won))| {
@@ -147,32 +166,35 @@ impl RedlockSession {
         });
     }
 
-    /// With nothing held there is nothing to ask for but a sign of life.
-    async fn prove_alive(&self) -> Result<(), Fault> {
+    /// With nothing held there is nothing to ask for but a sign of life. Only nodes that count can give it.
+    async fn prove_alive(&self) -> Result<Life, Fault> {
         let nodes = &self.table.nodes;
         let (call, limit) = (Arc::new(look()), nodes.limit);
         let rejoining = self.table.rejoining.clone();
-        let mut round = nodes.at_all(move |number, node, tell: Tell<Result<(), Fault>>| {
+        let mut round = nodes.at_all(move |number, node, tell: Tell<Result<Sign, Fault>>| {
             let (call, rejoining) = (Arc::clone(&call), rejoining.clone());
             async move {
                 let answer = node.run(limit, &call).await.and_then(found);
-                if answer.as_ref().is_ok_and(|met| !rejoining.counts(number, met)) {
-                    rejoining.found_empty(number);
-                }
-                tell.tell(answer.map(drop));
+                tell.tell(answer.map(|met| rejoining.sign(number, &met)));
             }
         });
-        let (mut alive, mut faults) = (0, Vec::new());
-        while let Some((node, answer)) = round.next(alive >= nodes.majority()).await {
+        let (mut here, mut elsewhere, mut faults) = (0, 0, Vec::new());
+        while let Some((node, answer)) = round.next(here >= nodes.majority()).await {
             match answer {
-                Ok(()) => alive += 1,
-                Err(fault) => faults.push((node, fault)),
+                Ok(Sign::Counts) => here += 1,
+                Ok(Sign::AnotherSet) => {
+                    elsewhere += 1;
+                    faults.push((node, Some(of_another_set())));
+                }
+                Ok(Sign::None) => faults.push((node, None)),
+                Err(fault) => faults.push((node, Some(fault))),
             }
         }
-        if alive >= nodes.majority() {
-            return Ok(());
+        match nodes.majority() {
+            majority if here >= majority => Ok(Life::Here),
+            majority if elsewhere >= majority => Ok(Life::Elsewhere),
+            _ => Err(nodes.no_majority(faults.iter().map(|(node, fault)| (*node, fault.as_ref())))),
         }
-        Err(nodes.no_majority(faults.iter().map(|(node, fault)| (*node, Some(fault)))))
     }
 }
 

@@ -12,7 +12,8 @@
 //! * It is interrupted in the second step: the next run goes on with the number that nodes count with. A node that has the
 //!   first marker *of that number* has had no other since, and so has lost nothing.
 //! * Two runs at the same time: one of them finds a node changed, and says so. Both begin each step at the same node, so that
-//!   the one that loses leaves nothing among what the other has made.
+//!   the one that loses leaves nothing among what the other has made. That takes URLs with the same names: otherwise each may
+//!   spoil what the other has made, so that nothing can be locked until the operator deletes the markers.
 //! * Two addresses lead to one node: it is found with the marker that it was given as another one.
 
 use std::{collections::HashMap, sync::Arc};
@@ -45,7 +46,12 @@ pub enum SetUp {
 /// before, or call it as it was called here. To get another set, end all clients, wait for the longest ttl, delete the key
 /// `lockkit:redlock` at every node of the old one, and set the new one up.
 ///
-/// It must not be used to bring nodes back that have lost their data: it refuses to, and clients do that by themselves.
+/// It must not be used to bring nodes back that have lost their data: clients do that by themselves, and it refuses to while
+/// one node has its data. Nodes that have *all* lost them cannot be told from new ones: it sets them up at once, although
+/// holders may rely on their locks for up to one longest ttl. So end all clients and wait for that long first, and do not run
+/// it in a script that starts such nodes; tokens then rise as far as the clocks of the clients agree.
+///
+/// Runs at the same time must call the nodes by the same names.
 ///
 /// # Errors
 ///
@@ -54,7 +60,8 @@ pub enum SetUp {
 ///
 /// # Cancel safety
 ///
-/// A dropped future may leave the set-up half done; no client locks there until it is done.
+/// A dropped future may leave the set-up half done: clients lock once a majority of the nodes counts, and the others, which
+/// never did, do without until this is run again.
 pub async fn init(config: &RedlockConfig) -> Result<SetUp> {
     set_up(config).await.map_err(|fault| fault.into_error("init"))
 }
@@ -112,15 +119,23 @@ fn half_set_up(seen: &[Found]) -> Result<Vec<Prepared>, Fault> {
         return Err(changed());
     };
     let mut prepared = Vec::new();
-    let mut lost = 0;
+    let (mut lost, mut of_other_runs) = (0, 0);
     for (address, (marker, found)) in markers.iter().zip(seen).enumerate() {
         match marker {
             Marker::Ready(_) => {}
             Marker::Preparing(seat) if seat.set == ready.set => {
                 prepared.push(Prepared { address, seat: seat.clone(), names: found.names.clone() });
             }
+            Marker::Preparing(_) => of_other_runs += 1,
             _ => lost += 1,
         }
+    }
+    if of_other_runs > 0 {
+        return Err(invalid(format!(
+            "{of_other_runs} of {} nodes were prepared by another run of `lockkit init`: they have lost their data since the \
+             set-up, or two runs at the same time called the nodes by different names. No client lets them in: {ANEW}",
+            markers.len()
+        )));
     }
     if lost == 0 {
         return Ok(prepared);

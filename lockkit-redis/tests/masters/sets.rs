@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit_core::{Error, ErrorKind, LockClient};
+use lockkit_core::{Error, ErrorKind, LockClient, Status};
 use lockkit_redis::init;
 use lockkit_testbed::{Proxy, RedisMasters};
 
@@ -139,6 +139,64 @@ async fn a_node_that_turns_out_to_be_another_one_does_not_count_twice() {
         assert!(start.elapsed() < HANG, "{error}");
     }
     masters.node(1).resume().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_count_ends_no_wait_while_a_majority_may_come_back() {
+    let mut masters = RedisMasters::start(3).unwrap();
+    set_up(&masters, 0..3).await;
+    let alias = Proxy::start_redis(masters.node(0).endpoint()).unwrap();
+    alias.refuse();
+    let client =
+        client(&url(&[masters.node(0).endpoint(), masters.node(1).endpoint(), alias.endpoint()])).await;
+    alias.pass();
+    masters.node_mut(1).kill().unwrap();
+    let lock = client.lock("x").unwrap();
+    let outage = async {
+        let start = Instant::now();
+        for seen in 0..3 {
+            loop {
+                let error = client.lock("y").unwrap().try_acquire().await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                if error.to_string().contains("the same node") {
+                    break;
+                }
+                assert!(start.elapsed() < HANG, "{error}, {seen}");
+            }
+        }
+        masters.node_mut(1).restart().unwrap();
+    };
+    let (granted, ()) = futures_util::future::join(lock.acquire_timeout(HANG), outage).await;
+    granted.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_outlives_a_new_set_up_joins_the_new_set() {
+    let masters = RedisMasters::start(3).unwrap();
+    let url = set_up_short(&masters).await;
+    let client = short_client(&url).await;
+    client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
+    let mut status = client.status();
+    (0..3).for_each(|node| drop(masters.node(node).cli(&["FLUSHALL"]).unwrap()));
+    let over = async { while !matches!(status.changed().await, Status::Suspect { .. }) {} };
+    tokio::time::timeout(HANG, over).await.expect("no node counts");
+    init(&config(&url).unwrap()).await.unwrap();
+    let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap();
+    let _ = guard.expect("the nodes are in order").release().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_exchange_their_addresses_count_again() {
+    let masters = RedisMasters::start(3).unwrap();
+    let url = set_up_short(&masters).await;
+    let client = short_client(&url).await;
+    let markers = [marker(&masters, 0), marker(&masters, 1)];
+    client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
+    for (node, marker) in [(1, &markers[0]), (0, &markers[1])] {
+        masters.node(node).cli(&["HSET", NODE, "marker", marker]).unwrap();
+    }
+    let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap();
+    let _ = guard.expect("a majority is in order").release().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

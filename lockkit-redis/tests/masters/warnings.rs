@@ -11,7 +11,7 @@ use lockkit_redis::init;
 use lockkit_testbed::RedisMasters;
 use tracing::Level;
 
-use crate::redlock::{backend, config};
+use crate::redlock::{backend, config, raw::NODE};
 
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -19,6 +19,17 @@ const HANG: Duration = Duration::from_secs(60);
 /// What is logged at a connect, until each of three nodes has been asked about itself.
 fn log(masters: &RedisMasters, login: &str) -> String {
     let url = format!("redlock://{login}{}", masters.endpoints());
+    log_of(
+        &url,
+        async || {
+            init(&config(&url).unwrap()).await.unwrap();
+        },
+        |log| log.lines().filter(|line| is_asked(line)).count() == 3,
+    )
+}
+
+/// What is logged at a connect, from before this preparation until it is enough.
+fn log_of(url: &str, prepare: impl AsyncFnOnce(), is_enough: impl Fn(&str) -> bool) -> String {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_writer(log.clone())
@@ -27,10 +38,10 @@ fn log(masters: &RedisMasters, login: &str) -> String {
         .finish();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let connect = async {
-        init(&config(&url).unwrap()).await.unwrap();
-        let session = backend(&url).unwrap().open_session(HANG, Clock::boot()).await.unwrap();
+        prepare().await;
+        let session = backend(url).unwrap().open_session(HANG, Clock::boot()).await.unwrap();
         let start = Instant::now();
-        while log.text().lines().filter(|line| is_asked(line)).count() < 3 {
+        while !is_enough(&log.text()) {
             assert!(start.elapsed() < HANG, "{}", log.text());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -60,6 +71,19 @@ fn nodes_that_do_not_keep_what_they_acknowledge_are_warned_of() {
         let names = |line: &&str| line.contains("append-only") && line.contains(&name);
         assert!(warnings(&text).iter().any(names), "{text}");
     }
+}
+
+#[test]
+fn a_node_that_is_half_set_up_is_told_from_one_that_has_lost_its_data() {
+    let masters = RedisMasters::start(3).unwrap();
+    for (node, phase) in ["ready", "ready", "preparing"].iter().enumerate() {
+        let marker = format!("{phase} 60000 5f0c {}/3", node + 1);
+        masters.node(node).cli(&["HSET", NODE, "marker", &marker]).unwrap();
+    }
+    let url = format!("redlock://{}", masters.endpoints());
+    let text = log_of(&url, async || {}, |log| log.contains("does not count"));
+    let warning = warnings(&text).into_iter().find(|line| line.contains("does not count")).unwrap();
+    assert!(warning.contains("lockkit init") && warning.contains(&masters.node(2).endpoint()), "{warning}");
 }
 
 #[test]
