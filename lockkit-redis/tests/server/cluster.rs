@@ -10,7 +10,7 @@ use lockkit_testbed::{Redis, RedisCluster};
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session_at, start_claim,
+        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, release, session_at, start_claim,
         try_acquire, until,
     },
     topologies::{QUICK, is_renewed, until_replicas_count},
