@@ -19,7 +19,7 @@ use lockkit_core::{
     limits::LOCK_NAME_BYTES_MAX,
 };
 use lockkit_redis::{RedlockBackend, RedlockConfig};
-use lockkit_testbed::{Direction, Flow, Message, Proxy, Redis, RedisMasters, ServerClock};
+use lockkit_testbed::{Proxy, Redis, RedisMasters, ServerClock};
 
 use self::access::{Beside, Stepped};
 
@@ -76,6 +76,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::DropReplies,
             Hook::Delay,
             Hook::Trickle,
+            Hook::HoldNotifications,
             Hook::WallClock,
             Hook::Secret,
             Hook::DenyLock,
@@ -285,17 +286,7 @@ impl Link for Ways {
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
         for proxy in &self.0 {
-            match fault {
-                LinkFault::HoldRequests => proxy.set(Direction::Requests, Flow::Hold),
-                LinkFault::SwallowReplies(count) => proxy.swallow_next(count as u64),
-                LinkFault::DropNotifications => proxy.drop_messages(Message::Events, |_| true),
-                LinkFault::Reset => proxy.reset(),
-                LinkFault::Refuse => proxy.refuse(),
-                LinkFault::DropReplies => proxy.set(Direction::Replies, Flow::Drop),
-                LinkFault::Delay(by) => proxy.set(Direction::Replies, Flow::Delay(by)),
-                LinkFault::Trickle(every) => proxy.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
-                other @ LinkFault::HoldNotifications => return other.unsupported(),
-            }
+            proxy.inflict(fault);
         }
         Ok(())
     }
