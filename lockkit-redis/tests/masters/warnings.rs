@@ -1,8 +1,9 @@
 //! What is logged of nodes that may lose what they have acknowledged.
 
 use std::{
+    cell::RefCell,
     io::Write,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Once},
     time::{Duration, Instant},
 };
 
@@ -30,12 +31,18 @@ fn log(masters: &RedisMasters, login: &str) -> String {
 
 /// What is logged at a connect, from before this preparation until it is enough.
 fn log_of(url: &str, prepare: impl AsyncFnOnce(), is_enough: impl Fn(&str) -> bool) -> String {
+    // One for the whole program, and for good: what is cached of a subscriber of one thread may be asked for by another
+    // thread, which has none, and then nobody hears anything.
+    static LISTEN: Once = Once::new();
+    LISTEN.call_once(|| {
+        tracing_subscriber::fmt()
+            .with_writer(|| LOG.with_borrow(Log::clone))
+            .with_ansi(false)
+            .with_max_level(Level::DEBUG)
+            .init();
+    });
     let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(log.clone())
-        .with_ansi(false)
-        .with_max_level(Level::DEBUG)
-        .finish();
+    LOG.set(log.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let connect = async {
         prepare().await;
@@ -47,7 +54,7 @@ fn log_of(url: &str, prepare: impl AsyncFnOnce(), is_enough: impl Fn(&str) -> bo
         }
         drop(session);
     };
-    tracing::subscriber::with_default(subscriber, || runtime.block_on(connect));
+    runtime.block_on(connect);
     log.text()
 }
 
@@ -104,6 +111,11 @@ fn a_user_who_may_not_ask_locks_all_the_same() {
     assert_eq!(text.lines().filter(|line| line.contains("is not known")).count(), 3, "{text}");
 }
 
+thread_local! {
+    /// Of this test: it and its runtime are one thread.
+    static LOG: RefCell<Log> = RefCell::default();
+}
+
 /// What was logged.
 #[derive(Clone, Debug, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -122,13 +134,5 @@ impl Write for Log {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
-    }
-}
-
-impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
     }
 }
