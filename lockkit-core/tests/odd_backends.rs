@@ -8,7 +8,7 @@ use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use common::{NAME, TTL, client, eventually, in_time, kind, settle};
 use lockkit_core::{
-    ErrorKind, LockClient, Owner, Status,
+    ErrorKind, LockClient, LockGuard, Owner, Result, Status,
     backend::Lifetime,
     limits::{RELEASE_ANSWER_MAX, TRY_ANSWER_MAX, WAITERS_PER_CLIENT_MAX},
     memory::MemoryServer,
@@ -37,35 +37,32 @@ async fn a_grant_of_a_session_that_has_ended_meanwhile_is_not_handed_out() {
     }
 }
 
+/// The guard of a new client whose first grant is so long on its way.
+async fn granted_after(backend: &Scripted, delay: Duration) -> Result<LockGuard> {
+    let script = &backend.script;
+    let lock = backend.client().await.lock(NAME)?;
+    script.late.store(true, Ordering::SeqCst);
+    let (guard, ()) = tokio::join!(lock.acquire(), async {
+        sleep(delay).await;
+        script.late.store(false, Ordering::SeqCst);
+        script.grants.notify_one();
+    });
+    guard
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_grant_whose_deadline_has_passed_is_released_although_its_session_lives() {
     let backend = Scripted::new(Lifetime::Hold);
-    let script = &backend.script;
-    let client = backend.client().await;
-    script.late.store(true, Ordering::SeqCst);
-    let lock = client.lock(NAME).unwrap();
-    let acquiring = tokio::spawn(async move { lock.acquire().await });
-    sleep(TTL * 2).await;
-    script.late.store(false, Ordering::SeqCst);
-    script.grants.notify_one();
-    let guard = acquiring.await.unwrap().unwrap();
+    let guard = granted_after(&backend, TTL * 2).await.unwrap();
     assert!(guard.is_held());
-    assert_eq!((u64::from(guard.token()), script.releases.load(Ordering::SeqCst)), (2, 1));
+    assert_eq!((u64::from(guard.token()), backend.script.releases.load(Ordering::SeqCst)), (2, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_late_is_renewed_at_once() {
     let backend = Scripted::new(Lifetime::Hold);
-    let script = &backend.script;
-    let client = backend.client().await;
-    script.late.store(true, Ordering::SeqCst);
-    let lock = client.lock(NAME).unwrap();
-    let acquiring = tokio::spawn(async move { lock.acquire().await });
     // Its deadline comes before the next beat, which is due a ttl after the session's begin.
-    sleep(TTL * 9 / 10).await;
-    script.late.store(false, Ordering::SeqCst);
-    script.grants.notify_one();
-    let guard = acquiring.await.unwrap().unwrap();
+    let guard = granted_after(&backend, TTL * 9 / 10).await.unwrap();
     sleep(TTL * 3).await;
     assert!(guard.is_held(), "{:?}", guard.check());
     assert_eq!(u64::from(guard.token()), 1);
@@ -344,7 +341,7 @@ fn a_build_dropped_while_its_thread_starts_leaves_no_thread() {
 /// A waker may look at a guard, or be the last owner of a task that holds one.
 #[test]
 fn a_waker_that_looks_at_the_guard_does_not_deadlock() {
-    struct Looks(std::sync::Mutex<Option<std::sync::Weak<lockkit_core::LockGuard>>>);
+    struct Looks(std::sync::Mutex<Option<std::sync::Weak<LockGuard>>>);
     impl std::task::Wake for Looks {
         fn wake(self: std::sync::Arc<Self>) {
             if let Some(guard) = self.0.lock().unwrap().as_ref().and_then(std::sync::Weak::upgrade) {

@@ -42,8 +42,8 @@ fn publish(redis: &Redis, text: &str) {
     assert_eq!(redis.cli(&["PUBLISH", "c", text]).unwrap(), Reply::Number(1), "nobody listens");
 }
 
-#[test]
-fn a_published_message_is_dropped_and_replies_arrive() {
+/// A server, and a client that listens to it through a proxy.
+fn subscriber() -> (Redis, Proxy, Client) {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let mut client = Client::of(&proxy);
@@ -51,6 +51,12 @@ fn a_published_message_is_dropped_and_replies_arrive() {
     client.say("SUBSCRIBE c");
     client.say("PING there");
     client.hear_to("there");
+    (redis, proxy, client)
+}
+
+#[test]
+fn a_published_message_is_dropped_and_replies_arrive() {
+    let (redis, proxy, mut client) = subscriber();
     proxy.drop_messages(Message::Events, |n| n == 2);
     for text in ["one", "two", "three"] {
         publish(&redis, text);
@@ -63,13 +69,7 @@ fn a_published_message_is_dropped_and_replies_arrive() {
 
 #[test]
 fn a_published_message_is_held_while_replies_arrive_and_comes_late() {
-    let redis = Redis::start().unwrap();
-    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
-    let mut client = Client::of(&proxy);
-    client.say("HELLO 3");
-    client.say("SUBSCRIBE c");
-    client.say("PING there");
-    client.hear_to("there");
+    let (redis, proxy, mut client) = subscriber();
     proxy.hold_events();
     publish(&redis, "one");
     client.say("PING again");
