@@ -3,15 +3,19 @@
 //! * The server does not answer: the close is repeated until the session must have expired by itself.
 //! * The client closes while its session is being opened: it is closed once it is open.
 //! * The client closes for good: its last session is given at most a ttl.
+//! * The runtime ends, or the session task panics: whoever waits for a session is told that the client is closed.
 
 use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 use tracing::debug;
 
-use super::{Keeper, session::Live};
+use super::{
+    Keeper, closed,
+    session::{Current, Live},
+};
 use crate::{
-    BootInstant, Clock, Error, ErrorKind, Result,
+    BootInstant, Clock, Error, ErrorKind, Result, Status,
     backend::{Session, retry_pauses},
     limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX},
 };
@@ -75,5 +79,28 @@ pub(super) async fn close_once_open(opening: JoinHandle<Result<Arc<dyn Session>>
             close_until(session, clock, expiry).await
         }
         _ => true,
+    }
+}
+
+/// Tells everybody that the client is closed, however the session task ends.
+pub(super) struct LastWord(pub(super) Arc<Keeper>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        let keeper = &self.0;
+        keeper.closing.cancel();
+        keeper.lose_all("the client was closed");
+        keeper.current.send_if_modified(|current| {
+            let still_open = !matches!(current, Current::Closed(_));
+            if still_open {
+                if let Current::Open(live) = &*current {
+                    live.end();
+                }
+                *current = Current::Closed(Err(closed("keep the session")));
+            }
+            still_open
+        });
+        keeper.status.send_replace(Status::Closed);
+        keeper.runtime.stop();
     }
 }

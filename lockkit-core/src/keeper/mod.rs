@@ -44,9 +44,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     attempt::Attempt,
+    closing::LastWord,
     hold::Hold,
     reentry::{Met, Reentry},
-    session::{Current, LastWord, Live},
+    session::{Current, Live},
 };
 pub(crate) use self::{
     attempt::{Answer, Patience},

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::{
-    Keeper, closed,
-    closing::{close_once_open, confirmed},
+    Keeper,
+    closing::{LastWord, close_once_open, confirmed},
     deadline::deadline,
 };
 use crate::{
@@ -382,28 +382,5 @@ async fn answer_of(beat: &mut Option<JoinHandle<Beat>>) -> Beat {
     match beat {
         Some(task) => task.await.unwrap_or_else(|_| unknown()),
         None => std::future::pending().await,
-    }
-}
-
-/// Tells everybody that the client is closed, however the session task ends.
-pub(super) struct LastWord(pub(super) Arc<Keeper>);
-
-impl Drop for LastWord {
-    fn drop(&mut self) {
-        let keeper = &self.0;
-        keeper.closing.cancel();
-        keeper.lose_all("the client was closed");
-        keeper.current.send_if_modified(|current| {
-            let still_open = !matches!(current, Current::Closed(_));
-            if still_open {
-                if let Current::Open(live) = &*current {
-                    live.ended.cancel();
-                }
-                *current = Current::Closed(Err(closed("keep the session")));
-            }
-            still_open
-        });
-        keeper.status.send_replace(Status::Closed);
-        keeper.runtime.stop();
     }
 }
