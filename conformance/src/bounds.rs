@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lockkit_core::{backend::BackendInfo, limits::RECHECK_PAUSE_MIN};
+use lockkit_core::{
+    backend::BackendInfo,
+    limits::{RECHECK_PAUSE_MAX, RECHECK_PAUSE_MIN},
+};
 
 use crate::Time;
 
@@ -26,8 +29,9 @@ impl Bounds {
     pub fn new(info: &BackendInfo, ttl: Duration, time: Time) -> Self {
         let endless = ttl == Duration::MAX;
         let validity = if endless { ttl } else { ttl * 99 / 100 - Duration::from_millis(2) };
-        // As the contract of a waiting claim has it: max(2 s, ttl / 3), and an eighth for the jitter.
-        let recheck = if endless { RECHECK_PAUSE_MIN } else { RECHECK_PAUSE_MIN.max(ttl / 3) };
+        // As `recheck_pause` has it, with an eighth for the jitter.
+        let recheck =
+            if endless { RECHECK_PAUSE_MIN } else { (ttl / 3).clamp(RECHECK_PAUSE_MIN, RECHECK_PAUSE_MAX) };
         let slack = match time {
             Time::Paused => Duration::from_millis(20),
             Time::Real => Duration::from_secs(5),

@@ -48,3 +48,6 @@ pub const REENTRIES_PER_HOLD_MAX: u32 = 1_000_000;
 
 /// Shortest mean pause between two looks of a waiter that nothing has notified.
 pub const RECHECK_PAUSE_MIN: Duration = Duration::from_secs(2);
+
+/// Longest mean pause between two looks of a waiter that nothing has notified, however long the ttl is.
+pub const RECHECK_PAUSE_MAX: Duration = Duration::from_secs(10);

@@ -25,13 +25,14 @@ pub use self::{
 };
 use crate::{
     Clock, Result,
-    limits::{RECHECK_PAUSE_MIN, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+    limits::{RECHECK_PAUSE_MAX, RECHECK_PAUSE_MIN, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
 
-/// The pause before a waiter looks again although nothing has notified it: max(2 s, ttl / 3), give or take an eighth,
-/// so that the waiters of one lock do not look in step.
+/// The pause before a waiter looks again although nothing has notified it: ttl / 3, but at least
+/// [`RECHECK_PAUSE_MIN`] and at most [`RECHECK_PAUSE_MAX`]; varied by an eighth, so that the waiters of one lock do not
+/// look in step.
 pub fn recheck_pause(ttl: Duration) -> Duration {
-    let middle = (ttl / 3).max(RECHECK_PAUSE_MIN);
+    let middle = (ttl / 3).clamp(RECHECK_PAUSE_MIN, RECHECK_PAUSE_MAX);
     middle.mul_f64(fastrand::f64().mul_add(0.25, 0.875))
 }
 
@@ -106,8 +107,8 @@ pub trait Session: Debug + Send + Sync + 'static {
     ///   answered or the session is over, then answer `GaveUp` (or `Granted`, when the grant came first).
     /// * A reply that never came is not a failure: ask again, idempotently by [`Claim::id`], until the outcome is
     ///   known. While the server is away a waiting claim waits; a try answers `Unavailable` after its clean-up.
-    /// * Every notification is a hint: re-check at least every max(2 s, ttl / 3), with jitter, and answer `Granted`
-    ///   only on an answer of the store that shows the own entry.
+    /// * Every notification is a hint: re-check in pauses of [`recheck_pause`], and answer `Granted` only on an answer
+    ///   of the store that shows the own entry.
     /// * The own entry vanished while waiting: [`Acquired::EntryGone`]; the keeper comes back with a new claim.
     ///
     /// # Errors
@@ -145,4 +146,18 @@ pub trait Session: Debug + Send + Sync + 'static {
     ///
     /// `Unavailable` when the server did not confirm it; the keeper calls again until one ttl after the last renewal.
     async fn close(&self) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::TTL_MAX;
+
+    #[test]
+    fn recheck_pause_has_bounds_whatever_the_ttl() {
+        for (ttl, middle) in [(1, 2.0), (15, 5.0), (60, 10.0), (TTL_MAX.as_secs(), 10.0)] {
+            let pause = recheck_pause(Duration::from_secs(ttl)).as_secs_f64();
+            assert!((middle * 0.87..middle * 1.13).contains(&pause), "{pause} s at a ttl of {ttl} s");
+        }
+    }
 }
