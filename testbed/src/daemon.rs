@@ -1,6 +1,7 @@
 //! A server program with a folder of its own, started and ended again and again.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -71,8 +72,25 @@ impl Daemon {
     /// Ends the server, if it runs, and loses all its data.
     pub(crate) fn lose_data(&mut self) -> Result<()> {
         self.kill()?;
-        std::fs::remove_dir_all(self.data())
-            .with_context(|| format!("cannot remove the data of {}", self.name))
+        fs::remove_dir_all(self.data()).with_context(|| format!("cannot remove the data of {}", self.name))
+    }
+
+    /// Ends the server, if it runs, and keeps a copy of its data, in place of an earlier one.
+    pub(crate) fn back_up(&mut self) -> Result<()> {
+        self.kill()?;
+        replace_folder(&self.backup(), &self.data())
+            .with_context(|| format!("cannot copy the data of {}", self.name))
+    }
+
+    /// Ends the server, if it runs, and puts the copy in place of its data.
+    pub(crate) fn restore(&mut self) -> Result<()> {
+        self.kill()?;
+        replace_folder(&self.data(), &self.backup())
+            .with_context(|| format!("cannot restore the data of {}", self.name))
+    }
+
+    fn backup(&self) -> PathBuf {
+        self.folder().join("backup")
     }
 
     /// Starts the server, which must not run, without waiting for it.
@@ -100,8 +118,32 @@ impl Daemon {
 
     fn log_end(&self) -> String {
         const LINES: usize = 20;
-        let log = std::fs::read_to_string(self.folder().join("log")).unwrap_or_default();
+        let log = fs::read_to_string(self.folder().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
+}
+
+/// Copies a folder to where another one may lie.
+fn replace_folder(to: &Path, from: &Path) -> std::io::Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    copy_folder(to, from)
+}
+
+fn copy_folder(to: &Path, from: &Path) -> std::io::Result<()> {
+    fs::create_dir(to)?;
+    // etcd refuses a data folder that others may read.
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&target, &entry.path())?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }

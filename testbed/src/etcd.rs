@@ -38,6 +38,8 @@ pub struct Etcd {
     pub(crate) peer_url: String,
     /// Arguments that turn TLS on for clients.
     tls: Vec<String>,
+    /// Further arguments.
+    options: Vec<String>,
 }
 
 impl Etcd {
@@ -49,6 +51,18 @@ impl Etcd {
     /// end of its log).
     pub fn start() -> Result<Self> {
         let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// As [`start`](Self::start), with these arguments more, such as `--auth-token-ttl=1`.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_with(options: &[&str]) -> Result<Self> {
+        let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
+        etcd.options = options.iter().map(|&option| option.to_owned()).collect();
         etcd.restart()?;
         Ok(etcd)
     }
@@ -110,6 +124,7 @@ impl Etcd {
             initial_cluster: format!("{name}={peer_url}"),
             peer_url,
             tls: Vec::new(),
+            options: Vec::new(),
         })
     }
 
@@ -182,6 +197,28 @@ impl Etcd {
 
     pub(crate) fn lose_data(&mut self) -> Result<()> {
         self.daemon.lose_data()
+    }
+
+    /// Ends the server, keeps a copy of its data in place of an earlier one, and starts it again. (For the only member of
+    /// its cluster.)
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and when the data cannot be copied.
+    pub fn back_up(&mut self) -> Result<()> {
+        self.daemon.back_up()?;
+        self.restart()
+    }
+
+    /// Ends the server, puts the copy in place of its data that [`back_up`](Self::back_up) made last, and starts it again:
+    /// it has forgotten everything since.
+    ///
+    /// # Errors
+    ///
+    /// As [`back_up`](Self::back_up), and when there is no copy.
+    pub fn restore(&mut self) -> Result<()> {
+        self.daemon.restore()?;
+        self.restart()
     }
 
     /// Turns authentication on. `user` may read and write all keys; the administrator `root` has the same password.
@@ -285,7 +322,7 @@ impl Etcd {
             "--log-level=error".to_owned(),
             "--log-outputs=stderr".to_owned(),
         ];
-        arguments.extend(self.tls.iter().cloned());
+        arguments.extend(self.tls.iter().chain(&self.options).cloned());
         self.daemon.launch(&self.program, &arguments)
     }
 

@@ -29,6 +29,14 @@ const DELETION: u64 = 1;
 /// The tag of field 15, which no message on a watch stream has, and which is as long as that of the events.
 const UNKNOWN_FIELD: u8 = 15 << 3 | 2;
 
+/// The fields that lead to the lease of a key: in a `RangeResponse` its keys; in a `TxnResponse` its answers, of each the
+/// `RangeResponse`, of that its keys.
+const LEASE_IN_RANGE: [u64; 2] = [2, 6];
+const LEASE_IN_TXN: [u64; 4] = [3, 1, 2, 6];
+
+/// The tag of field 15 as a number, which no key has, and which is as long as that of the lease.
+const UNKNOWN_VARINT: u8 = 15 << 3;
+
 /// The tag of the first field of a keep-alive: the lease's id. On a watch stream the first field is a message.
 const LEASE_ID: u8 = 1 << 3;
 
@@ -155,6 +163,9 @@ impl Stream {
             if is_reply && !rules.lets_reply_pass() {
                 return None;
             }
+            if self.is_asked && rules.hides_leases {
+                hide_leases(&mut message[PREFIX_BYTES..]);
+            }
             if !self.is_asked && self.drops(&mut message[PREFIX_BYTES..], rules) {
                 write_credit(credit, frame.stream, message.len());
             } else if rules.holds_events
@@ -202,10 +213,58 @@ impl Stream {
     }
 }
 
+/// Renames the lease of every key that a read answers, alone or in a transaction, to a field that no schema knows.
+fn hide_leases(message: &mut [u8]) {
+    let mut tags = Vec::new();
+    for path in [&LEASE_IN_RANGE, &LEASE_IN_TXN[..]] {
+        find_varints(message, path, 0, &mut tags);
+    }
+    tags.into_iter().for_each(|tag| message[tag] = UNKNOWN_VARINT);
+}
+
+/// Where the tags of the fields stand that this path of field numbers leads to.
+fn find_varints(message: &[u8], path: &[u64], start: usize, tags: &mut Vec<usize>) {
+    let Some((number, rest)) = path.split_first() else { return };
+    for field in fields(message).filter(|field| field.number == *number) {
+        match field.value {
+            Value::Varint(_) if rest.is_empty() => tags.push(start + field.tag),
+            Value::Bytes(bytes) => find_varints(&message[bytes.clone()], rest, start + bytes.start, tags),
+            _ => {}
+        }
+    }
+}
+
 fn tells_events(message: &[u8]) -> bool {
     fields(message).any(|field| field.number == EVENTS)
 }
 
 fn is_deletion(event: &[u8]) -> bool {
     fields(event).any(|field| field.number == EVENT_TYPE && field.value == Value::Varint(DELETION))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(number: u8, body: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, body.len() as u8], body].concat()
+    }
+
+    #[test]
+    fn leases_of_keys_are_hidden_and_nothing_else() {
+        // A key with its create revision and its lease.
+        let key = |lease_tag: u8| [&bytes(1, b"k")[..], &[2 << 3, 7, lease_tag, 9]].concat();
+        let range = |lease_tag| [bytes(1, &[1 << 3, 6]), bytes(2, &key(lease_tag)), vec![4 << 3, 1]].concat();
+        let txn = |lease_tag| [vec![2 << 3, 1], bytes(3, &bytes(1, &range(lease_tag)))].concat();
+        let answers = |lease_tag| [range(lease_tag), txn(lease_tag)];
+        for (mut message, hidden) in answers(6 << 3).into_iter().zip(answers(UNKNOWN_VARINT)) {
+            hide_leases(&mut message);
+            assert_eq!(message, hidden);
+        }
+        // The ttl of a lease, whose id is field 2.
+        let ttl = [&bytes(1, &[6 << 3, 1])[..], &[2 << 3, 6, 3 << 3, 6]].concat();
+        let mut same = ttl.clone();
+        hide_leases(&mut same);
+        assert_eq!(same, ttl);
+    }
 }

@@ -319,6 +319,13 @@ impl Proxy {
         lock(&self.shared.rules).drop_messages(message, Box::new(which));
     }
 
+    /// Takes the lease out of every key that etcd answers to a read, as 3.7 does by itself for reads of keys only
+    /// ([etcd #22209](https://github.com/etcd-io/etcd/issues/22209)), until [`pass`](Self::pass). Answers of more than
+    /// 16 KiB keep them. Needs [`start_grpc`](Self::start_grpc).
+    pub fn hide_leases(&self) {
+        lock(&self.shared.rules).hides_leases = true;
+    }
+
     /// What the proxy has seen so far.
     pub fn counts(&self) -> Counts {
         Counts {

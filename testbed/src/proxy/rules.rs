@@ -46,6 +46,8 @@ pub(super) struct Rules {
     swallow_next: u64,
     /// Messages that tell of events are kept.
     pub(super) holds_events: bool,
+    /// etcd: reads answer keys without their leases.
+    pub(super) hides_leases: bool,
     drops: Vec<Drops>,
     /// Requests are held from the first that contains this.
     hold_at: Option<Vec<u8>>,
