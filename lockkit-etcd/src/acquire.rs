@@ -188,7 +188,7 @@ impl EtcdSession {
         loop {
             let mut not_before = 0;
             if let Some(predecessor) = &predecessor {
-                let mail_expected = predecessor.contender.reads_mail();
+                let mail_expected = predecessor.contender.client().is_some();
                 tokio::select! {
                     biased;
                     token = place.when_granted() => return Ok(End::Granted(token)),
@@ -219,7 +219,7 @@ impl EtcdSession {
 
     /// Watches the predecessor until it is dropped.
     async fn watch(&self, predecessor: &Predecessor, place: &Arc<Place>) -> Infallible {
-        if predecessor.contender.reads_mail() {
+        if predecessor.contender.client().is_some() {
             tokio::time::sleep(WATCH_AFTER).await;
         }
         let key = predecessor.contender.key.clone();

@@ -2,13 +2,14 @@
 
 use std::str;
 
-use crate::{keys, mail::Mail};
+use crate::{keys::ClaimKey, mail::Mail};
 
 /// The key of a contender.
 pub fn key(bytes: &[u8]) {
     let Ok(key) = str::from_utf8(bytes) else { return };
-    if let Some((lease, claim)) = keys::parse_claim(key) {
-        assert!(key.ends_with(&format!("/{lease:x}-{claim}")), "a claim is written in one way only");
+    if let Some(ClaimKey { queue, prefix, lease, claim }) = ClaimKey::parse(key) {
+        let written = format!("{queue}{lease:x}-{}-{claim}", prefix.len());
+        assert!(key == written && queue.starts_with(prefix), "a claim is written in one way only");
     }
 }
 

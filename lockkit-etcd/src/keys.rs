@@ -1,11 +1,15 @@
 //! Where everything lies in the store.
 //!
 //! ```text
-//! PREFIX NAME /<lease>-<claim>          one key per claim, with the client's lease; the oldest one holds the lock.
+//! PREFIX NAME /<lease>-<n>-<claim>      one key per claim, with the client's lease; the oldest one holds the lock.
 //!                                       Named after the first of the claims that used it, one after the other
 //! PREFIX :clients/<lease>/mailbox       where releasing clients tell this one that a claim of it is next
 //! PREFIX :clients/<lease>/epoch         written anew when a claim ends whose enqueue may still be on its way
 //! ```
+//!
+//! A claim's key says where its client's mailbox is: under this lease, below the prefix that is the first `n` bytes of
+//! the key. The releasing client can know neither of them otherwise: an answer need not have the lease (etcd 3.7 leaves
+//! it out where only keys are read, etcd #22209), and with raw names clients of different prefixes share a queue.
 //!
 //! Everything under `PREFIX NAME /` counts as a contender for every client of this queue, those of etcd's own Go
 //! package included, so nothing but claims may ever lie there. An encoded name holds neither `/` nor `:`, so no two
@@ -58,53 +62,87 @@ impl Layout {
                 .with_lock(name)
                 .with_message(format!("overlaps with the clients' own keys {clients:?}")));
         }
-        Ok(Queue(queue.into()))
+        Ok(Queue { path: queue.into(), prefix_bytes: self.prefix.len() })
     }
 
     /// The keys of the client that has this lease.
     pub(crate) fn client(&self, lease: LeaseId) -> ClientKeys {
-        let folder = format!("{}{lease:x}/", self.clients());
-        ClientKeys { mailbox: format!("{folder}mailbox"), epoch: format!("{folder}epoch"), folder }
+        ClientKeys::new(&self.prefix, lease)
     }
 
     fn clients(&self) -> String {
-        format!("{}:clients/", self.prefix)
+        clients(&self.prefix)
     }
+}
+
+/// Where the clients of this prefix have their own keys.
+fn clients(prefix: &str) -> String {
+    format!("{prefix}:clients/")
 }
 
 /// The queue of one lock: the common beginning of its claims' keys, with the slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Queue(Arc<str>);
+pub(crate) struct Queue {
+    path: Arc<str>,
+    /// How much of the path is the prefix of this client.
+    prefix_bytes: usize,
+}
 
 impl Queue {
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.path
     }
 
     /// A new key, named after this claim.
     pub(crate) fn key(&self, lease: LeaseId, claim: ClaimId) -> String {
-        format!("{}{lease:x}-{claim}", self.0)
+        format!("{}{lease:x}-{}-{claim}", self.path, self.prefix_bytes)
     }
 }
 
-/// Whether a lockkit client would write this key.
-pub(crate) fn is_claim(key: &str) -> bool {
-    parse_claim(key).is_some()
+/// What [`Queue::key`] made a key of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClaimKey<'a> {
+    pub(crate) queue: &'a str,
+    /// The prefix of its client.
+    pub(crate) prefix: &'a str,
+    pub(crate) lease: LeaseId,
+    pub(crate) claim: ClaimId,
 }
 
-/// What [`Queue::key`] made a key of; `None` for what it would not have made.
-pub(crate) fn parse_claim(key: &str) -> Option<(LeaseId, ClaimId)> {
-    let (lease, claim) = key.rsplit_once('/')?.1.split_once('-')?;
-    let id = LeaseId::from_str_radix(lease, 16).ok().filter(|id| *id > 0 && format!("{id:x}") == lease)?;
-    Some((id, ClaimId::parse(claim)?))
+impl<'a> ClaimKey<'a> {
+    /// `None` for a key that [`Queue::key`] would not have made.
+    pub(crate) fn parse(key: &'a str) -> Option<Self> {
+        let (queue, entry) = key.split_at(key.rfind('/')? + 1);
+        let (lease, rest) = entry.split_once('-')?;
+        let (prefix_bytes, claim) = rest.split_once('-')?;
+        let id = LeaseId::from_str_radix(lease, 16).ok();
+        let id = id.filter(|id| *id > 0 && format!("{id:x}") == lease)?;
+        let bytes = prefix_bytes.parse::<usize>().ok();
+        let prefix = queue.get(..bytes.filter(|bytes| bytes.to_string() == prefix_bytes)?)?;
+        let is_prefix = prefix != queue && (prefix.is_empty() || prefix.ends_with('/'));
+        is_prefix.then_some(Self { queue, prefix, lease: id, claim: ClaimId::parse(claim)? })
+    }
+
+    /// The own keys of its client.
+    pub(crate) fn client(&self) -> ClientKeys {
+        ClientKeys::new(self.prefix, self.lease)
+    }
 }
 
-/// The two keys that a client has beside its claims, in a folder that one watch covers.
+/// A client's lease, and the two keys that it has beside its claims, in a folder that one watch covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientKeys {
+    pub(crate) lease: LeaseId,
     pub(crate) folder: String,
     pub(crate) mailbox: String,
     pub(crate) epoch: String,
+}
+
+impl ClientKeys {
+    fn new(prefix: &str, lease: LeaseId) -> Self {
+        let folder = format!("{}{lease:x}/", clients(prefix));
+        Self { lease, mailbox: format!("{folder}mailbox"), epoch: format!("{folder}epoch"), folder }
+    }
 }
 
 #[cfg(test)]
@@ -123,8 +161,7 @@ mod tests {
         let claim = ClaimId::random();
         let queue = layout.queue(&name("orders/42")).unwrap();
         let key = queue.key(0x694d_7c3f, claim);
-        assert_eq!(key, format!("lockkit/orders%2F42/694d7c3f-{claim}"));
-        assert!(is_claim(&key));
+        assert_eq!(key, format!("lockkit/orders%2F42/694d7c3f-8-{claim}"));
         assert_eq!(layout.client(0xaf).mailbox, "lockkit/:clients/af/mailbox");
         assert_eq!(layout.client(0xaf).epoch, "lockkit/:clients/af/epoch");
     }
@@ -140,13 +177,34 @@ mod tests {
     }
 
     #[test]
-    fn foreign_keys_are_no_claims() {
-        for foreign in ["", "q/694d7c3f", "q/x-y", "q/694d7c3f-00", "694d7c3f", "q/694d7c3f-0123456789"] {
-            assert!(!is_claim(foreign), "{foreign}");
+    fn key_of_a_claim_says_where_its_client_gets_mail() {
+        let same_queue = [
+            (Layout::new("", Names::Raw), "a/b/x", ":clients/"),
+            (Layout::new("a/", Names::Raw), "b/x", "a/:clients/"),
+            (Layout::new("a/b/", Names::Encoded), "x", "a/b/:clients/"),
+        ];
+        for (layout, lock, clients) in same_queue {
+            let (queue, claim) = (layout.queue(&name(lock)).unwrap(), ClaimId::random());
+            assert_eq!(queue.as_str(), "a/b/x/");
+            let key = queue.key(0xaf, claim);
+            let parsed = ClaimKey::parse(&key).unwrap();
+            assert_eq!((parsed.queue, parsed.lease, parsed.claim), (queue.as_str(), 0xaf, claim));
+            assert_eq!(parsed.client(), layout.client(0xaf));
+            assert_eq!(parsed.client().mailbox, format!("{clients}af/mailbox"));
+        }
+    }
+
+    #[test]
+    fn foreign_keys_are_not_taken_for_claims() {
+        for foreign in ["", "q/694d7c3f", "q/x-y", "q/694d7c3f-00", "694d7c3f", "q/694d7c3f-0-0123456789"] {
+            assert_eq!(ClaimKey::parse(foreign), None, "{foreign}");
         }
         let claim = ClaimId::random();
-        for lease in ["+af", "0af", "AF", "0", ""] {
-            assert!(!is_claim(&format!("q/{lease}-{claim}")), "{lease}");
+        assert!(ClaimKey::parse(&format!("é/q/af-3-{claim}")).is_some());
+        for entry in
+            ["+af-0", "0af-0", "AF-0", "0-0", "-0", "af", "af-", "af-+3", "af-03", "af-1", "af-4", "af-5"]
+        {
+            assert_eq!(ClaimKey::parse(&format!("é/q/{entry}-{claim}")), None, "{entry}");
         }
     }
 

@@ -62,11 +62,8 @@ impl EtcdSession {
         next: &Contender,
         fence: bool,
     ) -> Result<Option<Left>, Fault> {
-        if !next.reads_mail() {
-            return Ok(None);
-        }
-        let mailbox = self.layout.client(next.lease).mailbox;
-        let txn = txn::hand_over(&self.claiming(place), own, next, &mailbox, fence);
+        let Some(client) = next.client() else { return Ok(None) };
+        let txn = txn::hand_over(&self.claiming(place), own, next, &client, fence);
         match self.take_away(place, txn, fence).await {
             Err(fault) if matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => Ok(None),
             left => left.map(Some),

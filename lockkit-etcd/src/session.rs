@@ -104,7 +104,7 @@ impl EtcdSession {
     }
 
     pub(crate) fn claiming<'a>(&'a self, place: &'a Place) -> Claiming<'a> {
-        Claiming { queue: &place.queue, key: &place.key, lease: self.lease.id(), client: &self.keys }
+        Claiming { queue: &place.queue, key: &place.key, client: &self.keys }
     }
 
     /// A transaction; the session is over when it says that the lease has gone.

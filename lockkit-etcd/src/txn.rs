@@ -9,7 +9,7 @@ use etcd_client::{
 
 use crate::{
     error::Fault,
-    keys::{ClientKeys, LeaseId, Queue, is_claim},
+    keys::{ClaimKey, ClientKeys, Queue},
     mail::Mail,
 };
 
@@ -21,18 +21,16 @@ pub(crate) type Revision = i64;
 pub(crate) struct Contender {
     pub(crate) key: Vec<u8>,
     pub(crate) created: Revision,
-    /// 0 for a key without a lease.
-    pub(crate) lease: LeaseId,
 }
 
 impl Contender {
     fn from_kv(kv: &KeyValue) -> Self {
-        Self { key: kv.key().to_vec(), created: kv.create_revision(), lease: kv.lease() }
+        Self { key: kv.key().to_vec(), created: kv.create_revision() }
     }
 
-    /// Whether its client reads mail: whether it is a lockkit client.
-    pub(crate) fn reads_mail(&self) -> bool {
-        self.lease != 0 && str::from_utf8(&self.key).is_ok_and(is_claim)
+    /// Its client, which reads mail; `None` where that is not a lockkit client.
+    pub(crate) fn client(&self) -> Option<ClientKeys> {
+        Some(ClaimKey::parse(str::from_utf8(&self.key).ok()?)?.client())
     }
 }
 
@@ -41,7 +39,6 @@ impl Contender {
 pub(crate) struct Claiming<'a> {
     pub(crate) queue: &'a Queue,
     pub(crate) key: &'a str,
-    pub(crate) lease: LeaseId,
     pub(crate) client: &'a ClientKeys,
 }
 
@@ -64,7 +61,7 @@ pub(crate) struct Enqueued {
 /// earlier claim of this client ended while copies of its enqueue were on their way, and this may be one of them), or,
 /// for a try, anybody else is in the queue. Answers who is in the queue.
 pub(crate) fn enqueue(claiming: &Claiming<'_>, epoch: Revision, metadata: String, wait: bool) -> Txn {
-    let Claiming { queue, key, lease, client } = *claiming;
+    let Claiming { queue, key, client } = *claiming;
     let mut compares = vec![
         Compare::create_revision(key, CompareOp::Equal, 0),
         Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch),
@@ -79,7 +76,7 @@ pub(crate) fn enqueue(claiming: &Claiming<'_>, epoch: Revision, metadata: String
     let keys_only = || Some(GetOptions::new().with_keys_only());
     Txn::new()
         .when(compares)
-        .and_then([TxnOp::put(key, metadata, Some(PutOptions::new().with_lease(lease))), newest()])
+        .and_then([TxnOp::put(key, metadata, Some(PutOptions::new().with_lease(client.lease))), newest()])
         .or_else([newest(), TxnOp::get(key, keys_only()), TxnOp::get(&*client.epoch, keys_only())])
 }
 
@@ -120,7 +117,7 @@ pub(crate) fn hand_over(
     claiming: &Claiming<'_>,
     own: Revision,
     successor: &Contender,
-    mailbox: &str,
+    to: &ClientKeys,
     fence: bool,
 ) -> Txn {
     let both_there = [
@@ -130,8 +127,8 @@ pub(crate) fn hand_over(
     let key = String::from_utf8_lossy(&successor.key).into_owned();
     let mail = Mail { key, created: successor.created };
     // The successor's lease: the mail ends with the client that it is for.
-    let options = PutOptions::new().with_lease(successor.lease);
-    let mail = TxnOp::put(mailbox, mail.to_json(), Some(options));
+    let options = PutOptions::new().with_lease(to.lease);
+    let mail = TxnOp::put(&*to.mailbox, mail.to_json(), Some(options));
     leave(claiming, both_there.into(), Some(mail), fence)
 }
 
@@ -158,7 +155,7 @@ pub(crate) fn withdraw(claiming: &Claiming<'_>, fence: bool) -> Txn {
 fn removal(claiming: &Claiming<'_>, fence: bool) -> Vec<TxnOp> {
     let mut operations = vec![TxnOp::delete(claiming.key, None)];
     if fence {
-        let options = PutOptions::new().with_lease(claiming.lease);
+        let options = PutOptions::new().with_lease(claiming.client.lease);
         operations.push(TxnOp::put(&*claiming.client.epoch, "", Some(options)));
     }
     operations

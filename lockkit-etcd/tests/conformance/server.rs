@@ -75,7 +75,7 @@ impl Server {
 
     async fn end_session(&self, claimant: Option<&Contender>) -> Result<()> {
         let entry = &claimant.context("nobody is there")?.entry;
-        let (lease, _) = entry.split_once('-').context("LEASE-CLAIM")?;
+        let (lease, _) = entry.split_once('-').context("LEASE-...")?;
         self.plain().await?.lease_revoke(i64::from_str_radix(lease, 16)?).await?;
         Ok(())
     }

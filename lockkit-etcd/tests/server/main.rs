@@ -11,6 +11,7 @@ mod common;
 mod faults;
 mod grants;
 mod lost_replies;
+mod mail;
 mod notifications;
 #[cfg(feature = "tls")]
 mod tls;
