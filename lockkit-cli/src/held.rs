@@ -63,9 +63,9 @@ mod tests {
     use super::*;
 
     fn held_by(pid: u32) -> Inspection {
-        let metadata = Metadata { pid, ..Metadata::of_this_process(None) };
-        let holder = Contender { entry: "k".into(), token: None, metadata: Some(metadata) };
-        Inspection { holder: Some(holder), waiters: Vec::new() }
+        let mut metadata = Metadata::of_this_process(None);
+        metadata.pid = pid;
+        Inspection::new(Some(Contender::new("k", None, Some(metadata))), Vec::new())
     }
 
     #[test]

@@ -99,8 +99,9 @@ mod tests {
     use super::*;
 
     fn contender(label: &str, since_ms: u64) -> Contender {
-        let metadata = Metadata { host: "web\u{1b}[2J".into(), pid: 7, label: Some(label.into()), since_ms };
-        Contender { entry: "k".into(), token: Some(FencingToken::new(42)), metadata: Some(metadata) }
+        let mut metadata = Metadata::of_this_process(Some(label));
+        (metadata.host, metadata.pid, metadata.since_ms) = ("web\u{1b}[2J".into(), 7, since_ms);
+        Contender::new("k", Some(FencingToken::new(42)), Some(metadata))
     }
 
     #[test]
@@ -114,10 +115,7 @@ mod tests {
 
     #[test]
     fn json_tells_holder_and_queue() {
-        let found = Inspection {
-            holder: Some(contender("nightly", 1_000)),
-            waiters: vec![Contender { metadata: None, ..contender("", 0) }],
-        };
+        let found = Inspection::new(Some(contender("nightly", 1_000)), vec![Contender::new("k", None, None)]);
         let value = as_json(&LockName::new("a b").unwrap(), &found);
         assert_eq!(value["name"], "a b");
         assert_eq!(value["holder"]["label"], "nightly");

@@ -60,6 +60,18 @@ impl LockClient {
 
     /// The lock of this name: a value that holds nothing. No I/O.
     ///
+    /// ```
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let guard = client.lock("orders/42")?.acquire().await?;
+    /// let same = client.lock(guard.name())?;
+    /// assert_eq!(same.name(), guard.name());
+    /// # drop(guard);
+    /// # client.close().await }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `InvalidName` when the name is empty or too long.
@@ -115,6 +127,7 @@ impl LockClient {
 
 /// What every URL may say of the client, whichever its backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClientOptions {
     /// As [`ClientBuilder::ttl`]; the option `ttl`.
     pub ttl: Option<Duration>,

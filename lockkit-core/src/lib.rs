@@ -4,6 +4,8 @@
 //! Applications use the `lockkit` crate, which adds `connect(url)` and the backends for real stores. This crate knows
 //! no server; a third-party backend depends on it alone.
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 pub mod backend;
 mod client;
 mod clock;

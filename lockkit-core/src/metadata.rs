@@ -10,6 +10,7 @@ use crate::limits::{LABEL_BYTES_MAX, METADATA_BYTES_MAX};
 ///
 /// Stored as a JSON object of at most [`METADATA_BYTES_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Metadata {
     /// Host name of the claiming process.
     pub host: String,

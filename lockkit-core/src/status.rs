@@ -6,6 +6,7 @@ use crate::BootInstant;
 
 /// Whether a client's session is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Status {
     /// The last beat was answered in time.
     Connected,
@@ -22,31 +23,38 @@ pub enum Status {
 
 /// Follows the [`Status`] of a client. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct StatusWatch(watch::Receiver<Status>);
+pub struct StatusWatch {
+    statuses: watch::Receiver<Status>,
+    returned_closed: bool,
+}
 
 impl StatusWatch {
-    pub(crate) fn new(receiver: watch::Receiver<Status>) -> Self {
-        Self(receiver)
+    pub(crate) fn new(statuses: watch::Receiver<Status>) -> Self {
+        Self { statuses, returned_closed: false }
     }
 
     /// The status now.
     pub fn current(&self) -> Status {
-        *self.0.borrow()
+        *self.statuses.borrow()
     }
 
-    /// Waits for a change that no earlier call has seen, and answers the status then; `Closed` again and again once
-    /// the client is closed.
+    /// Waits for a change that no earlier call has returned, and returns the status then. [`Status::Closed`] is
+    /// returned once, also when the client was closed before the first call; after it the call never resolves, so that
+    /// a loop around it does not spin.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. Of several changes in between only the last one is seen.
+    /// Cancel safe. Of several changes in between only the last one is returned.
     pub async fn changed(&mut self) -> Status {
-        if *self.0.borrow() == Status::Closed {
-            return Status::Closed;
+        if self.returned_closed {
+            return std::future::pending().await;
         }
-        match self.0.changed().await {
-            Ok(()) => *self.0.borrow_and_update(),
-            Err(_) => Status::Closed,
+        if self.current() != Status::Closed {
+            // Fails only when the client is gone, which has set `Closed` before.
+            let _ = self.statuses.changed().await;
         }
+        let status = *self.statuses.borrow_and_update();
+        self.returned_closed = status == Status::Closed;
+        status
     }
 }

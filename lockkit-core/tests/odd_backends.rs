@@ -232,6 +232,19 @@ async fn a_panic_while_opening_does_not_leave_the_client_dead() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_panic_while_watching_the_session_costs_that_session_only() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    backend.script.lost_panics.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    assert_eq!(in_time(guard.lost()).await.kind(), ErrorKind::Lost);
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+    assert!(in_time(lock.acquire()).await.unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_that_panicked_is_tried_again_and_an_acquire_that_panicked_ends_its_session() {
     for in_release in [false, true] {
         let backend = Scripted::new(Lifetime::Session);

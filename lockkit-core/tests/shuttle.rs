@@ -74,8 +74,7 @@ fn name() -> LockName {
 }
 
 fn grant(clock: &Clock) -> Grant {
-    let metadata = Metadata { host: String::new(), pid: 1, label: None, since_ms: 0 };
-    let claim = Claim::new(name(), true, metadata, &ClaimControl::new());
+    let claim = Claim::new(name(), true, Metadata::of_this_process(None), &ClaimControl::new());
     Grant::new(&claim, FencingToken::new(1), clock.now())
 }
 

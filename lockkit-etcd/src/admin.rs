@@ -20,7 +20,7 @@ impl Admin for EtcdBackend {
         let look = async { contenders(&Server::connect(&self.config).await?, &queue).await };
         let answer = look.await.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
         let mut contenders = answer.kvs().iter().map(|kv| contender(&queue, kv));
-        Ok(Inspection { holder: contenders.next(), waiters: contenders.collect() })
+        Ok(Inspection::new(contenders.next(), contenders.collect()))
     }
 }
 
@@ -38,10 +38,7 @@ async fn contenders(server: &Server, queue: &Queue) -> Result<GetResponse, Fault
 
 fn contender(queue: &Queue, kv: &KeyValue) -> Contender {
     let key = String::from_utf8_lossy(kv.key());
-    Contender {
-        entry: key.strip_prefix(queue.as_str()).unwrap_or(&key).to_owned(),
-        // The revision of the grant is stored nowhere; the key's own may be lower.
-        token: None,
-        metadata: Metadata::from_json(kv.value()),
-    }
+    let entry = key.strip_prefix(queue.as_str()).unwrap_or(&key);
+    // The revision of the grant is stored nowhere; the key's own may be lower.
+    Contender::new(entry, None, Metadata::from_json(kv.value()))
 }

@@ -6,10 +6,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
     backend::{
-        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
-        TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, QueueKind, Session, TokenStrength,
     },
-    limits::TTL_MAX,
 };
 use tracing::warn;
 
@@ -62,17 +60,13 @@ impl EtcdBackend {
 #[async_trait]
 impl Backend for EtcdBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: "etcd",
-            ttl_min: TTL_MIN,
-            ttl_max: TTL_MAX,
-            beat: BeatInterval::PerTtl(3),
-            lifetime: Lifetime::Session,
-            queue: QueueKind::Fifo,
-            token: TokenStrength::History,
-            loss: LossDetection::SessionPushed,
-            failover: FailoverLoss::Nothing,
-        }
+        let mut info = BackendInfo::new("etcd", Lifetime::Session);
+        info.ttl_min = TTL_MIN;
+        info.queue = QueueKind::Fifo;
+        info.token = TokenStrength::History;
+        info.loss = LossDetection::SessionPushed;
+        info.failover = FailoverLoss::Nothing;
+        info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

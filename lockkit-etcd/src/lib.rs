@@ -15,6 +15,8 @@
 //! lock, older ones are warned of in the log. Building needs `protoc`, because the crate `etcd-client` does; TLS
 //! ([`Tls`], feature `tls`) needs a C compiler.
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 mod acquire;
 mod admin;
 mod backend;

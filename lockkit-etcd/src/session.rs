@@ -192,7 +192,7 @@ impl Session for EtcdSession {
             (Ok(armed_at), Ok(_)) => Renewal::Renewed { armed_at: *armed_at },
             (Err(fault), _) | (_, Err(fault)) => unknown(fault),
         };
-        Beat { session, holds: held.iter().map(|grant| (grant.claim(), hold(grant))).collect() }
+        Beat::new(session, held.iter().map(|grant| (grant.claim(), hold(grant))).collect())
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {

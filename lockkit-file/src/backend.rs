@@ -11,10 +11,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName, Result,
     backend::{
-        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Inspection, Lifetime, LossDetection,
-        QueueKind, Session, TokenStrength,
+        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Inspection, Lifetime, Session, TokenStrength,
     },
-    limits::TTL_MAX,
 };
 
 use crate::{FileConfig, blocking::blocking, folder::Folder, holder, keys, session::FileSession};
@@ -65,17 +63,11 @@ impl FileBackend {
 #[async_trait]
 impl Backend for FileBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: SCHEME,
-            ttl_min: Duration::ZERO,
-            ttl_max: TTL_MAX,
-            beat: BeatInterval::Every(BEAT),
-            lifetime: Lifetime::Process,
-            queue: QueueKind::Unordered,
-            token: TokenStrength::ClockFloor,
-            loss: LossDetection::Beat,
-            failover: FailoverLoss::NoFailover,
-        }
+        let mut info = BackendInfo::new(SCHEME, Lifetime::Process);
+        info.beat = BeatInterval::Every(BEAT);
+        info.token = TokenStrength::ClockFloor;
+        info.failover = FailoverLoss::NoFailover;
+        info
     }
 
     async fn open_session(&self, _ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
@@ -99,6 +91,6 @@ impl Admin for FileBackend {
         let path = self.folder.join(keys::holder_file(name));
         let holder = blocking("inspect", move || holder::look(&path)).await;
         // Waiters leave no trace in the folder.
-        Ok(Inspection { holder: holder.map_err(|error| error.with_lock(name))?, waiters: Vec::new() })
+        Ok(Inspection::new(holder.map_err(|error| error.with_lock(name))?, Vec::new()))
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn look(path: &Path) -> Result<Option<Contender>> {
         let (token, metadata) = parse(&bytes);
         let complete = metadata.is_some();
         let entry = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        holder = Some(Contender { entry, token, metadata });
+        holder = Some(Contender::new(entry, token, metadata));
         if complete {
             break;
         }

@@ -50,6 +50,8 @@
 //!
 //! [`inspect`]: lockkit_core::backend::Admin::inspect
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 #[cfg(not(unix))]
 compile_error!("lockkit-file needs a Unix-like system");
 

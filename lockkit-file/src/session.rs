@@ -233,22 +233,20 @@ impl Session for FileSession {
         let armed_at = self.clock.now();
         let renewal = |in_place| if in_place { Renewal::Renewed { armed_at } } else { Renewal::Gone };
         match self.look(held).await {
-            _ if self.closed.is_cancelled() => Beat {
-                session: Renewal::Gone,
-                holds: held.iter().map(|grant| (grant.claim(), Renewal::Gone)).collect(),
-            },
-            Ok((folder, holds)) => Beat {
-                session: renewal(folder),
-                holds: held
-                    .iter()
+            _ if self.closed.is_cancelled() => {
+                Beat::new(Renewal::Gone, held.iter().map(|grant| (grant.claim(), Renewal::Gone)).collect())
+            }
+            Ok((folder, holds)) => Beat::new(
+                renewal(folder),
+                held.iter()
                     .zip(holds)
                     .map(|(grant, in_place)| (grant.claim(), in_place.map_or_else(Renewal::Unknown, renewal)))
                     .collect(),
-            },
-            Err(error) => Beat {
-                holds: held.iter().map(|grant| (grant.claim(), Renewal::Unknown(error.clone()))).collect(),
-                session: Renewal::Unknown(error),
-            },
+            ),
+            Err(error) => Beat::new(
+                Renewal::Unknown(error.clone()),
+                held.iter().map(|grant| (grant.claim(), Renewal::Unknown(error.clone()))).collect(),
+            ),
         }
     }
 

@@ -28,17 +28,11 @@ impl Admin for RedisBackend {
         let answer = answer.unwrap_or_else(|_| Err(Fault::no_reply()));
         let (value, metadata, waiters) =
             answer.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
-        Ok(Inspection {
-            holder: (!value.is_empty()).then(|| holder(&value, &metadata)),
-            waiters: waiters
-                .iter()
-                .map(|(claim, metadata)| Contender {
-                    entry: String::from_utf8_lossy(claim).into_owned(),
-                    token: None,
-                    metadata: Metadata::from_json(metadata),
-                })
-                .collect(),
-        })
+        let waiter = |(claim, metadata): &(Vec<u8>, Vec<u8>)| {
+            Contender::new(String::from_utf8_lossy(claim), None, Metadata::from_json(metadata))
+        };
+        let holder = (!value.is_empty()).then(|| holder(&value, &metadata));
+        Ok(Inspection::new(holder, waiters.iter().map(waiter).collect()))
     }
 }
 
@@ -55,11 +49,10 @@ impl RedisBackend {
 fn holder(value: &[u8], metadata: &[u8]) -> Contender {
     let value = String::from_utf8_lossy(value);
     match parse_value(&value) {
-        Some((claim, token)) => Contender {
-            entry: claim.to_string(),
-            token: Some(FencingToken::new(token)),
-            metadata: Metadata::from_json(metadata),
-        },
-        None => Contender { entry: value.into_owned(), token: None, metadata: None },
+        Some((claim, token)) => {
+            let token = FencingToken::new(token);
+            Contender::new(claim.to_string(), Some(token), Metadata::from_json(metadata))
+        }
+        None => Contender::new(value, None, None),
     }
 }

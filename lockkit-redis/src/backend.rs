@@ -5,10 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{
-        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
-        TokenStrength,
-    },
+    backend::{Admin, Backend, BackendInfo, Lifetime, QueueKind, Session, TokenStrength},
     limits::TTL_MAX,
 };
 use tokio_util::sync::CancellationToken;
@@ -91,20 +88,14 @@ fn milliseconds(duration: Duration) -> u64 {
 #[async_trait]
 impl Backend for RedisBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: "redis",
-            ttl_min: TTL_MIN,
-            ttl_max: TTL_MAX,
-            beat: BeatInterval::PerTtl(3),
-            lifetime: Lifetime::Hold,
-            queue: match self.config.queue {
-                Queue::Fifo => QueueKind::Fifo,
-                Queue::None => QueueKind::Unordered,
-            },
-            token: TokenStrength::ClockFloor,
-            loss: LossDetection::Beat,
-            failover: FailoverLoss::Unreplicated,
-        }
+        let mut info = BackendInfo::new("redis", Lifetime::Hold);
+        info.ttl_min = TTL_MIN;
+        info.queue = match self.config.queue {
+            Queue::Fifo => QueueKind::Fifo,
+            Queue::None => QueueKind::Unordered,
+        };
+        info.token = TokenStrength::ClockFloor;
+        info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

@@ -33,6 +33,7 @@ const COUNTER_TTL_MIN: Duration = Duration::from_secs(1);
 
 /// In which order waiters get the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Queue {
     /// First come, first served: a release hands the lock over. The default.
     #[default]

@@ -16,6 +16,7 @@ use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId, limits:
 
 /// How a lock name becomes a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Names {
     /// Percent-encoded: any two names are independent of each other. The default.
     #[default]

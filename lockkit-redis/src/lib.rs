@@ -15,6 +15,8 @@
 //!
 //! Needs Redis 6 or later. Keys, channels and commands that a user with limited rights needs: see [`RedisConfig::user`].
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 mod acquire;
 mod admin;
 mod backend;

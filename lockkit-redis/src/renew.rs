@@ -59,7 +59,7 @@ impl RedisSession {
             Ok(armed_at) => Renewal::Renewed { armed_at },
             Err(fault) => unknown(&fault),
         };
-        Beat { session, holds }
+        Beat::new(session, holds)
     }
 
     fn held(&self, grant: &Grant) -> Option<Held> {
@@ -148,7 +148,7 @@ impl RedisSession {
 /// A beat that tells nothing.
 pub(crate) fn unknown_beat(held: &[Grant], fault: &Fault) -> Beat {
     let holds = held.iter().map(|grant| (grant.claim(), unknown(fault))).collect();
-    Beat { session: unknown(fault), holds }
+    Beat::new(unknown(fault), holds)
 }
 
 fn of_hold(answer: Result<bool, Fault>, armed_at: BootInstant) -> Renewal {

@@ -44,8 +44,8 @@ impl Admin for ZkBackend {
         let mut contenders =
             look.await.map_err(|fault: Fault| fault.into_error("inspect").with_lock(name))?.into_iter();
         let holder = contenders.next();
-        let waiters = contenders.map(|waiter| Contender { token: None, ..waiter }).collect();
-        Ok(Inspection { holder, waiters })
+        let waiters = contenders.map(|waiter| Contender::new(waiter.entry, None, waiter.metadata)).collect();
+        Ok(Inspection::new(holder, waiters))
     }
 }
 
@@ -71,9 +71,5 @@ impl ZkBackend {
 
 fn contender(path: &str, (data, stat): (Vec<u8>, Stat)) -> Option<Contender> {
     let created = Created { path: path.to_owned(), czxid: stat.czxid };
-    Some(Contender {
-        entry: created.name().to_owned(),
-        token: Some(created.token()),
-        metadata: Metadata::from_json(&data),
-    })
+    Some(Contender::new(created.name(), Some(created.token()), Metadata::from_json(&data)))
 }

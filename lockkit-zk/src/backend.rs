@@ -9,7 +9,6 @@ use lockkit_core::{
         Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
         TokenStrength,
     },
-    limits::TTL_MAX,
 };
 
 use crate::{ZkConfig, beat::BEATS_PER_TTL, claims::Claims, keys::Form, session::ZkSession};
@@ -47,20 +46,17 @@ impl ZkBackend {
 #[async_trait]
 impl Backend for ZkBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: "zk",
-            ttl_min: TTL_MIN,
-            ttl_max: TTL_MAX,
-            beat: BeatInterval::PerTtl(BEATS_PER_TTL),
-            lifetime: Lifetime::Session,
-            queue: match self.config.layout().form {
-                Form::Curator | Form::Bare => QueueKind::Fifo,
-                Form::Single => QueueKind::Unordered,
-            },
-            token: TokenStrength::History,
-            loss: LossDetection::SessionPushed,
-            failover: FailoverLoss::Nothing,
-        }
+        let mut info = BackendInfo::new("zk", Lifetime::Session);
+        info.ttl_min = TTL_MIN;
+        info.beat = BeatInterval::PerTtl(BEATS_PER_TTL);
+        info.queue = match self.config.layout().form {
+            Form::Curator | Form::Bare => QueueKind::Fifo,
+            Form::Single => QueueKind::Unordered,
+        };
+        info.token = TokenStrength::History;
+        info.loss = LossDetection::SessionPushed;
+        info.failover = FailoverLoss::Nothing;
+        info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

@@ -59,7 +59,7 @@ impl ZkSession {
             Ok(_) => Renewal::Renewed { armed_at },
             Err(fault) => unknown(fault),
         };
-        Beat { session, holds: held.iter().map(|grant| (grant.claim(), hold(grant))).collect() }
+        Beat::new(session, held.iter().map(|grant| (grant.claim(), hold(grant))).collect())
     }
 
     /// With nothing held, the client's own node is looked at.

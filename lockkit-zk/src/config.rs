@@ -26,6 +26,7 @@ const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// What kind of node the directories are that clients make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Parents {
     /// Containers, which the server takes away some time after their last child has gone; persistent nodes where the
     /// server (before 3.5) has none. The default.
@@ -37,6 +38,7 @@ pub enum Parents {
 
 /// How to log in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Login {
     /// By ZooKeeper's scheme `digest`: the server refuses no password, it just does not know who this is. The default.
     #[default]

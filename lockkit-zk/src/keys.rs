@@ -15,6 +15,7 @@ use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId};
 /// What a claim looks like in the store. Contenders of every ordered form, and those of other programs, are always waited
 /// for, so that clients of [`Curator`](Self::Curator) and [`Bare`](Self::Bare) share locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Form {
     /// `NAME/_c_<uuid>-lock-<number>`: excludes, and queues with, Curator's `InterProcessMutex` and everything built on
     /// it, ZooKeeper's own recipe, the Go clients, and kazoo where its `extra_lock_patterns` names `-lock-`. The default.

@@ -15,6 +15,8 @@
 //!
 //! No type of the client crate is in this interface, but in [`Owned`] with a feature that is named after its version.
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 mod access;
 mod acquire;
 mod admin;

@@ -65,17 +65,11 @@ struct Toy(SocketAddr);
 #[async_trait]
 impl Backend for Toy {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: "toy",
-            ttl_min: Duration::from_secs(2),
-            ttl_max: Duration::from_secs(24 * 3600),
-            beat: BeatInterval::PerTtl(3),
-            lifetime: Lifetime::Hold,
-            queue: QueueKind::Unordered,
-            token: TokenStrength::History,
-            loss: LossDetection::Beat,
-            failover: FailoverLoss::NoFailover,
-        }
+        let mut info = BackendInfo::new("toy", Lifetime::Hold);
+        info.ttl_min = Duration::from_secs(2);
+        info.token = TokenStrength::History;
+        info.failover = FailoverLoss::NoFailover;
+        info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
@@ -151,7 +145,7 @@ impl Session for ToySession {
 
     async fn renew(&self, held: &[Grant]) -> Beat {
         let armed_at = self.clock.now();
-        let mut beat = Beat { session: Renewal::Renewed { armed_at }, holds: Vec::new() };
+        let mut beat = Beat::new(Renewal::Renewed { armed_at }, Vec::new());
         for grant in held {
             let renewal = match self.hold("keep", grant.name(), grant.claim()).await {
                 Ok(0) => Renewal::Gone,

@@ -44,6 +44,8 @@
 //! whatever the lock service does. Only the resource can refuse that write: send [`LockGuard::token`] along and have
 //! it refuse every token that is lower than one it has seen, as [`Fence`] does.
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 mod connect;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

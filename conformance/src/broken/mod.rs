@@ -164,10 +164,11 @@ impl Harness for BrokenHarness {
 }
 
 fn info(defect: Defect) -> BackendInfo {
-    let honest = MemoryServer::new().backend().info();
+    let mut info = MemoryServer::new().backend().info();
     match defect {
-        Defect::AnyTtl => BackendInfo { ttl_max: Duration::MAX, ..honest },
-        Defect::FalseFifo => BackendInfo { queue: QueueKind::Fifo, ..honest },
-        _ => honest,
+        Defect::AnyTtl => info.ttl_max = Duration::MAX,
+        Defect::FalseFifo => info.queue = QueueKind::Fifo,
+        _ => {}
     }
+    info
 }

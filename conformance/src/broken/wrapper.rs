@@ -186,7 +186,7 @@ impl Session for BrokenSession {
     async fn renew(&self, held: &[Grant]) -> Beat {
         let all_well = |clock: &Clock| {
             let renewed = || Renewal::Renewed { armed_at: clock.now() };
-            Beat { session: renewed(), holds: held.iter().map(|grant| (grant.claim(), renewed())).collect() }
+            Beat::new(renewed(), held.iter().map(|grant| (grant.claim(), renewed())).collect())
         };
         match self.defect {
             Defect::ForgetfulBeat => return self.inner.renew(&held[..held.len().min(1)]).await,
@@ -218,7 +218,8 @@ impl Session for BrokenSession {
                 beat
             }
             Defect::LossOfAll if beat.holds.iter().any(|(_, renewal)| matches!(renewal, Renewal::Gone)) => {
-                Beat { session: Renewal::Gone, ..beat }
+                beat.session = Renewal::Gone;
+                beat
             }
             _ => beat,
         }

@@ -25,10 +25,13 @@ pub(super) const CASES: &[Case] = &[
 
 /// What a client tells of itself when its wall clock has been stepped: how that clock reaches a store.
 fn stepped(forward: bool, by: Duration) -> Result<Metadata> {
-    let (metadata, by_ms) = (metadata(), u64::try_from(by.as_millis())?);
-    let since_ms = metadata.since_ms;
-    let since_ms = if forward { since_ms + by_ms } else { since_ms - by_ms };
-    Ok(Metadata { since_ms, ..metadata })
+    let (mut metadata, by_ms) = (metadata(), u64::try_from(by.as_millis())?);
+    if forward {
+        metadata.since_ms += by_ms
+    } else {
+        metadata.since_ms -= by_ms
+    };
+    Ok(metadata)
 }
 
 async fn a_step_of_the_wall_clock_changes_nothing(cx: Cx) -> Result<()> {

@@ -23,6 +23,7 @@ pub trait Admin: Debug + Send + Sync {
 
 /// What [`Admin::inspect`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Inspection {
     /// Who holds the lock.
     pub holder: Option<Contender>,
@@ -30,8 +31,16 @@ pub struct Inspection {
     pub waiters: Vec<Contender>,
 }
 
+impl Inspection {
+    /// This holder and these waiters.
+    pub fn new(holder: Option<Contender>, waiters: Vec<Contender>) -> Self {
+        Self { holder, waiters }
+    }
+}
+
 /// A holder or a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Contender {
     /// The entry's name in the store: a key, a node, a file.
     pub entry: String,
@@ -39,4 +48,11 @@ pub struct Contender {
     pub token: Option<FencingToken>,
     /// What a lockkit client stored about itself; `None` for the entries of other programs.
     pub metadata: Option<Metadata>,
+}
+
+impl Contender {
+    /// The contender with this entry.
+    pub fn new(entry: impl Into<String>, token: Option<FencingToken>, metadata: Option<Metadata>) -> Self {
+        Self { entry: entry.into(), token, metadata }
+    }
 }

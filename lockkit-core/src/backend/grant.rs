@@ -5,6 +5,7 @@ use crate::{BootInstant, Error, FencingToken, LockName};
 
 /// How an acquire ended.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Acquired {
     /// The claim holds the lock.
     Granted(Grant),
@@ -57,6 +58,7 @@ impl Grant {
 
 /// What one beat found out.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Beat {
     /// About the session itself.
     pub session: Renewal,
@@ -64,8 +66,16 @@ pub struct Beat {
     pub holds: Vec<(ClaimId, Renewal)>,
 }
 
+impl Beat {
+    /// The answers of one beat.
+    pub fn new(session: Renewal, holds: Vec<(ClaimId, Renewal)>) -> Self {
+        Self { session, holds }
+    }
+}
+
 /// What became of a lifetime at a beat.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Renewal {
     /// The server started the lifetime anew, not before `armed_at` (see [`Grant::new`]).
     Renewed {
@@ -80,6 +90,7 @@ pub enum Renewal {
 
 /// A loss that the server told ahead of the next beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Loss {
     /// The session is over, and everything held in it.
     Session,

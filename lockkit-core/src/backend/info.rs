@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
+use crate::limits::TTL_MAX;
+
 /// What a backend is and promises: shown in the guarantee table, checked by the conformance suite.
+///
+/// Made by [`new`](Self::new), which claims as little as possible; the fields are set to what the backend keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackendInfo {
     /// The URL scheme, such as `etcd`.
     pub scheme: &'static str,
@@ -25,8 +30,27 @@ pub struct BackendInfo {
     pub failover: FailoverLoss,
 }
 
+impl BackendInfo {
+    /// A backend that claims the least: any ttl up to [`TTL_MAX`], three heartbeats per ttl, no order of waiters,
+    /// tokens that rise within a process, losses noticed by heartbeats, a failover that loses grants.
+    pub fn new(scheme: &'static str, lifetime: Lifetime) -> Self {
+        Self {
+            scheme,
+            ttl_min: Duration::ZERO,
+            ttl_max: TTL_MAX,
+            beat: BeatInterval::PerTtl(3),
+            lifetime,
+            queue: QueueKind::Unordered,
+            token: TokenStrength::Process,
+            loss: LossDetection::Beat,
+            failover: FailoverLoss::Unreplicated,
+        }
+    }
+}
+
 /// How often a session is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BeatInterval {
     /// This many times per ttl; 3 unless the store needs more.
     PerTtl(u32),
@@ -46,6 +70,7 @@ impl BeatInterval {
 
 /// What ends a hold that is not renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Lifetime {
     /// All holds of a client live and die with its session (an etcd lease, a ZooKeeper session). A client whose hold
     /// has passed its deadline abandons the session, so that dead holds do not keep their entries alive.
@@ -58,6 +83,7 @@ pub enum Lifetime {
 
 /// In which order waiters are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QueueKind {
     /// First come, first served, among waiters that stay alive.
     Fifo,
@@ -67,6 +93,7 @@ pub enum QueueKind {
 
 /// What the order of fencing tokens survives, beyond the end of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TokenStrength {
     /// Everything within one data history of the store.
     History,
@@ -79,6 +106,7 @@ pub enum TokenStrength {
 /// How soon a loss that the server knows of is noticed by the holder. (A hold that is merely not renewed ends at its
 /// deadline on every backend, without I/O.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LossDetection {
     /// A lost session is told at once, a single lost hold within one beat.
     SessionPushed,
@@ -88,6 +116,7 @@ pub enum LossDetection {
 
 /// What a failover of the store can lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FailoverLoss {
     /// Nothing that was acknowledged: the store replicates by consensus.
     Nothing,

@@ -24,6 +24,7 @@ pub struct BackendUrl {
 
 /// One server of a [`BackendUrl`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Host {
     /// Name or address; an IPv6 address stands in brackets.
     pub name: String,

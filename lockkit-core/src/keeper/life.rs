@@ -2,9 +2,7 @@
 
 use std::{
     future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock},
-    task::Poll,
     time::Duration,
 };
 
@@ -14,11 +12,11 @@ use tracing::{Instrument, debug, debug_span, warn};
 use super::{
     Keeper, Wanted,
     attempt::{Answer, Attempt},
-    closed,
+    caught, closed,
     deadline::deadline,
     hold::{End, Hold},
     reentry::Key,
-    session::{Live, panicked},
+    session::Live,
 };
 use crate::{
     BootInstant, Error, ErrorKind, Result,
@@ -221,19 +219,6 @@ impl Keeper {
 /// Whether a claim in another session would end the same way.
 fn is_final(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Denied | ErrorKind::InvalidConfig | ErrorKind::Unexpected)
-}
-
-/// Turns a panic of the backend into an error: a task that dies of it would leave its entry to a session that lives.
-async fn caught<T>(operation: &'static str, work: impl Future<Output = T>) -> Result<T> {
-    let mut work = std::pin::pin!(work);
-    std::future::poll_fn(|context| {
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-        match polled {
-            Ok(polled) => polled.map(Ok),
-            Err(_) => Poll::Ready(Err(panicked(operation))),
-        }
-    })
-    .await
 }
 
 /// What a life task owes to others: an answer to its callers, an outcome to its guards, its places in the tables.

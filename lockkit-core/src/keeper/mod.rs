@@ -35,7 +35,9 @@ mod session;
 
 use std::{
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -256,4 +258,21 @@ impl Keeper {
 
 fn closed(operation: &'static str) -> Error {
     Error::new(ErrorKind::Closed, operation)
+}
+
+/// Turns a panic of the backend into an error: a task that dies of it would leave its entry to a session that lives.
+async fn caught<T>(operation: &'static str, work: impl Future<Output = T>) -> Result<T> {
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        match polled {
+            Ok(polled) => polled.map(Ok),
+            Err(_) => Poll::Ready(Err(panicked(operation))),
+        }
+    })
+    .await
+}
+
+fn panicked(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unexpected, operation).with_message("the backend panicked")
 }

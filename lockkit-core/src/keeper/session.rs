@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::{
-    Keeper,
+    Keeper, caught,
     closing::{LastWord, close_once_open, confirmed},
     deadline::deadline,
+    panicked,
 };
 use crate::{
     BootInstant, Error, ErrorKind, Result, Status,
@@ -126,8 +127,9 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
         first = false;
         let opened_at = live.armed_at();
         *lock(&keeper.granted_ttl) = live.ttl;
-        keeper.current.send_replace(Current::Open(Arc::clone(&live)));
+        // The status first: `build` returns as soon as the session is current, and it is connected by then.
         keeper.status.send_replace(Status::Connected);
+        keeper.current.send_replace(Current::Open(Arc::clone(&live)));
         match keeper.keep(&live).await {
             Over::Closing => break keeper.end(&live).await,
             Over::Lost(why) => {
@@ -242,7 +244,11 @@ impl Keeper {
                 biased;
                 () = self.closing.cancelled() => return Over::Closing,
                 why = live.abandoned.wait() => return Over::Lost(why),
-                loss = live.session.lost() => Event::Told(loss),
+                loss = caught("watch the session", live.session.lost()) => match loss {
+                    Ok(loss) => Event::Told(loss),
+                    // What it would have reported is unknown; the next session watches again.
+                    Err(_) => return Over::Lost("the backend panicked"),
+                },
                 answer = answer_of(&mut beat), if beat.is_some() => Event::Answered(answer),
                 () = tokio::time::sleep_until(next_beat), if beat.is_none() => Event::BeatDue,
                 // A beat that is under way does not carry the hold that is meant: another one follows it.
@@ -358,10 +364,6 @@ impl Keeper {
     fn set_status(&self, status: Status) {
         self.status.send_if_modified(|current| std::mem::replace(current, status) != status);
     }
-}
-
-pub(super) fn panicked(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unexpected, operation).with_message("the backend panicked")
 }
 
 fn not_renewed(why: &'static str) -> Error {

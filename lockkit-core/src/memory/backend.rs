@@ -9,10 +9,8 @@ use super::{MemoryServer, session::MemorySession};
 use crate::{
     Clock, LockName, Result,
     backend::{
-        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Inspection, Lifetime, LossDetection,
-        QueueKind, Session, TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, Inspection, Lifetime, LossDetection, QueueKind, Session,
     },
-    limits::TTL_MAX,
 };
 
 /// Connects a client to a [`MemoryServer`].
@@ -30,17 +28,12 @@ impl MemoryBackend {
 #[async_trait]
 impl Backend for MemoryBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: "memory",
-            ttl_min: Duration::from_millis(10),
-            ttl_max: TTL_MAX,
-            beat: BeatInterval::PerTtl(3),
-            lifetime: Lifetime::Session,
-            queue: QueueKind::Fifo,
-            token: TokenStrength::Process,
-            loss: LossDetection::SessionPushed,
-            failover: FailoverLoss::NoFailover,
-        }
+        let mut info = BackendInfo::new("memory", Lifetime::Session);
+        info.ttl_min = Duration::from_millis(10);
+        info.queue = QueueKind::Fifo;
+        info.loss = LossDetection::SessionPushed;
+        info.failover = FailoverLoss::NoFailover;
+        info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

@@ -19,7 +19,7 @@ use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockClient, Result,
     backend::{
         Acquired, Admin, Backend, BackendInfo, Beat, BeatInterval, Claim, FailoverLoss, Grant, Lifetime,
-        Loss, LossDetection, QueueKind, Renewal, Session, TokenStrength,
+        Loss, Renewal, Session,
     },
 };
 use tokio::sync::Notify;
@@ -44,6 +44,8 @@ pub struct Script {
     pub flapping: AtomicBool,
     /// Tells the session that it is over, once.
     pub lose_session: Notify,
+    /// The next report of a loss panics.
+    pub lost_panics: AtomicBool,
     /// Claims wait here for their grant, also when they were given up or their session was closed.
     pub late: AtomicBool,
     pub grants: Notify,
@@ -76,20 +78,15 @@ impl Scripted {
 #[async_trait]
 impl Backend for Scripted {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: "scripted",
-            ttl_min: Duration::from_millis(10),
-            ttl_max: Duration::from_secs(3600),
-            beat: match self.lifetime {
-                Lifetime::Process => BeatInterval::Every(TTL / 3),
-                Lifetime::Session | Lifetime::Hold => BeatInterval::PerTtl(3),
-            },
-            lifetime: self.lifetime,
-            queue: QueueKind::Unordered,
-            token: TokenStrength::Process,
-            loss: LossDetection::Beat,
-            failover: FailoverLoss::NoFailover,
-        }
+        let mut info = BackendInfo::new("scripted", self.lifetime);
+        info.ttl_min = Duration::from_millis(10);
+        info.ttl_max = Duration::from_secs(3600);
+        info.beat = match self.lifetime {
+            Lifetime::Process => BeatInterval::Every(TTL / 3),
+            _ => BeatInterval::PerTtl(3),
+        };
+        info.failover = FailoverLoss::NoFailover;
+        info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
@@ -103,7 +100,7 @@ impl Backend for Scripted {
         // What the server granted is not what was asked for.
         let ttl = match self.lifetime {
             Lifetime::Process => Duration::MAX,
-            Lifetime::Session | Lifetime::Hold => ttl + Duration::from_secs(1),
+            _ => ttl + Duration::from_secs(1),
         };
         Ok(Arc::new(ScriptedSession { script: Arc::clone(&self.script), ttl, clock }))
     }
@@ -144,10 +141,8 @@ impl Session for ScriptedSession {
             true => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "renew")),
             false => Renewal::Renewed { armed_at },
         };
-        Beat {
-            session: answer(silent),
-            holds: held.iter().map(|grant| (grant.claim(), answer(holds_unknown))).collect(),
-        }
+        let holds = held.iter().map(|grant| (grant.claim(), answer(holds_unknown))).collect();
+        Beat::new(answer(silent), holds)
     }
 
     async fn release(&self, _: &Grant) -> Result<()> {
@@ -164,6 +159,7 @@ impl Session for ScriptedSession {
         if !self.script.flapping.load(Ordering::SeqCst) {
             self.script.lose_session.notified().await;
         }
+        assert!(!self.script.lost_panics.swap(false, Ordering::SeqCst), "told to");
         Loss::Session
     }
 

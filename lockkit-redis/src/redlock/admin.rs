@@ -28,7 +28,7 @@ impl Admin for RedlockBackend {
         let nodes = self.config.connect(self.config.request_timeout());
         let seen =
             self.look(&nodes, &keys).await.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
-        Ok(Inspection { holder: holder(&seen, nodes.majority()), waiters: Vec::new() })
+        Ok(Inspection::new(holder(&seen, nodes.majority()), Vec::new()))
     }
 }
 
@@ -61,11 +61,11 @@ fn holder(seen: &[Seen], majority: usize) -> Option<Contender> {
         .and_then(|value| seen.iter().find(|one| one.0 == *value).map(|one| (value, &one.2)))?;
     // The counter that a majority has beside it is its token.
     let counters = seen.iter().filter(|one| one.0 == *value).map(|one| &one.1);
-    Some(Contender {
-        entry: String::from_utf8_lossy(value).into_owned(),
-        token: by_majority(counters, majority).map(|token| FencingToken::new(*token)),
-        metadata: Metadata::from_json(metadata),
-    })
+    Some(Contender::new(
+        String::from_utf8_lossy(value),
+        by_majority(counters, majority).map(|token| FencingToken::new(*token)),
+        Metadata::from_json(metadata),
+    ))
 }
 
 /// The value that so many have.

@@ -5,10 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{
-        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
-        TokenStrength,
-    },
+    backend::{Admin, Backend, BackendInfo, FailoverLoss, Lifetime, Session, TokenStrength},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -84,17 +81,12 @@ impl RedlockBackend {
 #[async_trait]
 impl Backend for RedlockBackend {
     fn info(&self) -> BackendInfo {
-        BackendInfo {
-            scheme: SCHEME_REDLOCK,
-            ttl_min: TTL_MIN,
-            ttl_max: self.config.max_ttl,
-            beat: BeatInterval::PerTtl(3),
-            lifetime: Lifetime::Hold,
-            queue: QueueKind::Unordered,
-            token: TokenStrength::ClockFloor,
-            loss: LossDetection::Beat,
-            failover: FailoverLoss::Nothing,
-        }
+        let mut info = BackendInfo::new(SCHEME_REDLOCK, Lifetime::Hold);
+        info.ttl_min = TTL_MIN;
+        info.ttl_max = self.config.max_ttl;
+        info.token = TokenStrength::ClockFloor;
+        info.failover = FailoverLoss::Nothing;
+        info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

@@ -62,7 +62,7 @@ impl RedlockSession {
                 Ok(Life::Elsewhere) => Renewal::Gone,
                 Err(fault) => unknown(fault),
             };
-            return Beat { session, holds: Vec::new() };
+            return Beat::new(session, Vec::new());
         }
         let batches = held.chunks(LOCKS_PER_REQUEST).map(|batch| self.renew_batch(batch, armed_at));
         let batches = futures_util::future::join_all(batches).await;
@@ -70,7 +70,7 @@ impl RedlockSession {
             Some(fault) => unknown(fault),
             None => Renewal::Renewed { armed_at },
         };
-        Beat { session, holds: batches.into_iter().flat_map(|(_, holds)| holds).collect() }
+        Beat::new(session, batches.into_iter().flat_map(|(_, holds)| holds).collect())
     }
 
     /// Why the batch as a whole tells nothing, if so, and what has become of each hold.

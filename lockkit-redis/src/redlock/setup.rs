@@ -31,6 +31,7 @@ use crate::error::{Effect, Fault};
 
 /// What [`init`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SetUp {
     /// The nodes were new, or half set up; now they are set up.
     Done,

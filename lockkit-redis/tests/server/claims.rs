@@ -135,7 +135,7 @@ async fn a_hold_that_was_deleted_or_replaced_is_gone_and_its_neighbour_is_not() 
         match renewal {
             Renewal::Renewed { armed_at } => assert!(claim == kept.claim() && armed_at >= before),
             Renewal::Gone => assert_eq!(claim, deleted.claim()),
-            Renewal::Unknown(error) => panic!("{error}"),
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!(redis.keys(deleted.name().as_str()).unwrap(), [""; 0], "brought back");

@@ -98,7 +98,7 @@ async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
         let is_as_expected = match &renewal {
             Renewal::Renewed { .. } => claim == held[0].claim(),
             Renewal::Unknown(_) => claim == held[1].claim(),
-            Renewal::Gone => false,
+            _ => false,
         };
         assert!(is_as_expected, "{renewal:?}");
     }

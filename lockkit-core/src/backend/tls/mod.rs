@@ -93,6 +93,7 @@ impl Tls {
 
 /// The texts of the files of [`Tls`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Pem {
     /// The authorities to trust; none: those that the system trusts.
     pub ca: Option<String>,

@@ -1,0 +1,32 @@
+//! What a client says of itself: its status, from the first moment to the last.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{client, in_time};
+use lockkit_core::{LockClient, Status, memory::MemoryServer};
+
+/// On several threads, where a caller goes on while the session task still has things to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_client_is_connected_as_soon_as_it_is_built() {
+    const BUILDS: u32 = 3_000;
+    let server = MemoryServer::new();
+    for round in 0..BUILDS {
+        let client = LockClient::builder(server.backend()).build().await.unwrap();
+        assert_eq!(client.status().current(), Status::Connected, "in round {round}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_is_the_last_status_and_is_returned_once() {
+    let client = client(&MemoryServer::new()).await;
+    let mut followed = client.status();
+    client.close().await.unwrap();
+    let mut late = client.status();
+    for watch in [&mut followed, &mut late] {
+        assert_eq!(in_time(watch.changed()).await, Status::Closed);
+        let again = tokio::time::timeout(Duration::from_secs(1), watch.changed()).await;
+        assert!(again.is_err(), "a loop around it spins: {again:?}");
+    }
+}
