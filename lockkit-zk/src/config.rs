@@ -7,14 +7,14 @@ use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
 use crate::{
     Tls,
     access::Access,
-    keys::{Form, Layout},
+    keys::{self, Form, Layout, Names},
     tls,
 };
 
 /// Port of a server that names none.
 const PORT_DEFAULT: u16 = 2181;
 
-/// Directory of all locks that names none, inside the chroot.
+/// Directory of all locks where the configuration names none, inside the chroot.
 const ROOT_DEFAULT: &str = "/lockkit";
 
 /// Longest time for one request that a configuration does not set.
@@ -29,10 +29,11 @@ const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 #[non_exhaustive]
 pub enum Parents {
     /// Containers, which the server takes away some time after their last child has gone; persistent nodes where the
-    /// server (before 3.5) has none. The default.
+    /// server has none. The default.
     #[default]
     Container,
-    /// Persistent nodes, which stay: for locks shared with kazoo, which makes a directory only once.
+    /// Persistent nodes, which stay: for locks shared with kazoo. A kazoo `Lock` creates its directory once, and fails with
+    /// `NoNode` when that has been removed since.
     Persistent,
 }
 
@@ -61,7 +62,9 @@ pub enum Login {
 pub struct ZkConfig {
     pub(crate) servers: Vec<String>,
     chroot: String,
-    root: String,
+    /// `None`: this library's own directory.
+    root: Option<String>,
+    names: Option<Names>,
     form: Form,
     pub(crate) parents: Parents,
     pub(crate) login: Option<(String, String, Login)>,
@@ -86,7 +89,8 @@ impl ZkConfig {
         Ok(Self {
             servers,
             chroot: String::new(),
-            root: ROOT_DEFAULT.to_owned(),
+            root: None,
+            names: None,
             form: Form::default(),
             parents: Parents::default(),
             login: None,
@@ -98,7 +102,7 @@ impl ZkConfig {
     }
 
     /// The configuration of `zk://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/CHROOT][?OPTION=VALUE[&...]]`. Options:
-    /// `root=/locks`, `form=curator|bare|single`, `parents=container|persistent`, `login=digest|sasl`,
+    /// `root=/locks`, `names=encoded|raw`, `form=curator|bare|single`, `parents=container|persistent`, `login=digest|sasl`,
     /// `acl=auth::cdrwa,world:anyone:r`, `tick=2s`, `request_timeout=3s`; with TLS (`zks://`) also `ca=FILE`, `cert=FILE`
     /// and `key=FILE`, see [`Tls`].
     ///
@@ -131,6 +135,7 @@ impl ZkConfig {
         if let Some(root) = url.take("root") {
             config = config.root(root)?;
         }
+        config.names = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])?;
         let forms = [("curator", Form::Curator), ("bare", Form::Bare), ("single", Form::Single)];
         config.form = url.take_word("form", &forms)?.unwrap_or_default();
         let parents = [("container", Parents::Container), ("persistent", Parents::Persistent)];
@@ -156,15 +161,26 @@ impl ZkConfig {
         Ok(self)
     }
 
-    /// The directory of the locks, inside the chroot; it is made where it is missing. `/`: none. Default: `/lockkit`.
-    /// Clients that share locks share chroot and root together.
+    /// The directory of the locks, inside the chroot; it is created where it is missing. `/`: none. Default: `/lockkit`,
+    /// which belongs to this library alone. Clients that share locks share chroot and root together.
+    ///
+    /// To share locks with other programs, name their directory. There a lock's name must be spelled alike for both: one
+    /// that would have to be encoded is refused (`InvalidName`) unless [`names`](Self::names) says which node is meant.
     ///
     /// # Errors
     ///
     /// `InvalidConfig` for what is no path.
     pub fn root(mut self, path: impl AsRef<str>) -> Result<Self> {
-        self.root = parse_path(path.as_ref())?;
+        self.root = Some(parse_path(path.as_ref())?);
         Ok(self)
+    }
+
+    /// How lock names become names of nodes. Default: [`Names::Encoded`] in the default directory; below a
+    /// [root](Self::root) that is named, only names that need no encoding are accepted.
+    #[must_use]
+    pub fn names(mut self, names: Names) -> Self {
+        self.names = Some(names);
+        self
     }
 
     /// What a claim looks like in the store.
@@ -212,8 +228,11 @@ impl ZkConfig {
     }
 
     /// The servers' `tickTime`. Clients leave half of it as a margin before they hold a session for lost, and assume the
-    /// most that the servers allow by default, half a session, so to name it makes a hold outlive a longer outage. Where
-    /// `minSessionTimeout` is less than two ticks it must be named.
+    /// most that the servers allow by default, half a session, so to name it makes a hold outlive a longer outage.
+    ///
+    /// It must be named where `minSessionTimeout` is less than two ticks; and where clients are at observers that follow a
+    /// follower (`observerMasterPort`), with twice its length, unless the ttl is four ticks or more: those observers report
+    /// their clients to the leader up to a whole tick late.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = Some(tick);
@@ -229,7 +248,10 @@ impl ZkConfig {
     }
 
     pub(crate) fn layout(&self) -> Layout {
-        Layout::new(&self.root, self.form)
+        match &self.root {
+            Some(root) => Layout::new(root, self.names, self.form),
+            None => Layout::new(ROOT_DEFAULT, Some(self.names.unwrap_or(Names::Encoded)), self.form),
+        }
     }
 
     pub(crate) fn acl(&self) -> Access {
@@ -256,11 +278,13 @@ impl ZkConfig {
 impl fmt::Debug for ZkConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Taken apart in full, so that a new field must decide here whether it is a secret.
-        let Self { servers, chroot, root, form, parents, login, tls, access, tick, request_timeout } = self;
+        let Self { servers, chroot, root, names, form, parents, login, tls, access, tick, request_timeout } =
+            self;
         f.debug_struct("ZkConfig")
             .field("servers", servers)
             .field("chroot", chroot)
             .field("root", root)
+            .field("names", names)
             .field("form", form)
             .field("parents", parents)
             .field("user", &login.as_ref().map(|(user, ..)| user))
@@ -297,11 +321,8 @@ fn parse_path(text: &str) -> Result<String> {
     if path.is_empty() {
         return Ok(String::new());
     }
-    // As the server: no control characters, surrogates or private ones, and no names that mean another directory. A comma
-    // would begin another server in the client crate's connect string.
-    let is_refused = |c: char| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}' | ',');
-    let mut names = path.split('/');
-    if names.any(|name| matches!(name, "" | "." | "..") || name.contains(is_refused)) {
+    // A comma would begin another server in the client crate's connect string.
+    if path.split('/').any(|name| !keys::is_node_name(name) || name.contains(',')) {
         return Err(invalid(format!("{text:?} is no path of zookeeper")));
     }
     Ok(format!("/{path}"))
@@ -322,14 +343,14 @@ mod tests {
     #[test]
     fn a_url_says_it_all() {
         let config = from(
-            "zk://me:s%40cret@h1:1,h2,[::1]/prod/app/?root=locks&form=bare&parents=persistent&tick=500ms&request_timeout=1s",
+            "zk://me:s%40cret@h1:1,h2,[::1]/prod/app/?root=locks&names=raw&form=bare&parents=persistent&tick=500ms&request_timeout=1s",
         )
         .unwrap();
         assert_eq!(config.connect_string(), "tcp://h1:1,tcp://h2:2181,tcp://[::1]:2181/prod/app");
         assert_eq!(config.login, Some(("me".into(), "s@cret".into(), Login::Digest)));
         assert_eq!(
-            (config.root.as_str(), config.form, config.parents),
-            ("/locks", Form::Bare, Parents::Persistent)
+            (config.root.as_deref(), config.names, config.form, config.parents),
+            (Some("/locks"), Some(Names::Raw), Form::Bare, Parents::Persistent)
         );
         assert_eq!(
             (config.tick, config.request_timeout),
@@ -341,12 +362,16 @@ mod tests {
     #[test]
     fn defaults() {
         let config = from("zk://h").unwrap();
-        assert_eq!((config.connect_string().as_str(), config.root.as_str()), ("tcp://h:2181", "/lockkit"));
+        let path = |config: &ZkConfig| config.layout().lock(&"a:b".parse().unwrap());
+        assert_eq!(config.connect_string(), "tcp://h:2181");
+        assert_eq!(path(&config).unwrap(), "/lockkit/a%3Ab");
+        assert_eq!(path(&from("zk://h/?names=raw").unwrap()).unwrap(), "/lockkit/a:b");
         assert_eq!(
             (config.form, config.parents, config.acl()),
             (Form::Curator, Parents::Container, Access::open())
         );
-        assert_eq!(from("zk://h/?root=/").unwrap().root, "");
+        assert!(path(&from("zk://h/?root=/").unwrap()).is_err());
+        assert_eq!(path(&from("zk://h/?root=/&names=encoded").unwrap()).unwrap(), "/a%3Ab");
     }
 
     #[test]
@@ -360,6 +385,8 @@ mod tests {
             "zk://h/?root=/a/./b",
             "zk://h/?rot=/x",
             "zk://h/?form=kazoo",
+            "zk://h/?names=curator",
+            "zk://h/a\u{1f512}b",
             "zk://h/?login=sasl",
             "zk://h/?acl=world",
             "zk://h/?tick=soon",

@@ -8,17 +8,39 @@
 //! ```
 //!
 //! Everything in `ROOT/NAME` that ends in a number counts as a contender, whichever program made it, so nothing but
-//! claims may lie there. An encoded name holds neither `/` nor `:`.
+//! claims may lie there. An encoded name holds neither `/` nor `:`; a raw name is refused where it would be `:clients` or
+//! more than one element of a path.
+//!
+//! Failure case: another program locks `/jobs/a:1`, and a client of this library with that root writes `/jobs/a%3A1`. Both
+//! would hold the lock. So a named root takes only names that are spelled alike either way, unless the configuration says
+//! which spelling is meant ([decision 0040](../../docs/decisions/0040-zookeeper-names-in-a-named-root.md)).
 
 use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId};
+
+/// How the name of a lock becomes the name of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Names {
+    /// Percent-encoded: every name is possible, and any two are independent of each other.
+    Encoded,
+    /// As it is, to share locks with other programs: with the root `/jobs`, the lock `a:1` is that of Curator's
+    /// `InterProcessMutex(client, "/jobs/a:1")`. Names that ZooKeeper does not accept as one element of a path are refused:
+    /// those with `/` or a forbidden character, `.`, `..`, and `:clients`.
+    Raw,
+}
 
 /// What a claim looks like in the store. Contenders of every ordered form, and those of other programs, are always waited
 /// for, so that clients of [`Curator`](Self::Curator) and [`Bare`](Self::Bare) share locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
-    /// `NAME/_c_<uuid>-lock-<number>`: excludes, and queues with, Curator's `InterProcessMutex` and everything built on
-    /// it, ZooKeeper's own recipe, the Go clients, and kazoo where its `extra_lock_patterns` names `-lock-`. The default.
+    /// `NAME/_c_<uuid>-lock-<number>`: excludes, and queues with, Curator's `InterProcessMutex` and what is built on it,
+    /// the Go clients, and kazoo where its `extra_lock_patterns` names `-lock-` (kazoo also needs
+    /// [`Parents::Persistent`](crate::Parents::Persistent)). The default.
+    ///
+    /// Curator's `InterProcessReadWriteLock` and a kazoo without that pattern do **not** wait for these nodes. `WriteLock`,
+    /// the recipe in ZooKeeper's own source, does, but it can wait for ever by a bug of its own, with and without this
+    /// library: it sets no watch when its predecessor goes between its list and its `exists`.
     #[default]
     Curator,
     /// `NAME/lock-<number>`: as before, but for clients that count only names that begin with `lock-`. Names come again
@@ -54,21 +76,41 @@ const RESERVED: &str = "/zookeeper";
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     root: String,
+    /// `None`: only names that are spelled alike either way.
+    names: Option<Names>,
     pub(crate) form: Form,
 }
 
 impl Layout {
     /// `root` is empty, or begins with a slash and does not end with one.
-    pub(crate) fn new(root: &str, form: Form) -> Self {
-        Self { root: root.to_owned(), form }
+    pub(crate) fn new(root: &str, names: Option<Names>, form: Form) -> Self {
+        Self { root: root.to_owned(), names, form }
     }
 
     /// The node of a lock: the directory of its queue, or the lock itself.
     pub(crate) fn lock(&self, name: &LockName) -> Result<String> {
-        let path = format!("{}/{}", self.root, name.encode(NODE_NAME_BYTES_MAX));
+        let refused =
+            |why: String| Err(Error::new(ErrorKind::InvalidName, "claim").with_lock(name).with_message(why));
+        let encoded = name.encode(NODE_NAME_BYTES_MAX);
+        let node = match self.names {
+            Some(Names::Encoded) => encoded,
+            Some(Names::Raw) if name.as_str() == CLIENTS || !is_node_name(name.as_str()) => {
+                return refused(
+                    "with names=raw, a name is one element of a path that ZooKeeper takes".to_owned(),
+                );
+            }
+            Some(Names::Raw) => name.as_str().to_owned(),
+            None if encoded == name.as_str() => encoded,
+            None => {
+                return refused(format!(
+                    "the node could be {name:?}, as other programs call it, or {encoded:?}; configure names=raw for \
+                     the first, to share the lock with them, or names=encoded for the second"
+                ));
+            }
+        };
+        let path = format!("{}/{node}", self.root);
         if path == RESERVED {
-            let what = "is ZooKeeper's own directory; configure a root";
-            return Err(Error::new(ErrorKind::InvalidName, "claim").with_lock(name).with_message(what));
+            return refused("is ZooKeeper's own directory; configure a root".to_owned());
         }
         Ok(path)
     }
@@ -82,6 +124,14 @@ impl Layout {
     pub(crate) fn client(&self, session: i64) -> String {
         format!("{}/{session:x}", self.clients())
     }
+}
+
+/// Whether ZooKeeper takes this as one element of a path.
+pub(crate) fn is_node_name(text: &str) -> bool {
+    // As the server, which looks at units of UTF-16: no control characters, no surrogates (which all characters beyond
+    // U+FFFF consist of) and no private ones.
+    let is_refused = |c: char| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'.. | '/');
+    !matches!(text, "" | "." | "..") && !text.contains(is_refused)
 }
 
 /// The name that a claim's node is created with; the server completes it.
@@ -123,7 +173,7 @@ mod tests {
 
     #[test]
     fn nodes_look_as_documented() {
-        let layout = Layout::new("/locks", Form::Curator);
+        let layout = Layout::new("/locks", Some(Names::Encoded), Form::Curator);
         assert_eq!(layout.lock(&name("orders/42")).unwrap(), "/locks/orders%2F42");
         assert_eq!(layout.client(0x0100_00af), "/locks/:clients/10000af");
         let claim = ClaimId::parse("0a1b2c3d4e5f60718293a4b5c6d7e8f9").unwrap();
@@ -133,15 +183,39 @@ mod tests {
 
     #[test]
     fn the_servers_own_directory_is_no_lock() {
-        let layout = Layout::new("", Form::Curator);
-        assert_eq!(layout.lock(&name("zookeeper")).unwrap_err().kind(), ErrorKind::InvalidName);
-        assert!(layout.lock(&name("zookeeper2")).is_ok());
-        assert!(Layout::new("/locks", Form::Curator).lock(&name("zookeeper")).is_ok());
+        for names in [None, Some(Names::Encoded), Some(Names::Raw)] {
+            let layout = Layout::new("", names, Form::Curator);
+            assert_eq!(layout.lock(&name("zookeeper")).unwrap_err().kind(), ErrorKind::InvalidName);
+            assert!(layout.lock(&name("zookeeper2")).is_ok());
+            assert!(Layout::new("/locks", names, Form::Curator).lock(&name("zookeeper")).is_ok());
+        }
+    }
+
+    #[test]
+    fn without_a_spelling_only_names_that_are_spelled_alike_are_taken() {
+        let spelled = |names, text: &str| Layout::new("/jobs", names, Form::Curator).lock(&name(text)).ok();
+        for text in ["a", "A-1_b.c~d@e+f=g,h"] {
+            let path = Some(format!("/jobs/{text}"));
+            for names in [None, Some(Names::Encoded), Some(Names::Raw)] {
+                assert_eq!(spelled(names, text), path, "{names:?}");
+            }
+        }
+        for (text, encoded) in [("a:1", "a%3A1"), ("a b", "a%20b"), ("50%", "50%25"), (".a", "%2Ea")] {
+            assert_eq!(spelled(None, text), None, "{text}");
+            assert_eq!(spelled(Some(Names::Encoded), text), Some(format!("/jobs/{encoded}")));
+            assert_eq!(spelled(Some(Names::Raw), text), Some(format!("/jobs/{text}")));
+        }
+        // Cut, and completed by its digest.
+        assert_eq!(spelled(None, &"x".repeat(NODE_NAME_BYTES_MAX + 1)), None);
+        for text in ["a/b", ".", "..", ":clients", "\u{1}", "🔒"] {
+            assert_eq!((spelled(None, text), spelled(Some(Names::Raw), text)), (None, None), "{text:?}");
+        }
     }
 
     #[test]
     fn the_longest_name_has_room_in_a_node() {
-        let path = Layout::new("", Form::Curator).lock(&name(&"🔒".repeat(256))).unwrap();
+        let path =
+            Layout::new("", Some(Names::Encoded), Form::Curator).lock(&name(&"🔒".repeat(256))).unwrap();
         assert!(path.len() <= 1 + NODE_NAME_BYTES_MAX);
     }
 

@@ -1,17 +1,17 @@
 //! ZooKeeper as a [lockkit](https://docs.rs/lockkit) backend.
 //!
-//! Locks are queues of ephemeral sequential nodes, as in Apache Curator and ZooKeeper's own recipe, so that programs of
-//! all these kinds can share them (see [`Form`]). A waiter watches the one node before its own.
+//! Locks are queues of ephemeral sequential nodes, as in Apache Curator, so that both kinds of programs can share them (see
+//! [`Form`] and [`Names`]). A waiter watches the one node before its own.
 //!
 //! * **Exclusion** while clock rates differ by less than one per cent: a client stops to believe in its locks before
-//!   the ensemble can give them to others. Its beats go through leader and quorum, because a server that is cut off
-//!   from its leader goes on answering pings and reads, and because the word that a session has expired comes late.
+//!   the ensemble can give them to others. Its heartbeats go through leader and quorum, because a server that is cut off
+//!   from its leader goes on answering pings and reads, and because the news that a session has expired comes late.
 //! * **First come, first served**, and **fencing tokens** that are the ids of the transactions that created the nodes
 //!   (`czxid`): they rise strictly within one data history, also when a directory is made anew and its sequence numbers
 //!   begin at 0.
 //! * A client that dies is succeeded when its session expires.
 //!
-//! Needs ZooKeeper 3.5 or later. TLS ([`Tls`], feature `tls`) needs a C compiler.
+//! Needs ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) needs a C compiler.
 //!
 //! No type of the client crate is in this interface, but in [`Owned`] with a feature that is named after its version.
 
@@ -46,7 +46,7 @@ pub use self::{
     admin::INSPECTED_CONTENDERS_MAX,
     backend::ZkBackend,
     config::{Login, Parents, ZkConfig},
-    keys::Form,
+    keys::{Form, Names},
     owned::Owned,
 };
 

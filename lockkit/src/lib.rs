@@ -24,7 +24,7 @@
 //! | `memory:` | always there | nothing; one process |
 //! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later; `protoc` to build the client crate |
 //! | `etcds://h1:2379/?ca=/etc/etcd/ca.pem` | `etcd`, `tls` | as `etcd`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
-//! | `zk://h1:2181,h2:2181/chroot` | `zk` | ZooKeeper 3.5 or later; the chroot must exist |
+//! | `zk://h1:2181,h2:2181/chroot` | `zk` | ZooKeeper 3.6 or later; the chroot must exist |
 //! | `zks://h1:2281/?ca=/etc/zookeeper/ca.pem` | `zk`, `tls` | as `zk`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
 //! | `redis://host:6379/0` | `redis` | Redis 6 or later; several hosts: a master and its replicas |
 //! | `redis+sentinel://s1,s2,s3/name` | `redis` | Sentinels that know the master by this name |

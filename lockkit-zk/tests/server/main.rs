@@ -10,6 +10,7 @@ mod faults;
 mod foreign;
 mod grants;
 mod lost_replies;
+mod names;
 #[cfg(feature = "zookeeper-client-0-11")]
 mod owned;
 mod refusals;
