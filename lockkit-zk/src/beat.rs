@@ -1,19 +1,41 @@
-//! A beat: one transaction of checks proves the session alive and every hold in place.
+//! A heartbeat: a request through the leader proves the session alive, and reads behind it find each hold in place.
+//!
+//! 1. A transaction checks the client's own node. It goes through leader and quorum, and each of their servers logs some
+//!    110 bytes, whatever is held. Its answer is what the [`Proof`](crate::proof) counts.
+//! 2. After that answer, [reads by name](crate::presence) look for the nodes of all holds, at the session's server alone.
+//!
+//! What the reads prove: a server answers the check when it has applied it, and with it everything that was committed
+//! before. A later read of the session is at least as new, also at another server, which refuses a session that has seen
+//! more than itself. So a node that was deleted before the check was proposed is not shown: a transaction with a check for
+//! each hold would prove the same. What is deleted after the check may still be shown, until the next heartbeat.
+//!
+//! What they do not prove is that the session lives: a follower that has lost its leader answers reads. A hold that is
+//! shown is believed exactly as long as the session's proof allows, and no read makes that longer.
 //!
 //! Failure cases:
 //!
-//! * The server that this client talks to is cut off from the leader: it goes on answering pings and reads. The checks
-//!   go through leader and quorum, so they are not answered.
-//! * A node is gone: the transaction names the first such check, and is repeated without it.
-//! * No connection: nothing is sent before there is one, or a queue of old checks would go out with it.
+//! * The answer is late: the heartbeat reports [`Renewal::Unknown`], its requests go on, and what they find counts from
+//!   when they were sent. The next heartbeat that ends reports it. Where every answer is late, each heartbeat reports what
+//!   an earlier one has found.
+//! * The server is silent: [`UNANSWERED_MAX`] requests wait for it at most.
+//! * No connection: nothing is sent before there is one, or a queue of old requests would go out with it.
+//! * A node is gone: it is missing in an answer that shows the others.
+//! * The client's own node is gone, by an operator: the answer is as good, and the node is created again.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use lockkit_core::backend::{Beat, ClaimId, Grant, Renewal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    call::{Created, bounded},
+    call::{Server, bounded},
     error::{Effect, Fault},
+    keys::Layout,
+    presence::Sought,
     session::ZkSession,
 };
 
@@ -21,142 +43,124 @@ use crate::{
 /// the tick is not known); so many keep it above half a ttl in quiet times.
 pub(crate) const BEATS_PER_TTL: u32 = 10;
 
-/// Share of a ttl in which a beat must be answered: less than the time to the next.
-const BEAT_PER_TTL: u32 = 12;
+/// The part of a ttl after which a heartbeat reports: less than the time to the next.
+const REPORTS_PER_TTL: u32 = 12;
 
-/// Checks in one transaction.
-const CHECKS_MAX: usize = 500;
+/// Heartbeats of one session that wait for an answer. There is one per tenth of a ttl or more, and after a ttl without an
+/// answer the session is over.
+const UNANSWERED_MAX: usize = 10;
 
-/// Bytes of the names in one transaction: a server closes the connection at a request longer than its jute.maxbuffer, by
-/// default 1 MiB.
-const CHECKED_BYTES_MAX: usize = 512 * 1024;
+/// A hold, and its node.
+type Asked = (ClaimId, Sought);
 
-/// A hold that is looked at.
-type Asked = (ClaimId, Created);
+/// The heartbeats of a session that are under way, and what they have found since one reported.
+#[derive(Debug)]
+pub(crate) struct Heartbeats {
+    found: Arc<Mutex<Found>>,
+    unanswered: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// A request through the leader was answered.
+    is_alive: bool,
+    /// Whether the nodes of these holds are there.
+    holds: HashMap<ClaimId, bool>,
+}
+
+impl Default for Heartbeats {
+    fn default() -> Self {
+        Self { found: Arc::default(), unanswered: Arc::new(Semaphore::new(UNANSWERED_MAX)) }
+    }
+}
 
 impl ZkSession {
     pub(crate) async fn beat(&self, held: &[Grant]) -> Beat {
-        let asked: Vec<Asked> = held
+        let nodes: HashMap<ClaimId, Sought> = held
             .iter()
             .filter_map(|grant| Some((grant.claim(), self.claims.get(grant.claim())?.own)))
+            .map(|(id, own)| (id, Sought::exactly(&own, self.layout.form)))
             .collect();
-        let window = self.request_timeout.min(self.ttl / BEAT_PER_TTL);
-        let outcome = if asked.is_empty() {
-            bounded(window, self.beat_idly(window)).await.map(|()| HashSet::new())
-        } else {
-            self.beat_holding(window, asked).await
+        let window = self.request_timeout.min(self.ttl / REPORTS_PER_TTL);
+        let asked = nodes.iter().map(|(id, node)| (*id, node.clone())).collect();
+        let outcome = bounded(window, self.send(window, asked)).await;
+        let found = std::mem::take(&mut *lock(&self.heartbeats.found));
+        let fault = outcome.err().unwrap_or_else(Fault::no_reply);
+        let (armed_at, is_over) = (self.server.proof.armed_at(), self.server.life.is_over());
+        let unknown = || Renewal::Unknown(fault.clone().into_error("renew"));
+        let session = match found.is_alive {
+            _ if is_over => Renewal::Gone,
+            true => Renewal::Renewed { armed_at },
+            false => unknown(),
         };
-        let armed_at = self.server.proof.armed_at();
-        let unknown = |fault: &Fault| Renewal::Unknown(fault.clone().into_error("renew"));
-        let session = match &outcome {
-            _ if self.server.life.is_over() => Renewal::Gone,
-            Ok(_) => Renewal::Renewed { armed_at },
-            Err(fault) => unknown(fault),
-        };
-        let hold = |grant: &Grant| match &outcome {
-            _ if self.server.life.is_over() => Renewal::Gone,
-            Ok(there) if !there.contains(&grant.claim()) => Renewal::Gone,
-            Ok(_) => Renewal::Renewed { armed_at },
-            Err(fault) => unknown(fault),
+        let hold = |grant: &Grant| match found.holds.get(&grant.claim()) {
+            _ if is_over || !nodes.contains_key(&grant.claim()) => Renewal::Gone,
+            Some(true) => Renewal::Renewed { armed_at },
+            Some(false) => Renewal::Gone,
+            None => unknown(),
         };
         Beat::new(session, held.iter().map(|grant| (grant.claim(), hold(grant))).collect())
     }
 
-    /// With nothing held, the client's own node is looked at.
-    async fn beat_idly(&self, window: Duration) -> Result<(), Fault> {
+    /// Sends a heartbeat, which goes on when the future is dropped, and waits for its end.
+    async fn send(&self, window: Duration, asked: Vec<Asked>) -> Result<(), Fault> {
         self.server.connected(window).await?;
-        if self.server.check(&[&self.node]).await?.is_some() {
-            // Somebody has tidied up.
-            self.make_own_node().await?;
-        }
-        Ok(())
-    }
-
-    /// Which of these holds still have their nodes.
-    async fn beat_holding(&self, window: Duration, asked: Vec<Asked>) -> Result<HashSet<ClaimId>, Fault> {
-        bounded(window, async {
-            self.server.connected(window).await?;
-            let mut there = HashSet::new();
-            for some in in_transactions(asked) {
-                there.extend(self.look_for(some).await?);
-            }
-            Ok(there)
-        })
-        .await
-    }
-
-    async fn look_for(&self, mut asked: Vec<Asked>) -> Result<Vec<ClaimId>, Fault> {
-        while !asked.is_empty() {
-            let paths: Vec<&str> = asked.iter().map(|(_, own)| own.path.as_str()).collect();
-            match self.server.check(&paths).await? {
-                None => break,
-                Some(gone) => drop(asked.remove(gone)),
-            }
-        }
-        if self.layout.form.names_recur() {
-            self.keep_own(&mut asked).await?;
-        }
-        Ok(asked.into_iter().map(|(id, _)| id).collect())
-    }
-
-    /// Where names recur, another one's node may stand there.
-    async fn keep_own(&self, asked: &mut Vec<Asked>) -> Result<(), Fault> {
-        let paths: Vec<String> = asked.iter().map(|(_, own)| own.path.clone()).collect();
-        let mut found = self.server.data_of_all(&paths).await?.into_iter();
-        asked.retain(|(_, own)| found.next().flatten().is_some_and(|(_, stat)| stat.czxid == own.czxid));
-        Ok(())
-    }
-
-    /// Creates the client's own node, and the directories above it.
-    pub(crate) async fn make_own_node(&self) -> Result<(), Fault> {
-        for is_last in [false, true] {
-            match self.server.create(&self.node, "", false).await {
-                Err(fault) if fault.effect == Effect::Missing && !is_last => {
-                    self.server.make_directory(&self.layout.clients()).await?;
-                }
-                Err(fault) if fault.effect != Effect::Exists => return Err(fault),
-                _ => break,
-            }
-        }
-        Ok(())
+        let Ok(permit) = Arc::clone(&self.heartbeats.unanswered).acquire_owned().await else {
+            return Err(Fault::session_over());
+        };
+        let heartbeat = Heartbeat {
+            server: Arc::clone(&self.server),
+            layout: self.layout.clone(),
+            found: Arc::clone(&self.heartbeats.found),
+            _permit: permit,
+        };
+        tokio::spawn(heartbeat.run(asked)).await.unwrap_or_else(|_| Err(Fault::no_reply()))
     }
 }
 
-/// Parts of which each fits into one transaction.
-fn in_transactions(asked: Vec<Asked>) -> Vec<Vec<Asked>> {
-    let mut parts: Vec<Vec<Asked>> = Vec::new();
-    let mut room = 0;
-    for hold in asked {
-        let bytes = hold.1.path.len();
-        match parts.last_mut() {
-            Some(part) if part.len() < CHECKS_MAX && bytes <= room => {
-                room -= bytes;
-                part.push(hold);
-            }
-            _ => {
-                room = CHECKED_BYTES_MAX.saturating_sub(bytes);
-                parts.push(vec![hold]);
-            }
-        }
-    }
-    parts
+/// One heartbeat on its way.
+struct Heartbeat {
+    server: Arc<Server>,
+    layout: Layout,
+    found: Arc<Mutex<Found>>,
+    _permit: OwnedSemaphorePermit,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn holds(count: usize, path_bytes: usize) -> Vec<Asked> {
-        let own = Created { path: "x".repeat(path_bytes), czxid: 1 };
-        (0..count).map(|_| (ClaimId::random(), own.clone())).collect()
+impl Heartbeat {
+    async fn run(self, asked: Vec<Asked>) -> Result<(), Fault> {
+        let is_missing = self.server.check(&[&self.layout.client(self.server.session())]).await?.is_some();
+        lock(&self.found).is_alive = true;
+        let (ids, nodes): (Vec<ClaimId>, Vec<Sought>) = asked.into_iter().unzip();
+        let there = self.server.are_there(&nodes).await?;
+        {
+            let mut found = lock(&self.found);
+            for (id, is_there) in ids.into_iter().zip(there) {
+                // Two heartbeats may come here in any order: what was missing once stays missing.
+                *found.holds.entry(id).or_insert(true) &= is_there;
+            }
+        }
+        match is_missing {
+            true => make_own_node(&self.server, &self.layout).await,
+            false => Ok(()),
+        }
     }
+}
 
-    #[test]
-    fn transactions_are_bounded_by_number_and_by_size() {
-        let lengths = |asked| in_transactions(asked).iter().map(Vec::len).collect::<Vec<_>>();
-        assert_eq!(lengths(holds(0, 10)), [0; 0]);
-        assert_eq!(lengths(holds(1001, 10)), [500, 500, 1]);
-        assert_eq!(lengths(holds(5, 200 * 1024)), [2, 2, 1]);
-        assert_eq!(lengths(holds(2, CHECKED_BYTES_MAX + 1)), [1, 1]);
+/// Creates the client's own node, and the directories above it.
+pub(crate) async fn make_own_node(server: &Server, layout: &Layout) -> Result<(), Fault> {
+    let node = layout.client(server.session());
+    for is_last in [false, true] {
+        match server.create(&node, "", false).await {
+            Err(fault) if fault.effect == Effect::Missing && !is_last => {
+                server.make_directory(&layout.clients()).await?;
+            }
+            Err(fault) if fault.effect != Effect::Exists => return Err(fault),
+            _ => break,
+        }
     }
+    Ok(())
+}
+
+fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
+    found.lock().unwrap_or_else(PoisonError::into_inner)
 }

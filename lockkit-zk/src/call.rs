@@ -87,7 +87,7 @@ impl Server {
             Parents::Container => self.mkdir(path, CreateMode::Container).await,
         };
         match made {
-            // Servers before 3.5 have no containers.
+            // Compatible servers may have no containers.
             Err(fault) if fault.is_unsupported() => self.mkdir(path, CreateMode::Persistent).await,
             made => made,
         }
@@ -220,7 +220,10 @@ impl Server {
     }
 
     /// The answer to a request, unless the session is over.
-    async fn answer<T>(&self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, Fault> {
+    pub(crate) async fn answer<T>(
+        &self,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, Fault> {
         let answer = async { request.await.map_err(Fault::from) };
         self.life.unless_over(answer).await.inspect_err(|fault| {
             if fault.effect == Effect::SessionOver {
@@ -229,7 +232,7 @@ impl Server {
         })
     }
 
-    fn client(&self) -> Result<Client, Fault> {
+    pub(crate) fn client(&self) -> Result<Client, Fault> {
         let client = self.client.lock().clone().filter(|_| !self.life.is_over());
         client.ok_or_else(Fault::session_over)
     }

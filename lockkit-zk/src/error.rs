@@ -117,7 +117,10 @@ impl From<Client> for Fault {
             }
             Client::BadArguments(_) => (Effect::Refused, InvalidConfig),
             Client::QuotaExceeded => (Effect::Refused, Unavailable),
-            Client::Unimplemented => (Effect::Refused, Unsupported),
+            Client::Unimplemented => {
+                let what = "the server does not know this kind of request; ZooKeeper 3.6 and later do";
+                return Self::new(Effect::Refused, Unsupported, what);
+            }
             Client::NoChildrenForEphemerals => {
                 return Self::unexpected("an ephemeral node stands where the queue should be");
             }
@@ -164,6 +167,7 @@ mod tests {
             (Client::QuotaExceeded, (Refused, Unavailable)),
             (Client::Unimplemented, (Refused, Unsupported)),
             (Client::NoChildrenForEphemerals, (Refused, Unexpected)),
+            (Client::Unimplemented, (Refused, Unsupported)),
             (Client::MarshallingError, (Refused, Unexpected)),
         ] {
             let fault = Fault::from(error.clone());

@@ -11,6 +11,9 @@
 //! * Two requests after a silence, both after the last report: the second proves nothing of the first, only what was
 //!   answered before the silence.
 //! * Answers in another order than requests: a request counts from when its own answer is known.
+//! * A late answer: it counts like any other, from the sending of its request.
+//! * A chain of servers: an observer behind a follower (`observerMasterPort`) reports its clients to that follower, which
+//!   reports them to the leader, half a tick later each. There the configured tick must be twice the servers'.
 
 use std::{
     collections::VecDeque,

@@ -24,24 +24,27 @@ use tracing::warn;
 
 use crate::{
     ZkConfig,
+    beat::{Heartbeats, make_own_node},
     call::{Server, bounded},
     claims::Claims,
     connect::connect,
     error::Fault,
     keys::Layout,
+    presence::Sought,
     proof::Proof,
 };
 
 /// A session, the client's own node, and the claims in its name.
 #[derive(Debug)]
 pub(crate) struct ZkSession {
-    pub(crate) server: Server,
+    pub(crate) server: Arc<Server>,
     pub(crate) layout: Layout,
     /// The client's own node.
     pub(crate) node: String,
     pub(crate) ttl: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) claims: Arc<Claims>,
+    pub(crate) heartbeats: Heartbeats,
     pub(crate) warn_of_numbers: Once,
 }
 
@@ -61,7 +64,7 @@ impl ZkSession {
         }
         let proof = Proof::new(clock, granted, config.tick.unwrap_or(granted / 2), asked_at);
         let layout = config.layout();
-        let server = Server::new(client, proof, config.acl(), config.parents);
+        let server = Arc::new(Server::new(client, proof, config.acl(), config.parents));
         let session = Self {
             node: layout.client(server.session()),
             server,
@@ -69,15 +72,23 @@ impl ZkSession {
             ttl: granted,
             request_timeout: config.request_timeout,
             claims,
+            heartbeats: Heartbeats::default(),
             warn_of_numbers: Once::new(),
         };
-        match bounded(config.request_timeout, session.make_own_node()).await {
+        match bounded(config.request_timeout, session.prepare()).await {
             Ok(()) => Ok(session),
             Err(fault) => {
                 session.server.hang_up();
                 Err(fault)
             }
         }
+    }
+
+    /// Creates the client's own node, and sends the kind of read that heartbeats need: ZooKeeper 3.5 does not know it, and
+    /// would lose each hold after a ttl.
+    async fn prepare(&self) -> Result<(), Fault> {
+        make_own_node(&self.server, &self.layout).await?;
+        self.server.are_there(&[Sought::by_name(&self.node)]).await.map(drop)
     }
 }
 

@@ -160,29 +160,6 @@ async fn an_operator_who_deletes_the_clients_own_node_does_no_harm() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn more_holds_than_one_transaction_checks_are_renewed_and_the_missing_found() {
-    const HOLDS: usize = 1100;
-    let server = ZooKeeper::start().unwrap();
-    let session = session(&server, LONG).await;
-    let claims: Vec<_> = (0..HOLDS).map(|_| start(&session, &fresh_name())).collect();
-    let mut held = Vec::new();
-    for claim in claims {
-        held.push(claim.granted().await);
-    }
-    let missing = [0, 1, 700, HOLDS - 1].map(|index| held[index].claim());
-    for grant in held.iter().filter(|grant| missing.contains(&grant.claim())) {
-        let child = queue(&server, grant.name()).remove(0);
-        assert!(server.delete(&format!("{}/{child}", node(grant.name()))).unwrap());
-    }
-    let beat = bounded(session.renew(&held)).await;
-    assert!(is_renewed(&beat.session), "{:?}", beat.session);
-    assert_eq!(beat.holds.len(), HOLDS);
-    for (id, renewal) in beat.holds {
-        assert_eq!(matches!(renewal, Renewal::Gone), missing.contains(&id), "{renewal:?}");
-    }
-}
-
 /// The client goes on believing in its lock no longer than the server keeps it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_is_cut_off_stops_believing_before_the_next_is_granted() {

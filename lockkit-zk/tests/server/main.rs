@@ -9,6 +9,7 @@ mod common;
 mod faults;
 mod foreign;
 mod grants;
+mod heartbeats;
 mod lost_replies;
 mod names;
 #[cfg(feature = "zookeeper-client-0-11")]

@@ -20,12 +20,7 @@ impl State {
             Phase::LookingUp => actions.push(Action::LookUp(number)),
             Phase::Listing => actions.push(Action::List(number)),
             Phase::Waiting => self.actions_of_waiter(model, number, actions),
-            Phase::Held => {
-                actions.push(Action::Release(number));
-                if !self.is_there(number) {
-                    actions.push(Action::Miss(number));
-                }
-            }
+            Phase::Held => actions.push(Action::Release(number)),
             Phase::Deleting => {
                 actions.push(Action::Delete(number));
                 if may_lose {
@@ -41,17 +36,58 @@ impl State {
     }
 
     pub(super) fn actions_of_waiter(&self, model: &ZooKeeper, number: ClaimNo, actions: &mut Vec<Action>) {
-        if model.has(Step::Recheck) {
-            actions.push(Action::List(number));
-        }
         let view = &self.clients[usize::from(number / 2)].view;
-        let gone = |before: u8| !view.iter().any(|node| node.number == before);
-        if self.claims[usize::from(number)].predecessor.is_some_and(gone) {
+        let Claim { own, predecessor, .. } = self.claims[usize::from(number)];
+        let is_own_gone = own.is_some_and(|own| !view.contains(&own));
+        let is_predecessor_gone =
+            predecessor.is_some_and(|before| !view.iter().any(|node| node.number == before));
+        // Otherwise it finds nothing new.
+        if model.has(Step::Recheck) && (is_own_gone || is_predecessor_gone) {
+            actions.push(Action::Recheck(number));
+        }
+        if is_predecessor_gone {
             actions.push(Action::Told(number));
             if self.faults.lost > 0 && !model.has(Step::Recheck) {
                 actions.push(Action::LoseEvent(number));
             }
         }
+    }
+
+    /// Whether a heartbeat of this client changes anything.
+    pub(super) fn beats(&self, client: usize) -> bool {
+        let mut held =
+            self.claims.iter().skip(2 * client).take(2).filter(|claim| claim.phase == Phase::Held).peekable();
+        held.peek().is_some()
+            && (self.clients[client].view != self.nodes
+                || held.any(|claim| claim.own.is_none_or(|own| !self.nodes.contains(&own))))
+    }
+
+    /// A check goes through the leader, and behind it the holds are looked for.
+    pub(super) fn beat(&mut self, model: &ZooKeeper, client: usize) {
+        if model.has(Step::HoldsReadBehindCheck) {
+            self.clients[client].view = self.nodes;
+        }
+        let view = self.clients[client].view;
+        for claim in self.claims.iter_mut().skip(2 * client).take(2) {
+            match claim.own {
+                _ if claim.phase != Phase::Held => {}
+                // It is believed from now on, whatever an operator did before.
+                Some(own) if view.contains(&own) => claim.robbed = false,
+                _ => claim.phase = Phase::Deleting,
+            }
+        }
+    }
+
+    /// Two nodes are looked for by name.
+    pub(super) fn recheck(&mut self, number: ClaimNo) {
+        let view = self.clients[usize::from(number / 2)].view;
+        let claim = self.claim(number);
+        // Its watch tells of the predecessor's end, or this does; the list is read then.
+        claim.phase = match claim.own.is_some_and(|own| view.contains(&own)) {
+            true => Phase::Listing,
+            false => Phase::Deleting,
+        };
+        claim.predecessor = None;
     }
 
     pub(super) fn claim(&mut self, claim: ClaimNo) -> &mut Claim {

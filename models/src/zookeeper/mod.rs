@@ -1,4 +1,4 @@
-//! The ZooKeeper queue: `lockkit-zk/src/{acquire, release, sequence, beat}.rs`.
+//! The ZooKeeper queue: `lockkit-zk/src/{acquire, release, sequence, beat, presence}.rs`.
 //!
 //! Two clients with two claims each on one lock. Writes and checks go through the leader and are answered in the same
 //! step, or their answer is lost. Lists and watches are served by the client's own server, which has any earlier state of
@@ -12,8 +12,9 @@
 //! * The server ends a session at any time after the client's own deadline. The client then goes on with a new session;
 //!   a claim whose create was not answered is taken along (harder than in the code, where the keeper makes a new claim
 //!   for the new session).
-//! * An operator deletes any node at any time. When it was the first one, its claim is excused from exclusion until its
-//!   client has heard of it.
+//! * An operator deletes any node at any time. When it was the first one, its claim is excused from exclusion until the
+//!   next heartbeat of its client ends. That is one step here: what happens between its check and its reads is as if it
+//!   happened before the check (then the reads show it) or after the reads (then the next heartbeat does).
 //! * The code also asks the leader before a grant when its last proof of life is old. That is left out: it only makes some
 //!   grants later.
 //!
@@ -61,8 +62,10 @@ pub enum Step {
     ListShowsOwnNode,
     /// After a wait the list is read again: the end of the predecessor is no turn.
     ListAfterPredecessor,
-    /// A waiter reads the list now and then although nothing has told it to.
+    /// A waiter looks for its own node and its predecessor now and then, although nothing has notified it.
     Recheck,
+    /// A heartbeat looks for the nodes of holds after its check was answered, which went through the leader.
+    HoldsReadBehindCheck,
     /// Numbers are compared as they wrap.
     OrderWraps,
     /// The token is the create's transaction, not the number.
@@ -166,6 +169,8 @@ pub enum Action {
     LookUp(ClaimNo),
     /// The list is read.
     List(ClaimNo),
+    /// A waiter looks for its own node and its predecessor.
+    Recheck(ClaimNo),
     /// The watch tells that the predecessor is gone.
     Told(ClaimNo),
     /// It does not.
@@ -178,8 +183,8 @@ pub enum Action {
     GiveUp(ClaimNo),
     /// The guard is dropped.
     Release(ClaimNo),
-    /// The beat misses the node of a hold.
-    Miss(ClaimNo),
+    /// A client's heartbeat ends: its holds are where the client's server shows them, or missed.
+    Beat(usize),
     /// The client's server hears what the leader has done.
     CatchUp(usize),
     /// The deadline passes; the client goes on in a new session.

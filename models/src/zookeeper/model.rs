@@ -33,6 +33,9 @@ impl Model for ZooKeeper {
             if client.view != state.nodes {
                 actions.push(Action::CatchUp(number));
             }
+            if state.beats(number) {
+                actions.push(Action::Beat(number));
+            }
             if state.faults.lapses > 0 && !client.second_session {
                 actions.push(Action::Lapse(number));
             }
@@ -66,6 +69,7 @@ impl Model for ZooKeeper {
             }
             Action::LookUp(claim) => state.look_up(self, claim),
             Action::List(claim) => state.list(self, claim),
+            Action::Recheck(claim) => state.recheck(claim),
             Action::Told(claim) => state.told(self, claim),
             Action::LoseEvent(claim) => {
                 state.faults.lost -= 1;
@@ -86,7 +90,8 @@ impl Model for ZooKeeper {
                 }
             }
             Action::GiveUp(claim) => state.give_up(self, claim),
-            Action::Release(claim) | Action::Miss(claim) => state.claim(claim).phase = Phase::Deleting,
+            Action::Release(claim) => state.claim(claim).phase = Phase::Deleting,
+            Action::Beat(client) => state.beat(self, client),
             Action::CatchUp(client) => state.clients[client].view = state.nodes,
             Action::Lapse(client) => state.lapse(client),
             Action::Expire(client) => state.expire(client),

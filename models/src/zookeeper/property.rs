@@ -3,10 +3,6 @@
 use super::*;
 
 impl State {
-    pub(super) fn is_there(&self, claim: ClaimNo) -> bool {
-        self.claims[usize::from(claim)].own.is_some_and(|own| self.nodes.contains(&own))
-    }
-
     pub(super) fn holders(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter().filter(|claim| claim.phase == Phase::Held && !claim.robbed)
     }

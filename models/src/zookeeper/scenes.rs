@@ -47,6 +47,7 @@ impl Protocol for ZooKeeper {
             removal(Step::ListShowsOwnNode, ONE_HOLDER, deleted),
             removal(Step::ListAfterPredecessor, ONE_HOLDER, cancelled),
             removal(Step::Recheck, NO_LOST_WAKEUP, lost),
+            removal(Step::HoldsReadBehindCheck, ONE_HOLDER, deleted),
             removal(Step::OrderWraps, ONE_HOLDER, none),
             removal(Step::TokenIsZxid, TOKENS_RISE, none),
             removal(Step::DeleteRepeats, NO_ORPHAN, lost),

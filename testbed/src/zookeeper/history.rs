@@ -1,13 +1,41 @@
 //! A log of transactions that a server reads when it starts: a directory that has seen so many children that it would
 //! take days to make them.
 
-use super::wire::{ALL, CREATE, DELETE, write_bytes};
+use std::fs;
+
+use anyhow::Result;
+
+use super::{
+    ZooKeeper,
+    wire::{ALL, CREATE, DELETE, write_bytes},
+};
 
 /// Magic number, version, and the id of the database.
 const HEADER: [u8; 16] = *b"ZKLG\0\0\0\x02\0\0\0\0\0\0\0\0";
 
 /// Behind each transaction.
 const END_OF_RECORD: u8 = b'B';
+
+impl ZooKeeper {
+    /// Returns how many bytes the server has written to its transaction logs so far.
+    ///
+    /// # Errors
+    ///
+    /// When a log cannot be read.
+    pub fn log_bytes(&self) -> Result<u64> {
+        let mut written = 0;
+        for file in fs::read_dir(self.daemon.data().join("version-2"))? {
+            let file = file?;
+            if file.file_name().to_string_lossy().starts_with("log.") {
+                // Files are filled with zeros in advance; a record ends with a mark that is none.
+                let bytes = fs::read(file.path())?;
+                let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                written += u64::try_from(end)?;
+            }
+        }
+        Ok(written)
+    }
+}
 
 /// A log in which this directory, and those above it, are made, and in which the next child gets this number.
 pub(super) fn log(directory: &str, next: i32) -> Vec<u8> {
