@@ -6,10 +6,11 @@
 //!   behind a request that went through the leader, so that what is not found will not come; only then it is created again.
 //! * The claim is given up while the create is under way: its name is known only from the reply, which is awaited; then
 //!   the node is deleted, again and again until that is answered.
-//! * The node before it vanishes between list and watch, or its event is lost: the list is read again, at once or now
-//!   and then.
-//! * The own node vanishes while it waits (an operator's delete): so the end of the node before it is no turn. A list is
-//!   that shows the own node and none before it: it is a state that the queue was in, and who was first stays it.
+//! * The node before it vanishes between list and watch: the list is read again at once. Its event is lost: a re-check
+//!   looks for that node and the own one by name, and the list is read again when the former is gone. A list per re-check
+//!   would cost a queue of n waiters n^2 names ([decision 0042](../../docs/decisions/0042-zookeeper-rechecks-by-name.md)).
+//! * The own node vanishes while it waits (an operator's delete): so the end of the node before it grants nothing. Only a
+//!   list that shows the own node and none before it does: the queue was in that state, and who was first stays first.
 //! * The list is old, and the server has ended the session since: the grant's deadline has passed then, since it counts
 //!   from the last answer that came through the leader. Where that is long ago, the leader is asked first.
 //! * An operator deletes directory and nodes, and other claims get their names: where names recur, the node at the head is
@@ -33,6 +34,7 @@ use crate::{
     claims::Held,
     error::{Effect, Fault},
     keys::{self, Form},
+    presence::Sought,
     sequence::{Standing, sequence, standing},
     session::ZkSession,
 };
@@ -217,41 +219,39 @@ impl ZkSession {
                 Standing::Behind(predecessor) => predecessor,
             };
             claim.note_contended();
-            if !claim.wait() || self.wait(claim, lock, own, &predecessor).await?.is_break() {
+            if !claim.wait() {
                 return Ok(End::GaveUp);
+            }
+            if let Some(end) = self.wait(claim, own, &format!("{lock}/{predecessor}")).await? {
+                return Ok(end);
             }
         }
     }
 
-    /// Waits for the predecessor's end, or another reason to look; breaks when the claim is given up.
-    async fn wait(
-        &self,
-        claim: &Claim,
-        lock: &str,
-        own: &Created,
-        predecessor: &str,
-    ) -> Result<ControlFlow<()>, Fault> {
-        let path = format!("{lock}/{predecessor}");
-        let watcher = match self.read(claim, || self.server.watch(&path)).await? {
-            None => return Ok(ControlFlow::Break(())),
-            Some(None) => return Ok(ControlFlow::Continue(())),
+    /// Waits until the list must be read again: the predecessor is gone. `Some`: the claim ends without a grant.
+    async fn wait(&self, claim: &Claim, own: &Created, predecessor: &str) -> Result<Option<End>, Fault> {
+        let watcher = match self.read(claim, || self.server.watch(predecessor)).await? {
+            None => return Ok(Some(End::GaveUp)),
+            Some(None) => return Ok(None),
             Some(Some((_, watcher))) => watcher,
         };
         let changed = watcher.changed();
         tokio::pin!(changed);
+        let nodes = [Sought::exactly(own, self.layout.form), Sought::by_name(predecessor)];
         loop {
             tokio::select! {
                 biased;
-                () = claim.give_up() => return Ok(ControlFlow::Break(())),
+                () = claim.give_up() => return Ok(Some(End::GaveUp)),
                 () = self.server.life.over() => return Err(Fault::session_over()),
-                _ = &mut changed => return Ok(ControlFlow::Continue(())),
+                _ = &mut changed => return Ok(None),
                 () = tokio::time::sleep(recheck_pause(self.ttl)) => {}
             }
-            let Some(children) = self.read(claim, || self.server.children(lock)).await? else {
-                return Ok(ControlFlow::Break(()));
-            };
-            if standing(&children, own.name()) != Standing::Behind(predecessor.to_owned()) {
-                return Ok(ControlFlow::Continue(()));
+            // The watch stays. While both nodes are there, none can have come between them: numbers rise.
+            match self.read(claim, || self.server.are_there(&nodes)).await?.as_deref() {
+                None => return Ok(Some(End::GaveUp)),
+                Some([true, true]) => {}
+                Some([false, ..]) => return Ok(Some(End::EntryGone)),
+                Some(_) => return Ok(None),
             }
         }
     }

@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 
 use lockkit_core::backend::{Claim, recheck_pause};
+use zookeeper_client::OneshotWatcher;
 
 use crate::{
     acquire::{End, Entry},
@@ -37,12 +38,35 @@ impl ZkSession {
             if !claim.wait() {
                 return Ok(End::GaveUp);
             }
+            if self.wait_for_change(claim, &path, stat.czxid, watcher).await?.is_break() {
+                return Ok(End::GaveUp);
+            }
+        }
+    }
+
+    /// Waits until the node of another claim has gone; breaks when this claim is given up.
+    async fn wait_for_change(
+        &self,
+        claim: &Claim,
+        path: &str,
+        czxid: i64,
+        watcher: OneshotWatcher,
+    ) -> Result<ControlFlow<()>, Fault> {
+        let changed = watcher.changed();
+        tokio::pin!(changed);
+        loop {
             tokio::select! {
                 biased;
-                () = claim.give_up() => return Ok(End::GaveUp),
+                () = claim.give_up() => return Ok(ControlFlow::Break(())),
                 () = self.server.life.over() => return Err(Fault::session_over()),
-                _ = watcher.changed() => {}
+                _ = &mut changed => return Ok(ControlFlow::Continue(())),
                 () = tokio::time::sleep(recheck_pause(self.ttl)) => {}
+            }
+            // A create would be a transaction for each waiter.
+            match self.read(claim, || self.server.stat(path)).await? {
+                None => return Ok(ControlFlow::Break(())),
+                Some(Some(stat)) if stat.czxid == czxid => {}
+                Some(_) => return Ok(ControlFlow::Continue(())),
             }
         }
     }

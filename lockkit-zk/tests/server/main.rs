@@ -16,3 +16,4 @@ mod names;
 mod owned;
 mod refusals;
 mod secure;
+mod waits;
