@@ -13,8 +13,12 @@ use crate::{backend, store::entries};
 /// Generous bound against hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(30);
 
-/// A ttl that no case outlives by waiting for something else; waiters that nobody wakes look again after 20 s.
+/// A ttl that no case outlives by waiting for something else.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Less than the time after which a waiter with a [`LONG`] ttl looks again by itself (at least 8.75 s), and what came
+/// before in the case.
+pub(crate) const BEFORE_A_LOOK: Duration = Duration::from_secs(5);
 
 /// A fresh client, by way of these servers (`HOST:PORT`, separated by commas), which know this tick.
 pub(crate) async fn client(servers: &str, tick: Duration, ttl: Duration) -> Result<LockClient> {

@@ -15,7 +15,7 @@ use lockkit_testbed::{Direction, Flow, ZooKeeper, ZooKeeperOptions};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    own::{HANG, LONG, TICK, client, linked, name, nothing_is_left, off, until},
+    own::{BEFORE_A_LOOK, HANG, LONG, TICK, client, linked, name, nothing_is_left, off, until},
     store::{directory, entries},
 };
 
@@ -150,8 +150,8 @@ async fn a_predecessor_may_vanish_before_it_is_watched() -> Result<()> {
         until("the watch is held", async || Ok(proxy.holds(&node))).await?;
         held.release().await?;
         proxy.pass();
-        // Nobody looks again as soon as this.
-        let granted = timeout(LONG / 6, waiter).await.context("the vanished node is waited for")???;
+        let granted =
+            timeout(BEFORE_A_LOOK, waiter).await.context("the vanished node is waited for")???;
         granted.release().await?;
     }
     nothing_is_left(&server, &lock, [waiting, holding]).await
@@ -265,7 +265,7 @@ async fn junk_is_no_contender_and_other_families_are() -> Result<()> {
         let waiter = tokio::spawn(async move { handle.acquire().await });
         until("it waits", async || Ok(off(|| server.watches())? > 0)).await?;
         off(|| server.delete(&foreign))?;
-        timeout(LONG / 6, waiter).await.context("the end of the other is missed")???.release().await?;
+        timeout(BEFORE_A_LOOK, waiter).await.context("the end of the other is missed")???.release().await?;
     }
     let (mut left, mut expected) = (off(|| entries(&server, &lock))?, nodes(&JUNK));
     left.sort();

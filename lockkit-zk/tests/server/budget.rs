@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use lockkit_testbed::ZooKeeper;
 
 use crate::common::{
-    LONG, acquire, beat, fresh_name, is_gave_up, is_renewed, release, session, start, try_acquire, watching,
+    LONG, acquire, beat, fresh_name, is_gave_up, is_renewed, release, session, start, try_acquire,
+    undisturbed, watching,
 };
 
 /// Packets that the server has received and sent so far.
@@ -75,14 +76,19 @@ async fn a_release_of_a_name_that_recurs_asks_the_leader_and_looks_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_is_five_packets_in_and_six_out_however_many_wait() {
+    const ROUNDS: usize = 24;
     for contenders in [2, 8] {
-        hand_overs(contenders).await;
+        let (received, sent) = undisturbed(async || hand_overs(contenders, ROUNDS).await).await;
+        assert_eq!(received, [5; ROUNDS], "received for {contenders} contenders");
+        // What was sent is counted a moment after the client has received it: perhaps in the next round.
+        let max = 6 * ROUNDS as u64 + 1;
+        assert!(sent <= max, "sent for {contenders} contenders: {sent} of {max}");
     }
 }
 
-/// Hands the lock round: in each round the last holder queues up again, and the first waiter is granted.
-async fn hand_overs(contenders: usize) {
-    const ROUNDS: usize = 24;
+/// Hands the lock round: in each round the last holder queues up again, and the first waiter is granted. Returns the
+/// packets received in each round, and those sent in all.
+async fn hand_overs(contenders: usize, rounds: usize) -> (Vec<u64>, u64) {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..contenders {
@@ -94,8 +100,8 @@ async fn hand_overs(contenders: usize) {
         queue.push_back(watching(&server, session, &name).await);
     }
     let look = look_at_watches(&server).await;
-    let mut total_sent = 0;
-    for round in 0..ROUNDS {
+    let (mut received, mut sent) = (Vec::new(), 0);
+    for round in 0..rounds {
         let [holder, last] = [round, round + contenders - 1].map(|number| &sessions[number % contenders]);
         let mut looks = 1;
         let spent = spent(&server, async || {
@@ -107,12 +113,10 @@ async fn hand_overs(contenders: usize) {
             held = queue.pop_front().unwrap().granted().await;
         })
         .await;
-        assert_eq!(spent.0 - looks * look.0, 5, "received for {contenders} contenders in round {round}");
-        total_sent += spent.1 - looks * look.1;
+        received.push(spent.0 - looks * look.0);
+        sent += spent.1 - looks * look.1;
     }
-    // What was sent is counted a moment after the client has received it: perhaps in the next round.
-    let max = 6 * ROUNDS as u64 + 1;
-    assert!(total_sent <= max, "sent for {contenders} contenders: {total_sent} of {max}");
+    (received, sent)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,11 +160,18 @@ async fn a_busy_try_is_three_packets_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_wakes_one_waiter() {
     const WAITERS: usize = 20;
+    let (spent, look) = undisturbed(async || release_to_one_of(WAITERS).await).await;
+    // Delete and list, their answers and one event; and the look at the watches.
+    assert_eq!(spent, (2 + look.0, 3 + look.1));
+}
+
+/// Releases a lock that so many wait for. Returns the packets, with those of a look at the watches, and those of a look.
+async fn release_to_one_of(waiters: usize) -> ((u64, u64), (u64, u64)) {
     let server = ZooKeeper::start().unwrap();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let mut waiting = Vec::new();
-    for _ in 0..WAITERS {
+    for _ in 0..waiters {
         waiting.push(watching(&server, &session, &name).await);
     }
     let mut waiting = waiting.into_iter();
@@ -168,11 +179,9 @@ async fn a_release_wakes_one_waiter() {
     let spent = spent(&server, async || {
         release(&session, &held).await;
         let grant = next.granted().await;
-        assert_eq!(server.watches().unwrap(), WAITERS as u64 - 1);
+        assert_eq!(server.watches().unwrap(), waiters as u64 - 1);
         drop(grant);
     })
     .await;
-    // Delete and list, their answers and one event; and the look at the watches.
-    let look = look_at_watches(&server).await;
-    assert_eq!(spent, (2 + look.0, 3 + look.1));
+    (spent, look_at_watches(&server).await)
 }

@@ -134,7 +134,7 @@ async fn an_operator_who_deletes_a_waiters_node_ends_its_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_node_has_gone_is_not_granted_when_its_turn_comes() {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
-    // Its next look is 40 s away, so it learns nothing before it is woken.
+    // Its next look is 9 s away, so it learns nothing before it is woken.
     let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
     let deleted = watching(&server, &session, &name).await;

@@ -4,8 +4,9 @@ use lockkit_core::ErrorKind;
 use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up, is_renewed, mark, node,
-    plain, queue, release, session, session_at, shared, start, start_claim, until, url_through,
+    BEFORE_A_LOOK, LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up,
+    is_renewed, mark, node, plain, queue, release, session, session_at, shared, start, start_claim, until,
+    url_through,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +176,6 @@ async fn a_lost_event_is_made_up_for_by_a_look() {
 async fn a_deletion_that_a_client_was_away_for_wakes_it_when_it_is_back() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    // The next look is 40 s away: it is the watch that tells.
     let (other, session, name) =
         (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
@@ -183,6 +183,8 @@ async fn a_deletion_that_a_client_was_away_for_wakes_it_when_it_is_back() {
     proxy.refuse();
     release(&other, &held).await;
     proxy.pass();
-    release(&session, &waiting.granted().await).await;
+    // By the watch, and not by a look.
+    let granted = tokio::time::timeout(BEFORE_A_LOOK / 2, waiting.granted()).await;
+    release(&session, &granted.expect("the watch did not come back")).await;
     assert_eq!(server.children(&node(&name)).unwrap(), [""; 0]);
 }
