@@ -7,8 +7,9 @@
 //!   everything of the claim is taken back, again and again until that is answered. A copy that was never answered may
 //!   arrive even later, on a connection that was given up: what it leaves is nobody's and ends with its ttl.
 //! * The holder dies: nothing tells it; one waiter of each client looks when the holder's time is over.
-//! * The message is lost that the claim is next: the next beat finds the claim not waiting any more, and every waiter
-//!   looks now and then.
+//! * The message is lost that the claim is next: the next heartbeat finds that the claim does not wait any more.
+//! * Heartbeats are not answered, or are far apart: every waiter looks for itself half a ttl, at most ten seconds, after the
+//!   last one that was.
 //! * The place in the queue is lost (deleted, lapsed while this client stood still, a failover): the next look says so.
 //! * A message alone is no grant: the lock is held from the answer to `confirm` on, whose sending starts the lifetime.
 
@@ -17,12 +18,13 @@ use std::{sync::Arc, time::Duration};
 use lockkit_core::{
     BootInstant, Error, FencingToken, Result,
     backend::{Acquired, Claim, Grant, retry_pauses},
-    limits::RETRY_PAUSE_MAX,
+    limits::{RECHECK_PAUSE_MAX, RETRY_PAUSE_MAX},
 };
+use tokio::time::Instant;
 use tracing::debug;
 
 use crate::{
-    claims::Place,
+    claims::{Kept, Place},
     error::Fault,
     expiry::Lookout,
     scripts::{Call, Standing, standing},
@@ -31,6 +33,16 @@ use crate::{
 
 /// Without a queue nobody tells when the lock is free: pause between two tries, give or take a half.
 const RACE_PAUSE: Duration = Duration::from_millis(100);
+
+/// Share of a ttl, up to [`RECHECK_PAUSE_MAX`], after which a waiter looks that no heartbeat has kept waiting: its deadline at
+/// the server is a whole ttl away, and heartbeats come three times in one.
+const LOOK_AFTER: f64 = 0.5;
+
+/// The look comes this share of itself earlier or later: waiters that were kept together do not look together.
+const LOOK_JITTER: f64 = 0.1;
+
+/// Share of that which a waiter pauses at least: a server that is slow is not asked without a pause.
+const LOOK_PAUSE_MIN: f64 = 0.2;
 
 /// How a claim ended.
 enum End {
@@ -69,47 +81,61 @@ impl RedisSession {
             self.terms.acquire(claim.id(), &place.keys, claim.wait() && self.queues, claim.metadata());
         let confirm = self.terms.confirm(claim.id(), &place.keys);
         let mut lookout = self.lookouts.join(place.keys.lock());
-        let mut call = &first;
+        let (mut call, queues) = (&first, claim.wait() && self.queues);
         loop {
-            let pttl = match self.ask(claim, place, call).await? {
+            let (standing, sent_at) = match self.ask(claim, place, call).await? {
                 Answer::GaveUp => return Ok(End::GaveUp),
-                Answer::Stands(Standing::Granted(token), armed_at) => {
-                    return self.assure(place, token, armed_at).await;
-                }
-                Answer::Stands(Standing::Gone, _) => return Ok(End::EntryGone),
-                Answer::Stands(Standing::Busy(_), _) if !claim.wait() => {
+                Answer::Stands(standing, sent_at) => (standing, sent_at),
+            };
+            let pttl = match standing {
+                Standing::Granted(token) => return self.assure(place, token, sent_at).await,
+                Standing::Gone => return Ok(End::EntryGone),
+                Standing::Busy(_) if !claim.wait() => {
                     claim.note_contended();
                     return Ok(End::GaveUp);
                 }
-                Answer::Stands(Standing::Busy(pttl), _) => pttl,
-                Answer::Stands(Standing::Queued(pttl), _) => {
-                    place.queued();
-                    call = &confirm;
-                    pttl
-                }
+                Standing::Busy(pttl) | Standing::Queued(pttl) => pttl,
             };
+            if queues {
+                place.queued();
+                call = &confirm;
+            }
             claim.note_contended();
-            lookout.note(u64::try_from(pttl).ok().map(Duration::from_millis));
+            place.keep(Kept::new(sent_at, pttl));
             tokio::select! {
                 biased;
                 () = claim.give_up() => return Ok(End::GaveUp),
                 () = self.closed.cancelled() => return Err(Fault::session_over()),
                 () = place.news() => {}
-                () = self.pause(&mut lookout) => {}
+                () = self.pause(place, &mut lookout) => {}
             }
         }
     }
 
-    /// Passes when a waiter should look although nothing has notified it. The look also moves its deadline, so it comes
-    /// well before that.
-    async fn pause(&self, lookout: &mut Lookout) {
+    /// Passes when a waiter must look although nothing has notified it: no heartbeat does it in its place, or nobody may
+    /// hold the lock any more.
+    async fn pause(&self, place: &Place, lookout: &mut Lookout) {
         let jitter = fastrand::f64();
-        let longest = if self.queues { self.ttl / 3 } else { RACE_PAUSE.min(self.ttl / 3).mul_f64(1.5) };
-        let share = if self.queues { jitter.mul_add(0.25, 0.75) } else { jitter.mul_add(0.67, 0.33) };
-        tokio::select! {
-            () = tokio::time::sleep(longest.mul_f64(share)) => {}
-            () = lookout.over() => {}
+        let mut kept = place.kept();
+        let race_ends = Instant::now() + RACE_PAUSE.min(self.ttl / 3).mul_f64(jitter + 0.5);
+        loop {
+            let Some(Kept { sent_at, lock_ends }) = *kept.borrow_and_update() else { return };
+            let look_at =
+                if self.queues { Instant::now() + self.look_pause(sent_at, jitter) } else { race_ends };
+            tokio::select! {
+                () = tokio::time::sleep_until(look_at) => return,
+                () = lookout.over(lock_ends) => return,
+                // A heartbeat has done what a look is for.
+                changed = kept.changed() => if changed.is_err() { return },
+            }
         }
+    }
+
+    /// From now on, for a waiter that was kept waiting by a request that was sent then.
+    fn look_pause(&self, sent_at: BootInstant, jitter: f64) -> Duration {
+        let middle = self.ttl.mul_f64(LOOK_AFTER).min(RECHECK_PAUSE_MAX);
+        let after = middle.mul_f64(jitter.mul_add(2.0 * LOOK_JITTER, 1.0 - LOOK_JITTER));
+        after.saturating_sub(self.clock.now().since(sent_at)).max(middle.mul_f64(LOOK_PAUSE_MIN))
     }
 
     /// Sends a request until it is answered, or nobody wants the answer any more.

@@ -10,9 +10,15 @@ use std::{
 };
 
 use lockkit_core::{BootInstant, backend::ClaimId};
-use tokio::sync::Notify;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
-use crate::keys::LockKeys;
+use crate::{keys::LockKeys, scripts::Pttl};
+
+/// Redis counts whole milliseconds, and a key has expired when its last one is over.
+const ROUNDING: Duration = Duration::from_millis(1);
 
 /// All claims of a session, from before their first request to their confirmed end.
 #[derive(Debug, Default)]
@@ -33,6 +39,7 @@ impl Claims {
             is_in_doubt: AtomicBool::default(),
             release_began: Mutex::default(),
             news: Notify::new(),
+            last_kept: watch::Sender::new(None),
         });
         self.lock().insert(id, Arc::clone(&place));
         place
@@ -113,6 +120,26 @@ pub(crate) struct Place {
     /// When its release was first asked for; nothing renews it since.
     release_began: Mutex<Option<BootInstant>>,
     news: Notify,
+    last_kept: watch::Sender<Option<Kept>>,
+}
+
+/// What the server answered when it moved the deadline of a waiting claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// When that was asked for.
+    pub(crate) sent_at: BootInstant,
+    /// When the lock ends by itself; `None`: not before somebody deletes it.
+    pub(crate) lock_ends: Option<Instant>,
+}
+
+impl Kept {
+    /// The server has just answered that the lock lives for so long.
+    pub(crate) fn new(sent_at: BootInstant, pttl: Pttl) -> Self {
+        let ends = |pttl| Instant::now() + Duration::from_millis(pttl) + ROUNDING;
+        // Nobody holds a lock with less than -1.
+        let lock_ends = if pttl < -1 { Some(Instant::now()) } else { u64::try_from(pttl).ok().map(ends) };
+        Self { sent_at, lock_ends }
+    }
 }
 
 impl Place {
@@ -150,6 +177,16 @@ impl Place {
     /// Waits for a reason to confirm.
     pub(crate) async fn news(&self) {
         self.news.notified().await;
+    }
+
+    /// The claim goes on waiting, by a heartbeat or a look of its own.
+    pub(crate) fn keep(&self, kept: Kept) {
+        self.last_kept.send_replace(Some(kept));
+    }
+
+    /// What the server has answered last, and whatever it answers later.
+    pub(crate) fn kept(&self) -> watch::Receiver<Option<Kept>> {
+        self.last_kept.subscribe()
     }
 }
 

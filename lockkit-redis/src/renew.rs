@@ -3,7 +3,8 @@
 //! * A reply is lost: the beat tells nothing of the locks in that request, and the others are not affected.
 //! * A lock has expired, was deleted, or has another value: that hold is gone. It is never brought back.
 //! * The session has waiting claims: their deadlines are moved in requests of their own. A claim that is no longer
-//!   waiting there is woken, so that it looks for itself.
+//!   waiting there is woken, so that it looks for itself; of those whose lock nobody holds, one looks. Where that is not
+//!   answered, each looks for itself in time ([`acquire`](crate::acquire)).
 
 use std::collections::HashMap;
 
@@ -17,8 +18,9 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::{
+    claims::Kept,
     error::{Effect, Fault},
-    scripts::verdicts,
+    scripts::{verdicts, waits},
     session::RedisSession,
 };
 
@@ -107,11 +109,16 @@ impl RedisSession {
         let batches = self.batches(queued, |place| place.keys.lock());
         let beats = batches.iter().map(|batch| async move {
             let waiting: Vec<_> = batch.iter().map(|place| (place.id, place.keys.clone())).collect();
+            let sent_at = self.clock.now();
             let answer = self.server.run_within(self.beat_window(), &self.terms.beat(&waiting)).await;
-            match answer.and_then(|answer| verdicts(answer, batch.len())) {
+            match answer.and_then(|answer| waits(answer, batch.len())) {
                 Ok(waits) => {
-                    let news = batch.iter().zip(waits).filter(|(_, waits)| !waits);
-                    news.for_each(|(place, _)| place.wake());
+                    for (place, waits) in batch.iter().zip(waits) {
+                        match waits {
+                            Some(pttl) => place.keep(Kept::new(sent_at, pttl)),
+                            None => place.wake(),
+                        }
+                    }
                 }
                 Err(fault) => debug!(?fault, "the beat of waiting claims was not answered"),
             }

@@ -127,14 +127,17 @@ impl Terms {
         }
     }
 
-    /// The beat of waiting claims.
+    /// The heartbeat of waiting claims.
     pub(crate) fn beat(&self, waiting: &[(ClaimId, LockKeys)]) -> Call {
-        let keys = waiting.iter().flat_map(|(_, keys)| [keys.lock(), keys.queue(), keys.deadlines()]);
+        let keys = waiting
+            .iter()
+            .flat_map(|(_, keys)| [keys.lock(), keys.queue(), keys.deadlines(), keys.metadata()]);
+        let common = [self.ttl_ms.to_string(), self.client.clone(), self.linger_ms.to_string()];
         let claims = waiting.iter().map(|(claim, _)| claim.to_string());
         Call {
             script: &BEAT,
             keys: keys.map(str::to_owned).collect(),
-            arguments: [self.ttl_ms.to_string(), self.client.clone()].into_iter().chain(claims).collect(),
+            arguments: common.into_iter().chain(claims).collect(),
         }
     }
 }
@@ -157,8 +160,10 @@ pub(crate) enum Standing {
     Gone,
 }
 
-/// How long the lock lives, in milliseconds; negative without an end.
+/// How long the lock lives, in milliseconds; -1 without an end, -2 when nobody holds it.
 pub(crate) type Pttl = i64;
+
+const PTTL_MIN: Pttl = -2;
 
 /// What `acquire` and `confirm` answer.
 pub(crate) fn standing(answer: Value) -> Result<Standing, Fault> {
@@ -172,13 +177,23 @@ pub(crate) fn standing(answer: Value) -> Result<Standing, Fault> {
     }
 }
 
-/// What `renew` and `beat` answer, one each for what was asked.
+/// What `renew` answers, one each for what was asked.
 pub(crate) fn verdicts(answer: Value, asked: usize) -> Result<Vec<bool>, Fault> {
-    let verdicts: Vec<bool> = redis::from_redis_value(answer)?;
-    if verdicts.len() == asked {
-        Ok(verdicts)
+    one_each(redis::from_redis_value(answer)?, asked)
+}
+
+/// What `beat` answers, one each for what was asked: the PTTL of the lock that a claim waits for, `None` when it does not
+/// wait there (any more).
+pub(crate) fn waits(answer: Value, asked: usize) -> Result<Vec<Option<Pttl>>, Fault> {
+    let answers: Vec<Pttl> = redis::from_redis_value(answer)?;
+    one_each(answers.into_iter().map(|pttl| (pttl >= PTTL_MIN).then_some(pttl)).collect(), asked)
+}
+
+fn one_each<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, Fault> {
+    if answers.len() == asked {
+        Ok(answers)
     } else {
-        Err(Fault::nonsense(format!("{} answers instead of {asked}", verdicts.len())))
+        Err(Fault::nonsense(format!("{} answers instead of {asked}", answers.len())))
     }
 }
 

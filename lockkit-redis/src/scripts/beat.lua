@@ -1,15 +1,17 @@
--- The beat of waiting claims: moves the deadline of each that is in its queue, and never puts one there.
+-- The heartbeat of waiting claims: moves the deadline of each that is in its queue, and never puts one there.
 --
--- KEYS 3n - 2 the nth claim's lock
---      3n - 1 its queue
---      3n the deadlines of its queue
+-- KEYS 4n - 3 the nth claim's lock
+--      4n - 2 its queue
+--      4n - 1 the deadlines of its queue
+--      4n     the metadata of its lock
 -- ARGV 1 the ttl in ms
 --      2 the client
---      2 + n the nth claim
--- Answers 1 for each claim that waits for a holder; 0 is a reason to confirm: it was handed the lock or dropped, or
--- nobody holds the lock, or another program has put something else in place of the queue, which must not stop the beats
--- of others.
-local ttl, client = ARGV[1], ARGV[2]
+--      3 how long queue, deadlines and metadata outlive their last use, in ms
+--      3 + n the nth claim
+-- Answers for each claim the PTTL of its lock in ms (-1 without an end, -2 when nobody holds it), or -3 when it does not
+-- wait there (any more): it was handed the lock or dropped, or another program has put something else in place of the
+-- queue, which must not stop the heartbeats of others.
+local ttl, client, linger = ARGV[1], ARGV[2], ARGV[3]
 local time = redis.call('TIME')
 local deadline = tonumber(time[1]) * 1000000 + tonumber(time[2]) + ttl * 1000
 local entry = string.format('%.0f', deadline) .. ':' .. ttl .. ':' .. client
@@ -20,13 +22,22 @@ local function read(...)
   return type(answer) ~= 'table' and answer
 end
 
-local answers = {}
-for n = 1, #KEYS / 3 do
-  local lock, queue, deadlines, claim = KEYS[3 * n - 2], KEYS[3 * n - 1], KEYS[3 * n], ARGV[2 + n]
-  answers[n] = 0
+local answers, prolonged = {}, {}
+for n = 1, #KEYS / 4 do
+  local lock, queue, deadlines, metadata = KEYS[4 * n - 3], KEYS[4 * n - 2], KEYS[4 * n - 1], KEYS[4 * n]
+  local claim = ARGV[3 + n]
+  answers[n] = -3
   if read('ZSCORE', queue, claim) and read('HEXISTS', deadlines, claim) == 1 then
+    if not prolonged[queue] then
+      -- Before any HSET: a server at its memory limit (maxmemory) refuses that as the first write of a script, but not
+      -- PEXPIRE, and refuses nothing after that.
+      redis.call('PEXPIRE', queue, linger)
+      redis.call('PEXPIRE', deadlines, linger)
+      redis.pcall('PEXPIRE', metadata, linger)
+      prolonged[queue] = true
+    end
     redis.call('HSET', deadlines, claim, entry)
-    answers[n] = redis.call('EXISTS', lock)
+    answers[n] = redis.call('PTTL', lock)
   end
 end
 return answers

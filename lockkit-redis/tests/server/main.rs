@@ -10,6 +10,7 @@ mod common;
 mod fairness;
 mod faults;
 mod options;
+mod queue;
 #[path = "../harness/rights.rs"]
 mod rights;
 mod scripts;

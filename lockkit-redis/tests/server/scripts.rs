@@ -309,24 +309,42 @@ fn a_beat_of_waiters_moves_deadlines_and_adds_none() {
     waiter.acquire();
     let (queue, deadlines) = (side(&name, "queue"), side(&name, "deadlines"));
     redis.cli(&["HSET", &deadlines, &waiter.claim, "1:60000:c0ffee"]).unwrap();
-    let beat = || {
-        let keys = [name.as_str(), &queue, &deadlines];
-        let mut words = vec!["EVAL", BEAT, "6"];
-        words.extend(keys.iter().chain(&keys));
-        words.extend([TTL, "c0ffee", &waiter.claim, &stranger.claim]);
-        let answer = redis.cli(&words).unwrap();
-        answer.list().iter().filter_map(Reply::number).collect::<Vec<_>>()
-    };
-    assert_eq!(beat(), [1, 0]);
+    let beat = || beat(redis, &[(&name, &waiter.claim), (&name, &stranger.claim)]);
+    let [pttl, -3] = beat()[..] else { panic!("the stranger waits") };
+    assert!((1..=60_000).contains(&pttl), "{pttl}");
     let moved = redis.cli(&["HGET", &deadlines, &waiter.claim]).unwrap();
     assert!(!moved.text().starts_with("1:"), "{moved:?}");
     assert_eq!(redis.cli(&["HLEN", &deadlines]).unwrap().number(), Some(1));
+    // The deadline moves for as long as anybody waits: what it is in must live for as long.
+    for key in [&queue, &deadlines, &side(&name, "metadata")] {
+        redis.cli(&["PEXPIRE", key, "1000"]).unwrap();
+        beat();
+        assert!(redis.cli(&["PTTL", key]).unwrap().number() > Some(100_000), "{key} ends");
+    }
+    redis.cli(&["PERSIST", name.as_str()]).unwrap();
+    assert_eq!(beat(), [-1, -3], "another program's lock without an end");
     // Nobody holds it: a reason to look.
     redis.cli(&["DEL", name.as_str()]).unwrap();
-    assert_eq!(beat(), [0, 0]);
+    assert_eq!(beat(), [-2, -3]);
     assert_eq!(waiter.confirm().0, "granted");
     // Handed over: another one.
-    assert_eq!(beat(), [0, 0]);
+    assert_eq!(beat(), [-3, -3]);
+}
+
+/// The heartbeat of these waiters.
+fn beat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64> {
+    let keys = waiters.iter().flat_map(|(name, _)| {
+        let sides = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
+        std::iter::once(name.to_string()).chain(sides)
+    });
+    let keys: Vec<String> = keys.collect();
+    let count = keys.len().to_string();
+    let mut words = vec!["EVAL", BEAT, &count];
+    words.extend(keys.iter().map(String::as_str));
+    words.extend([TTL, "c0ffee", "200000"]);
+    words.extend(waiters.iter().map(|(_, claim)| claim));
+    let answer = redis.cli(&words).unwrap();
+    answer.list().iter().filter_map(Reply::number).collect()
 }
 
 #[test]
@@ -372,11 +390,9 @@ fn a_beat_of_waiters_goes_round_what_is_no_queue() {
     let redis = shared();
     let names = [(); 4].map(|()| fresh_name());
     let waiters: Vec<Claimant<'_>> = names.iter().map(|name| Claimant::new(redis, name)).collect();
-    let mut keys = Vec::new();
     for waiter in &waiters {
         Claimant::new(redis, waiter.name).acquire();
         assert_eq!(waiter.acquire().0, "queued");
-        keys.extend([waiter.name.to_string(), side(waiter.name, "queue"), side(waiter.name, "deadlines")]);
     }
     for (name, what) in names.iter().zip(["queue", "deadlines"]) {
         redis.cli(&["DEL", &side(name, what)]).unwrap();
@@ -384,11 +400,9 @@ fn a_beat_of_waiters_goes_round_what_is_no_queue() {
     }
     // An operator has removed its place.
     redis.cli(&["ZREM", &side(&names[2], "queue"), &waiters[2].claim]).unwrap();
-    let mut words = vec!["EVAL", BEAT, "12"];
-    words.extend(keys.iter().map(String::as_str));
-    words.extend([TTL, "c0ffee"]);
-    words.extend(waiters.iter().map(|waiter| &*waiter.claim));
-    let answers = redis.cli(&words).unwrap();
-    let answers: Vec<i64> = answers.list().iter().filter_map(Reply::number).collect();
-    assert_eq!(answers, [0, 0, 0, 1]);
+    redis.cli(&["DEL", &side(&names[3], "metadata")]).unwrap();
+    redis.cli(&["SET", &side(&names[3], "metadata"), "junk"]).unwrap();
+    let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.name, &*waiter.claim)).collect();
+    let answers = beat(redis, &waiters);
+    assert!(matches!(answers[..], [-3, -3, -3, pttl] if pttl > 0), "{answers:?}");
 }
