@@ -10,6 +10,8 @@
 //! * The message is lost that the claim is next: the next heartbeat finds that the claim does not wait any more.
 //! * Heartbeats are not answered, or are far apart: every waiter looks for itself half a ttl, at most ten seconds, after the
 //!   last one that was.
+//! * The head of the queue is many claims that have lapsed: the server drops some hundreds per request; whoever asks is
+//!   told so and asks again.
 //! * The place in the queue is lost (deleted, lapsed while this client stood still, a failover): the next look says so.
 //! * A message alone is no grant: the lock is held from the answer to `confirm` on, whose sending starts the lifetime.
 
@@ -94,12 +96,16 @@ impl RedisSession {
                     claim.note_contended();
                     return Ok(End::GaveUp);
                 }
-                Standing::Busy(pttl) | Standing::Queued(pttl) => pttl,
+                Standing::Busy(pttl) => Some(pttl),
+                Standing::Queued(pttl) => Some(pttl),
+                Standing::Unserved => None,
             };
             if queues {
                 place.queued();
                 call = &confirm;
             }
+            // Each request has dropped some of those that have lapsed: the end of the queue is near.
+            let Some(pttl) = pttl else { continue };
             claim.note_contended();
             place.keep(Kept::new(sent_at, pttl));
             tokio::select! {
@@ -187,8 +193,8 @@ impl RedisSession {
         }
         let mut pauses = retry_pauses();
         loop {
-            match self.server.run(&self.terms.release(place.id, &place.keys)).await {
-                Ok(_) => return true,
+            match self.end_at_server(place).await {
+                Ok(()) => return true,
                 Err(fault) if fault.may_pass() && !self.closed.is_cancelled() => {
                     debug!(?fault, claim = ?place.id, "not withdrawn yet");
                 }

@@ -154,6 +154,8 @@ pub(crate) enum Standing {
     Granted(FencingToken),
     /// In the queue.
     Queued(Pttl),
+    /// Nobody has the lock, and the queue has more lapsed waiters than one script drops: the same has to be asked again.
+    Unserved,
     /// Somebody else holds the lock, and nothing was written.
     Busy(Pttl),
     /// Nothing of it is there.
@@ -171,10 +173,17 @@ pub(crate) fn standing(answer: Value) -> Result<Standing, Fault> {
     match &*word {
         "granted" => Ok(Standing::Granted(FencingToken::new(number.unsigned_abs()))),
         "queued" => Ok(Standing::Queued(number)),
+        "unserved" => Ok(Standing::Unserved),
         "busy" => Ok(Standing::Busy(number)),
         "gone" => Ok(Standing::Gone),
         _ => Err(Fault::nonsense(format!("a claim stands {word:?}"))),
     }
+}
+
+/// What `release` answers: whether the next one in the queue was not found yet.
+pub(crate) fn leaves_unserved(answer: Value) -> Result<bool, Fault> {
+    let (_had_it, is_unserved): (bool, bool) = redis::from_redis_value(answer)?;
+    Ok(is_unserved)
 }
 
 /// What `renew` answers, one each for what was asked.

@@ -17,6 +17,7 @@ use lockkit_core::{
     backend::{Acquired, Beat, Claim, Grant, Loss, Session},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use crate::{
     claims::{Claims, Place},
@@ -25,9 +26,13 @@ use crate::{
     keys::Layout,
     renew,
     replicas::Replicas,
-    scripts::Terms,
+    scripts::{Terms, leaves_unserved},
     server::Server,
 };
+
+/// Further calls that a release makes to find the next waiter behind lapsed ones, of which each call drops some hundreds:
+/// as many as a client that died may have left, without making its caller wait for too long.
+const HAND_OVER_CALLS_MAX: u32 = 200;
 
 /// A session.
 #[derive(Debug)]
@@ -49,8 +54,29 @@ pub(crate) struct RedisSession {
 impl RedisSession {
     async fn release_place(&self, place: &Place) -> Result<(), Fault> {
         place.begin_release(self.clock.now());
-        self.server.run(&self.terms.release(place.id, &place.keys)).await?;
+        self.end_at_server(place).await?;
         self.claims.forget(place.id);
+        Ok(())
+    }
+
+    /// Ends a claim at the server, whatever it has there.
+    pub(crate) async fn end_at_server(&self, place: &Place) -> Result<(), Fault> {
+        let release = self.terms.release(place.id, &place.keys);
+        let mut is_unserved = leaves_unserved(self.server.run(&release).await?)?;
+        // The claim has ended. What follows makes the hand-over prompt: should it fail, or not be enough, the next
+        // heartbeat of any waiter finds that nobody holds the lock, and that waiter goes on.
+        for _ in 0..HAND_OVER_CALLS_MAX {
+            if !is_unserved {
+                break;
+            }
+            match self.server.run(&release).await.and_then(leaves_unserved) {
+                Ok(is_still_unserved) => is_unserved = is_still_unserved,
+                Err(fault) => {
+                    debug!(?fault, claim = ?place.id, "the next waiter was not found yet");
+                    break;
+                }
+            }
+        }
         Ok(())
     }
 

@@ -16,6 +16,11 @@ fn a_newcomer_would_overtake_the_queue() {
 }
 
 #[test]
+fn a_newcomer_would_overtake_a_queue_that_was_not_gone_through() {
+    is_needed::<Redis>(Step::UnservedIsNotFree);
+}
+
+#[test]
 fn a_counter_alone_would_repeat_a_token_after_a_failover() {
     is_needed::<Redis>(Step::TokenFromClock);
 }

@@ -3,7 +3,8 @@
 -- ARGV 6 the client
 --      7 'wait' or 'try'
 --      8 the claim's metadata
--- Answers {'granted', token}, {'queued', PTTL of the lock in ms} or, a try, {'busy', PTTL of the lock in ms}.
+-- Answers {'granted', token}, {'queued', PTTL of the lock in ms}, {'unserved', _} when the same has to be asked again
+-- (confirm, by a claim that waits), or, a try, {'busy', PTTL of the lock in ms}.
 local client, mode, description = ARGV[6], ARGV[7], ARGV[8]
 
 local state, token = serve()
@@ -17,11 +18,11 @@ if state == 'free' then
   end
 end
 if mode == 'try' then
-  return { 'busy', redis.call('PTTL', lock) }
+  return { state == 'unserved' and state or 'busy', redis.call('PTTL', lock) }
 end
 if not queued() then
   local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
   describe('HSET', claim, description)
 end
-return stay(client)
+return stay(client, state)

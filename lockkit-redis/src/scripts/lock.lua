@@ -85,13 +85,16 @@ local function grant(to, px, description)
   return token
 end
 
--- Gives the free lock to the first claim in the queue that is alive, and tells its client; dead ones before it are
--- dropped. Answers that claim and its token, or nil when the queue is empty now.
+-- Lapsed waiters that one script drops at most: while a script runs, the server serves nobody else.
+local LAPSED_MAX = 500
+
+-- Gives the free lock to the first claim in the queue that is alive, and notifies its client; lapsed ones before it are
+-- dropped. Answers that claim and its token; nil and whether the end of the queue was not reached.
 local function hand_over()
-  while true do
+  for _ = 1, LAPSED_MAX do
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not head then
-      return nil
+      return nil, false
     end
     local deadline, px, client = string.match(redis.call('HGET', deadlines, head) or '', '^(%d+):(%d+):(%x+)$')
     redis.call('ZREM', queue, head)
@@ -99,26 +102,27 @@ local function hand_over()
     if deadline and tonumber(deadline) > now then
       local token = grant(head, px)
       if head ~= claim then
-        -- A push that cannot be sent must not undo half of the hand-over: it is a hint, the next beat tells it too.
+        -- A push that cannot be sent must not undo half of the hand-over: it is a hint, the next heartbeat finds out too.
         redis.pcall('PUBLISH', channel .. client, head)
       end
       return head, token
     end
     describe('HDEL', head)
   end
+  return nil, true
 end
 
--- Who has the lock after the queue has been served.
+-- Who has the lock after the queue has been served; 'unserved' when nobody has it, but the next waiter was not found yet.
 local function serve()
   local state, token = look()
-  if state == 'free' then
-    local head
-    head, token = hand_over()
-    if head then
-      state = head == claim and 'mine' or 'others'
-    end
+  if state ~= 'free' then
+    return state, token
   end
-  return state, token
+  local head, more = hand_over()
+  if head then
+    return head == claim and 'mine' or 'others', more
+  end
+  return more and 'unserved' or 'free'
 end
 
 -- Whether the claim waits: it has a place, and a deadline. An operator may have removed either.
@@ -131,13 +135,13 @@ local function queued()
   return false
 end
 
--- The claim goes on waiting: its deadline is one ttl from now.
-local function stay(client)
+-- The claim goes on waiting: its deadline is one ttl from now. `state` is what `serve` answered.
+local function stay(client, state)
   redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
   redis.call('PEXPIRE', queue, linger)
   redis.call('PEXPIRE', deadlines, linger)
   describe('PEXPIRE', linger)
-  return { 'queued', redis.call('PTTL', lock) }
+  return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock) }
 end
 
 -- The claim holds the lock: its lifetime starts anew.

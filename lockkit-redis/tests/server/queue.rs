@@ -1,11 +1,119 @@
-//! What waiting costs.
+//! Long queues: what waiting costs, and what a queue of dead waiters does to those who live.
 
 use std::{sync::Arc, time::Duration};
 
-use lockkit_core::backend::Session;
+use lockkit_core::{LockName, backend::Session};
 use lockkit_testbed::Redis;
 
-use crate::common::{LONG, acquire, bounded, enqueued, fresh_name, release, session, until};
+use crate::common::{
+    LONG, acquire, bounded, enqueued, fresh_name, granted, release, session, side, try_acquire, until,
+};
+
+/// As many as one client may leave that died.
+const LAPSED: usize = 65_536;
+
+/// Lapsed waiters that one script may drop, and the one that it hands the lock to.
+const DROPPED_PER_SCRIPT_MAX: u64 = 500 + 1;
+
+/// Waiters that have lapsed, at the head of the queue.
+fn leave_lapsed(redis: &Redis, name: &LockName) {
+    const SEED: &str = "for n = ARGV[1], ARGV[2] do
+        local claim = string.format('%032x', n)
+        redis.call('ZADD', KEYS[1], -n, claim)
+        redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee')
+        redis.call('HSET', KEYS[3], claim, '{}')
+    end";
+    const PER_SCRIPT: usize = 4096;
+    let keys = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
+    for first in (1..=LAPSED).step_by(PER_SCRIPT) {
+        let (from, to) = (first.to_string(), (first + PER_SCRIPT - 1).to_string());
+        redis.cli(&["EVAL", SEED, "3", &keys[0], &keys[1], &keys[2], &from, &to]).unwrap();
+    }
+}
+
+/// The scripts that were run meanwhile, and how many waiters they have dropped.
+struct Work {
+    scripts: u64,
+    dropped: u64,
+}
+
+async fn work_of<T>(redis: &Redis, doing: impl Future<Output = T>) -> (T, Work) {
+    let count = || Work {
+        scripts: redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap(),
+        dropped: redis.calls("zrem").unwrap(),
+    };
+    let before = count();
+    redis.cli(&["SLOWLOG", "RESET"]).unwrap();
+    let done = bounded(doing).await;
+    let after = count();
+    let work = Work { scripts: after.scripts - before.scripts, dropped: after.dropped - before.dropped };
+    // For whoever reads the log of this test; microseconds are the fourth field of the third value of each entry.
+    let slow = redis.cli(&["SLOWLOG", "GET", "1000"]).unwrap();
+    let longest = slow.list().iter().filter_map(|entry| entry.list().get(2)?.number()).max();
+    println!("{} scripts dropped {}; the longest took {longest:?} us", work.scripts, work.dropped);
+    (done, work)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_behind_65536_dead_ones_is_served_while_the_server_serves_others() {
+    let redis = Redis::start().unwrap();
+    redis.cli(&["CONFIG", "SET", "slowlog-log-slower-than", "1000"]).unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    leave_lapsed(&redis, &name);
+    let handed_over = async {
+        release(&one, &held).await;
+        // No heartbeat of its client is sent here, and its own look is half a minute away.
+        waiter.granted().await
+    };
+    let (next, work) = work_of(&redis, handed_over).await;
+    assert!(next.token() > held.token());
+    assert!(work.dropped >= LAPSED as u64, "{}", work.dropped);
+    let most = work.scripts * DROPPED_PER_SCRIPT_MAX;
+    assert!(work.dropped <= most, "{} scripts dropped {}", work.scripts, work.dropped);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn newcomer_behind_65536_dead_waiters_is_granted() {
+    let redis = Redis::start().unwrap();
+    let session = session(&redis, LONG).await;
+    for wait in [false, true] {
+        let name = fresh_name();
+        leave_lapsed(&redis, &name);
+        let taken = async {
+            match wait {
+                true => acquire(&session, &name).await,
+                false => granted(try_acquire(&session, &name).await),
+            }
+        };
+        let (_, work) = work_of(&redis, taken).await;
+        let most = work.scripts * DROPPED_PER_SCRIPT_MAX;
+        assert!(work.dropped <= most, "{} scripts dropped {}", work.scripts, work.dropped);
+    }
+}
+
+/// Whoever released has died before it has found the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn hand_over_that_was_begun_by_a_client_that_died_is_finished_by_a_waiter() {
+    let redis = Redis::start().unwrap();
+    let (other, name) = (session(&redis, LONG).await, fresh_name());
+    redis.cli(&["SET", name.as_str(), "another program's"]).unwrap();
+    let waiters = [enqueued(&other, &name).await, enqueued(&other, &name).await];
+    leave_lapsed(&redis, &name);
+    redis.cli(&["DEL", name.as_str()]).unwrap();
+    assert!(waiters.iter().all(|waiter| waiter.is_waiting()));
+    let [first, second] = waiters;
+    let (next, work) = work_of(&redis, async {
+        other.renew(&[]).await;
+        first.granted().await
+    })
+    .await;
+    let most = work.scripts * DROPPED_PER_SCRIPT_MAX;
+    assert!(work.dropped <= most, "{} scripts dropped {}", work.scripts, work.dropped);
+    release(&other, &next).await;
+    second.granted().await;
+}
 
 const WAITERS: usize = 20;
 

@@ -69,8 +69,16 @@ impl<'a> Claimant<'a> {
         standing(&self.run(CONFIRM, &["c0ffee"]))
     }
 
+    /// Whether the claim had the lock.
     fn release(&self) -> i64 {
-        self.run(RELEASE, &[]).number().unwrap()
+        self.release_once().0
+    }
+
+    /// The same, and whether the next one in the queue was not found yet.
+    fn release_once(&self) -> (i64, i64) {
+        let answer = self.run(RELEASE, &[]);
+        let [had_it, is_unserved] = answer.list() else { panic!("{answer:?}") };
+        (had_it.number().unwrap(), is_unserved.number().unwrap())
     }
 
     /// The token of a grant.
@@ -405,4 +413,70 @@ fn a_beat_of_waiters_goes_round_what_is_no_queue() {
     let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.name, &*waiter.claim)).collect();
     let answers = beat(redis, &waiters);
     assert!(matches!(answers[..], [-3, -3, -3, pttl] if pttl > 0), "{answers:?}");
+}
+
+/// As many waiters that have lapsed, at the head of the queue.
+fn lapsed(redis: &Redis, name: &LockName, count: usize) {
+    const SEED: &str = "for n = 1, ARGV[1] do
+        local claim = string.format('%032x', n)
+        redis.call('ZADD', KEYS[1], -n, claim)
+        redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee')
+        redis.call('HSET', KEYS[3], claim, '{}')
+    end";
+    let keys = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
+    let [queue, deadlines, metadata] = keys.each_ref().map(String::as_str);
+    redis.cli(&["EVAL", SEED, "3", queue, deadlines, metadata, &count.to_string()]).unwrap();
+}
+
+/// Lapsed waiters that one script drops.
+const LAPSED_MAX: usize = 500;
+
+#[test]
+fn no_script_drops_more_than_500_lapsed_waiters() {
+    let redis = Redis::start().unwrap();
+    for is_released in [true, false] {
+        let name = fresh_name();
+        let [holder, waiter, late] = [(); 3].map(|()| Claimant::new(&redis, &name));
+        holder.acquire();
+        assert_eq!(waiter.acquire().0, "queued");
+        lapsed(&redis, &name, 5 * LAPSED_MAX + 1);
+        let queue = side(&name, "queue");
+        let waiting = || usize::try_from(redis.cli(&["ZCARD", &queue]).unwrap().number().unwrap()).unwrap();
+        if is_released {
+            assert_eq!(holder.release_once(), (1, 1));
+        } else {
+            redis.cli(&["DEL", name.as_str()]).unwrap();
+            assert_eq!(Claimant::new(&redis, &name).release_once(), (0, 1), "a waiter that leaves");
+        }
+        assert_eq!(waiting(), 4 * LAPSED_MAX + 2);
+        assert_eq!(late.try_once().0, "unserved");
+        assert_eq!(waiting(), 3 * LAPSED_MAX + 2, "a try waits for nothing");
+        assert_eq!(late.acquire().0, "unserved");
+        assert_eq!(waiting(), 2 * LAPSED_MAX + 3, "a newcomer has its place");
+        assert_eq!(late.acquire().0, "unserved");
+        assert_eq!(late.confirm().0, "unserved");
+        assert_eq!(waiting(), 3, "one lapsed, and two that live");
+        assert_eq!(
+            beat(&redis, &[(&name, &waiter.claim)]),
+            [-2],
+            "whoever waits is told that nobody holds it"
+        );
+        // First come, first served, however the queue was cleared.
+        assert_eq!(late.confirm().0, "queued");
+        assert_eq!(waiter.confirm().0, "granted");
+        assert_eq!(waiter.release_once(), (1, 0));
+        assert_eq!(late.confirm().0, "granted");
+        late.release();
+        assert_eq!(left(&redis, &name), [side(&name, "fence")]);
+    }
+}
+
+#[test]
+fn free_lock_behind_lapsed_waiters_is_granted_to_a_try_in_a_few_calls() {
+    let (redis, name) = (shared(), fresh_name());
+    lapsed(redis, &name, 2 * LAPSED_MAX);
+    let one = Claimant::new(redis, &name);
+    assert_eq!(one.try_once().0, "unserved");
+    assert_eq!(one.try_once().0, "unserved");
+    assert_eq!(one.try_once().0, "granted");
 }

@@ -6,6 +6,7 @@
 //! * The lock's key expires at any time, but not before its holder's own deadline; a waiter's entry lapses when its
 //!   client has died, or stood still for long enough.
 //! * Any waiter may confirm at any time (its timers), so messages appear only where a step is taken out that needs them.
+//! * A script drops one lapsed waiter at most (500 in the code). Where it leaves the lock to nobody, any waiter may go on.
 //! * A failover goes back to an earlier state of the master. Exclusion is not promised any more then; tokens are, as long
 //!   as the new master's clock is not behind by more than the pause between two grants.
 //!
@@ -29,6 +30,8 @@ type ClaimNo = u8;
 
 const TOKEN: Domain = 0;
 const CLAIMS: usize = 4;
+/// Lapsed waiters that a script drops at most.
+const LAPSED_MAX: usize = 1;
 
 const ONE_HOLDER: &str = "one holder at a time, without a failover";
 const TOKENS_RISE: &str = "tokens are unique and rise";
@@ -43,6 +46,8 @@ const NO_LOST_WAKEUP: &str = "no lost wake-up at rest";
 pub enum Step {
     /// An acquire serves the queue before it takes the free lock.
     QueueBeforeNewcomers,
+    /// And takes a place in it where that was not finished.
+    UnservedIsNotFree,
     /// A token is not below the server's clock.
     TokenFromClock,
     /// A release deletes only what is its claim's.

@@ -39,6 +39,7 @@ impl Protocol for Redis {
         let failover = Faults { failovers: 1, ..none };
         vec![
             removal(Step::QueueBeforeNewcomers, IN_ORDER, 4, none),
+            removal(Step::UnservedIsNotFree, IN_ORDER, 4, Faults { lapses: 1, ..none }),
             removal(Step::TokenFromClock, TOKENS_RISE, 3, failover),
             removal(Step::ReleaseChecksClaim, NO_FOREIGN_RELEASE, 3, none),
             removal(Step::ReleaseLeavesQueue, NO_ORPHAN, 3, Faults { cancels: 1, ..none }),

@@ -13,13 +13,12 @@ impl State {
     }
 
     pub(super) fn run_acquire(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
-        if model.has(Step::QueueBeforeNewcomers) {
-            self.serve(model);
-        }
+        let is_unserved = model.has(Step::QueueBeforeNewcomers) && self.serve(model);
         if let Some(token) = self.is_mine(claim) {
             return Answer::Granted(token);
         }
-        if self.server.lock.is_none() {
+        let is_free = !is_unserved || !model.has(Step::UnservedIsNotFree);
+        if self.server.lock.is_none() && is_free {
             if self.server.queue.iter().any(|other| *other != claim && self.is_waiting(*other)) {
                 self.broken = Some(IN_ORDER);
             }
@@ -79,10 +78,14 @@ impl State {
         self.server.lapsed[usize::from(claim)] = false;
     }
 
-    /// Hands the free lock to the first waiter that is alive, and drops the dead ones before it.
-    pub(super) fn serve(&mut self, model: &Redis) {
-        while self.server.lock.is_none() {
-            let Some(head) = self.server.queue.first().copied() else { return };
+    /// Hands the free lock to the first waiter that is alive, and drops lapsed ones before it; whether it has dropped so
+    /// many that it has not found the next one yet.
+    pub(super) fn serve(&mut self, model: &Redis) -> bool {
+        if self.server.lock.is_some() {
+            return false;
+        }
+        for _ in 0..LAPSED_MAX {
+            let Some(head) = self.server.queue.first().copied() else { return false };
             let lapsed = self.server.lapsed[usize::from(head)];
             self.leave_queue(head);
             if !lapsed {
@@ -90,8 +93,10 @@ impl State {
                 if model.sends_messages() {
                     self.claim(head).message = Message::Sent;
                 }
+                return false;
             }
         }
+        true
     }
 
     pub(super) fn give_to(&mut self, model: &Redis, claim: ClaimNo) -> Token {

@@ -123,7 +123,7 @@ const USE: &str = concat!(
       local keys = { lock, side .. 'fence', side .. 'queue', side .. 'deadlines', side .. 'metadata' }
       local words = { claim, '60000', '5000', 'lockkit:client:', '5000', 'c0ffee', 'wait', '{}' }
       if acquire(keys, words)[1] == 'granted' then
-        granted = granted + release(keys, words)
+        granted = granted + release(keys, words)[1]
       end
     end
     return granted"
