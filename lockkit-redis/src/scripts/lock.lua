@@ -130,15 +130,21 @@ local function queued()
   if redis.call('ZSCORE', queue, claim) and redis.call('HEXISTS', deadlines, claim) == 1 then
     return true
   end
-  -- A deadline without a place would be moved by beats for ever.
-  redis.call('HDEL', deadlines, claim)
+  -- A deadline without a place would never be removed. A newcomer has none: for it this must not be the write that lets
+  -- the rest of the script pass a server at its memory limit.
+  if redis.call('HEXISTS', deadlines, claim) == 1 then
+    redis.call('HDEL', deadlines, claim)
+  end
   return false
 end
 
 -- The claim goes on waiting: its deadline is one ttl from now. `state` is what `serve` answered.
+--
+-- A server at its memory limit (maxmemory) refuses HSET as the first write of a script, but not PEXPIRE, and refuses
+-- nothing after that: who waits keeps its place.
 local function stay(client, state)
-  redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
   redis.call('PEXPIRE', queue, linger)
+  redis.call('HSET', deadlines, claim, digits(now + ttl * 1000) .. ':' .. ttl .. ':' .. client)
   redis.call('PEXPIRE', deadlines, linger)
   describe('PEXPIRE', linger)
   return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock) }

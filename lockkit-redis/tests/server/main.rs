@@ -9,6 +9,7 @@ mod cluster;
 mod common;
 mod fairness;
 mod faults;
+mod memory;
 mod options;
 mod queue;
 #[path = "../harness/rights.rs"]
