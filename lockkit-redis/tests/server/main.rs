@@ -12,6 +12,7 @@ mod faults;
 mod memory;
 mod options;
 mod queue;
+mod raw;
 #[path = "../harness/rights.rs"]
 mod rights;
 mod scripts;

@@ -2,34 +2,25 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockkit_core::{LockName, backend::Session};
+use lockkit_core::backend::Session;
 use lockkit_testbed::Redis;
 
-use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, granted, release, session, side, try_acquire, until,
+use crate::{
+    common::{
+        LONG, acquire, bounded, enqueued, fresh_name, granted, release, session, shared, side, try_acquire,
+        until,
+    },
+    raw::{Claimant, beat, lapsed, left},
 };
 
 /// As many as one client may leave that died.
 const LAPSED: usize = 65_536;
 
-/// Lapsed waiters that one script may drop, and the one that it hands the lock to.
-const DROPPED_PER_SCRIPT_MAX: u64 = 500 + 1;
+/// Lapsed waiters that one script drops at most.
+const DROPPED_MAX: usize = 500;
 
-/// Waiters that have lapsed, at the head of the queue.
-fn leave_lapsed(redis: &Redis, name: &LockName) {
-    const SEED: &str = "for n = ARGV[1], ARGV[2] do
-        local claim = string.format('%032x', n)
-        redis.call('ZADD', KEYS[1], -n, claim)
-        redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee')
-        redis.call('HSET', KEYS[3], claim, '{}')
-    end";
-    const PER_SCRIPT: usize = 4096;
-    let keys = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
-    for first in (1..=LAPSED).step_by(PER_SCRIPT) {
-        let (from, to) = (first.to_string(), (first + PER_SCRIPT - 1).to_string());
-        redis.cli(&["EVAL", SEED, "3", &keys[0], &keys[1], &keys[2], &from, &to]).unwrap();
-    }
-}
+/// The same, and the one that it hands the lock to.
+const DROPPED_PER_SCRIPT_MAX: u64 = DROPPED_MAX as u64 + 1;
 
 /// The scripts that were run meanwhile, and how many waiters they have dropped.
 struct Work {
@@ -61,10 +52,12 @@ async fn waiter_behind_65536_dead_ones_is_served_while_the_server_serves_others(
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
-    leave_lapsed(&redis, &name);
+    lapsed(&redis, &name, LAPSED);
     let handed_over = async {
         release(&one, &held).await;
-        // No heartbeat of its client is sent here, and its own look is half a minute away.
+        // By the release: the waiter looks seconds later.
+        let value = redis.cli(&["GET", name.as_str()]).unwrap();
+        assert!(value.text().starts_with(&waiter.claim.id().to_string()), "{value:?}");
         waiter.granted().await
     };
     let (next, work) = work_of(&redis, handed_over).await;
@@ -80,7 +73,7 @@ async fn newcomer_behind_65536_dead_waiters_is_granted() {
     let session = session(&redis, LONG).await;
     for wait in [false, true] {
         let name = fresh_name();
-        leave_lapsed(&redis, &name);
+        lapsed(&redis, &name, LAPSED);
         let taken = async {
             match wait {
                 true => acquire(&session, &name).await,
@@ -100,7 +93,7 @@ async fn hand_over_that_was_begun_by_a_client_that_died_is_finished_by_a_waiter(
     let (other, name) = (session(&redis, LONG).await, fresh_name());
     redis.cli(&["SET", name.as_str(), "another program's"]).unwrap();
     let waiters = [enqueued(&other, &name).await, enqueued(&other, &name).await];
-    leave_lapsed(&redis, &name);
+    lapsed(&redis, &name, LAPSED);
     redis.cli(&["DEL", name.as_str()]).unwrap();
     assert!(waiters.iter().all(|waiter| waiter.is_waiting()));
     let [first, second] = waiters;
@@ -184,4 +177,54 @@ async fn one_waiter_looks_when_nobody_holds_the_lock() {
     waiting.remove(0).granted().await;
     // The heartbeat, the look, and the confirmation of whoever was handed the lock.
     assert!(scripts() - before <= 4, "{}", scripts() - before);
+}
+
+#[test]
+fn no_script_drops_more_than_500_lapsed_waiters() {
+    let redis = Redis::start().unwrap();
+    for is_released in [true, false] {
+        let name = fresh_name();
+        let [holder, waiter, late] = [(); 3].map(|()| Claimant::new(&redis, &name));
+        holder.acquire();
+        assert_eq!(waiter.acquire().0, "queued");
+        lapsed(&redis, &name, 5 * DROPPED_MAX + 1);
+        let queue = side(&name, "queue");
+        let waiting = || usize::try_from(redis.cli(&["ZCARD", &queue]).unwrap().number().unwrap()).unwrap();
+        if is_released {
+            assert_eq!(holder.release_once(), (1, 1));
+        } else {
+            redis.cli(&["DEL", name.as_str()]).unwrap();
+            assert_eq!(Claimant::new(&redis, &name).release_once(), (0, 1), "a waiter that leaves");
+        }
+        assert_eq!(waiting(), 4 * DROPPED_MAX + 2);
+        assert_eq!(late.try_once().0, "unserved");
+        assert_eq!(waiting(), 3 * DROPPED_MAX + 2, "a try waits for nothing");
+        assert_eq!(late.acquire().0, "unserved");
+        assert_eq!(waiting(), 2 * DROPPED_MAX + 3, "a newcomer has its place");
+        assert_eq!(late.acquire().0, "unserved");
+        assert_eq!(late.confirm().0, "unserved");
+        assert_eq!(waiting(), 3, "one lapsed, and two that live");
+        assert_eq!(
+            beat(&redis, &[(&name, &waiter.claim)]),
+            [-2],
+            "whoever waits is told that nobody holds it"
+        );
+        // First come, first served, however the queue was cleared.
+        assert_eq!(late.confirm().0, "queued");
+        assert_eq!(waiter.confirm().0, "granted");
+        assert_eq!(waiter.release_once(), (1, 0));
+        assert_eq!(late.confirm().0, "granted");
+        late.release();
+        assert_eq!(left(&redis, &name), [side(&name, "fence")]);
+    }
+}
+
+#[test]
+fn free_lock_behind_lapsed_waiters_is_granted_to_a_try_in_a_few_calls() {
+    let (redis, name) = (shared(), fresh_name());
+    lapsed(redis, &name, 2 * DROPPED_MAX);
+    let one = Claimant::new(redis, &name);
+    assert_eq!(one.try_once().0, "unserved");
+    assert_eq!(one.try_once().0, "unserved");
+    assert_eq!(one.try_once().0, "granted");
 }

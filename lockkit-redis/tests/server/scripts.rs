@@ -1,103 +1,12 @@
-//! Each script in each state of a lock: what it answers, and what it leaves. Exactly the files that the backend sends.
+//! Each script in each state of a lock: what it answers, and what it leaves.
 
-use lockkit_core::{LockName, backend::ClaimId};
+use lockkit_core::LockName;
 use lockkit_testbed::{Redis, Reply};
 
-use crate::common::{assert_rising, fresh_name, shared, side};
-
-const ACQUIRE: &str = concat!(
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/scripts/lock.lua"),
-    include_str!("../../src/scripts/acquire.lua")
-);
-const CONFIRM: &str = concat!(
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/scripts/lock.lua"),
-    include_str!("../../src/scripts/confirm.lua")
-);
-const RELEASE: &str = concat!(
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/scripts/lock.lua"),
-    include_str!("../../src/scripts/release.lua")
-);
-const RENEW: &str =
-    concat!(include_str!("../../src/scripts/value.lua"), include_str!("../../src/scripts/renew.lua"));
-const BEAT: &str = include_str!("../../src/scripts/beat.lua");
-
-/// Longer than any test.
-const TTL: &str = "60000";
-
-/// One client's claim to one lock.
-struct Claimant<'a> {
-    redis: &'a Redis,
-    name: &'a LockName,
-    claim: String,
-    ttl: &'a str,
-}
-
-impl<'a> Claimant<'a> {
-    fn new(redis: &'a Redis, name: &'a LockName) -> Self {
-        Self { redis, name, claim: ClaimId::random().to_string(), ttl: TTL }
-    }
-
-    fn dying(redis: &'a Redis, name: &'a LockName) -> Self {
-        Self { ttl: "1", ..Self::new(redis, name) }
-    }
-
-    fn run(&self, script: &str, more: &[&str]) -> Reply {
-        self.try_run(script, more).unwrap()
-    }
-
-    fn try_run(&self, script: &str, more: &[&str]) -> anyhow::Result<Reply> {
-        let sides = ["fence", "queue", "deadlines", "metadata"].map(|what| side(self.name, what));
-        let mut words = vec!["EVAL", script, "5", self.name.as_str()];
-        words.extend(sides.iter().map(String::as_str));
-        words.extend([&*self.claim, self.ttl, "100000", "lockkit:client:", "200000"]);
-        words.extend(more);
-        self.redis.cli(&words)
-    }
-
-    fn acquire(&self) -> (String, i64) {
-        standing(&self.run(ACQUIRE, &["c0ffee", "wait", "{}"]))
-    }
-
-    fn try_once(&self) -> (String, i64) {
-        standing(&self.run(ACQUIRE, &["c0ffee", "try", "{}"]))
-    }
-
-    fn confirm(&self) -> (String, i64) {
-        standing(&self.run(CONFIRM, &["c0ffee"]))
-    }
-
-    /// Whether the claim had the lock.
-    fn release(&self) -> i64 {
-        self.release_once().0
-    }
-
-    /// The same, and whether the next one in the queue was not found yet.
-    fn release_once(&self) -> (i64, i64) {
-        let answer = self.run(RELEASE, &[]);
-        let [had_it, is_unserved] = answer.list() else { panic!("{answer:?}") };
-        (had_it.number().unwrap(), is_unserved.number().unwrap())
-    }
-
-    /// The token of a grant.
-    fn token(answer: (String, i64)) -> i64 {
-        assert_eq!(answer.0, "granted");
-        answer.1
-    }
-}
-
-fn standing(reply: &Reply) -> (String, i64) {
-    let [word, number] = reply.list() else { panic!("{reply:?}") };
-    (word.text().to_owned(), number.number().unwrap())
-}
-
-fn left(redis: &Redis, name: &LockName) -> Vec<String> {
-    let mut keys = redis.keys(&format!("lockkit:{{{name}}}:*")).unwrap();
-    keys.extend(redis.keys(name.as_str()).unwrap());
-    keys
-}
+use crate::{
+    common::{assert_rising, fresh_name, shared, side},
+    raw::{ACQUIRE, CONFIRM, Claimant, RELEASE, RENEW, beat, left},
+};
 
 #[test]
 fn a_free_lock_is_granted_and_a_repeated_acquire_finds_it() {
@@ -339,22 +248,6 @@ fn a_beat_of_waiters_moves_deadlines_and_adds_none() {
     assert_eq!(beat(), [-3, -3]);
 }
 
-/// The heartbeat of these waiters.
-fn beat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64> {
-    let keys = waiters.iter().flat_map(|(name, _)| {
-        let sides = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
-        std::iter::once(name.to_string()).chain(sides)
-    });
-    let keys: Vec<String> = keys.collect();
-    let count = keys.len().to_string();
-    let mut words = vec!["EVAL", BEAT, &count];
-    words.extend(keys.iter().map(String::as_str));
-    words.extend([TTL, "c0ffee", "200000"]);
-    words.extend(waiters.iter().map(|(_, claim)| claim));
-    let answer = redis.cli(&words).unwrap();
-    answer.list().iter().filter_map(Reply::number).collect()
-}
-
 #[test]
 fn what_is_no_queue_stops_every_script_before_its_first_write() {
     let redis = shared();
@@ -413,70 +306,4 @@ fn a_beat_of_waiters_goes_round_what_is_no_queue() {
     let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.name, &*waiter.claim)).collect();
     let answers = beat(redis, &waiters);
     assert!(matches!(answers[..], [-3, -3, -3, pttl] if pttl > 0), "{answers:?}");
-}
-
-/// As many waiters that have lapsed, at the head of the queue.
-fn lapsed(redis: &Redis, name: &LockName, count: usize) {
-    const SEED: &str = "for n = 1, ARGV[1] do
-        local claim = string.format('%032x', n)
-        redis.call('ZADD', KEYS[1], -n, claim)
-        redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee')
-        redis.call('HSET', KEYS[3], claim, '{}')
-    end";
-    let keys = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
-    let [queue, deadlines, metadata] = keys.each_ref().map(String::as_str);
-    redis.cli(&["EVAL", SEED, "3", queue, deadlines, metadata, &count.to_string()]).unwrap();
-}
-
-/// Lapsed waiters that one script drops.
-const LAPSED_MAX: usize = 500;
-
-#[test]
-fn no_script_drops_more_than_500_lapsed_waiters() {
-    let redis = Redis::start().unwrap();
-    for is_released in [true, false] {
-        let name = fresh_name();
-        let [holder, waiter, late] = [(); 3].map(|()| Claimant::new(&redis, &name));
-        holder.acquire();
-        assert_eq!(waiter.acquire().0, "queued");
-        lapsed(&redis, &name, 5 * LAPSED_MAX + 1);
-        let queue = side(&name, "queue");
-        let waiting = || usize::try_from(redis.cli(&["ZCARD", &queue]).unwrap().number().unwrap()).unwrap();
-        if is_released {
-            assert_eq!(holder.release_once(), (1, 1));
-        } else {
-            redis.cli(&["DEL", name.as_str()]).unwrap();
-            assert_eq!(Claimant::new(&redis, &name).release_once(), (0, 1), "a waiter that leaves");
-        }
-        assert_eq!(waiting(), 4 * LAPSED_MAX + 2);
-        assert_eq!(late.try_once().0, "unserved");
-        assert_eq!(waiting(), 3 * LAPSED_MAX + 2, "a try waits for nothing");
-        assert_eq!(late.acquire().0, "unserved");
-        assert_eq!(waiting(), 2 * LAPSED_MAX + 3, "a newcomer has its place");
-        assert_eq!(late.acquire().0, "unserved");
-        assert_eq!(late.confirm().0, "unserved");
-        assert_eq!(waiting(), 3, "one lapsed, and two that live");
-        assert_eq!(
-            beat(&redis, &[(&name, &waiter.claim)]),
-            [-2],
-            "whoever waits is told that nobody holds it"
-        );
-        // First come, first served, however the queue was cleared.
-        assert_eq!(late.confirm().0, "queued");
-        assert_eq!(waiter.confirm().0, "granted");
-        assert_eq!(waiter.release_once(), (1, 0));
-        assert_eq!(late.confirm().0, "granted");
-        late.release();
-        assert_eq!(left(&redis, &name), [side(&name, "fence")]);
-    }
-}
-
-#[test]
-fn free_lock_behind_lapsed_waiters_is_granted_to_a_try_in_a_few_calls() {
-    let (redis, name) = (shared(), fresh_name());
-    lapsed(redis, &name, 2 * LAPSED_MAX);
-    let one = Claimant::new(redis, &name);
-    assert_eq!(one.try_once().0, "unserved");
-    assert_eq!(one.try_once().0, "unserved");
-    assert_eq!(one.try_once().0, "granted");
 }
