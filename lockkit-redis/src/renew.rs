@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 
 use lockkit_core::{
-    BootInstant, FencingToken,
+    BootInstant, ErrorKind, FencingToken,
     backend::{Beat, ClaimId, Grant, Renewal},
     limits::RELEASE_ANSWER_MAX,
 };
-use redis::cluster_routing::Slot;
+use redis::{Value, cluster_routing::Slot};
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -78,24 +78,38 @@ impl RedisSession {
     /// One answer for each hold, all of them within the time that a beat may take.
     async fn renew_batch(&self, batch: &[Held]) -> Vec<Result<bool, Fault>> {
         let deadline = Instant::now() + self.beat_window();
-        match self.renew_together(batch, deadline).await {
+        match self.renew_together(batch, deadline, false).await {
             Ok(held) => held.into_iter().map(Ok).collect(),
-            // While a slot of a cluster moves, a request that names a key that is not there, or not any more, tells
-            // nothing of the others.
-            Err(fault) if fault.effect == Effect::Split && batch.len() > 1 => {
-                let single = batch.iter().map(|held| async move {
-                    let held = self.renew_together(std::slice::from_ref(held), deadline).await?;
-                    Ok(held == [true])
-                });
+            Err(fault) if matches!(fault.effect, Effect::Split | Effect::Elsewhere) => {
+                let single = batch.iter().map(|held| self.renew_moving(held, deadline));
                 futures_util::future::join_all(single).await
             }
             Err(fault) => vec![Err(fault); batch.len()],
         }
     }
 
-    async fn renew_together(&self, batch: &[Held], deadline: Instant) -> Result<Vec<bool>, Fault> {
+    /// A hold in a slot that is moving to another node of a cluster. A request that names a key that is not there, or not
+    /// any more, would say nothing of the others.
+    async fn renew_moving(&self, held: &Held, deadline: Instant) -> Result<bool, Fault> {
+        let held = self.renew_together(std::slice::from_ref(held), deadline, true).await?;
+        if held == [true] {
+            return Ok(true);
+        }
+        // While the client crate has no connection to the slot's owner it asks any node, and the one that is importing the
+        // slot would answer for a key that it does not have yet.
+        Err(Fault::new(Effect::Split, ErrorKind::Unavailable, "not at the node that its slot is moving to"))
+    }
+
+    async fn renew_together(
+        &self,
+        batch: &[Held],
+        deadline: Instant,
+        asking: bool,
+    ) -> Result<Vec<bool>, Fault> {
         let left = deadline.saturating_duration_since(Instant::now());
-        verdicts(self.server.run_within(left, &self.terms.renew(batch)).await?, batch.len())
+        let call = self.terms.renew(batch);
+        let answers = self.server.run_with(left, &call, None, asking).await?;
+        verdicts(answers.into_iter().next().unwrap_or(Value::Nil), batch.len())
     }
 
     /// With nothing held there is nothing to ask for but a sign of life.

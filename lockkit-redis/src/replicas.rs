@@ -99,7 +99,8 @@ impl Replicas {
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let wait = redis::cmd("WAIT").arg(self.count).arg(patience).to_owned();
         // In full: where it is sent again the script may not be known.
-        let [confirmed, known] = wire.query_together(confirm.first_key(), confirm.full(), wait).await?;
+        let both = wire.query_together(confirm.first_key(), vec![confirm.full(), wait], false).await?;
+        let [confirmed, known] = <[Value; 2]>::try_from(both).map_err(|_| Fault::nonsense("two answers"))?;
         self.require(standing(confirmed)?, token)?;
         match known {
             Value::Int(known) if known >= i64::from(self.count) => Ok(()),

@@ -23,7 +23,7 @@ use lockkit_core::{
     backend::{ClaimId, retry_pauses},
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -156,6 +156,23 @@ impl Server {
         .await
     }
 
+    /// Executes a script, and a command right after it over the same connection. `asking` as for
+    /// [`Wire::query_together`].
+    pub(crate) async fn run_with(
+        &self,
+        timeout: Duration,
+        call: &Call,
+        after: Option<Cmd>,
+        asking: bool,
+    ) -> Result<Vec<Value>, Fault> {
+        self.over_link(timeout, |mut link| async move {
+            let answers = execute_with(&mut link.wire, call, after, asking).await;
+            link.was_of_use.fetch_or(answers.is_ok(), SeqCst);
+            answers
+        })
+        .await
+    }
+
     /// Learns whether the server is there.
     pub(crate) async fn ping(&self, timeout: Duration) -> Result<(), Fault> {
         let ping = |mut wire: Wire| async move { wire.query_one(&redis::cmd("PING")).await };
@@ -179,9 +196,9 @@ impl Server {
         self.over_link(timeout, |link| request(link.wire)).await
     }
 
-    async fn over_link<F>(&self, timeout: Duration, request: impl FnOnce(Link) -> F) -> Result<Value, Fault>
+    async fn over_link<T, F>(&self, timeout: Duration, request: impl FnOnce(Link) -> F) -> Result<T, Fault>
     where
-        F: Future<Output = Result<Value, Fault>>,
+        F: Future<Output = Result<T, Fault>>,
     {
         let deadline = Instant::now() + timeout;
         let link = match tokio::time::timeout_at(deadline, self.link()).await {
@@ -210,6 +227,22 @@ pub(crate) async fn execute(wire: &mut Wire, call: &Call) -> Result<Value, Fault
     match wire.query(&call.short()).await {
         Err(fault) if fault.effect == Effect::ScriptUnknown => wire.query(&call.full()).await,
         answer => answer,
+    }
+}
+
+/// As [`execute`], with a command right after the script.
+async fn execute_with(
+    wire: &mut Wire,
+    call: &Call,
+    after: Option<Cmd>,
+    asking: bool,
+) -> Result<Vec<Value>, Fault> {
+    let both = |script: Cmd| std::iter::once(script).chain(after.clone()).collect();
+    match wire.query_together(call.first_key(), both(call.short()), asking).await {
+        Err(fault) if fault.effect == Effect::ScriptUnknown => {
+            wire.query_together(call.first_key(), both(call.full()), asking).await
+        }
+        answers => answers,
     }
 }
 

@@ -6,7 +6,7 @@
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use redis::{
-    Cmd, ProtocolVersion, PushInfo, PushKind, RedisResult, Value,
+    Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
     aio::MultiplexedConnection,
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
@@ -26,9 +26,9 @@ use crate::{
 /// says so. What cannot be done for longer is repeated by those who asked.
 const CLUSTER_RETRIES: u32 = 4;
 
-/// Bounds of the pause between two of these, in milliseconds.
+/// Bounds of the pause between two of these, in milliseconds. All of them fit into a quarter of the shortest ttl.
 const CLUSTER_RETRY_PAUSE_MIN_MS: u64 = 5;
-const CLUSTER_RETRY_PAUSE_MAX_MS: u64 = 100;
+const CLUSTER_RETRY_PAUSE_MAX_MS: u64 = 25;
 
 /// Share of the time for opening that a single node of a cluster has: one that hangs is tried twice, and leaves time for
 /// the others.
@@ -113,13 +113,11 @@ impl Wire {
     }
 
     pub(crate) async fn query(&mut self, command: &Cmd) -> Result<Value, Fault> {
-        match self {
-            Self::Node { connection, .. } => {
-                let answer = command.query_async(connection).await;
-                answer.map_err(|error| Fault::from(error).without_cluster())
-            }
-            Self::Cluster { connection, .. } => Ok(command.query_async(connection).await?),
-        }
+        let answer = match self {
+            Self::Node { connection, .. } => command.query_async(connection).await,
+            Self::Cluster { connection, .. } => command.query_async(connection).await,
+        };
+        answer.map_err(|error| self.fault(error))
     }
 
     /// As [`query`](Self::query), at the server that has this key.
@@ -131,25 +129,41 @@ impl Wire {
         .await
     }
 
-    /// Asks the server that has this key one thing after the other, over one connection: what fails is repeated as a
-    /// whole, or not at all.
+    /// Sends commands to the server that has this key, one right after the other over one connection. A failure repeats
+    /// all of them, or none. `asking`: a node that is importing the key's slot serves them, too.
     pub(crate) async fn query_together(
         &mut self,
         key: &str,
-        first: Cmd,
-        then: Cmd,
-    ) -> Result<[Value; 2], Fault> {
-        let mut both = redis::pipe();
-        both.add_command(first).add_command(then);
+        commands: Vec<Cmd>,
+        asking: bool,
+    ) -> Result<Vec<Value>, Fault> {
+        let (mut together, count) = (redis::pipe(), commands.len());
+        // The client crate sends ASKING ahead of a request that it sends on, but as a request of its own: another request
+        // of this connection can come between the two, and a node forgets ASKING with the next command.
+        let asking = asking && matches!(self, Self::Cluster { .. });
+        if asking {
+            together.cmd("ASKING");
+        }
+        for command in commands {
+            together.add_command(command);
+        }
         let answers = match self {
-            Self::Node { connection, .. } => connection.send_packed_commands(&both, 0, 2).await?,
+            Self::Node { connection, .. } => connection.send_packed_commands(&together, 0, count).await,
             Self::Cluster { connection, .. } => {
                 let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-                connection.route_pipeline(both, 0, 2, node).await?
+                connection.route_pipeline(together, usize::from(asking), count, node).await
             }
         };
-        let answers = answers.into_iter().map(Value::extract_error).collect::<RedisResult<Vec<_>>>()?;
-        answers.try_into().map_err(|_| Fault::nonsense("not one answer for each of two commands"))
+        let answers = answers.and_then(|all| all.into_iter().map(Value::extract_error).collect());
+        let answers: Vec<Value> = answers.map_err(|error| self.fault(error))?;
+        if answers.len() == count { Ok(answers) } else { Err(Fault::nonsense("not one answer per command")) }
+    }
+
+    fn fault(&self, error: RedisError) -> Fault {
+        match self {
+            Self::Node { .. } => Fault::from(error).without_cluster(),
+            Self::Cluster { .. } => error.into(),
+        }
     }
 
     /// As [`query`](Self::query), at any one server.

@@ -1,7 +1,5 @@
 //! Clusters: slots that move, masters that die or hang.
 
-use std::sync::Arc;
-
 use lockkit_core::{
     ErrorKind, LockName,
     backend::{Acquired, Renewal},
@@ -13,7 +11,8 @@ use crate::{
         LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, release, session_at, start_claim,
         try_acquire, until,
     },
-    topologies::{QUICK, is_renewed, until_replicas_count},
+    replicas::until_replicas_count,
+    topologies::{QUICK, is_renewed},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,79 +34,6 @@ async fn a_cluster_serves_locks_in_all_its_slots() {
         assert!(waiter.granted().await.token() > grant.token());
     }
     bounded(other.close()).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn locks_are_held_and_waited_for_while_their_slot_moves() {
-    let cluster = RedisCluster::start().unwrap();
-    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
-    let name = fresh_name();
-    // A second lock in the same slot makes a batch of two.
-    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
-    let mut holder = (one.clone(), acquire(&one, &name).await);
-    let kept = acquire(&one, &neighbour).await;
-    let slot = cluster.slot(name.as_str()).unwrap();
-    for _ in 0..2 {
-        let from = cluster.owner(slot).unwrap();
-        let to = (0..cluster.len())
-            .find(|&number| number != from && cluster.node(number).is_master().unwrap())
-            .unwrap();
-        let migration = cluster.migrate(slot, to).unwrap();
-        assert!(is_renewed(&one, &kept).await);
-        migration.move_key(neighbour.as_str()).unwrap();
-        let held: Vec<_> = [Some(kept.clone()), (Arc::ptr_eq(&holder.0, &one)).then(|| holder.1.clone())]
-            .into_iter()
-            .flatten()
-            .collect();
-        let beat = bounded(one.renew(&held)).await;
-        assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
-        let session = if Arc::ptr_eq(&holder.0, &one) { &other } else { &one };
-        let waiter = crate::common::start(session, &name);
-        // Scripts that name keys that are not there are put off while the slot moves.
-        assert!(is_renewed(&holder.0, &holder.1).await);
-        migration.move_keys().unwrap();
-        assert!(is_renewed(&holder.0, &holder.1).await);
-        migration.finish().unwrap();
-        until("the claim is queued", async || waiter.control.was_contended()).await;
-        release(&holder.0, &holder.1).await;
-        let next = waiter.granted().await;
-        assert!(next.token() > holder.1.token());
-        holder = (session.clone(), next);
-    }
-    assert!(is_renewed(&one, &kept).await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
-    let cluster = RedisCluster::start().unwrap();
-    let session = session_at(&format!("{}/{QUICK}", cluster.url()), LONG).await;
-    let name = fresh_name();
-    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
-    let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
-    let slot = cluster.slot(name.as_str()).unwrap();
-    let from = cluster.owner(slot).unwrap();
-    let to = (0..cluster.len())
-        .find(|&number| number != from && cluster.node(number).is_master().unwrap())
-        .unwrap();
-    let migration = cluster.migrate(slot, to).unwrap();
-    migration.move_key(neighbour.as_str()).unwrap();
-    cluster.node(to).pause().unwrap();
-    let beat = bounded(session.renew(&held)).await;
-    cluster.node(to).resume().unwrap();
-    for (claim, renewal) in beat.holds {
-        let is_as_expected = match &renewal {
-            Renewal::Renewed { .. } => claim == held[0].claim(),
-            Renewal::Unknown(_) => claim == held[1].claim(),
-            _ => false,
-        };
-        assert!(is_as_expected, "{renewal:?}");
-    }
-}
-
-/// Another name in the same slot.
-fn neighbour_of(cluster: &RedisCluster, name: &str) -> String {
-    let slot = cluster.slot(name).unwrap();
-    (0..).map(|n| format!("n{n}")).find(|text| cluster.slot(text).unwrap() == slot).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,12 +10,15 @@ mod common;
 mod fairness;
 mod faults;
 mod memory;
+mod moving_slots;
 mod options;
 mod queue;
 mod raw;
+mod replicas;
 #[path = "../harness/rights.rs"]
 mod rights;
 mod scripts;
+mod sentinels;
 #[cfg(feature = "tls")]
 mod tls;
 mod topologies;

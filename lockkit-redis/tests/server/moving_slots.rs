@@ -1,0 +1,157 @@
+//! Slots that move from one node of a cluster to another while locks in them are held and waited for.
+
+use std::sync::Arc;
+
+use lockkit_core::{
+    LockName,
+    backend::{Grant, Renewal, Session},
+};
+use lockkit_testbed::RedisCluster;
+
+use crate::{
+    common::{LONG, acquire, bounded, fresh_name, release, session_at, until},
+    topologies::{QUICK, is_renewed},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_held_and_waited_for_while_their_slot_moves() {
+    let cluster = RedisCluster::start().unwrap();
+    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
+    let name = fresh_name();
+    // A second lock in the same slot makes a batch of two.
+    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let mut holder = (one.clone(), acquire(&one, &name).await);
+    let kept = acquire(&one, &neighbour).await;
+    let slot = cluster.slot(name.as_str()).unwrap();
+    for _ in 0..2 {
+        let from = cluster.owner(slot).unwrap();
+        let to = (0..cluster.len())
+            .find(|&number| number != from && cluster.node(number).is_master().unwrap())
+            .unwrap();
+        let migration = cluster.migrate(slot, to).unwrap();
+        assert!(is_renewed(&one, &kept).await);
+        migration.move_key(neighbour.as_str()).unwrap();
+        let held: Vec<_> = [Some(kept.clone()), (Arc::ptr_eq(&holder.0, &one)).then(|| holder.1.clone())]
+            .into_iter()
+            .flatten()
+            .collect();
+        let beat = bounded(one.renew(&held)).await;
+        assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+        let session = if Arc::ptr_eq(&holder.0, &one) { &other } else { &one };
+        let waiter = crate::common::start(session, &name);
+        // Scripts that name keys that are not there are put off while the slot moves.
+        assert!(is_renewed(&holder.0, &holder.1).await);
+        migration.move_keys().unwrap();
+        assert!(is_renewed(&holder.0, &holder.1).await);
+        migration.finish().unwrap();
+        until("the claim is queued", async || waiter.control.was_contended()).await;
+        release(&holder.0, &holder.1).await;
+        let next = waiter.granted().await;
+        assert!(next.token() > holder.1.token());
+        holder = (session.clone(), next);
+    }
+    assert!(is_renewed(&one, &kept).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&format!("{}/{QUICK}", cluster.url()), LONG).await;
+    let name = fresh_name();
+    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
+    let slot = cluster.slot(name.as_str()).unwrap();
+    let from = cluster.owner(slot).unwrap();
+    let to = (0..cluster.len())
+        .find(|&number| number != from && cluster.node(number).is_master().unwrap())
+        .unwrap();
+    let migration = cluster.migrate(slot, to).unwrap();
+    migration.move_key(neighbour.as_str()).unwrap();
+    cluster.node(to).pause().unwrap();
+    let beat = bounded(session.renew(&held)).await;
+    cluster.node(to).resume().unwrap();
+    for (claim, renewal) in beat.holds {
+        let is_as_expected = match &renewal {
+            Renewal::Renewed { .. } => claim == held[0].claim(),
+            Renewal::Unknown(_) => claim == held[1].claim(),
+            _ => false,
+        };
+        assert!(is_as_expected, "{renewal:?}");
+    }
+}
+
+/// Requests that a node sends on with ASK go over one connection, where each must follow its own ASKING.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_hold_of_a_slot_is_renewed_while_the_slot_moves() {
+    const HOLDS: usize = 50;
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&format!("{}/?names=raw", cluster.url()), LONG).await;
+    let mut held = Vec::new();
+    for number in 0..HOLDS {
+        held.push(acquire(&session, &crate::common::name(&format!("{{tenant}}:{number}"))).await);
+    }
+    let slot = cluster.slot("{tenant}").unwrap();
+    let migration = cluster.migrate(slot, another_master(&cluster, slot)).unwrap();
+    for grant in held.iter().step_by(2) {
+        assert!(migration.move_key(grant.name().as_str()).unwrap());
+    }
+    assert_all_renewed(&session, &held).await;
+    migration.move_keys().unwrap();
+    assert_all_renewed(&session, &held).await;
+    migration.finish().unwrap();
+    assert_all_renewed(&session, &held).await;
+}
+
+/// As above, where the other requests of the connection are those of other slots.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_in_a_moving_slot_is_renewed_by_a_client_that_is_busy() {
+    const TASKS: usize = 20;
+    let cluster = RedisCluster::start().unwrap();
+    let session = session_at(&cluster.url(), LONG).await;
+    let name = fresh_name();
+    let held = [acquire(&session, &name).await];
+    let slot = cluster.slot(name.as_str()).unwrap();
+    let to = another_master(&cluster, slot);
+    let busy: Vec<_> = std::iter::repeat_with(fresh_name)
+        .filter(|name| cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap() == to)
+        .take(TASKS)
+        .map(|name| {
+            let session = session.clone();
+            tokio::spawn(async move {
+                loop {
+                    let grant = acquire(&session, &name).await;
+                    release(&session, &grant).await;
+                }
+            })
+        })
+        .collect();
+    let migration = cluster.migrate(slot, to).unwrap();
+    assert!(migration.move_key(name.as_str()).unwrap());
+    for _ in 0..20 {
+        assert_all_renewed(&session, &held).await;
+    }
+    assert!(busy.iter().all(|task| !task.is_finished()));
+    for task in busy {
+        task.abort();
+    }
+}
+
+async fn assert_all_renewed(session: &Arc<dyn Session>, held: &[Grant]) {
+    let beat = bounded(session.renew(held)).await;
+    assert_eq!(beat.holds.len(), held.len());
+    let failed = beat.holds.iter().filter(|(_, renewal)| !matches!(renewal, Renewal::Renewed { .. }));
+    let failed: Vec<_> = failed.collect();
+    assert!(failed.is_empty(), "{} of {}, such as {:?}", failed.len(), held.len(), failed[0]);
+}
+
+fn another_master(cluster: &RedisCluster, slot: usize) -> usize {
+    let owner = cluster.owner(slot).unwrap();
+    let mut others = (0..cluster.len()).filter(|&number| number != owner);
+    others.find(|&number| cluster.node(number).is_master().unwrap()).unwrap()
+}
+
+/// Another name in the same slot.
+fn neighbour_of(cluster: &RedisCluster, name: &str) -> String {
+    let slot = cluster.slot(name).unwrap();
+    (0..).map(|n| format!("n{n}")).find(|text| cluster.slot(text).unwrap() == slot).unwrap()
+}
