@@ -1,5 +1,10 @@
 //! From a URL to a client.
 
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
 use lockkit_core::{
     ClientBuilder, ClientOptions, Error, ErrorKind, LockClient, Result, backend::BackendUrl,
     memory::MemoryServer,
@@ -111,14 +116,20 @@ fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
     }
 }
 
-/// All clients of `memory:` in this process share one server, so that they exclude each other.
+/// Clients of one `memory:NAME` in this process share a server, so that they exclude each other; so do those of
+/// `memory:`, whose name is empty. A server stays until the process ends: its tokens must go on rising.
 fn memory(url: BackendUrl) -> Result<ClientBuilder> {
-    static SERVER: std::sync::LazyLock<MemoryServer> = std::sync::LazyLock::new(MemoryServer::new);
-    if !url.hosts().is_empty() || !url.path().is_empty() || url.user().is_some() {
-        return Err(connect_error(ErrorKind::InvalidConfig, "memory: has no host and no path".into()));
+    static SERVERS: Mutex<BTreeMap<String, MemoryServer>> = Mutex::new(BTreeMap::new());
+    if !url.hosts().is_empty() || url.user().is_some() {
+        return Err(connect_error(
+            ErrorKind::InvalidConfig,
+            "memory: has no host; a server of its own is memory:NAME".into(),
+        ));
     }
+    let name = url.path().to_owned();
     url.finish()?;
-    Ok(LockClient::builder(SERVER.backend()))
+    let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(LockClient::builder(servers.entry(name).or_default().backend()))
 }
 
 fn compiled_in(backends: &[Known]) -> impl Iterator<Item = &'static str> {

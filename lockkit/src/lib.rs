@@ -21,7 +21,7 @@
 //!
 //! | URL | feature | what it needs |
 //! |---|---|---|
-//! | `memory:` | always there | nothing; one process |
+//! | `memory:NAME` | always there | nothing; one process, in which all clients of one NAME (none: `memory:`) share a server |
 //! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later; `protoc` to build the client crate |
 //! | `etcds://h1:2379/?ca=/etc/etcd/ca.pem` | `etcd`, `tls` | as `etcd`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
 //! | `zk://h1:2181,h2:2181/chroot` | `zk` | ZooKeeper 3.6 or later; the chroot must exist |
@@ -33,6 +33,9 @@
 //! | `redis+unix:///run/redis.sock` | `redis` | a server of this host |
 //! | `rediss://host:6379/?ca=/etc/redis/ca.pem` | `redis`, `tls` | the same with TLS, also `rediss+sentinel`, `rediss+cluster` |
 //! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |
+//!
+//! A test should have a `memory:NAME` of its own: a server counts time by the tokio clock of whoever asks it, so that
+//! a paused clock that one test advances would end the locks of all others at the same server.
 //!
 //! No feature is on by default, and without one no client of any store is compiled. Every URL takes the options
 //! `ttl` (how long others wait for a dead holder: `?ttl=10s`) and `label` (what they see beside its locks); the

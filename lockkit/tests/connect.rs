@@ -67,6 +67,29 @@ async fn a_feature_that_is_off_is_named() {
     assert!(text.contains("feature \"file\"") && text.contains("memory"), "{text}");
 }
 
+/// Two tests in one process, each with a clock of its own.
+#[test]
+fn a_paused_clock_ends_no_lock_at_a_memory_server_of_another_name() {
+    let runtime = |paused| {
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build().unwrap()
+    };
+    let (real, paused) = (runtime(false), runtime(true));
+    let guard = real.block_on(async {
+        let client = connect("memory:real").await.unwrap();
+        client.lock("job").unwrap().acquire().await.unwrap()
+    });
+    paused.block_on(async {
+        let client = connect("memory:paused").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(client.lock("job").unwrap().try_acquire().await.unwrap().is_some(), "a server of its own");
+    });
+    real.block_on(async {
+        let next = connect("memory:real").await.unwrap();
+        assert!(next.lock("job").unwrap().try_acquire().await.unwrap().is_none(), "still held");
+        guard.release().await.unwrap();
+    });
+}
+
 #[cfg(feature = "file")]
 #[tokio::test]
 async fn files_lock() {
