@@ -58,7 +58,7 @@ impl From<Error> for Failure {
             ErrorKind::Lost => LOST,
             _ => UNEXPECTED,
         };
-        Self::new(status, error.to_string())
+        Self::new(status, format!("{error:#}"))
     }
 }
 

@@ -93,7 +93,7 @@ impl Work<'_> {
         }
         match guard.release().await {
             Err(error) if status != LOST => {
-                say(format_args!("{error}; the lock ends by itself within {:?}", client.ttl()));
+                say(format_args!("{error:#}; the lock ends by itself within {:?}", client.ttl()));
             }
             _ => {}
         }
@@ -117,6 +117,6 @@ impl Hold for LockGuard {
     }
 
     async fn lost(&self) -> String {
-        self.lost().await.to_string()
+        format!("{:#}", self.lost().await)
     }
 }

@@ -47,8 +47,9 @@ impl ErrorKind {
 
 /// An error: its [kind](ErrorKind), the operation that failed, the lock it was about, and the cause.
 ///
-/// Contention and timeouts are no errors but values (`None`). `Display` is one line; neither it nor `Debug` ever
-/// holds a secret. Cheap to clone.
+/// Contention and timeouts are no errors but values (`None`). `Display` is one line without the cause, which
+/// [`source`](StdError::source) returns; `{:#}` adds the cause and its causes. None of them, nor `Debug`, ever holds a
+/// secret. Cheap to clone.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -121,8 +122,10 @@ impl fmt::Display for Error {
         if let Some(message) = &self.0.message {
             write!(f, ": {message}")?;
         }
-        if let Some(source) = &self.0.source {
-            write!(f, ": {source}")?;
+        let mut cause = self.source().filter(|_| f.alternate());
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
         }
         Ok(())
     }
@@ -152,13 +155,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_names_operation_lock_kind_and_cause() {
+    fn one_line_names_operation_lock_and_kind_and_the_alternate_form_the_causes() {
         let name = LockName::new("a\nb").unwrap();
         let error = Error::new(ErrorKind::Unavailable, "acquire")
             .with_lock(&name)
             .with_message("no answer within 5s")
-            .with_source(std::io::Error::other("broken pipe"));
-        assert_eq!(error.to_string(), r#"acquire "a\nb": unavailable: no answer within 5s: broken pipe"#);
+            .with_source(
+                Error::new(ErrorKind::Denied, "connect").with_source(std::io::Error::other("EPERM")),
+            );
+        let line = r#"acquire "a\nb": unavailable: no answer within 5s"#;
+        assert_eq!(error.to_string(), line);
+        assert_eq!(format!("{error:#}"), format!("{line}: connect: denied: EPERM"));
         assert!(error.is_temporary());
         assert_eq!(error.lock(), Some(&name));
         assert!(error.source().is_some());

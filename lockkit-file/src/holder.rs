@@ -56,7 +56,7 @@ impl Announcement {
             Ok(None) => {
                 tracing::warn!(?path, "another process keeps the holder file locked: holder not shown")
             }
-            Err(error) => tracing::warn!(%error, "holder not shown"),
+            Err(error) => tracing::warn!(error = format_args!("{error:#}"), "holder not shown"),
         }
         None
     }

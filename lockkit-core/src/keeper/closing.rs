@@ -63,7 +63,7 @@ async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstan
     let mut pauses = retry_pauses();
     while let Err(error) = session.close().await {
         if clock.now() >= expiry {
-            debug!(%error, "a session was left to expire");
+            debug!(error = format_args!("{error:#}"), "a session was left to expire");
             return false;
         }
         tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;

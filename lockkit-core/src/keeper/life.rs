@@ -99,7 +99,7 @@ impl Keeper {
                 }
                 Ok(Acquired::EntryGone) => debug!("the waiting entry vanished; claiming anew"),
                 Err(error) if live.has_ended() && !is_final(error.kind()) => {
-                    debug!(%error, "the session ended while claiming")
+                    debug!(error = format_args!("{error:#}"), "the session ended while claiming")
                 }
                 Err(error) => return Err(error),
             }
@@ -151,7 +151,7 @@ impl Keeper {
         };
         crate::metrics::held(&self.info, granted.elapsed(), matches!(end, End::Lost));
         if let (End::Lost, Some(error)) = (end, hold.loss()) {
-            warn!(token = %hold.grant().token(), %error, "lock lost");
+            warn!(token = %hold.grant().token(), error = format_args!("{error:#}"), "lock lost");
         }
     }
 
@@ -192,7 +192,7 @@ impl Keeper {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
                 };
-                debug!(%error, "not released yet");
+                debug!(error = format_args!("{error:#}"), "not released yet");
                 if self.clock.now() >= own_end {
                     return Err(error);
                 }

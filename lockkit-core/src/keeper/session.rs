@@ -116,7 +116,7 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
             Err(error) => break Err(error),
         };
         if let Err(error) = keeper.freshen(&live).await {
-            warn!(%error, "session opened too late");
+            warn!(error = format_args!("{error:#}"), "session opened too late");
             ending = Some(keeper.start_closing(&live));
             if first {
                 break Err(error);
@@ -192,7 +192,7 @@ impl Keeper {
             if first {
                 return Err(error);
             }
-            warn!(%error, "no new session yet");
+            warn!(error = format_args!("{error:#}"), "no new session yet");
             self.pause(pauses).await;
         }
         Ok(None)
@@ -318,7 +318,9 @@ impl Keeper {
                     hold.renewed(*armed_at);
                 }
                 Renewal::Gone => hold.lose("the server said that the entry is gone"),
-                Renewal::Unknown(error) => debug!(lock = ?hold.grant().name(), %error, "hold not renewed"),
+                Renewal::Unknown(error) => {
+                    debug!(lock = ?hold.grant().name(), error = format_args!("{error:#}"), "hold not renewed")
+                }
             }
         }
         match &beat.session {
@@ -333,7 +335,7 @@ impl Keeper {
                 None
             }
             Renewal::Unknown(error) => {
-                warn!(%error, "session not renewed");
+                warn!(error = format_args!("{error:#}"), "session not renewed");
                 None
             }
         }

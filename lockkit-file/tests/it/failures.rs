@@ -122,7 +122,7 @@ async fn a_symbolic_link_is_never_followed() {
     fs::write(&elsewhere, "precious").unwrap();
     let error = acquire_error(folder.path()).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert!(error.to_string().contains("symbolic link"), "{error}");
+    assert!(format!("{error:#}").contains("symbolic link"), "{error:#}");
     assert_eq!(fs::read(&elsewhere).unwrap(), b"precious");
 }
 
