@@ -1,24 +1,34 @@
 //! The folder: made, checked, and the way into its files.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use lockkit_core::{ErrorKind, Result};
 use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 
-use crate::error::{failed, refused};
+use crate::{
+    error::{failed, refused},
+    new_file::NewFile,
+};
 
 /// Mode of a folder that is made here: nobody but its user.
 const FOLDER_MODE: u32 = 0o700;
 
-/// Times that a file that others make and delete at the same moment is opened.
-const OPEN_TRIES: u32 = 16;
+/// Times that a file with more than one name is opened before it is refused.
+const OPEN_TRIES: u32 = 8;
+
+/// Pause between two of them: many times what it takes to make a file.
+const OPEN_PAUSE: Duration = Duration::from_millis(1);
 
 const OPEN: &str = "open lock folder";
+
+const OPEN_FILE: &str = "open lock file";
 
 /// The folder of the lock files.
 #[derive(Debug)]
@@ -60,36 +70,46 @@ impl Folder {
         }
     }
 
-    /// Opens a file of this folder to read and write, and makes it where it is missing. Never follows a symbolic
-    /// link, never waits for the other end of a pipe.
-    pub(crate) fn open_file(&self, path: &Path) -> Result<File> {
+    /// Opens a file of this folder to read and write; `None` when there is none. Never follows a symbolic link, never
+    /// opens a file that has another name too, never waits for the other end of a pipe.
+    pub(crate) fn open_file(&self, path: &Path) -> Result<Option<File>> {
         let mut options = OpenOptions::new();
         options
             .read(true)
             .write(true)
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-        for _ in 0..OPEN_TRIES {
-            // Not O_CREAT alone: it must be known who has made the file, to give it its mode.
-            let opened = match options.open(path) {
-                Err(cause) if cause.kind() == io::ErrorKind::NotFound => self.make_file(path, &options),
-                opened => opened,
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed());
+        let mut tries = OPEN_TRIES;
+        loop {
+            let file = match options.open(path) {
+                Ok(file) => file,
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(cause) => return Err(failed(OPEN_FILE, path, cause)),
             };
-            match opened {
-                Ok(file) => return regular(file, path),
-                // Somebody else has just made the file.
-                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(cause) => return Err(failed("open lock file", path, cause)),
+            let found = file.metadata().map_err(|cause| failed(OPEN_FILE, path, cause))?;
+            if !found.is_file() {
+                return Err(refused(OPEN_FILE, ErrorKind::Unexpected, path, "is no regular file"));
+            }
+            match refuse_hard_link(&found, path) {
+                Ok(()) => return Ok(Some(file)),
+                // Where names cannot be exchanged, a file that is just being made has two for a moment.
+                Err(_) if tries > 1 => {
+                    tries -= 1;
+                    thread::sleep(OPEN_PAUSE);
+                }
+                Err(error) => return Err(error),
             }
         }
-        Err(refused("open lock file", ErrorKind::Unavailable, path, "is made and deleted all the time"))
     }
 
-    fn make_file(&self, path: &Path, options: &OpenOptions) -> io::Result<File> {
+    /// A new file, which has the rights of the files of this folder once it is [shared](Self::share).
+    pub(crate) fn new_file(&self) -> io::Result<NewFile> {
+        NewFile::make(&self.path)
+    }
+
+    /// Gives a file the rights of the files of this folder.
+    pub(crate) fn share(&self, file: &File) -> io::Result<()> {
         let mode = file_mode(fs::metadata(&self.path)?.mode());
-        let file = options.clone().create_new(true).mode(mode).open(path)?;
-        // The umask is made for files that are for one user unless said otherwise; here the folder says otherwise.
-        file.set_permissions(Permissions::from_mode(mode))?;
-        Ok(file)
+        file.set_permissions(Permissions::from_mode(mode))
     }
 
     /// Makes sure that a file that was made in this folder is still there after a power cut.
@@ -103,12 +123,16 @@ fn file_mode(folder_mode: u32) -> u32 {
     0o600 | (folder_mode & 0o066)
 }
 
-fn regular(file: File, path: &Path) -> Result<File> {
-    match file.metadata() {
-        Ok(found) if found.is_file() => Ok(file),
-        Ok(_) => Err(refused("open lock file", ErrorKind::Unexpected, path, "is no regular file")),
-        Err(cause) => Err(failed("open lock file", path, cause)),
+/// Refuses a file that has another name too: a user who may write to this folder can link a foreign file into it.
+///
+/// This look alone protects no content, as the name in this folder may be removed between it and the write, and the count
+/// be one again. So files are written only where they hold a record of this library.
+pub(crate) fn refuse_hard_link(found: &Metadata, path: &Path) -> Result<()> {
+    if found.nlink() <= 1 {
+        return Ok(());
     }
+    let what = "has another name (a hard link), so writing to it could change a foreign file: remove one of the two names";
+    Err(refused(OPEN_FILE, ErrorKind::Denied, path, what))
 }
 
 /// Network file systems keep locks per machine, lose them or take seconds for them: refused where Linux names them.

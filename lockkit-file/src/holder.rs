@@ -34,6 +34,8 @@ const LOOK_TRIES: u32 = 3;
 /// Longest holder file, in bytes: a token in decimal digits, the metadata, two line ends.
 const HOLDER_BYTES_MAX: u64 = 20 + METADATA_BYTES_MAX as u64 + 2;
 
+const WRITE: &str = "write holder file";
+
 /// The holder's lock on its holder file.
 #[derive(Debug)]
 pub(crate) struct Announcement {
@@ -51,36 +53,66 @@ impl Announcement {
         token: FencingToken,
         metadata: &Metadata,
     ) -> Option<Self> {
-        match Self::try_make(folder, path.clone(), token, metadata) {
-            Ok(Some(announcement)) => return Some(announcement),
-            Ok(None) => {
-                tracing::warn!(?path, "another process keeps the holder file locked: holder not shown")
-            }
-            Err(error) => tracing::warn!(error = format_args!("{error:#}"), "holder not shown"),
-        }
-        None
+        let text = format!("{token}\n{}\n", metadata.to_json());
+        let announced = match Self::write_in_place(folder, &path, &text) {
+            Ok(Some(announcement)) => Ok(announcement),
+            // A file that no holder wrote, or that cannot be used, loses its name and keeps its content.
+            Ok(None) | Err(_) => Self::replace(folder, &path, &text),
+        };
+        announced
+            .inspect_err(|error| tracing::warn!(error = format_args!("{error:#}"), "holder not shown"))
+            .ok()
     }
 
-    fn try_make(
-        folder: &Folder,
-        path: PathBuf,
-        token: FencingToken,
-        metadata: &Metadata,
-    ) -> Result<Option<Self>> {
-        let failed = |cause| failed("write holder file", &path, cause);
-        let file = folder.open_file(&path)?;
+    /// `None` when there is no file that a holder has written, or when it stays locked.
+    fn write_in_place(folder: &Folder, path: &Path, text: &str) -> Result<Option<Self>> {
+        let failed = |cause| failed(WRITE, path, cause);
+        let Some(file) = folder.open_file(path)? else { return Ok(None) };
+        if !is_of_a_holder(&file).map_err(failed)? {
+            return Ok(None);
+        }
         // Written before it is locked: what is found locked is complete.
-        let text = format!("{token}\n{}\n", metadata.to_json());
-        file.write_all_at(text.as_bytes(), 0).map_err(failed)?;
-        file.set_len(text.len() as u64).map_err(failed)?;
+        write(&file, text).map_err(failed)?;
         for _ in 0..ANNOUNCE_TRIES {
             if try_lock(&file).map_err(failed)? {
-                return Ok(Some(Self { path, file }));
+                return Ok(Some(Self { path: path.to_owned(), file }));
             }
             thread::sleep(ANNOUNCE_PAUSE);
         }
         Ok(None)
     }
+
+    /// Makes a new file, in the place of the one that is there.
+    fn replace(folder: &Folder, path: &Path, text: &str) -> Result<Self> {
+        let make = || {
+            let new = folder.new_file()?;
+            write(new.file(), text)?;
+            if !try_lock(new.file())? {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            folder.share(new.file())?;
+            new.replace(path)
+        };
+        let file = make().map_err(|cause| failed(WRITE, path, cause))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+}
+
+fn write(file: &File, text: &str) -> io::Result<()> {
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
+}
+
+/// Whether a holder wrote the file's content. Any other file may be a foreign one that was linked into the folder, whose
+/// name here was removed after its names were counted.
+fn is_of_a_holder(file: &File) -> io::Result<bool> {
+    Ok(parse(&read(file)?).0.is_some())
+}
+
+fn read(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(HOLDER_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 impl Drop for Announcement {
@@ -93,7 +125,8 @@ impl Drop for Announcement {
 pub(crate) fn look(path: &Path) -> Result<Option<Contender>> {
     let failed = |cause| failed("inspect", path, cause);
     let mut options = OpenOptions::new();
-    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    options.read(true).custom_flags(flags.bits().cast_signed());
     let mut holder = None;
     for _ in 0..LOOK_TRIES {
         let file = match options.open(path) {
@@ -107,9 +140,7 @@ pub(crate) fn look(path: &Path) -> Result<Option<Contender>> {
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             Err(TryLockError::WouldBlock) => {}
         }
-        let mut bytes = Vec::new();
-        file.take(HOLDER_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
-        let (token, metadata) = parse(&bytes);
+        let (token, metadata) = parse(&read(&file).map_err(failed)?);
         let complete = metadata.is_some();
         let entry = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         holder = Some(Contender::new(entry, token, metadata));

@@ -71,12 +71,8 @@ pub(crate) fn record(token: u64) -> String {
     format!("{text}{checksum:08x}\n")
 }
 
-/// The last token, from what the lock file holds: nothing yet, or exactly one record. `None` for anything else.
+/// The last token, from what the lock file holds: exactly one record. `None` for anything else.
 pub(crate) fn parse_record(bytes: &[u8]) -> Option<u64> {
-    if bytes.is_empty() {
-        // Nobody was granted this lock yet: the record is on the disk before a grant is.
-        return Some(0);
-    }
     let digits = str::from_utf8(bytes).ok()?.split(' ').nth(1)?;
     let token = digits.parse().ok()?;
     (record(token).as_bytes() == bytes).then_some(token)
@@ -134,9 +130,14 @@ mod tests {
     fn no_record_is_read_from_what_is_none() {
         let good = record(7);
         assert_eq!(good.len(), RECORD_BYTES);
-        for foreign in
-            ["\0".repeat(RECORD_BYTES), good.repeat(2), good[..45].into(), "7".into(), "7 7 7".into()]
-        {
+        for foreign in [
+            String::new(),
+            "\0".repeat(RECORD_BYTES),
+            good.repeat(2),
+            good[..45].into(),
+            "7".into(),
+            "7 7 7".into(),
+        ] {
             assert_eq!(parse_record(foreign.as_bytes()), None, "{foreign:?}");
         }
     }

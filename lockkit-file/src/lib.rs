@@ -66,6 +66,7 @@ pub mod fuzzing;
 mod holder;
 mod keys;
 mod lock_file;
+mod new_file;
 mod session;
 mod turns;
 

@@ -12,12 +12,15 @@ use lockkit_core::{ErrorKind, FencingToken, Result};
 
 use crate::{
     error::{failed, refused},
-    folder::Folder,
+    folder::{Folder, refuse_hard_link},
     keys,
+    new_file::NewFile,
 };
 
-/// Times that a lock file that is replaced at the moment of locking is opened again.
+/// Times that a lock file that is made, deleted or replaced at the moment of locking is opened again.
 const REPLACED_TRIES: u32 = 16;
+
+const MAKE: &str = "make lock file";
 
 /// A file that this process has opened and locked.
 #[derive(Debug)]
@@ -44,11 +47,19 @@ enum Attempt {
 }
 
 impl LockFile {
-    /// Locks the file at `path`; `None` when somebody else has locked it.
-    pub(crate) fn try_lock(folder: &Folder, path: &Path) -> Result<Option<Self>> {
+    /// Locks the file at `path`, which is made when it is missing, and takes the next token from it; `None` when
+    /// somebody else has locked it.
+    pub(crate) fn try_lock(folder: &Folder, path: &Path) -> Result<Option<(Self, FencingToken)>> {
         for _ in 0..REPLACED_TRIES {
-            match Self::try_lock_opened(folder.open_file(path)?, path)? {
-                Attempt::Locked(locked) => return Ok(Some(locked)),
+            let Some(file) = folder.open_file(path)? else {
+                match Self::make(folder, path, |new| new.publish(path))? {
+                    Some(made) => return Ok(Some(made)),
+                    // Somebody else has just made it.
+                    None => continue,
+                }
+            };
+            match Self::try_lock_opened(file, path)? {
+                Attempt::Locked(locked) => return locked.mint(folder).map(Some),
                 Attempt::Busy => return Ok(None),
                 Attempt::Replaced => {}
             }
@@ -60,9 +71,36 @@ impl LockFile {
         if !try_lock(&file).map_err(|cause| failed("lock file", path, cause))? {
             return Ok(Attempt::Busy);
         }
-        let found = file.metadata().map_err(|cause| failed("lock file", path, cause))?;
-        let locked = Self { path: path.to_owned(), identity: identity(&found), file };
+        let locked = Self::locked(file, path)?;
         Ok(if locked.is_in_place()? { Attempt::Locked(locked) } else { Attempt::Replaced })
+    }
+
+    fn locked(file: File, path: &Path) -> Result<Self> {
+        let found = file.metadata().map_err(|cause| failed("lock file", path, cause))?;
+        Ok(Self { path: path.to_owned(), identity: identity(&found), file })
+    }
+
+    /// Makes the file: locked, and with its first token on the disk, before it gets its name. `None` when `publish`
+    /// finds that name taken.
+    fn make(
+        folder: &Folder,
+        path: &Path,
+        publish: impl FnOnce(NewFile) -> io::Result<Option<File>>,
+    ) -> Result<Option<(Self, FencingToken)>> {
+        let failed = |cause| failed(MAKE, path, cause);
+        let first = keys::next_token(0, wall_clock_us())
+            .ok_or_else(|| refused(MAKE, ErrorKind::Unexpected, path, "has no token left"))?;
+        let new = folder.new_file().map_err(failed)?;
+        if !try_lock(new.file()).map_err(failed)? {
+            return Err(refused(MAKE, ErrorKind::Unavailable, path, "is locked before it has a name"));
+        }
+        new.file().write_all_at(keys::record(first).as_bytes(), 0).map_err(failed)?;
+        folder.share(new.file()).map_err(failed)?;
+        new.file().sync_all().map_err(failed)?;
+        let Some(file) = publish(new).map_err(failed)? else { return Ok(None) };
+        let locked = Self::locked(file, path)?;
+        folder.sync().map_err(failed)?;
+        Ok(Some((locked, FencingToken::new(first))))
     }
 
     /// Whether the file is still the one that others open under its path.
@@ -77,23 +115,33 @@ impl LockFile {
     }
 
     /// The next token: on the disk before it is answered, so that no later grant can repeat it.
-    pub(crate) fn mint(&self, folder: &Folder) -> Result<FencingToken> {
+    fn mint(self, folder: &Folder) -> Result<(Self, FencingToken)> {
         let failed = |cause| failed("write token", &self.path, cause);
         let corrupt = |what| refused("read token", ErrorKind::Unexpected, &self.path, what);
         let mut bytes = Vec::with_capacity(keys::RECORD_BYTES + 1);
         // One byte more than a record, to notice a file that is longer than one.
         (&self.file).take(keys::RECORD_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.is_empty() {
+            return self.replace_empty(folder);
+        }
         let last = keys::parse_record(&bytes).ok_or_else(|| {
             corrupt("holds no token record: its tokens would not rise; if no one needs them, delete the file")
         })?;
         let next = keys::next_token(last, wall_clock_us()).ok_or_else(|| corrupt("has no token left"))?;
+        // It may have been open for long before it was locked.
+        refuse_hard_link(&self.file.metadata().map_err(failed)?, &self.path)?;
         self.file.write_all_at(keys::record(next).as_bytes(), 0).map_err(failed)?;
-        if bytes.is_empty() {
-            self.file.sync_all().and_then(|()| folder.sync()).map_err(failed)?;
-        } else {
-            self.file.sync_data().map_err(failed)?;
-        }
-        Ok(FencingToken::new(next))
+        self.file.sync_data().map_err(failed)?;
+        Ok((self, FencingToken::new(next)))
+    }
+
+    /// Replaces an empty file, from which nothing was ever granted, by a finished one. It is not written in place: it may
+    /// be a foreign file that was linked into the folder.
+    ///
+    /// Clients that have the empty file open find it locked until its name leads to the new one, and open that one then.
+    fn replace_empty(self, folder: &Folder) -> Result<(Self, FencingToken)> {
+        let made = Self::make(folder, &self.path, |new| new.replace(&self.path).map(Some))?;
+        made.ok_or_else(|| refused(MAKE, ErrorKind::Unavailable, &self.path, "was made by somebody else"))
     }
 
     /// Another handle of the same open file, which the lock belongs to; `None` when this is the file of another path.
@@ -155,7 +203,7 @@ mod tests {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let file = folder.join("a.lock".into());
-        let locked = LockFile::try_lock(&folder, &file).unwrap().unwrap();
+        let (locked, _) = LockFile::try_lock(&folder, &file).unwrap().unwrap();
         // As its standard input: the same open file, as after a fork.
         let child =
             Command::new("sleep").arg("1000").stdin(locked.file.try_clone().unwrap()).spawn().unwrap();
@@ -170,12 +218,16 @@ mod tests {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let file = folder.join("a.lock".into());
-        let opened = folder.open_file(&file).unwrap();
+        let make = || drop(LockFile::try_lock(&folder, &file).unwrap().unwrap());
+        let open = || folder.open_file(&file).unwrap().unwrap();
+        make();
+        let opened = open();
         fs::remove_file(&file).unwrap();
         assert!(matches!(LockFile::try_lock_opened(opened, &file).unwrap(), Attempt::Replaced));
-        let opened = folder.open_file(&file).unwrap();
+        make();
+        let opened = open();
         fs::rename(&file, folder.join("b.lock".into())).unwrap();
-        let second = LockFile::try_lock(&folder, &file).unwrap().unwrap();
+        let (second, _) = LockFile::try_lock(&folder, &file).unwrap().unwrap();
         assert!(matches!(LockFile::try_lock_opened(opened, &file).unwrap(), Attempt::Replaced));
         assert!(second.is_in_place().unwrap());
     }

@@ -6,7 +6,10 @@
 //!   gave up is answered as granted and released by the caller, or freed when the answer is dropped.
 //! * **Killed here.** The operating system frees the lock with the process. The token was on the disk before the
 //!   grant, so the next one is higher.
-//! * **Crash between the creation of a lock file and its first record.** The file is empty, and nothing was granted.
+//! * **Crash while a lock file is made.** It gets its name once it is finished. A file `.new-*` stays, which can be
+//!   deleted.
+//! * **A foreign file** is linked or moved into the folder under the name of a lock file. Only files with a record of this
+//!   library are written, so its content survives.
 //! * **Files gone there.** A file that was deleted or replaced locks nobody out: it is opened again when that happens
 //!   before the grant, and the hold is over when a beat finds it. A deleted folder ends the session; the next one
 //!   makes it again.
@@ -114,10 +117,8 @@ impl FileSession {
         let armed_at = self.clock.now();
         let (folder, asked) = (Arc::clone(&self.folder), claim.clone());
         blocking("acquire", move || {
-            let Some(lock) = LockFile::try_lock(&folder, &folder.join(keys::lock_file(asked.name())))? else {
-                return Ok(None);
-            };
-            let token = lock.mint(&folder)?;
+            let lock_path = folder.join(keys::lock_file(asked.name()));
+            let Some((lock, token)) = LockFile::try_lock(&folder, &lock_path)? else { return Ok(None) };
             let path = folder.join(keys::holder_file(asked.name()));
             let announcement = Announcement::make(&folder, path, token, asked.metadata());
             let hold = Hold { announcement, lock: Arc::new(lock), turn: None };

@@ -12,7 +12,7 @@ use lockkit_core::{
     backend::{Backend, Claim, ClaimControl},
 };
 use lockkit_file::{FileBackend, FileConfig};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, Mode, inotify, mknodat};
 
 use crate::{
     child::{Child, NAME},
@@ -67,6 +67,32 @@ async fn lock_files_of_a_shared_folder_are_shared_whatever_the_umask() {
     again.release().await;
     let mut child = Child::unprivileged(&folder);
     child.held().await;
+}
+
+#[tokio::test]
+async fn new_files_are_finished_before_they_have_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    set_mode(folder.path(), 0o777);
+    let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+    let unfinished = inotify::WatchFlags::CREATE | inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MODIFY;
+    inotify::add_watch(&events, folder.path(), unfinished).unwrap();
+    let client = client(folder.path()).await;
+    drop(client.lock(NAME).unwrap().acquire().await.unwrap());
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1 << 14];
+    let mut events = inotify::Reader::new(&events, &mut buffer);
+    let mut seen = Vec::new();
+    while let Ok(event) = events.next() {
+        seen.push((event.file_name().unwrap().to_str().unwrap().to_owned(), event.events()));
+    }
+    assert!(!seen.is_empty(), "files were made");
+    for (name, event) in seen {
+        // Others who open it in between, and those who come after a crash, find it without its rights or its content.
+        assert!(name.starts_with(".new-"), "{event:?} of {name}");
+    }
+    assert_eq!(
+        (mode(&folder.path().join(LOCK_FILE)), fs::read_dir(folder.path()).unwrap().count()),
+        (0o666, 2)
+    );
 }
 
 #[tokio::test]
@@ -158,11 +184,45 @@ async fn a_damaged_token_is_an_error_and_never_a_new_start() {
 }
 
 #[tokio::test]
-async fn a_lock_file_without_a_record_is_a_new_one() {
+async fn an_empty_lock_file_is_replaced_and_not_written() {
     let folder = tempfile::tempdir().unwrap();
-    // What a crash between the creation and the first grant leaves.
-    fs::write(folder.path().join(LOCK_FILE), "").unwrap();
-    drop(client(folder.path()).await.lock(NAME).unwrap().acquire().await.unwrap());
+    let path = folder.path().join(LOCK_FILE);
+    // What a crash of an older version leaves; or anybody's, moved here.
+    fs::write(&path, "").unwrap();
+    let opened = fs::File::open(&path).unwrap();
+    let first = client(folder.path()).await.lock(NAME).unwrap().acquire().await.unwrap();
+    assert_eq!(opened.metadata().unwrap().len(), 0);
+    let other = client(folder.path()).await.lock(NAME).unwrap();
+    assert!(other.try_acquire().await.unwrap().is_none());
+    let token = first.token();
+    first.release().await.unwrap();
+    assert!(other.try_acquire().await.unwrap().unwrap().token() > token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_who_find_an_empty_lock_file_one_is_granted_at_a_time() {
+    const ROUNDS: usize = 50;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(LOCK_FILE);
+    let locks = [0; 4].map(|_| client(folder.path()));
+    let mut clients = Vec::new();
+    for client in locks {
+        clients.push(client.await);
+    }
+    for _ in 0..ROUNDS {
+        fs::write(folder.path().join("empty"), "").unwrap();
+        fs::rename(folder.path().join("empty"), &path).unwrap();
+        let tries = clients
+            .iter()
+            .map(|client| client.lock(NAME).unwrap())
+            .map(|lock| tokio::spawn(async move { lock.try_acquire().await.unwrap() }));
+        let mut guards = Vec::new();
+        for tried in tries.collect::<Vec<_>>() {
+            guards.extend(tried.await.unwrap());
+        }
+        assert_eq!(guards.len(), 1);
+        guards.pop().unwrap().release().await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -83,3 +83,34 @@ async fn a_holder_that_cannot_be_shown_holds_all_the_same() {
     assert!(lock.try_acquire().await.unwrap().is_none());
     assert_eq!(client(folder.path()).await.inspect(NAME).await.unwrap().holder, None);
 }
+
+#[tokio::test]
+async fn what_is_no_holder_file_gives_its_name_to_one_and_keeps_its_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let (holder_file, elsewhere) =
+        (folder.path().join("orders%2F42.holder"), folder.path().join("elsewhere"));
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    let looking = client(folder.path()).await;
+    for content in ["", "precious", "7", "7\n{}\n"] {
+        fs::write(&elsewhere, content).unwrap();
+        fs::rename(&elsewhere, &holder_file).unwrap();
+        let opened = fs::File::open(&holder_file).unwrap();
+        let guard = lock.acquire().await.unwrap();
+        let holder = looking.inspect(NAME).await.unwrap().holder.unwrap();
+        assert_eq!(holder.token, Some(guard.token()), "{content:?}");
+        assert_eq!(std::io::read_to_string(opened).unwrap(), content);
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_holder_file_that_another_process_keeps_locked_hides_no_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let kept = fs::File::open(folder.path().join("orders%2F42.holder")).unwrap();
+    kept.lock().unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let holder = client(folder.path()).await.inspect(NAME).await.unwrap().holder.unwrap();
+    assert_eq!(holder.token, Some(guard.token()));
+}

@@ -7,6 +7,7 @@ mod child;
 mod exclusion;
 mod failures;
 mod holder;
+mod links;
 mod loss;
 mod waiting;
 

@@ -1,0 +1,143 @@
+//! New files: finished under a temporary name, and given their own name in one step.
+//!
+//! A file that is made under its own name and filled, or given its mode, afterwards can be met in between by others,
+//! and is left like that by a crash. A crash here leaves a file `.new-*` that can be deleted.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+/// Mode of a file that is not finished: nobody but its user.
+const UNFINISHED_MODE: u32 = 0o600;
+
+/// Times that another random name is tried; two equal ones of 64 bits are a sign of something else.
+const NAME_TRIES: u32 = 4;
+
+/// A file that has no name of its own yet. Dropped, it is deleted.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    file: File,
+    temporary: TemporaryName,
+}
+
+#[derive(Debug)]
+struct TemporaryName(PathBuf);
+
+impl NewFile {
+    /// Makes an empty file in `folder`.
+    pub(crate) fn make(folder: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(UNFINISHED_MODE);
+        let mut last = io::ErrorKind::AlreadyExists.into();
+        for _ in 0..NAME_TRIES {
+            // No lock's file: those have an extension.
+            let path = folder.join(format!(".new-{:016x}", fastrand::u64(..)));
+            match options.open(&path) {
+                Ok(file) => return Ok(Self { file, temporary: TemporaryName(path) }),
+                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => last = cause,
+                Err(cause) => return Err(cause),
+            }
+        }
+        Err(last)
+    }
+
+    /// The open file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Names the file `path`; `None` when there is something of that name, which stays.
+    pub(crate) fn publish(self, path: &Path) -> io::Result<Option<File>> {
+        match self.rename_to_free(path) {
+            Ok(()) => Ok(Some(self.file)),
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    /// Names the file `path`, in the place of what is there.
+    pub(crate) fn replace(self, path: &Path) -> io::Result<File> {
+        fs::rename(&self.temporary.0, path)?;
+        Ok(self.file)
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    fn rename_to_free(&self, path: &Path) -> io::Result<()> {
+        use rustix::{
+            fs::{CWD, RenameFlags, renameat_with},
+            io::Errno,
+        };
+
+        match renameat_with(CWD, &self.temporary.0, CWD, path, RenameFlags::NOREPLACE) {
+            // A file system that knows no such rename, as ZFS before 2.2.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.link_to_free(path),
+            renamed => Ok(renamed?),
+        }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    fn rename_to_free(&self, path: &Path) -> io::Result<()> {
+        self.link_to_free(path)
+    }
+
+    /// For a moment the file has two names; `Folder::open_file` looks again for that case.
+    fn link_to_free(&self, path: &Path) -> io::Result<()> {
+        fs::hard_link(&self.temporary.0, path)
+    }
+}
+
+impl Drop for TemporaryName {
+    fn drop(&mut self) {
+        // After a rename there is none.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.map(|name| name.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_that_is_published_has_its_name_alone_and_never_takes_that_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        let first = NewFile::make(folder.path()).unwrap().publish(&path).unwrap().unwrap();
+        assert!(NewFile::make(folder.path()).unwrap().publish(&path).unwrap().is_none());
+        assert_eq!(names(folder.path()), ["a.lock"]);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), first.metadata().unwrap().ino());
+        let second = NewFile::make(folder.path()).unwrap().replace(&path).unwrap();
+        assert_eq!(names(folder.path()), ["a.lock"]);
+        assert_eq!(fs::metadata(&path).unwrap().ino(), second.metadata().unwrap().ino());
+    }
+
+    #[test]
+    fn where_a_rename_may_replace_files_a_link_does_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        let new = NewFile::make(folder.path()).unwrap();
+        new.link_to_free(&path).unwrap();
+        drop(new);
+        let other = NewFile::make(folder.path()).unwrap();
+        assert_eq!(other.link_to_free(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        drop(other);
+        assert_eq!(names(folder.path()), ["a.lock"]);
+        assert_eq!(fs::metadata(&path).unwrap().nlink(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_not_published_is_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(NewFile::make(folder.path()).unwrap());
+        assert!(names(folder.path()).is_empty());
+    }
+}
