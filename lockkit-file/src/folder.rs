@@ -1,18 +1,19 @@
 //! The folder: made, checked, and the way into its files.
 
 use std::{
-    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     thread,
     time::Duration,
 };
 
 use lockkit_core::{ErrorKind, Result};
-use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use rustix::fs::{Access as Needed, AtFlags, CWD, OFlags, accessat};
 
 use crate::{
+    access::Access,
     error::{failed, refused},
     new_file::NewFile,
 };
@@ -54,7 +55,7 @@ impl Folder {
                 _ => failed(cause),
             },
         )?;
-        let needed = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        let needed = Needed::READ_OK | Needed::WRITE_OK | Needed::EXEC_OK;
         accessat(CWD, &self.path, needed, AtFlags::EACCESS).map_err(|errno| failed(errno.into()))?;
         network::refuse(&self.path)
     }
@@ -106,21 +107,31 @@ impl Folder {
         NewFile::make(&self.path)
     }
 
-    /// Gives a file the rights of the files of this folder.
+    /// Gives a new file the rights of the files of this folder.
     pub(crate) fn share(&self, file: &File) -> io::Result<()> {
-        let mode = file_mode(fs::metadata(&self.path)?.mode());
-        file.set_permissions(Permissions::from_mode(mode))
+        if !Access::of_files_in(&self.path)?.give(file)? {
+            tracing::warn!(
+                folder = ?self.path,
+                "members of the folder's group cannot take a lock, because this user is not one of them and made its \
+                 file: set the folder's setgid bit"
+            );
+        }
+        Ok(())
+    }
+
+    /// Gives a file with a record of this library the rights of the files of this folder, where this user may do that.
+    pub(crate) fn repair(&self, file: &File) {
+        let repaired = Access::of_files_in(&self.path).and_then(|access| access.repair(file));
+        if let Err(error) = repaired {
+            // The lock itself is not concerned.
+            tracing::warn!(folder = ?self.path, %error, "a lock file does not have the rights that its folder gives");
+        }
     }
 
     /// Makes sure that a file that was made in this folder is still there after a power cut.
     pub(crate) fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
-}
-
-/// Who may write to the folder may take its locks: a file has the read and write bits of its folder.
-fn file_mode(folder_mode: u32) -> u32 {
-    0o600 | (folder_mode & 0o066)
 }
 
 /// Refuses a file that has another name too: a user who may write to this folder can link a foreign file into it.
@@ -201,17 +212,6 @@ mod network {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn files_get_the_bits_of_their_folder() {
-        for (folder, file) in
-            [(0o700, 0o600), (0o2770, 0o660), (0o1777, 0o666), (0o755, 0o644), (0o500, 0o600)]
-        {
-            assert_eq!(file_mode(folder), file, "{folder:o}");
-        }
-    }
-
     #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
     fn network_file_systems_are_told_from_local_ones() {

@@ -73,6 +73,7 @@ impl Announcement {
         }
         // Written before it is locked: what is found locked is complete.
         write(&file, text).map_err(failed)?;
+        folder.repair(&file);
         for _ in 0..ANNOUNCE_TRIES {
             if try_lock(&file).map_err(failed)? {
                 return Ok(Some(Self { path: path.to_owned(), file }));

@@ -19,7 +19,7 @@
 //!
 //! # What is stored
 //!
-//! One folder (`file:///var/lib/locks`); per lock name, encoded, two files that are never deleted or replaced:
+//! One folder (`file:///var/lib/locks`); per lock name, encoded, two files that are never deleted:
 //!
 //! | file | holds | locked by |
 //! |---|---|---|
@@ -34,8 +34,11 @@
 //! # Several users
 //!
 //! A folder that does not exist is made with mode 0700: for one user. For several, make the folder beforehand with
-//! the group and mode that you want, such as `install -d -g builders -m 2770 /var/lib/locks`: lock files get the read
-//! and write bits of their folder. Whoever may write to the folder may take its locks, and can break them.
+//! the group and mode that you want, such as `install -d -g builders -m 2770 /var/lib/locks`. The users who may write to
+//! the folder, by its mode or its access list, may take its locks, and can break them. All others can neither take nor
+//! block them: a lock file is readable and writable for those users and closed to all others, whatever the umask and the
+//! folder's default access list say. When the folder's mode changes, a lock file follows once its owner takes the lock.
+//! The owner of a folder should be a member of its group, as the files of others are open to him by that group only.
 //!
 //! # Limits
 //!
@@ -55,6 +58,7 @@
 #[cfg(not(unix))]
 compile_error!("lockkit-file needs a Unix-like system");
 
+mod access;
 mod backend;
 mod blocking;
 mod config;

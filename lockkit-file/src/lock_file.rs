@@ -130,6 +130,7 @@ impl LockFile {
         let next = keys::next_token(last, wall_clock_us()).ok_or_else(|| corrupt("has no token left"))?;
         // It may have been open for long before it was locked.
         refuse_hard_link(&self.file.metadata().map_err(failed)?, &self.path)?;
+        folder.repair(&self.file);
         self.file.write_all_at(keys::record(next).as_bytes(), 0).map_err(failed)?;
         self.file.sync_data().map_err(failed)?;
         Ok((self, FencingToken::new(next)))
