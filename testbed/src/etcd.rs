@@ -1,8 +1,10 @@
 //! One etcd server.
 
 use std::{
+    fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -16,6 +18,9 @@ use crate::{
 
 /// The name in folders and messages.
 const ETCD: &str = "etcd";
+
+/// What tokens are signed with.
+const JWT_KEY: &str = "a key that everybody may know";
 
 /// A running etcd server of its own: a single member with an empty store, or a member of an
 /// [`EtcdCluster`](crate::EtcdCluster).
@@ -55,14 +60,20 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// As [`start`](Self::start), with these arguments more, such as `--auth-token-ttl=1`.
+    /// As [`start`](Self::start); once [authentication](Self::enable_auth) is on, a login is a signed token (JWT), which
+    /// ends after this time (whole seconds), whatever is done with it, and with every change of a user or role.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start).
-    pub fn start_with(options: &[&str]) -> Result<Self> {
+    /// As [`start`](Self::start), and when the key cannot be written.
+    pub fn start_with_jwt(ttl: Duration) -> Result<Self> {
         let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
-        etcd.options = options.iter().map(|&option| option.to_owned()).collect();
+        let key = etcd.daemon.folder().join("jwt-key");
+        fs::write(&key, JWT_KEY)?;
+        let key = key.display();
+        let seconds = ttl.as_secs();
+        etcd.options =
+            vec![format!("--auth-token=jwt,pub-key={key},priv-key={key},sign-method=HS256,ttl={seconds}s")];
         etcd.restart()?;
         Ok(etcd)
     }

@@ -67,7 +67,7 @@ struct Stream {
 
 impl Grpc {
     /// Learns from what a client says; gives what of it is to be sent on, in whole frames.
-    pub(super) fn requests(&mut self, bytes: &[u8]) -> Vec<u8> {
+    pub(super) fn requests(&mut self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
         let mut sent = Vec::new();
         self.requests.push(bytes);
         if !self.has_begun {
@@ -76,6 +76,7 @@ impl Grpc {
             sent.extend(preface);
         }
         while let Some(frame) = self.requests.next() {
+            rules.calls += u64::from(frame.kind == HEADERS);
             match frame.kind {
                 HEADERS | DATA => self.streams.entry(frame.stream).or_default().asks(&frame),
                 RST_STREAM => drop(self.streams.remove(&frame.stream)),

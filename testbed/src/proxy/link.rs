@@ -176,7 +176,7 @@ fn arrived(
             let mut rules = super::lock(&shared.rules);
             match direction {
                 Direction::Requests => {
-                    let sent = inspector.requests(bytes);
+                    let sent = inspector.requests(bytes, &mut rules);
                     if rules.holds(&sent) {
                         shared.requests.send_replace(Flow::Hold);
                     }

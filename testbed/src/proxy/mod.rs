@@ -81,6 +81,8 @@ pub struct Counts {
     pub to_client: u64,
     /// Replies swallowed and messages dropped.
     pub dropped: u64,
+    /// Calls that clients have begun, behind [`Proxy::start_grpc`].
+    pub calls: u64,
 }
 
 /// A TCP proxy in front of one server, on a loopback address of its own.
@@ -328,12 +330,14 @@ impl Proxy {
 
     /// What the proxy has seen so far.
     pub fn counts(&self) -> Counts {
+        let rules = lock(&self.shared.rules);
         Counts {
             accepted: self.shared.accepted.load(SeqCst),
             open: lock(&self.shared.links).len(),
             to_server: self.shared.to_server.load(SeqCst),
             to_client: self.shared.to_client.load(SeqCst),
-            dropped: lock(&self.shared.rules).dropped,
+            dropped: rules.dropped,
+            calls: rules.calls,
         }
     }
 

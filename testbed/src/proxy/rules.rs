@@ -52,6 +52,8 @@ pub(super) struct Rules {
     /// Requests are held from the first that contains this.
     hold_at: Option<Vec<u8>>,
     pub(super) dropped: u64,
+    /// gRPC: calls that clients have begun.
+    pub(super) calls: u64,
 }
 
 struct Drops {
@@ -72,7 +74,7 @@ impl fmt::Debug for Drops {
 impl Rules {
     /// From now on everything arrives.
     pub(super) fn clear(&mut self) {
-        *self = Self { dropped: self.dropped, ..Self::default() };
+        *self = Self { dropped: self.dropped, calls: self.calls, ..Self::default() };
     }
 
     pub(super) fn swallow_reply(&mut self, nth: u64) {
@@ -158,13 +160,13 @@ impl Inspector {
     }
 
     /// What of these bytes is sent on now.
-    pub(super) fn requests(&self, bytes: &[u8]) -> Vec<u8> {
+    pub(super) fn requests(&self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
         match &mut *lock(&self.0) {
             Protocol::Any { is_asked } => {
                 *is_asked = true;
                 bytes.to_vec()
             }
-            Protocol::Grpc(grpc) => grpc.requests(bytes),
+            Protocol::Grpc(grpc) => grpc.requests(bytes, rules),
             Protocol::Redis(_) => bytes.to_vec(),
             Protocol::ZooKeeper(_) => bytes.to_vec(),
             Protocol::Election(election) => election.requests(bytes),
