@@ -8,10 +8,13 @@
 //! * The own key has another create revision than the hold: an operator deleted it, and a late copy of the enqueue
 //!   brought it back. It is nobody's grant: it is taken away, never handed over. Where no copy has come yet but one
 //!   still may, the epoch is moved all the same.
+//! * The server refuses it for good (the user's rights or its password have changed): the session ends, and the lock with
+//!   the lease, one ttl after its last renewal.
 //! * Only a transaction's answer says that the key has gone; the read for the successor may be stale.
 
 use etcd_client::Txn;
 use lockkit_core::backend::Grant;
+use tracing::debug;
 
 use crate::{
     claims::Place,
@@ -26,7 +29,15 @@ const SUCCESSORS_MAX: usize = 8;
 impl EtcdSession {
     pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), Fault> {
         let Some(place) = self.claims.get(grant.claim()) else { return Ok(()) };
-        self.leave(&place).await?;
+        let left = self.leave(&place).await;
+        if let Err(fault) = &left
+            && !fault.may_pass()
+        {
+            // Repeated, it would be refused again, and the lease would keep the lock as long as it is renewed.
+            debug!(?fault, claim = ?grant.claim(), "cannot be released; the session is given up");
+            self.life.lose();
+        }
+        left?;
         self.forget(grant.claim(), &place);
         Ok(())
     }

@@ -16,11 +16,9 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    assert_rising, cut, fresh_name, is_gave_up, queue, release, session_at, start_claim, until, url_through,
+    LONGEST, assert_rising, cut, fresh_name, is_gave_up, queue, release, session_at, start_claim, until,
+    url_through,
 };
-
-/// Nobody renews a session here, and exclusion has no excuse: longer than everything below, on any machine.
-const LONGEST: Duration = Duration::from_secs(3600);
 
 const SESSIONS: usize = 4;
 const CLAIMS_PER_SESSION: usize = 60;

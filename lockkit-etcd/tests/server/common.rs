@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use etcd_client::ConnectOptions;
 pub(crate) use lockkit_conformance::by_hand::*;
 use lockkit_core::{
     Clock, LockName,
@@ -16,6 +17,9 @@ use lockkit_testbed::{Etcd, Proxy};
 
 /// A ttl that nothing here outlives.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// A ttl that does not end, where nobody renews a session and none may end.
+pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The server that the tests of one program share, where they do nothing to it.
 pub(crate) fn shared() -> &'static Etcd {
@@ -68,4 +72,26 @@ pub(crate) fn lease_of_only_session(etcd: &Etcd) -> i64 {
 /// A plain client, as other programs and operators use.
 pub(crate) async fn plain(etcd: &Etcd) -> etcd_client::Client {
     etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap()
+}
+
+/// The password of every user.
+pub(crate) const PASSWORD: &str = "hunter2";
+
+/// The server with authentication, and as a URL with the login of its user.
+pub(crate) fn with_login(etcd: anyhow::Result<Etcd>) -> (Etcd, String) {
+    let mut etcd = etcd.unwrap();
+    etcd.enable_auth("app", PASSWORD).unwrap();
+    let url = url_as("app", &etcd);
+    (etcd, url)
+}
+
+/// The server as a URL with the login of this user.
+pub(crate) fn url_as(user: &str, etcd: &Etcd) -> String {
+    format!("etcd://{user}:{PASSWORD}@{}", etcd.endpoint())
+}
+
+/// A plain client of this user.
+pub(crate) async fn plain_as(user: &str, etcd: &Etcd) -> etcd_client::Client {
+    let login = ConnectOptions::new().with_user(user, PASSWORD);
+    etcd_client::Client::connect([etcd.endpoint()], Some(login)).await.unwrap()
 }

@@ -13,5 +13,6 @@ mod grants;
 mod lost_replies;
 mod mail;
 mod notifications;
+mod rights;
 #[cfg(feature = "tls")]
 mod tls;
