@@ -5,14 +5,16 @@
 //! from the others. Here every request ends within the configured time, and one that provably did nothing because of the
 //! endpoint that it met is sent again at once.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
-use tokio::time::Instant;
+use lockkit_core::backend::retry_pauses;
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     EtcdConfig,
     error::{Effect, Fault},
+    login::{Login, LoginNumber},
     tls::with_tls,
 };
 
@@ -33,6 +35,7 @@ pub(crate) struct Server {
     client: Client,
     request_timeout: Duration,
     endpoints: usize,
+    login: Arc<Login>,
 }
 
 impl std::fmt::Debug for Server {
@@ -48,11 +51,14 @@ impl Server {
             // Without it a watch on a member that lost its leader stays silent for ever.
             .with_require_leader(true)
             .with_connect_timeout(config.request_timeout)
-            .with_keep_alive(PING_INTERVAL, config.request_timeout)
-            .with_auto_token_refresh(true);
+            .with_keep_alive(PING_INTERVAL, config.request_timeout);
         let client = Client::connect(&config.endpoints, Some(options)).await?;
-        let server =
-            Self { client, request_timeout: config.request_timeout, endpoints: config.endpoints.len() };
+        let server = Self {
+            client,
+            request_timeout: config.request_timeout,
+            endpoints: config.endpoints.len(),
+            login: Arc::default(),
+        };
         if config.login.is_some() {
             // Not by an option of `connect`, which would begin with a connection of its own every time it is repeated.
             let log_in = |client: &Client| {
@@ -91,28 +97,46 @@ impl Server {
         .await
     }
 
-    /// One request, sent until it reaches a server, with one time limit for everything.
+    /// One request, sent until it reaches a server that accepts the login, with one time limit for everything.
     pub(crate) async fn call<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let sent = || send(self.endpoints, self.request_timeout, || request(&self.client));
-        let logged_in = async {
-            match sent().await {
-                // The client crate renews a token that has expired, but not one older than the last change of a role.
-                Err(fault) if fault.effect == Effect::LoginStale => {
-                    self.client.refresh_token().await?;
-                    sent().await
-                }
-                answer => answer,
+        let until = Instant::now() + self.request_timeout;
+        let mut pauses = None;
+        loop {
+            let login = self.login();
+            let sent = send(self.endpoints, self.request_timeout, || request(&self.client));
+            let refused = match timeout_at(until, sent).await {
+                Ok(Err(fault)) if fault.effect == Effect::LoginStale => fault,
+                Ok(answer) => return answer,
+                Err(_) => return Err(Fault::no_reply()),
+            };
+            // Every change of a user or a role makes logins stale: after the first one there may be more.
+            let pause = pauses.as_mut().and_then(Iterator::next);
+            pauses.get_or_insert_with(retry_pauses);
+            let logging_in = async {
+                tokio::time::sleep(pause.unwrap_or_default()).await;
+                self.log_in_after(login).await
+            };
+            match timeout_at(until, logging_in).await {
+                Ok(Ok(())) => {}
+                Ok(Err(fault)) if !fault.may_pass() => return Err(fault),
+                // The request itself did nothing.
+                _ => return Err(refused),
             }
-        };
-        bounded(self.request_timeout, logged_in).await
+        }
     }
 
-    /// Logs in anew, where there is a login: a stream does not do that by itself.
-    pub(crate) async fn log_in(&self) -> Result<(), Fault> {
-        bounded(self.request_timeout, async { Ok(self.client.refresh_token().await?) }).await
+    /// The login that requests are sent with now.
+    pub(crate) fn login(&self) -> LoginNumber {
+        self.login.number()
+    }
+
+    /// Logs in, unless another request has done so since this login was refused.
+    pub(crate) async fn log_in_after(&self, refused: LoginNumber) -> Result<(), Fault> {
+        let log_in = || send(self.endpoints, self.request_timeout, || self.client.refresh_token());
+        bounded(self.request_timeout, self.login.renew_after(refused, log_in)).await
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {

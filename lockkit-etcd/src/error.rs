@@ -74,8 +74,8 @@ impl Fault {
     /// Whether the same request may succeed later; otherwise another try would end like this one.
     pub(crate) fn may_pass(&self) -> bool {
         match self.effect {
-            Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NoLeader => true,
-            Effect::Refused | Effect::LoginStale | Effect::LeaseGone | Effect::SessionOver => false,
+            Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NoLeader | Effect::LoginStale => true,
+            Effect::Refused | Effect::LeaseGone | Effect::SessionOver => false,
         }
     }
 

@@ -14,7 +14,7 @@ use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN};
 
 use crate::{
     call::{Server, bounded},
-    error::{Effect, Fault},
+    error::Fault,
     keys::LeaseId,
 };
 
@@ -69,8 +69,6 @@ impl Lease {
         let pings = async {
             loop {
                 match self.ping(server).await {
-                    // A stream does not renew its login by itself.
-                    Err(fault) if fault.effect == Effect::LoginStale => server.log_in().await?,
                     Err(fault) if fault.may_pass() => tokio::time::sleep(RETRY_PAUSE_MIN).await,
                     answer => return answer,
                 }

@@ -31,6 +31,7 @@ pub mod fuzzing;
 mod keys;
 mod lease;
 mod life;
+mod login;
 mod mail;
 mod release;
 mod session;

@@ -28,6 +28,7 @@ use crate::{
     keys::{ClientKeys, Layout},
     lease::Lease,
     life::{Epoch, Life},
+    login::LoginNumber,
     spare::SpareKeys,
     txn::{self, Claiming, revision_of},
     watch::{Follower, Watches},
@@ -97,6 +98,7 @@ impl EtcdSession {
             claims: Arc::clone(&self.claims),
             watches: Arc::clone(&self.watches),
             next: None,
+            login: LoginNumber::default(),
         };
         let first = follower.open().await?;
         tokio::spawn(follower.run(first));

@@ -6,6 +6,7 @@
 //!   opened, with growing pauses, and every watch goes on behind the last event that it has seen.
 //! * What a watch wants to see has been compacted away: the client's own keys are read, of several mails only the last
 //!   one is left then; a predecessor's watch is answered by a look. Lost mails are found by the waiters' re-checks.
+//! * The login ends: open watches go on, new ones are refused. The stream ends, and the next one has a new login.
 //! * The server stays silent: HTTP/2 pings end the connection, and until then the waiters' re-checks do the work.
 //!
 //! Which watches there should be stands in a table; the task that owns the stream makes it so, one entry after the
@@ -22,7 +23,7 @@ use etcd_client::{
     WatchResponse, WatchStream,
 };
 use lockkit_core::{ErrorKind, backend::retry_pauses, limits::RETRY_PAUSE_MAX};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tracing::debug;
 
 use crate::{
@@ -31,6 +32,7 @@ use crate::{
     error::{Effect, Fault},
     keys::ClientKeys,
     life::{Epoch, Life},
+    login::LoginNumber,
     mail::Mail,
     txn::{Revision, revision_of},
 };
@@ -144,6 +146,8 @@ pub(crate) struct Follower {
     pub(crate) watches: Arc<Watches>,
     /// The next revision of the client's own keys that has not been seen; `None` before the first stream.
     pub(crate) next: Option<Revision>,
+    /// The login that the latest stream was opened with, or a later one.
+    pub(crate) login: LoginNumber,
 }
 
 impl Follower {
@@ -157,12 +161,13 @@ impl Follower {
     }
 
     async fn follow_streams(&mut self, first: WatchStream) -> Infallible {
-        let mut pause = retry_pauses();
+        let mut pauses = retry_pauses();
+        let mut logs_in_at_once = true;
         let mut opened = Ok(first);
         loop {
+            let began = Instant::now();
             let ended = match opened {
                 Ok(stream) => {
-                    pause = retry_pauses();
                     self.watches.stream_began();
                     let Err(ended) = self.follow(stream).await;
                     self.watches.stream_ended();
@@ -171,10 +176,15 @@ impl Follower {
                 Err(fault) => fault,
             };
             debug!(?ended, "watch stream ended");
-            tokio::time::sleep(pause.next().unwrap_or(RETRY_PAUSE_MAX)).await;
-            if ended.effect == Effect::LoginStale
-                && let Err(fault) = self.server.log_in().await
-            {
+            if began.elapsed() > RETRY_PAUSE_MAX {
+                (pauses, logs_in_at_once) = (retry_pauses(), true);
+            }
+            let is_stale = ended.effect == Effect::LoginStale;
+            // The server may also refuse what no login allows: then again and again, and not at once.
+            if !is_stale || !std::mem::replace(&mut logs_in_at_once, false) {
+                tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+            }
+            if is_stale && let Err(fault) = self.server.log_in_after(self.login).await {
                 debug!(?fault, "no new login for the watch stream");
             }
             opened = self.open().await;
@@ -191,6 +201,7 @@ impl Follower {
             async move { watch.watch(folder, Some(options)).await }
         };
         let mut stream = self.server.call(request).await?;
+        self.login = self.server.login();
         let first =
             async { stream.message().await?.ok_or_else(|| Fault::nonsense("the server ended the stream")) };
         let created = bounded(self.server.request_timeout(), first).await?;
@@ -260,21 +271,24 @@ impl Follower {
         if id == OWN_KEYS {
             return Err(self.cancelled_own(answer).await);
         }
-        // Otherwise cancelled by this client, or refused; then the waiter's re-checks have to do.
-        if answer.compact_revision() > 0
-            && let Some(waiter) = self.watches.waiter(id)
-        {
-            waiter.predecessor_gone(0);
+        if answer.compact_revision() > 0 {
+            if let Some(waiter) = self.watches.waiter(id) {
+                waiter.predecessor_gone(0);
+            }
+            Ok(())
+        } else if answer.created() || !answer.cancel_reason().is_empty() {
+            // From 3.5 on the answer does not say which watch is meant: the next stream opens all of them.
+            Err(refused(answer))
+        } else {
+            // Cancelled by this client.
+            Ok(())
         }
-        Ok(())
     }
 
     /// Why a stream ends whose own watch was cancelled; after a compaction the next one begins behind what was read.
     async fn cancelled_own(&mut self, answer: &WatchResponse) -> Fault {
         if answer.compact_revision() == 0 {
-            // Such as a login that has expired: a stream goes on with the one that it was opened with.
-            let reason = answer.cancel_reason().to_owned();
-            return Fault::new(Effect::LoginStale, ErrorKind::Denied, reason);
+            return refused(answer);
         }
         let read = self.catch_up().await;
         read.err().unwrap_or_else(|| Fault::nonsense("the history of the watch was compacted"))
@@ -294,6 +308,12 @@ impl Follower {
         self.next = Some(revision_of(answer.header())? + 1);
         Ok(())
     }
+}
+
+/// A watch that the server refuses, in the same words whether the user lacks the right or its login has ended. A stream
+/// keeps the login that it was opened with, and every watch that is opened on it is checked against that.
+fn refused(answer: &WatchResponse) -> Fault {
+    Fault::new(Effect::LoginStale, ErrorKind::Denied, answer.cancel_reason().to_owned())
 }
 
 /// The sending half of a stream, and the predecessors' watches that the server knows of.

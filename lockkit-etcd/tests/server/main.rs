@@ -10,6 +10,7 @@ mod cluster;
 mod common;
 mod faults;
 mod grants;
+mod login;
 mod lost_replies;
 mod mail;
 mod notifications;
