@@ -15,6 +15,7 @@ use crate::{
     EtcdConfig,
     error::{Effect, Fault},
     login::{Login, LoginNumber},
+    outage::Outage,
     tls::with_tls,
 };
 
@@ -25,10 +26,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// refused connection is told to the next request, also when the server is back by then.
 const SENDS_AT_ONCE: usize = 3;
 
-/// Pause between further tries to find a live endpoint among several: the dead ones refuse faster than the live one
-/// connects, and until then the balancer knows no better.
-const NEXT_ENDPOINT_PAUSE: Duration = Duration::from_millis(5);
-
 /// A connection to etcd. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Server {
@@ -36,6 +33,7 @@ pub(crate) struct Server {
     request_timeout: Duration,
     endpoints: usize,
     login: Arc<Login>,
+    outage: Arc<Outage>,
 }
 
 impl std::fmt::Debug for Server {
@@ -58,6 +56,7 @@ impl Server {
             request_timeout: config.request_timeout,
             endpoints: config.endpoints.len(),
             login: Arc::default(),
+            outage: Arc::default(),
         };
         if config.login.is_some() {
             // Not by an option of `connect`, which would begin with a connection of its own every time it is repeated.
@@ -106,7 +105,7 @@ impl Server {
         let mut pauses = None;
         loop {
             let login = self.login();
-            let sent = send(self.endpoints, self.request_timeout, || request(&self.client));
+            let sent = self.send(&request);
             let refused = match timeout_at(until, sent).await {
                 Ok(Err(fault)) if fault.effect == Effect::LoginStale => fault,
                 Ok(answer) => return answer,
@@ -128,6 +127,36 @@ impl Server {
         }
     }
 
+    /// Sends a request, again as long as the endpoint that it met could do nothing with it and another one may.
+    async fn send<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        // The dead ones of several endpoints refuse faster than the live one connects, and the balancer knows no better.
+        let patience = if self.endpoints > 1 { self.request_timeout / 2 } else { Duration::ZERO };
+        let started = Instant::now();
+        loop {
+            self.outage.turn(started + self.request_timeout / 2).await?;
+            let mut met = None;
+            for _ in 0..SENDS_AT_ONCE * self.endpoints {
+                match request(&self.client).await.map_err(Fault::from) {
+                    Err(fault) if fault.is_of_endpoint() => met = Some(fault),
+                    Err(fault) if fault.effect == Effect::Unknown => return Err(fault),
+                    served => {
+                        self.outage.end();
+                        return served;
+                    }
+                }
+            }
+            if let Some(fault) = met {
+                self.outage.found(fault.clone());
+                if started.elapsed() >= patience {
+                    return Err(fault);
+                }
+            }
+        }
+    }
+
     /// The login that requests are sent with now.
     pub(crate) fn login(&self) -> LoginNumber {
         self.login.number()
@@ -135,7 +164,13 @@ impl Server {
 
     /// Logs in, unless another request has done so since this login was refused.
     pub(crate) async fn log_in_after(&self, refused: LoginNumber) -> Result<(), Fault> {
-        let log_in = || send(self.endpoints, self.request_timeout, || self.client.refresh_token());
+        // The client's future borrows it.
+        let log_in = || {
+            self.send(|client| {
+                let client = client.clone();
+                async move { client.refresh_token().await }
+            })
+        };
         bounded(self.request_timeout, self.login.renew_after(refused, log_in)).await
     }
 
@@ -149,30 +184,6 @@ fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
     match &config.tls {
         Some(tls) => with_tls(options, tls),
         None => Ok(options),
-    }
-}
-
-/// Sends a request, again as long as the endpoint that it met was of no use and another one may be.
-async fn send<T, F>(endpoints: usize, timeout: Duration, request: impl Fn() -> F) -> Result<T, Fault>
-where
-    F: Future<Output = Result<T, etcd_client::Error>>,
-{
-    let patience = if endpoints > 1 { timeout / 2 } else { Duration::ZERO };
-    let started = Instant::now();
-    let mut sends = 0;
-    loop {
-        sends += 1;
-        match request().await.map_err(Fault::from) {
-            Err(fault) if fault.is_of_endpoint() => {
-                if sends >= SENDS_AT_ONCE * endpoints {
-                    if started.elapsed() >= patience {
-                        return Err(fault);
-                    }
-                    tokio::time::sleep(NEXT_ENDPOINT_PAUSE).await;
-                }
-            }
-            answer => return answer,
-        }
     }
 }
 

@@ -33,6 +33,7 @@ mod lease;
 mod life;
 mod login;
 mod mail;
+mod outage;
 mod release;
 mod session;
 mod spare;

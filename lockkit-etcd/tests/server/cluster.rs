@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use etcd_client::{Client, ConnectOptions};
 use lockkit_core::{ErrorKind, LockClient};
-use lockkit_testbed::EtcdCluster;
+use lockkit_testbed::{EtcdCluster, Proxy};
 
-use crate::common::{backend, bounded};
+use crate::common::{LONGEST, backend, bounded, fresh_name, release, session_at, start, until};
 
 /// Longer than an election and the time that the servers add to every lease after it.
 const TTL: Duration = Duration::from_secs(10);
@@ -45,4 +46,41 @@ async fn a_lock_survives_its_leader_and_does_not_outlive_the_majority() {
     next.release().await.unwrap();
     drop(believed);
     drop(bounded(z.acquire()).await.unwrap());
+}
+
+/// However many requests wait for a leader, the members are asked now and then.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_for_a_leader_share_their_pauses() {
+    const CLAIMS: usize = 50;
+    const WATCHED: Duration = Duration::from_secs(3);
+    let mut cluster = EtcdCluster::start().unwrap();
+    // Two endpoints that both answer, and both without a leader.
+    let proxies = [(); 2].map(|()| Proxy::start_grpc(cluster.member(0).endpoint()).unwrap());
+    let calls = || proxies.iter().map(|proxy| proxy.counts().calls).sum::<u64>();
+    let url = format!("etcd://{},{}", proxies[0].endpoint(), proxies[1].endpoint());
+    let session = session_at(&url, LONGEST).await;
+    for other in [1, 2] {
+        cluster.member_mut(other).kill().unwrap();
+    }
+    let options = ConnectOptions::new().with_require_leader(true);
+    let plain = Client::connect([cluster.member(0).endpoint()], Some(options)).await.unwrap();
+    let is_without_leader = |error: etcd_client::Error| error.to_string().contains("no leader");
+    until("the last member knows that it has no leader", async || {
+        plain.kv_client().get("x", None).await.is_err_and(is_without_leader)
+    })
+    .await;
+    let claims = [(); CLAIMS].map(|()| start(&session, &fresh_name()));
+    let before = calls();
+    tokio::time::sleep(WATCHED).await;
+    let sent = calls() - before;
+    assert!(claims.iter().all(|claim| claim.is_waiting()));
+    println!("{sent} calls of {CLAIMS} claims in {WATCHED:?}");
+    // Each of them may send at once a few times before anybody knows.
+    assert!((1..=20 * CLAIMS as u64).contains(&sent), "{sent} calls");
+    for other in [1, 2] {
+        cluster.member_mut(other).restart().unwrap();
+    }
+    for claim in claims {
+        release(&session, &claim.granted().await).await;
+    }
 }
