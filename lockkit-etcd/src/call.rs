@@ -5,7 +5,14 @@
 //! from the others. Here every request ends within the configured time, and one that provably did nothing because of the
 //! endpoint that it met is sent again at once.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
 use lockkit_core::backend::retry_pauses;
@@ -17,6 +24,7 @@ use crate::{
     login::{Login, LoginNumber},
     outage::Outage,
     tls::with_tls,
+    txn::{Revision, revision_of},
 };
 
 /// Pause between HTTP/2 pings. etcd ends a connection that is pinged more often than every 5 s.
@@ -34,6 +42,7 @@ pub(crate) struct Server {
     endpoints: usize,
     login: Arc<Login>,
     outage: Arc<Outage>,
+    highest_revision: Arc<AtomicI64>,
 }
 
 impl std::fmt::Debug for Server {
@@ -57,6 +66,7 @@ impl Server {
             endpoints: config.endpoints.len(),
             login: Arc::default(),
             outage: Arc::default(),
+            highest_revision: Arc::default(),
         };
         if config.login.is_some() {
             // Not by an option of `connect`, which would begin with a connection of its own every time it is repeated.
@@ -81,19 +91,33 @@ impl Server {
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, Fault> {
-        self.call(|client| {
+        let request = |client: &Client| {
             let (mut kv, txn) = (client.kv_client(), txn.clone());
             async move { kv.txn(txn).await }
-        })
-        .await
+        };
+        let answer = self.call(request).await?;
+        self.saw(revision_of(answer.header())?);
+        Ok(answer)
     }
 
     pub(crate) async fn range(&self, key: &str, options: GetOptions) -> Result<GetResponse, Fault> {
-        self.call(|client| {
+        let request = |client: &Client| {
             let (mut kv, options) = (client.kv_client(), options.clone());
             async move { kv.get(key, Some(options)).await }
-        })
-        .await
+        };
+        let answer = self.call(request).await?;
+        self.saw(revision_of(answer.header())?);
+        Ok(answer)
+    }
+
+    /// The highest revision that an answer has shown. A lower one later is that of a member that lags behind, or of a store
+    /// that went back to a backup.
+    pub(crate) fn highest_revision(&self) -> Revision {
+        self.highest_revision.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn saw(&self, revision: Revision) {
+        self.highest_revision.fetch_max(revision, Ordering::AcqRel);
     }
 
     /// One request, sent until it reaches a server that accepts the login, with one time limit for everything.

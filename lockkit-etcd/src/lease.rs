@@ -16,6 +16,7 @@ use crate::{
     call::{Server, bounded},
     error::Fault,
     keys::LeaseId,
+    txn::revision_of,
 };
 
 /// A lease, and the send time of the last request that is known to have started its lifetime.
@@ -107,8 +108,9 @@ impl Lease {
         Ok(armed_at)
     }
 
-    /// The keys that hang on the lease.
+    /// The keys that hang on the lease, as the member knows it that was asked; none where it knows less than this client.
     pub(crate) async fn keys(&self, server: &Server) -> Result<Vec<Vec<u8>>, Fault> {
+        let known = server.highest_revision();
         let id = self.id;
         let request = |client: &Client| {
             let mut lease = client.lease_client();
@@ -119,7 +121,9 @@ impl Lease {
         if answer.ttl() < 0 {
             return Err(Fault::lease_gone());
         }
-        Ok(answer.keys().to_vec())
+        let revision = revision_of(answer.header())?;
+        server.saw(revision);
+        Ok(if revision < known { Vec::new() } else { answer.keys().to_vec() })
     }
 
     /// Ends the lease and everything that hangs on it.

@@ -7,6 +7,8 @@
 //!
 //! * The lease ends at the server (revoked, expired while the server could not be reached): the deletion of the epoch
 //!   key tells it at once, the next beat or any request at the latest. Everything of the session ends.
+//! * The store goes back to a backup: a key that is there may be that of an earlier claim, which used it before the hold.
+//!   An answer with a lower revision than one before it makes the beat compare create revisions.
 //! * A key of a hold is deleted by an operator: the next beat misses it among the lease's keys.
 //! * The session is closed, or dropped without: all work ends at once, the lease takes away what is left at the server.
 
@@ -146,7 +148,8 @@ impl EtcdSession {
                 None => debug!(claim = ?grant.claim(), "asked for a hold that was released"),
             }
         }
-        // The list may be older than a grant that another member has answered: a loss needs a linearizable read.
+        // The list may be older than a grant that another member has answered: a loss needs a linearizable read. And a store
+        // that went back to a backup may have the key as that of an earlier claim: then its create revision says so.
         bounded(step, async {
             for some in doubtful.chunks(KEYS_PER_LOOK) {
                 there.extend(self.look_for(some).await?);

@@ -10,8 +10,8 @@ use lockkit_core::{
 use lockkit_testbed::{Etcd, Proxy};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of,
-    lease_of_only_session, plain, queue, release, session, session_at, start, until, url_through,
+    LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, is_gave_up, is_renewed,
+    key_of, lease_of_only_session, plain, queue, release, session, session_at, start, until, url_through,
 };
 
 /// A short ttl for tests that wait for a lease to end, or for a waiter's re-check (every 2 s then; who is not renewed
@@ -92,6 +92,33 @@ async fn a_revoked_lease_is_told_at_once_and_ends_everything() {
     assert!(matches!(beat.session, Renewal::Gone), "{beat:?}");
     assert!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
     bounded(session.close()).await.unwrap();
+}
+
+/// A key is used again; an operator goes back to a backup in which it is that of an earlier claim, which waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn earlier_claim_in_a_restored_backup_is_not_taken_for_the_hold() {
+    let mut etcd = Etcd::start().unwrap();
+    let url = format!("{}/?request_timeout=10s", etcd.url());
+    let (session, other) = (session_at(&url, LONGEST).await, session_at(&url, LONGEST).await);
+    let (name, kept_name) = (fresh_name(), fresh_name());
+    let kept = acquire(&session, &kept_name).await;
+    let first = acquire(&other, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    etcd.back_up().unwrap();
+    release(&other, &first).await;
+    release(&session, &waiting.granted().await).await;
+    let held = acquire(&session, &name).await;
+    let renewals = async || bounded(session.renew(&[held.clone(), kept.clone()])).await.holds;
+    assert!(renewals().await.iter().all(|(_, renewal)| is_renewed(renewal)));
+    let keys = etcd.keys(&queue(&name)).unwrap();
+    etcd.restore().unwrap();
+    let restored = etcd.keys(&queue(&name)).unwrap();
+    assert!(restored.len() == 2 && restored.contains(&keys[0]), "{keys:?}, restored {restored:?}");
+    for (claim, renewal) in renewals().await {
+        let is_expected =
+            if claim == held.claim() { matches!(renewal, Renewal::Gone) } else { is_renewed(&renewal) };
+        assert!(is_expected, "{claim:?} {renewal:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
