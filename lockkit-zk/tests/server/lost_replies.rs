@@ -6,7 +6,7 @@ use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
 use crate::common::{
     BEFORE_A_LOOK, LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up,
     is_renewed, mark, node, plain, queue, release, session, session_at, shared, start, start_claim, until,
-    url_through,
+    url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,15 +159,16 @@ async fn a_cancel_whose_reply_was_lost_is_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_event_is_made_up_for_by_a_look() {
-    let server = shared();
+    let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (other, name) = (session(server, LONG).await, fresh_name());
+    let (other, name) = (session(&server, LONG).await, fresh_name());
     let session = session_at(&url_through(&proxy), SHORT).await;
     let held = acquire(&other, &name).await;
-    let waiting = enqueued(&session, &name).await;
-    proxy.drop_messages(Message::Deletions, |_| true);
+    let waiting = watching(&server, &session, &name).await;
+    proxy.drop_messages(Message::Events, |_| true);
     release(&other, &held).await;
     let grant = waiting.granted().await;
+    assert_eq!(proxy.counts().dropped, 1, "no event was lost");
     proxy.pass();
     release(&session, &grant).await;
 }
