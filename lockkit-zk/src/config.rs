@@ -2,17 +2,15 @@
 
 use std::{fmt, time::Duration};
 
-use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
+use lockkit_core::{Result, backend::BackendUrl};
 
 use crate::{
     Tls,
     access::Access,
-    keys::{self, Form, Layout, Names},
+    keys::{Form, Layout, Names},
+    parse::{invalid, parse_path, parse_server},
     tls,
 };
-
-/// Port of a server that names none.
-const PORT_DEFAULT: u16 = 2181;
 
 /// Directory of all locks where the configuration names none, inside the chroot.
 const ROOT_DEFAULT: &str = "/lockkit";
@@ -298,42 +296,10 @@ impl fmt::Debug for ZkConfig {
     }
 }
 
-/// `HOST:PORT` of `HOST[:PORT]`.
-fn parse_server(text: &str) -> Result<String> {
-    // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
-    let malformed = || invalid("a server is HOST or HOST:PORT");
-    if text.is_empty() || text.starts_with(':') || text.contains(['/', '@', '?', '#', ',', ' ']) {
-        return Err(malformed());
-    }
-    let host_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
-    match text[host_end..].split_once(':') {
-        Some((_, port)) => match port.parse::<u16>() {
-            Ok(1..) => Ok(text.to_owned()),
-            _ => Err(malformed()),
-        },
-        None => Ok(format!("{text}:{PORT_DEFAULT}")),
-    }
-}
-
-/// A path without a slash at its end; empty for the root.
-fn parse_path(text: &str) -> Result<String> {
-    let path = text.trim_matches('/');
-    if path.is_empty() {
-        return Ok(String::new());
-    }
-    // A comma would begin another server in the client crate's connect string.
-    if path.split('/').any(|name| !keys::is_node_name(name) || name.contains(',')) {
-        return Err(invalid(format!("{text:?} is no path of zookeeper")));
-    }
-    Ok(format!("/{path}"))
-}
-
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidConfig, "configure zookeeper").with_message(message)
-}
-
 #[cfg(test)]
 mod tests {
+    use lockkit_core::ErrorKind;
+
     use super::*;
 
     fn from(url: &str) -> Result<ZkConfig> {

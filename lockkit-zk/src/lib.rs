@@ -30,6 +30,7 @@ mod error;
 mod keys;
 mod life;
 mod owned;
+mod parse;
 mod presence;
 mod proof;
 mod release;
