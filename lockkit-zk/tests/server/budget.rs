@@ -1,6 +1,9 @@
 //! Packets per operation, read from the server's own counters. Exact numbers, no times.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 use lockkit_testbed::ZooKeeper;
 
@@ -87,8 +90,8 @@ async fn a_hand_over_is_five_packets_in_and_six_out_however_many_wait() {
 }
 
 /// Hands the lock round: in each round the last holder queues up again, and the first waiter is granted. Returns the
-/// packets received in each round, and those sent in all.
-async fn hand_overs(contenders: usize, rounds: usize) -> (Vec<u64>, u64) {
+/// longest wait, and the packets received in each round and those sent in all.
+async fn hand_overs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64)) {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..contenders {
@@ -97,26 +100,30 @@ async fn hand_overs(contenders: usize, rounds: usize) -> (Vec<u64>, u64) {
     let mut held = acquire(&sessions[0], &name).await;
     let mut queue = VecDeque::new();
     for session in &sessions[1..contenders - 1] {
-        queue.push_back(watching(&server, session, &name).await);
+        queue.push_back((Instant::now(), watching(&server, session, &name).await));
     }
     let look = look_at_watches(&server).await;
-    let (mut received, mut sent) = (Vec::new(), 0);
+    let (mut waited, mut received, mut sent) = (Duration::ZERO, Vec::new(), 0);
     for round in 0..rounds {
         let [holder, last] = [round, round + contenders - 1].map(|number| &sessions[number % contenders]);
         let mut looks = 1;
         let spent = spent(&server, async || {
-            queue.push_back(start(last, &name));
+            queue.push_back((Instant::now(), start(last, &name)));
             while server.watches().unwrap() < contenders as u64 - 1 {
                 looks += 1;
             }
             release(holder, &held).await;
-            held = queue.pop_front().unwrap().granted().await;
+            let (since, next) = queue.pop_front().unwrap();
+            held = next.granted().await;
+            waited = waited.max(since.elapsed());
         })
         .await;
         received.push(spent.0 - looks * look.0);
         sent += spent.1 - looks * look.1;
     }
-    (received, sent)
+    // Some wait still.
+    let still = queue.iter().map(|(since, _)| since.elapsed());
+    (still.fold(waited, Duration::max), (received, sent))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,12 +172,13 @@ async fn a_release_wakes_one_waiter() {
     assert_eq!(spent, (2 + look.0, 3 + look.1));
 }
 
-/// Releases a lock that so many wait for. Returns the packets, with those of a look at the watches, and those of a look.
-async fn release_to_one_of(waiters: usize) -> ((u64, u64), (u64, u64)) {
+/// Releases a lock that so many wait for. Returns the longest wait; the packets, with those of a look at the watches, and
+/// those of a look.
+async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64))) {
     let server = ZooKeeper::start().unwrap();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
-    let mut waiting = Vec::new();
+    let (since, mut waiting) = (Instant::now(), Vec::new());
     for _ in 0..waiters {
         waiting.push(watching(&server, &session, &name).await);
     }
@@ -183,5 +191,6 @@ async fn release_to_one_of(waiters: usize) -> ((u64, u64), (u64, u64)) {
         drop(grant);
     })
     .await;
-    (spent, look_at_watches(&server).await)
+    let look = look_at_watches(&server).await;
+    (since.elapsed(), (spent, look))
 }
