@@ -66,6 +66,10 @@ impl RedisBackend {
                 "this Redis throws keys away when memory is short, locks too; maxmemory-policy should be noeviction"
             );
         }
+        let replicas = match self.config.min_replicas {
+            Some(count) => Some(Replicas::connect(connector, count).await?),
+            None => None,
+        };
         Ok(RedisSession {
             server,
             layout: self.config.layout(),
@@ -75,7 +79,7 @@ impl RedisBackend {
             clock,
             claims,
             lookouts: Lookouts::default(),
-            replicas: self.config.min_replicas.map(|count| Replicas::new(connector, count)),
+            replicas,
             closed: CancellationToken::new(),
         })
     }

@@ -67,8 +67,10 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// One server, or a master and its replicas in any order, each as `HOST:PORT` or `HOST`. Of several, the one that
-    /// says that it is the master is used, and looked for again when it is one no more.
+    /// One server, or a master and its replicas in any order, each as `HOST:PORT` or `HOST`. Of several, all are asked, and
+    /// the one that says that it is the master is used; it is looked for again when it no longer is. While two say so, no
+    /// connection is made: one of them is a former master that has been started again. Servers that cannot be reached are
+    /// not counted, so name the servers of which Sentinels decide by [`sentinel`](Self::sentinel).
     ///
     /// # Errors
     ///
@@ -192,9 +194,11 @@ impl RedisConfig {
         self
     }
 
-    /// Grants count only when so many replicas know of them. Costs a second round trip and the replicas' answer for each
-    /// grant. It makes it less likely that a failover loses a grant, not impossible: a replica that does not know may be
-    /// promoted.
+    /// Grants and renewals count only when this many replicas have acknowledged them. A grant that fewer acknowledge is
+    /// refused; after a renewal that fewer acknowledge the hold still ends at its earlier deadline. Costs a second round
+    /// trip and the replicas' acknowledgement for each grant, and the acknowledgement for each renewal. A replica that is
+    /// not among those that acknowledged may still be promoted, and does not know the lock: only with the number of all
+    /// replicas no failover loses a hold, and then a replica that is away ends all of them. Default 0.
     #[must_use]
     pub fn min_replicas(mut self, count: u32) -> Self {
         self.min_replicas = (count > 0).then_some(count);

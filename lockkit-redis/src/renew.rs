@@ -2,6 +2,7 @@
 //!
 //! * A reply is lost: the beat tells nothing of the locks in that request, and the others are not affected.
 //! * A lock has expired, was deleted, or has another value: that hold is gone. It is never brought back.
+//! * Too few replicas have a renewal, where some must: the hold lives on, but only until its deadline.
 //! * The session has waiting claims: their deadlines are moved in requests of their own. A claim that is no longer
 //!   waiting there is woken, so that it looks for itself; of those whose lock nobody holds, one looks. Where that is not
 //!   answered, each looks for itself in time ([`acquire`](crate::acquire)).
@@ -79,7 +80,7 @@ impl RedisSession {
     async fn renew_batch(&self, batch: &[Held]) -> Vec<Result<bool, Fault>> {
         let deadline = Instant::now() + self.beat_window();
         match self.renew_together(batch, deadline, false).await {
-            Ok(held) => held.into_iter().map(Ok).collect(),
+            Ok(answers) => answers,
             Err(fault) if matches!(fault.effect, Effect::Split | Effect::Elsewhere) => {
                 let single = batch.iter().map(|held| self.renew_moving(held, deadline));
                 futures_util::future::join_all(single).await
@@ -91,13 +92,16 @@ impl RedisSession {
     /// A hold in a slot that is moving to another node of a cluster. A request that names a key that is not there, or not
     /// any more, would say nothing of the others.
     async fn renew_moving(&self, held: &Held, deadline: Instant) -> Result<bool, Fault> {
-        let held = self.renew_together(std::slice::from_ref(held), deadline, true).await?;
-        if held == [true] {
-            return Ok(true);
+        let answers = self.renew_together(std::slice::from_ref(held), deadline, true).await?;
+        match answers.into_iter().next() {
+            // While the client crate has no connection to the slot's owner it asks any node, and the one that is importing
+            // the slot would answer for a key that it does not have yet.
+            Some(Ok(false)) | None => {
+                let message = "not at the node that its slot is moving to";
+                Err(Fault::new(Effect::Split, ErrorKind::Unavailable, message))
+            }
+            Some(answer) => answer,
         }
-        // While the client crate has no connection to the slot's owner it asks any node, and the one that is importing the
-        // slot would answer for a key that it does not have yet.
-        Err(Fault::new(Effect::Split, ErrorKind::Unavailable, "not at the node that its slot is moving to"))
     }
 
     async fn renew_together(
@@ -105,11 +109,15 @@ impl RedisSession {
         batch: &[Held],
         deadline: Instant,
         asking: bool,
-    ) -> Result<Vec<bool>, Fault> {
+    ) -> Result<Vec<Result<bool, Fault>>, Fault> {
         let left = deadline.saturating_duration_since(Instant::now());
-        let call = self.terms.renew(batch);
-        let answers = self.server.run_with(left, &call, None, asking).await?;
-        verdicts(answers.into_iter().next().unwrap_or(Value::Nil), batch.len())
+        let renew = self.terms.renew(batch);
+        if let Some(replicas) = &self.replicas {
+            return replicas.renew(left, &renew, batch.len(), asking).await;
+        }
+        let answers = self.server.run_with(left, &renew, None, asking).await?;
+        let held = verdicts(answers.into_iter().next().unwrap_or(Value::Nil), batch.len())?;
+        Ok(held.into_iter().map(Ok).collect())
     }
 
     /// With nothing held there is nothing to ask for but a sign of life.

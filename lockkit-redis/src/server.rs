@@ -97,7 +97,8 @@ enum State {
 pub(crate) struct Server {
     state: watch::Receiver<State>,
     timeout: Duration,
-    channel: String,
+    /// `None` where no messages come.
+    channel: Option<String>,
     /// Ends the task that keeps the connection up.
     _keeping: DropGuard,
 }
@@ -115,8 +116,16 @@ impl Server {
         channel: String,
         claims: Arc<Claims>,
     ) -> Result<Self, Fault> {
-        let timeout = connector.timeout();
-        let opener = Opener { connector, channel: channel.clone(), claims };
+        Self::kept_up(Opener { connector, channel: Some(channel), claims }).await
+    }
+
+    /// As [`connect`](Self::connect), to be sent no messages.
+    pub(crate) async fn connect_silent(connector: Connector) -> Result<Self, Fault> {
+        Self::kept_up(Opener { connector, channel: None, claims: Arc::default() }).await
+    }
+
+    async fn kept_up(opener: Opener) -> Result<Self, Fault> {
+        let (timeout, channel) = (opener.connector.timeout(), opener.channel.clone());
         let first = opener.open().await?;
         let (state, watched) = watch::channel(State::Up(first.clone()));
         let ended = CancellationToken::new();
@@ -181,8 +190,16 @@ impl Server {
 
     /// Learns whether the server is there that messages come from, which may be asked for nothing else.
     pub(crate) async fn ping_channel(&self, timeout: Duration) -> Result<(), Fault> {
-        let ping = |mut wire: Wire| async move { wire.query_at(&self.channel, &redis::cmd("PING")).await };
+        let Some(channel) = &self.channel else { return Ok(()) };
+        let ping = |mut wire: Wire| async move { wire.query_at(channel, &redis::cmd("PING")).await };
         self.within(timeout, ping).await.map(drop)
+    }
+
+    /// Replaces the connection that there is.
+    pub(crate) fn reconnect(&self) {
+        if let State::Up(link) = &*self.state.borrow() {
+            link.broken.cancel();
+        }
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
@@ -212,7 +229,13 @@ impl Server {
 
     async fn link(&self) -> Result<Link, Fault> {
         let mut state = self.state.clone();
-        let known = state.wait_for(|state| !matches!(state, State::Opening)).await;
+        // A connection that is known to be broken may not have been taken away yet.
+        let is_known = |state: &State| match state {
+            State::Up(link) => !link.broken.is_cancelled(),
+            State::Opening => false,
+            State::Down(_) => true,
+        };
+        let known = state.wait_for(is_known).await;
         match known.as_deref() {
             Ok(State::Up(link)) => Ok(link.clone()),
             Ok(State::Down(fault)) => Err(fault.clone()),
@@ -249,7 +272,7 @@ async fn execute_with(
 /// Opens connections.
 struct Opener {
     connector: Connector,
-    channel: String,
+    channel: Option<String>,
     claims: Arc<Claims>,
 }
 
@@ -258,7 +281,9 @@ impl Opener {
         let (broken, worn) = (CancellationToken::new(), CancellationToken::new());
         let opening = async {
             let mut wire = self.connector.connect(self.listener(&broken, &worn)).await?;
-            wire.subscribe(&self.channel).await?;
+            if let Some(channel) = &self.channel {
+                wire.subscribe(channel).await?;
+            }
             Ok(wire)
         };
         let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
