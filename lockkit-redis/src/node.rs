@@ -1,6 +1,6 @@
 //! Connections to single servers.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use lockkit_core::ErrorKind;
 use redis::{
@@ -23,6 +23,15 @@ const PIPELINE_COMMANDS: usize = 1024;
 pub(crate) enum Address {
     Tcp(String, u16),
     Unix(std::path::PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
 }
 
 /// How to log in.

@@ -7,6 +7,8 @@ pub(crate) const VERSION_MIN: u32 = 6;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub(crate) version: String,
+    /// Another one after each start.
+    pub(crate) run_id: String,
     /// `noeviction` unless keys may vanish when memory is short.
     pub(crate) eviction: String,
     /// `0` where nothing is appended to a file.
@@ -21,6 +23,7 @@ impl Probe {
         };
         Self {
             version: field("redis_version"),
+            run_id: field("run_id"),
             eviction: field("maxmemory_policy"),
             aof: field("aof_enabled"),
         }

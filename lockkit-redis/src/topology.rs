@@ -5,6 +5,7 @@
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
+use lockkit_core::ErrorKind;
 use redis::{
     Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
     aio::MultiplexedConnection,
@@ -15,8 +16,9 @@ use redis::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    error::Fault,
+    error::{Effect, Fault},
     node::{Address, Dialer, published},
+    probe::Probe,
     sentinel::{Sentinels, Watch},
     slots::Masters,
     tls,
@@ -33,6 +35,9 @@ const CLUSTER_RETRY_PAUSE_MAX_MS: u64 = 25;
 /// Share of the time for opening that a single node of a cluster has: one that hangs is tried twice, and leaves time for
 /// the others.
 const NODE_SHARE: u32 = 3;
+
+/// Share of the time for opening that servers have to say whether they are the master.
+const ASKING_SHARE: u32 = 2;
 
 /// Where the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,7 +227,7 @@ impl Connector {
                 Topology::Single(address) => {
                     Ok(Wire::node(self.dialer.open(address, listener.of_node()).await?))
                 }
-                Topology::Replicas(addresses) => self.first_master(addresses, listener).await,
+                Topology::Replicas(addresses) => self.only_master(addresses, listener).await,
                 Topology::Sentinel(sentinels) => self.by_sentinels(sentinels, listener).await,
                 Topology::Cluster(addresses) => self.cluster(addresses, listener).await,
             }
@@ -231,21 +236,44 @@ impl Connector {
         opened.unwrap_or_else(|_| Err(Fault::no_reply())).map_err(Fault::before_sending)
     }
 
-    async fn first_master(&self, addresses: &[Address], listener: Listener) -> Result<Wire, Fault> {
-        let mut last = None;
-        // One dead server must leave time for the others.
-        let patience = self.timeout() / u32::try_from(addresses.len() + 1).unwrap_or(u32::MAX);
-        for address in addresses {
-            // Asked on a connection of its own: what a replica's says at its end is no news.
-            let asking = tokio::time::timeout(patience, self.dialer.open_master(address, |_| {}));
-            match asking.await.unwrap_or_else(|_| Err(Fault::no_reply())) {
-                Ok(_) => return Ok(Wire::node(self.dialer.open(address, listener.of_node()).await?)),
+    /// Asks all servers: one that was the master before a failover, and has been started again, still says that it is.
+    async fn only_master(&self, addresses: &[Address], listener: Listener) -> Result<Wire, Fault> {
+        // On connections of their own: what a replica's says at its end is no news. A server that hangs must leave time for
+        // the connection that is made afterwards.
+        let limit = self.timeout() / ASKING_SHARE;
+        let asked = addresses.iter().map(|address| tokio::time::timeout(limit, self.id_of_master(address)));
+        let answers = futures_util::future::join_all(asked).await;
+        let mut masters: Vec<(&Address, Option<String>)> = Vec::new();
+        let mut worst: Option<Fault> = None;
+        for (address, answer) in addresses.iter().zip(answers) {
+            match answer.unwrap_or_else(|_| Err(Fault::no_reply())) {
+                // Two names of one server are one master.
+                Ok(id) if id.is_some() && masters.iter().any(|(_, known)| *known == id) => {}
+                Ok(id) => masters.push((address, id)),
                 // A server that does not let us in says more than one that is away.
-                Err(fault) if last.is_none() || !fault.may_pass() => last = Some(fault),
+                Err(fault) if worst.is_none() || !fault.may_pass() => worst = Some(fault),
                 Err(_) => {}
             }
         }
-        Err(last.unwrap_or_else(|| Fault::nonsense("no server is configured")))
+        match &*masters {
+            [(master, _)] => Ok(Wire::node(self.dialer.open(master, listener.of_node()).await?)),
+            [] => Err(worst.unwrap_or_else(|| Fault::nonsense("no server is configured"))),
+            several => {
+                let names: Vec<String> = several.iter().map(|(address, _)| address.to_string()).collect();
+                let message = format!(
+                    "{} are all masters, and share no locks: make all but one of them replicas of that one",
+                    names.join(" and ")
+                );
+                Err(Fault::new(Effect::Busy, ErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    /// What a server that says that it is a master is known by; `None` where the user may not ask.
+    async fn id_of_master(&self, address: &Address) -> Result<Option<String>, Fault> {
+        let mut connection = self.dialer.open_master(address, |_| {}).await?;
+        let info: RedisResult<String> = redis::cmd("INFO").arg("server").query_async(&mut connection).await;
+        Ok(info.ok().map(|info| Probe::parse(&info).run_id).filter(|id| !id.is_empty()))
     }
 
     async fn by_sentinels(&self, sentinels: &Sentinels, listener: Listener) -> Result<Wire, Fault> {

@@ -6,12 +6,18 @@ use lockkit_core::{
     ErrorKind,
     backend::{Grant, Renewal, Session},
 };
-use lockkit_testbed::RedisReplicas;
+use lockkit_testbed::{Proxy, RedisReplicas};
 
-use crate::common::{LONG, acquire, enqueued, fresh_name, release, session_at, try_acquire, until, verdict};
+use crate::common::{
+    LONG, acquire, backend, enqueued, fresh_name, refusal_of, release, says, session_at, try_acquire, until,
+    verdict,
+};
 
 /// Options that make outages short.
 pub(crate) const QUICK: &str = "?request_timeout=1s";
+
+/// Options for servers that answer at once, however busy this machine is.
+pub(crate) const PATIENT: &str = "?request_timeout=10s";
 
 pub(crate) async fn is_renewed(session: &Arc<dyn Session>, grant: &Grant) -> bool {
     matches!(verdict(session.renew(std::slice::from_ref(grant)).await), Renewal::Renewed { .. })
@@ -20,7 +26,7 @@ pub(crate) async fn is_renewed(session: &Arc<dyn Session>, grant: &Grant) -> boo
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_servers_the_master_is_found_and_found_again() {
     let mut nodes = RedisReplicas::start().unwrap();
-    let url = format!("{}/{QUICK}", nodes.url());
+    let url = format!("{}/{PATIENT}", nodes.url());
     let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
@@ -43,7 +49,7 @@ async fn of_several_servers_the_master_is_found_and_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_master_nothing_is_granted() {
     let nodes = RedisReplicas::start().unwrap();
-    let session = session_at(&format!("{}/{QUICK}", nodes.url()), LONG).await;
+    let session = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
     for number in 0..nodes.len() {
         nodes.node(number).cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
     }
@@ -57,7 +63,7 @@ async fn without_a_master_nothing_is_granted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_a_failover_loses_is_followed_by_a_larger_token() {
     let nodes = RedisReplicas::start().unwrap();
-    let url = format!("{}/{QUICK}", nodes.url());
+    let url = format!("{}/{PATIENT}", nodes.url());
     let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
     nodes.wait_until_in_sync(0).unwrap();
     for number in 1..nodes.len() {
@@ -72,4 +78,54 @@ async fn a_grant_that_a_failover_loses_is_followed_by_a_larger_token() {
     })
     .await;
     assert!(is_renewed(&other, &next).await);
+}
+
+/// A former master that is started again takes itself for the master until somebody tells it otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_servers_that_say_that_they_are_the_master_none_is_used() {
+    let mut nodes = RedisReplicas::start().unwrap();
+    let session = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
+    let (name, replica) = (fresh_name(), nodes.node(2).endpoint());
+    nodes.node_mut(0).kill().unwrap();
+    nodes.promote(1).unwrap();
+    let held = acquire(&session, &name).await;
+    nodes.node_mut(0).restart().unwrap();
+    let masters = [0, 1].map(|number| nodes.node(number).endpoint());
+    // In whatever order, and whatever else is named.
+    for hosts in [
+        [&masters[0], &masters[1], &replica],
+        [&replica, &masters[1], &masters[0]],
+        [&masters[1], &replica, &masters[0]],
+    ] {
+        let [one, two, three] = hosts;
+        let error = refusal_of(backend(&format!("redis://{one},{two},{three}/{PATIENT}"))).await;
+        for master in &masters {
+            says(&error, ErrorKind::Unavailable, master);
+        }
+    }
+    // Who is connected stays so, and the others come when the operator has decided.
+    assert!(is_renewed(&session, &held).await);
+    nodes.promote(1).unwrap();
+    let other = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
+    assert!(crate::common::is_gave_up(&try_acquire(&other, &name).await));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_does_not_keep_clients_from_the_master() {
+    let nodes = RedisReplicas::start().unwrap();
+    nodes.node(0).pause().unwrap();
+    nodes.node(1).cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    for hosts in [[0, 1], [1, 0]] {
+        let [one, two] = hosts.map(|number| nodes.node(number).endpoint());
+        let session = session_at(&format!("redis://{one},{two}/?request_timeout=4s"), LONG).await;
+        acquire(&session, &fresh_name()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_named_twice_is_one_master() {
+    let nodes = RedisReplicas::start().unwrap();
+    let alias = Proxy::start_redis(nodes.node(0).endpoint()).unwrap();
+    let session = session_at(&format!("{},{}/{PATIENT}", nodes.url(), alias.endpoint()), LONG).await;
+    acquire(&session, &fresh_name()).await;
 }
