@@ -160,7 +160,8 @@ impl ZkConfig {
     }
 
     /// The directory of the locks, inside the chroot; it is created where it is missing. `/`: none. Default: `/lockkit`,
-    /// which belongs to this library alone. Clients that share locks share chroot and root together.
+    /// which belongs to this library alone. Clients that share locks have the same chroot, root and
+    /// [names](Self::names).
     ///
     /// To share locks with other programs, name their directory. There a lock's name must be spelled alike for both: one
     /// that would have to be encoded is refused (`InvalidName`) unless [`names`](Self::names) says which node is meant.

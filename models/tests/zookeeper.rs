@@ -41,7 +41,7 @@ fn without_the_re_check_a_lost_event_is_waited_for_without_end() {
 }
 
 #[test]
-fn holds_that_a_heartbeat_reads_before_its_check_are_believed_beside_the_next_one() {
+fn holds_that_a_heartbeat_reads_before_its_check_overlap_with_the_next_one() {
     is_needed::<ZooKeeper>(Step::HoldsReadBehindCheck);
 }
 

@@ -34,7 +34,7 @@ pub(crate) async fn undisturbed<T>(measure: impl AsyncFn() -> (Duration, T)) -> 
             return measured;
         }
     }
-    panic!("in each of {TRIES} measurements somebody waited longer than {BEFORE_A_LOOK:?}");
+    panic!("in each of {TRIES} measurements a claim waited longer than {BEFORE_A_LOOK:?}");
 }
 
 /// The server that the tests of one program share, where they do nothing to it.

@@ -134,7 +134,7 @@ async fn hold_survives_a_latency_that_is_longer_than_a_heartbeat_may_take() {
     let client = LockClient::builder(backend(&url)).ttl(SHORT).build().await.unwrap();
     let guard = client.lock(fresh_name().as_str()).unwrap().acquire().await.unwrap();
     proxy.set(Direction::Replies, Flow::Delay(SHORT / 10));
-    // Nobody renewed it in any other way for as long.
+    // Nothing else renews it.
     let lost = tokio::time::timeout(2 * SHORT, guard.lost()).await;
     assert!(lost.is_err() && guard.is_held(), "{lost:?}");
     proxy.pass();

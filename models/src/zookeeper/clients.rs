@@ -82,7 +82,7 @@ impl State {
     pub(super) fn recheck(&mut self, number: ClaimNo) {
         let view = self.clients[usize::from(number / 2)].view;
         let claim = self.claim(number);
-        // Its watch tells of the predecessor's end, or this does; the list is read then.
+        // Where the predecessor is gone, the list is read.
         claim.phase = match claim.own.is_some_and(|own| view.contains(&own)) {
             true => Phase::Listing,
             false => Phase::Deleting,
