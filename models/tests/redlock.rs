@@ -36,6 +36,11 @@ fn a_release_that_leaves_the_counter_would_let_a_late_restore_in() {
 }
 
 #[test]
+fn a_copy_that_is_late_would_leave_a_key_that_nobody_takes_back() {
+    is_needed::<Redlock>(Step::DoubtIsTakenBack);
+}
+
+#[test]
 fn a_node_that_restarted_empty_would_make_a_second_majority() {
     is_needed::<Redlock>(Step::MarkerIsTested);
 }

@@ -172,15 +172,18 @@ impl Asking {
             let executing = node.ask(&link, &self.ask);
             tokio::pin!(executing);
             let answer = tokio::time::timeout_at(deadline, &mut executing).await;
-            if !matches!(&answer, Ok(Err(fault)) if !fault.leaves_doubt() && !fault.may_be_of_a_script()) {
-                self.asks.touch(number);
+            let answer = answer.map(|answer| answer.and_then(word));
+            match &answer {
+                Ok(Ok(Word::Busy | Word::Empty)) => self.asks.refuse(number),
+                Ok(Err(fault)) if !fault.leaves_doubt() && !fault.may_be_of_a_script() => {}
+                _ => self.asks.touch(number),
             }
             match answer {
                 // It broke; the node may know the attempt already.
                 Ok(Err(fault)) if fault.leaves_doubt() && !self.is_over() => {}
                 Ok(answer) => {
                     let may_run_later = answer.as_ref().is_err_and(Fault::leaves_doubt);
-                    tell.tell(answer.and_then(word));
+                    tell.tell(answer);
                     drop(settled);
                     break may_run_later;
                 }

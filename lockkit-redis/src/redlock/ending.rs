@@ -4,6 +4,8 @@
 //!   have ended with its ttl.
 //! * A node was never sent anything for the claim: nothing is sent now. A waiter tries again and again, for as long as a
 //!   node may be away.
+//! * A node has answered that somebody else has the lock, and nothing else was sent there: nothing is sent now either.
+//!   That is what most answers to waiters are.
 //! * Many clean-ups are repeated at a node: a further one that fails is not. What it leaves, if anything, is a key that
 //!   nobody renews, which ends with its ttl. Releases are always repeated: they also raise the counter.
 //! * No majority answers: whoever waits is told so, and may wait again; nothing is sent twice for that.
@@ -42,6 +44,8 @@ pub(super) struct Trace {
     pub(super) over: AtomicBool,
     /// By node: something may be there.
     touched: Box<[AtomicBool]>,
+    /// By node: it has answered a request that it has done nothing.
+    refused: Box<[AtomicBool]>,
     /// By node: nobody waits for its answer any more. What ends the claim is sent behind that, not beside it.
     settled: Box<[CancellationToken]>,
 }
@@ -51,12 +55,23 @@ impl Trace {
         Self {
             over: AtomicBool::default(),
             touched: (0..nodes).map(|_| AtomicBool::default()).collect(),
+            refused: (0..nodes).map(|_| AtomicBool::default()).collect(),
             settled: (0..nodes).map(|_| CancellationToken::new()).collect(),
         }
     }
 
     pub(super) fn touch(&self, node: usize) {
         self.touched.iter().skip(node).take(1).for_each(|touched| touched.store(true, SeqCst));
+    }
+
+    /// The node has done nothing. It counts only where no other request may have left anything: an earlier copy whose
+    /// connection broke may be executed later.
+    pub(super) fn refuse(&self, node: usize) {
+        self.refused.iter().skip(node).take(1).for_each(|refused| refused.store(true, SeqCst));
+    }
+
+    fn is_refused(&self, node: usize) -> bool {
+        self.refused.get(node).is_some_and(|refused| refused.load(SeqCst))
     }
 
     fn is_touched(&self, node: usize) -> bool {
@@ -87,8 +102,9 @@ pub(super) enum Repeats {
 #[derive(Clone, Debug)]
 enum Progress {
     Open,
+    /// Nothing of it is there any more, or ever was.
     Done,
-    /// Nothing was sent there.
+    /// Nothing was sent there, and the node has not said so.
     Untouched,
     /// The last try has failed.
     Failed(Fault),
@@ -128,6 +144,8 @@ impl Ending {
                 trace.settled(number).await;
                 if trace.is_touched(number) {
                     end.at(&node, note).await;
+                } else if trace.is_refused(number) {
+                    note(Progress::Done);
                 } else {
                     note(Progress::Untouched);
                 }
@@ -258,5 +276,33 @@ mod tests {
         let ending = Ending::begin(&nodes, look(), &trace, Repeats::Always, HANG);
         let fault = ending.confirmed().await.unwrap_err();
         assert!(fault.message().contains("(0 of 3 failed"), "{fault:?}");
+    }
+
+    /// How the end of a claim goes at nodes that were asked for nothing else than what each of these has done.
+    async fn end_after(done: impl Fn(&Trace, usize)) -> Result<(), Fault> {
+        let nodes = nodes();
+        let trace = Arc::new(Trace::of(nodes.count()));
+        (0..nodes.count()).for_each(|node| {
+            done(&trace, node);
+            drop(trace.settles(node));
+        });
+        Ending::begin(&nodes, look(), &trace, Repeats::Bounded, HANG).confirmed().await
+    }
+
+    #[tokio::test]
+    async fn where_a_node_has_refused_nothing_is_taken_back() {
+        end_after(Trace::refuse).await.unwrap();
+    }
+
+    /// An earlier copy of the request may be executed behind the refusal.
+    #[tokio::test]
+    async fn where_a_node_has_refused_a_second_copy_it_is_taken_back() {
+        let fault = end_after(|trace, node| {
+            trace.touch(node);
+            trace.refuse(node);
+        })
+        .await
+        .unwrap_err();
+        assert!(fault.message().contains("(3 of 3 failed"), "{fault:?}");
     }
 }

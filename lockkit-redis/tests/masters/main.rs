@@ -9,4 +9,5 @@ mod redlock;
 mod scripts;
 mod sets;
 mod setup;
+mod waiting;
 mod warnings;

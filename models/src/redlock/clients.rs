@@ -24,7 +24,7 @@ impl State {
     /// What may happen between a client and a node.
     pub(super) fn actions_of_at(&self, client: usize, node: usize, actions: &mut Vec<Action>) {
         let (phase, asked) = (self.clients[client].phase, self.nodes[node].asked[client]);
-        if matches!(asked, Asked::Ask | Asked::WriteBack) {
+        if matches!(asked, Asked::Ask | Asked::AskAgain | Asked::WriteBack) {
             actions.push(Action::Execute(client, node));
         }
         let is_free = self.nodes[node].key.is_none();
@@ -33,7 +33,7 @@ impl State {
         }
         let is_sent = match phase {
             Phase::Idle => false,
-            Phase::Asking => true,
+            Phase::Asking => asked != Asked::Refused,
             Phase::WritingBack => asked == Asked::WriteBack,
             Phase::Held => is_free,
         };
@@ -54,13 +54,16 @@ impl State {
         let Client { phase, proposal, token, .. } = self.clients[client];
         let asked = self.nodes[number].asked[client];
         let what = match asked {
-            Asked::Ask => What::Ask { proposal },
+            Asked::Ask | Asked::AskAgain => What::Ask { proposal },
             _ => What::WriteBack { token },
         };
         let request = Request { claim: self.claim(client), what };
-        let Some(counter) = self.run(model, number, request) else { return };
+        let Some(counter) = self.run(model, number, request) else {
+            self.refuse(model, client, number);
+            return;
+        };
         self.nodes[number].asked[client] = match (phase, asked) {
-            (Phase::Asking, Asked::Ask) => Asked::Owned(counter),
+            (Phase::Asking, Asked::Ask | Asked::AskAgain) => Asked::Owned(counter),
             (Phase::WritingBack, Asked::WriteBack) => Asked::Written,
             _ => Asked::Nothing,
         };
@@ -73,6 +76,18 @@ impl State {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The node has refused the ask. Where no copy of it can be late, that is as if it were not executed.
+    fn refuse(&mut self, model: &Redlock, client: usize, number: usize) {
+        let (claim, lost) = (self.claim(client), self.faults.lost);
+        let node = &mut self.nodes[number];
+        let may_be_late = lost > 0 || node.late.iter().any(|request| request.claim == claim);
+        let asked = &mut node.asked[client];
+        let counts = *asked == Asked::Ask || *asked == Asked::AskAgain && !model.has(Step::DoubtIsTakenBack);
+        if counts && may_be_late {
+            *asked = Asked::Refused;
         }
     }
 
@@ -131,12 +146,20 @@ impl State {
         let claim = self.claim(client);
         let node = &mut self.nodes[number];
         let what = match phase {
-            Phase::Asking => What::Ask { proposal },
+            Phase::Asking => {
+                if node.asked[client] == Asked::Ask {
+                    node.asked[client] = Asked::AskAgain;
+                }
+                What::Ask { proposal }
+            }
             Phase::WritingBack => {
                 node.asked[client] = Asked::Nothing;
                 What::WriteBack { token }
             }
-            _ => What::Restore { token },
+            _ => {
+                node.asked[client] = Asked::Nothing;
+                What::Restore { token }
+            }
         };
         node.late.push(Request { claim, what });
         node.late.sort_unstable();
@@ -152,6 +175,7 @@ impl State {
     }
 
     pub(super) fn restore(&mut self, model: &Redlock, client: usize, node: usize) {
+        self.nodes[node].asked[client] = Asked::Nothing;
         let what = What::Restore { token: self.clients[client].token };
         self.run(model, node, Request { claim: self.claim(client), what });
     }
@@ -160,6 +184,10 @@ impl State {
     pub(super) fn end(&mut self, client: usize) {
         let claim = self.claim(client);
         for node in &mut self.nodes {
+            let may_come = node.late.iter().any(|request| request.claim == claim);
+            if node.asked[client] == Asked::Refused && (node.key == Some(claim) || may_come) {
+                self.broken = Some(NO_RESIDUE);
+            }
             node.asked[client] = Asked::Nothing;
             node.waits_for.remove(claim);
         }

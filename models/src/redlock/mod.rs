@@ -17,8 +17,10 @@
 //! * A node may restart empty. It counts again after a ttl, in which every claim that relied on it has ended or has been
 //!   renewed without it, and with the highest counter that the others had after that. Several clients may see to it.
 //!
-//! What is left out because it can do nothing: a request that a node refuses is as one that is not executed, and a release
-//! that can change nothing any more is forgotten. Left out altogether: five nodes, pub/sub (a hint), counters that end
+//! * What ends a claim is not sent to a node that has refused its ask, unless an earlier copy of that may be executed later.
+//!
+//! What is left out because it can do nothing: any other request that a node refuses is as one that is not executed, and a
+//! release that can change nothing any more is forgotten. Left out altogether: five nodes, pub/sub (a hint), counters that end
 //! when nobody has used them for long.
 
 use crate::few::Few;
@@ -37,6 +39,7 @@ const ONE_HOLDER: &str = "one holder at a time, while no key goes early";
 const UNIQUE: &str = "tokens are unique";
 const RISING: &str = "a token is above those of all grants before its claim began";
 const NO_REVIVAL: &str = "a released key does not come back";
+const NO_RESIDUE: &str = "no claim leaves anything where it is not taken back";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub enum Step {
     RestoreChecksCounter,
     /// The release of a grant raises the counter above its token, whoever owns the key.
     ReleaseRaisesCounter,
+    /// A refused ask is taken back all the same where an earlier copy of it may be executed later.
+    DoubtIsTakenBack,
     /// A node without its marker answers nothing that counts.
     MarkerIsTested,
     /// The marker comes back only after a ttl.
@@ -133,6 +138,10 @@ enum Asked {
     Nothing,
     /// The ask is on its way.
     Ask,
+    /// It is on its way again: the connection of an earlier copy has broken.
+    AskAgain,
+    /// The node has done nothing, and will do nothing.
+    Refused,
     /// The key is the claim's, with this counter.
     Owned(u8),
     /// The write-back is on its way.

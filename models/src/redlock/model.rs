@@ -76,6 +76,7 @@ impl Model for Redlock {
             Property::always(UNIQUE, |_, state: &State| state.broken != Some(UNIQUE)),
             Property::always(RISING, |_, state: &State| state.broken != Some(RISING)),
             Property::always(NO_REVIVAL, |_, state: &State| state.broken != Some(NO_REVIVAL)),
+            Property::always(NO_RESIDUE, |_, state: &State| state.broken != Some(NO_RESIDUE)),
             Property::sometimes("the first client's last claim is granted", |model, state: &State| {
                 state.holds_last(model, 0)
             }),

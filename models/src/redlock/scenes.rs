@@ -64,6 +64,7 @@ impl Protocol for Redlock {
             removal(Step::WriteBackChecksCounter, UNIQUE, [2, 1], Faults { lost: 1, ..early }),
             removal(Step::RestoreChecksCounter, NO_REVIVAL, [1, 1], lost),
             removal(Step::ReleaseRaisesCounter, NO_REVIVAL, [1, 1], lost),
+            removal(Step::DoubtIsTakenBack, NO_RESIDUE, [1, 1], lost),
             removal(Step::MarkerIsTested, ONE_HOLDER, [1, 1], restart),
             removal(Step::MarkerWaits, ONE_HOLDER, [1, 1], restart),
             removal(Step::RenewNeedsMajority, ONE_HOLDER, [1, 1], restart),
