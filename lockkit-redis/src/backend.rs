@@ -75,7 +75,7 @@ impl RedisBackend {
             layout: self.config.layout(),
             ttl: Duration::from_millis(terms.ttl_ms),
             terms,
-            queues: self.config.queue == Queue::Fifo,
+            queues: self.config.queue_in_use() == Queue::Fifo,
             clock,
             claims,
             lookouts: Lookouts::default(),
@@ -94,7 +94,7 @@ impl Backend for RedisBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new("redis", Lifetime::Hold);
         info.ttl_min = TTL_MIN;
-        info.queue = match self.config.queue {
+        info.queue = match self.config.queue_in_use() {
             Queue::Fifo => QueueKind::Fifo,
             Queue::None => QueueKind::Unordered,
         };

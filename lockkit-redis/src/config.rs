@@ -35,11 +35,12 @@ const COUNTER_TTL_MIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Queue {
-    /// First come, first served: a release hands the lock over. The default.
+    /// First come, first served: a release hands the lock over. The default with [`Names::Encoded`]. Clients of other
+    /// libraries, which poll, find the lock free only while nobody waits in the queue.
     #[default]
     Fifo,
     /// Whoever asks first when it is free, as in most other libraries: waiters leave nothing in the store, and ask about
-    /// ten times a second. They never overtake those that queue.
+    /// ten times a second. They never overtake those that queue. The default with [`Names::Raw`].
     None,
 }
 
@@ -60,7 +61,8 @@ pub struct RedisConfig {
     pub(crate) tls: Option<Tls>,
     prefix: String,
     names: Names,
-    pub(crate) queue: Queue,
+    /// `None`: what suits the names.
+    queue: Option<Queue>,
     pub(crate) min_replicas: Option<u32>,
     pub(crate) request_timeout: Duration,
     pub(crate) counter_ttl: Duration,
@@ -121,7 +123,7 @@ impl RedisConfig {
             tls: None,
             prefix: String::new(),
             names: Names::default(),
-            queue: Queue::default(),
+            queue: None,
             min_replicas: None,
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
             counter_ttl: COUNTER_TTL_DEFAULT,
@@ -187,11 +189,19 @@ impl RedisConfig {
         self
     }
 
-    /// In which order waiters get the lock.
+    /// In which order waiters get the lock. Default: [`Queue::Fifo`], and [`Queue::None`] with [`Names::Raw`], where other
+    /// libraries take part that poll.
     #[must_use]
     pub fn queue(mut self, queue: Queue) -> Self {
-        self.queue = queue;
+        self.queue = Some(queue);
         self
+    }
+
+    pub(crate) fn queue_in_use(&self) -> Queue {
+        self.queue.unwrap_or(match self.names {
+            Names::Encoded => Queue::Fifo,
+            Names::Raw => Queue::None,
+        })
     }
 
     /// Grants and renewals count only when this many replicas have acknowledged them. A grant that fewer acknowledge is
@@ -241,8 +251,17 @@ impl RedisConfig {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Taken apart in full, so that a new field must decide here whether it is a secret.
-        let Self { topology, login, tls, prefix, names, queue, min_replicas, request_timeout, counter_ttl } =
-            self;
+        let Self {
+            topology,
+            login,
+            tls,
+            prefix,
+            names,
+            queue: _,
+            min_replicas,
+            request_timeout,
+            counter_ttl,
+        } = self;
         let Login { user, password, database } = login;
         f.debug_struct("RedisConfig")
             .field("topology", topology)
@@ -252,7 +271,7 @@ impl fmt::Debug for RedisConfig {
             .field("tls", tls)
             .field("prefix", prefix)
             .field("names", names)
-            .field("queue", queue)
+            .field("queue", &self.queue_in_use())
             .field("min_replicas", min_replicas)
             .field("request_timeout", request_timeout)
             .field("counter_ttl", counter_ttl)

@@ -21,8 +21,17 @@ pub enum Names {
     /// Percent-encoded: any two names are independent of each other. The default.
     #[default]
     Encoded,
-    /// As it is, to share locks with other libraries that lock with `SET NX`. Names that begin with `lockkit:` are
-    /// refused, and on a cluster those that no other key can share a server with.
+    /// As it is, to share locks with other libraries that lock with `SET key value NX PX ttl` and release by deleting the
+    /// key. They poll, so waiters of lockkit race with them instead of queueing, see [`Queue::None`](crate::Queue::None).
+    ///
+    /// Exclusion holds with these too, but they cannot share a lock for work:
+    ///
+    /// * Redisson, whose lock is a hash: neither enters while the other holds the lock, but Redisson's `lock()` fails with
+    ///   WRONGTYPE instead of waiting.
+    /// * python-redis-lock without `expire`: its waiter waits, for ever, for a signal that only its own library sends.
+    ///   With `expire` it looks again after that time.
+    ///
+    /// Names that begin with `lockkit:` are refused, and on a cluster those that no other key can share a server with.
     Raw,
 }
 

@@ -20,8 +20,8 @@ impl RedisConfig {
     /// redis+cluster://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]
     /// ```
     ///
-    /// with the options `prefix`, `names=raw`, `queue=none`, `min_replicas`, `request_timeout` and `counter_ttl`, each
-    /// as the method of its name. With TLS they begin with `rediss` (but for the socket), and take `ca`, `cert` and
+    /// with the options `prefix`, `names=raw`, `queue` (`fifo` or `none`), `min_replicas`, `request_timeout` and
+    /// `counter_ttl`, each as the method of its name. With TLS they begin with `rediss` (but for the socket), and take `ca`, `cert` and
     /// `key`: files, see [`Tls`].
     ///
     /// # Errors
@@ -146,10 +146,27 @@ mod tests {
             (config.login.user.as_deref(), config.login.password.as_deref()),
             (Some("me"), Some("s@cret"))
         );
-        assert_eq!((config.login.database, config.queue, config.min_replicas), (2, Queue::None, Some(1)));
+        assert_eq!(
+            (config.login.database, config.queue_in_use(), config.min_replicas),
+            (2, Queue::None, Some(1))
+        );
         assert_eq!(config.request_timeout, Duration::from_millis(500));
         assert_eq!(config.counter_ttl, Duration::from_secs(3600));
         assert_eq!(config.layout().keys(&LockName::new("a/b").unwrap()).unwrap().lock(), "app:a/b");
+    }
+
+    #[test]
+    fn raw_names_do_not_queue_unless_asked_to() {
+        for (url, queue) in [
+            ("redis://h", Queue::Fifo),
+            ("redis://h/?names=encoded&queue=none", Queue::None),
+            ("redis://h/?names=raw", Queue::None),
+            ("redis://h/?queue=fifo&names=raw", Queue::Fifo),
+        ] {
+            let config = from(url).unwrap();
+            assert_eq!(config.queue_in_use(), queue, "{url}");
+            assert!(format!("{config:?}").contains(&format!("queue: {queue:?}")), "{config:?}");
+        }
     }
 
     #[test]

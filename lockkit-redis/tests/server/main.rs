@@ -12,6 +12,7 @@ mod faults;
 mod memory;
 mod moving_slots;
 mod options;
+mod pollers;
 mod queue;
 mod raw;
 mod replicas;
