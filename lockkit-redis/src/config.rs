@@ -31,6 +31,9 @@ const COUNTER_TTL_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Shorter ones would give up the order of tokens while a clock is set.
 const COUNTER_TTL_MIN: Duration = Duration::from_secs(1);
 
+/// Redis refuses an end that its clock cannot reach, and the script that asks for it would stop half-way.
+const COUNTER_TTL_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
 /// In which order waiters get the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -223,12 +226,12 @@ impl RedisConfig {
         self
     }
 
-    /// How long a lock's token counter outlives its last use. Default 7 days; at least 1 s. Tokens rise without the
+    /// How long a lock's token counter outlives its last use. Default 7 days; at least 1 s, at most 10 years. Tokens rise without the
     /// counter too, as long as the server's clock is not set back. What dead clients have left beside the lock outlives
     /// its last use by as much, and by two days at least: those who live may need it.
     #[must_use]
     pub fn counter_ttl(mut self, ttl: Duration) -> Self {
-        self.counter_ttl = ttl.max(COUNTER_TTL_MIN);
+        self.counter_ttl = ttl.clamp(COUNTER_TTL_MIN, COUNTER_TTL_MAX);
         self
     }
 

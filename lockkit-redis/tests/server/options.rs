@@ -1,6 +1,12 @@
 //! What a configuration can ask for.
 
-use lockkit_core::{ErrorKind, backend::Acquired};
+use std::time::Duration;
+
+use lockkit_core::{
+    Clock, ErrorKind,
+    backend::{Acquired, Backend},
+};
+use lockkit_redis::{RedisBackend, RedisConfig};
 use lockkit_testbed::{Redis, RedisCluster};
 
 use crate::{
@@ -116,6 +122,18 @@ async fn raw_names_with_a_queue_notice_a_foreign_release_by_the_next_heartbeat()
     // Their release is a delete, which notifies nobody.
     redis.cli(&["DEL", "my/lock"]).unwrap();
     session.renew(&[]).await;
+    waiter.granted().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_may_be_kept_for_longer_than_redis_can_count() {
+    let redis = Redis::start().unwrap();
+    let config = RedisConfig::new([redis.endpoint()]).unwrap().counter_ttl(Duration::MAX);
+    let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+    let name = fresh_name();
+    let grant = acquire(&session, &name).await;
+    let waiter = enqueued(&session, &name).await;
+    release(&session, &grant).await;
     waiter.granted().await;
 }
 
