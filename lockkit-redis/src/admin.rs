@@ -31,7 +31,7 @@ impl Admin for RedisBackend {
         let waiter = |(claim, metadata): &(Vec<u8>, Vec<u8>)| {
             Contender::new(String::from_utf8_lossy(claim), None, Metadata::from_json(metadata))
         };
-        let holder = (!value.is_empty()).then(|| holder(&value, &metadata));
+        let holder = (!value.is_empty()).then(|| holder(&keys, &value, &metadata));
         Ok(Inspection::new(holder, waiters.iter().map(waiter).collect()))
     }
 }
@@ -45,14 +45,15 @@ impl RedisBackend {
     }
 }
 
-/// Whoever has put this value there.
-fn holder(value: &[u8], metadata: &[u8]) -> Contender {
+/// The holder that has put this value there. The value of another program is the secret that releases its lock, so it is
+/// never shown: the entry of such a holder is the lock's key.
+fn holder(keys: &LockKeys, value: &[u8], metadata: &[u8]) -> Contender {
     let value = String::from_utf8_lossy(value);
     match parse_value(&value) {
         Some((claim, token)) => {
             let token = FencingToken::new(token);
             Contender::new(claim.to_string(), Some(token), Metadata::from_json(metadata))
         }
-        None => Contender::new(value, None, None),
+        None => Contender::new(keys.lock(), None, None),
     }
 }

@@ -28,7 +28,7 @@ impl Admin for RedlockBackend {
         let nodes = self.config.connect(self.config.request_timeout());
         let seen =
             self.look(&nodes, &keys).await.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
-        Ok(Inspection::new(holder(&seen, nodes.majority()), Vec::new()))
+        Ok(Inspection::new(holder(&keys, &seen, nodes.majority()), Vec::new()))
     }
 }
 
@@ -54,18 +54,18 @@ impl RedlockBackend {
     }
 }
 
-/// Whoever has the lock at a majority of the nodes.
-fn holder(seen: &[Seen], majority: usize) -> Option<Contender> {
-    let (value, metadata) = by_majority(seen.iter().map(|(value, ..)| value), majority)
-        .filter(|value| !value.is_empty())
-        .and_then(|value| seen.iter().find(|one| one.0 == *value).map(|one| (value, &one.2)))?;
+/// The holder at a majority of the nodes. What lies at the nodes is the secret that releases the lock. It is shown only
+/// beside metadata, which no other program has: the entry of any other holder is the lock's key.
+fn holder(keys: &LockKeys, seen: &[Seen], majority: usize) -> Option<Contender> {
+    let value =
+        by_majority(seen.iter().map(|(value, ..)| value), majority).filter(|value| !value.is_empty())?;
+    let having = || seen.iter().filter(|one| one.0 == *value);
+    let Some(metadata) = having().find_map(|(_, _, metadata)| Metadata::from_json(metadata)) else {
+        return Some(Contender::new(keys.lock(), None, None));
+    };
     // The counter that a majority has beside it is its token.
-    let counters = seen.iter().filter(|one| one.0 == *value).map(|one| &one.1);
-    Some(Contender::new(
-        String::from_utf8_lossy(value),
-        by_majority(counters, majority).map(|token| FencingToken::new(*token)),
-        Metadata::from_json(metadata),
-    ))
+    let token = by_majority(having().map(|one| &one.1), majority).map(|token| FencingToken::new(*token));
+    Some(Contender::new(String::from_utf8_lossy(value), token, Some(metadata)))
 }
 
 /// The value that so many have.
@@ -83,18 +83,34 @@ fn by_majority<'a, T: Eq + std::hash::Hash>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::{Layout, Names};
 
     fn seen(value: &str, counter: u64) -> Seen {
-        (value.into(), counter, Vec::new())
+        (value.into(), counter, Metadata::of_this_process(Some("me")).to_json().into_bytes())
+    }
+
+    fn holder_of(seen: &[Seen]) -> Option<Contender> {
+        let keys = Layout::new("app:", Names::Raw, false).keys(&LockName::new("x").unwrap()).unwrap();
+        holder(&keys, seen, 2)
     }
 
     #[test]
-    fn the_holder_has_a_majority_and_so_has_its_token() {
-        let found = holder(&[seen("a", 7), seen("b", 9), seen("a", 7)], 2).unwrap();
+    fn holder_has_a_majority_and_so_has_its_token() {
+        let found = holder_of(&[seen("a", 7), seen("b", 9), seen("a", 7)]).unwrap();
         assert_eq!((&*found.entry, found.token), ("a", Some(FencingToken::new(7))));
-        let found = holder(&[seen("a", 7), seen("a", 8), seen("", 8)], 2).unwrap();
+        let found = holder_of(&[seen("a", 7), seen("a", 8), seen("", 8)]).unwrap();
         assert_eq!(found.token, None, "no majority has it");
-        assert!(holder(&[seen("a", 7), seen("b", 7), seen("", 7)], 2).is_none());
-        assert!(holder(&[seen("", 7), seen("", 7), seen("b", 7)], 2).is_none());
+        assert!(holder_of(&[seen("a", 7), seen("b", 7), seen("", 7)]).is_none());
+        assert!(holder_of(&[seen("", 7), seen("", 7), seen("b", 7)]).is_none());
+    }
+
+    #[test]
+    fn value_of_another_program_is_not_shown() {
+        let foreign = |value: &str| (value.into(), 7, Vec::new());
+        let found = holder_of(&[foreign("s3cret"), foreign("s3cret"), foreign("")]).unwrap();
+        assert_eq!((&*found.entry, found.token, found.metadata), ("app:x", None, None));
+        // Metadata may have been lost at a node.
+        let found = holder_of(&[foreign("a"), seen("a", 7), foreign("a")]).unwrap();
+        assert_eq!((&*found.entry, found.token), ("a", Some(FencingToken::new(7))));
     }
 }

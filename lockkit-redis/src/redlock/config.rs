@@ -31,7 +31,7 @@ const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 ///
 /// ```text
 /// ACL SETUSER app on >PASSWORD ~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select
-///     +time +getrange +exists +get +set +del +pexpire +type +hset +hsetnx +hget +hdel +hstrlen
+///     +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hdel +hstrlen
 /// ```
 ///
 /// With a prefix, `~PREFIX*`, `~lockkit:{PREFIX*` and `~lockkit:redlock` will do instead of `~*`. Without `+info` nobody

@@ -4,7 +4,8 @@
 -- KEYS as in lock.lua
 -- ARGV 1 waiters that are shown, at most
 --      2 bytes of metadata that are shown, at most
--- Answers {value of the lock or its type in parentheses, metadata, {waiter, metadata, ...}}; '' for what is not there.
+-- Answers {value of the lock, metadata, {waiter, metadata, ...}}; '' for what is not there, and '?' for a value that is
+-- not ours: another program releases its lock with it.
 local lock, queue, deadlines, metadata = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -26,11 +27,9 @@ local function description(claim)
   return read('HGET', metadata, claim) or ''
 end
 
-local value = value_of(lock)
-if not value then
-  value = '(' .. redis.call('TYPE', lock).ok .. ')'
-elseif value == '' and redis.call('EXISTS', lock) == 1 then
-  value = '(empty)'
+local value = ''
+if redis.call('EXISTS', lock) == 1 then
+  value = string.match(value_of(lock) or '', '^%x+:%d+$') or '?'
 end
 
 local waiters = {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_conformance::Store;
+use lockkit_conformance::{Store, by_hand::until};
 use lockkit_core::{LockClient, LockName, backend::Admin};
 use lockkit_redis::RedlockBackend;
 
@@ -29,13 +29,22 @@ async fn they_and_we_exclude_each_other() {
     let url = format!("{}?names=raw", masters.url());
     let client = LockClient::builder(backend(&url).unwrap()).build().await.unwrap();
     let guard = client.lock(KEY).unwrap().acquire().await.unwrap();
+    // A majority has granted it; the last node may be asked a moment later.
+    until("every node has the lock", async || {
+        let has = masters.with(|all| {
+            (0..3)
+                .try_fold(true, |has, node| Ok(has && !all.node(node).cli(&["GET", KEY])?.text().is_empty()))
+        });
+        has.await.unwrap()
+    })
+    .await;
     assert_eq!(set_nx(&masters, 0..3).await, 0);
     guard.release().await.unwrap();
     assert_eq!(set_nx(&masters, 1..3).await, 2);
     assert!(client.lock(KEY).unwrap().try_acquire().await.unwrap().is_none());
     let holder = RedlockBackend::new(config(&url).unwrap());
     let holder = holder.inspect(&LockName::new(KEY).unwrap()).await.unwrap().holder.unwrap();
-    assert_eq!((&*holder.entry, holder.metadata), ("f00d", None));
+    assert_eq!((&*holder.entry, holder.token, holder.metadata), (KEY, None, None), "its value is a secret");
     let deleted = masters.with(|all| (0..3).try_for_each(|node| all.node(node).cli(&["DEL", KEY]).map(drop)));
     deleted.await.unwrap();
     let guard = client.lock(KEY).unwrap().acquire_timeout(Duration::from_secs(30)).await.unwrap().unwrap();

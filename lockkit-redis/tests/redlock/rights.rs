@@ -5,7 +5,7 @@ pub const LOGIN: &str = "app:secret";
 
 /// What the user may do, as `ACL SETUSER` wants it told.
 pub const RIGHTS: &str = "~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select \
-                          +time +getrange +exists +get +set +del +pexpire +type +hset +hsetnx +hget +hdel +hstrlen";
+                          +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hdel +hstrlen";
 
 /// The user from nothing: the words after `ACL SETUSER`.
 pub fn user(rights: &str) -> Vec<&str> {

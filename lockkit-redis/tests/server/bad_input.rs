@@ -101,15 +101,17 @@ async fn a_database_that_is_not_there_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_values_are_shown_by_inspect_and_never_believed() {
+async fn foreign_values_are_neither_shown_by_inspect_nor_believed() {
     let redis = shared();
     let huge = "x".repeat(10 << 20);
-    for (words, shown) in [
-        (vec!["SET", "KEY", "theirs"], "theirs".to_owned()),
-        (vec!["SET", "KEY", ""], "(empty)".to_owned()),
-        (vec!["SET", "KEY", &huge], "x".repeat(64)),
-        (vec!["HSET", "KEY", "a", "1"], "(hash)".to_owned()),
-        (vec!["RPUSH", "KEY", "a"], "(list)".to_owned()),
+    for words in [
+        vec!["SET", "KEY", "s3cret"],
+        vec!["SET", "KEY", "0123456789abcdef0123456789abcdef"],
+        vec!["SET", "KEY", "0123456789abcdef0123456789abcdef:+7"],
+        vec!["SET", "KEY", ""],
+        vec!["SET", "KEY", &huge],
+        vec!["HSET", "KEY", "a", "1"],
+        vec!["RPUSH", "KEY", "a"],
     ] {
         let (session, name) = (session(redis, LONG).await, fresh_name());
         let words: Vec<&str> =
@@ -118,7 +120,7 @@ async fn foreign_values_are_shown_by_inspect_and_never_believed() {
         assert!(is_gave_up(&try_acquire(&session, &name).await));
         let found = backend(&redis.url()).inspect(&name).await.unwrap();
         let holder = found.holder.unwrap();
-        assert_eq!((holder.entry, holder.token, holder.metadata), (shown, None, None));
+        assert_eq!((&*holder.entry, holder.token, holder.metadata), (name.as_str(), None, None));
     }
 }
 

@@ -3,16 +3,15 @@
 --
 -- KEYS 2 the lock, 3 its counter, 4 what its holder says about itself
 -- ARGV 2 bytes of metadata that are shown, at most
--- Answers {value of the lock or its type in parentheses, counter, metadata}; '' for what is not there.
+-- Answers {value of the lock, counter, metadata}; '' for what is not there, and '?' for a value that no client of ours
+-- writes.
 local lock, fence, metadata = KEYS[2], KEYS[3], KEYS[4]
 if not is_marked then
   return { '', 0, '' }
 end
-local value = value_of(lock)
-if not value then
-  value = '(' .. redis.call('TYPE', lock).ok .. ')'
-elseif value == '' and redis.call('EXISTS', lock) == 1 then
-  value = '(empty)'
+local value = ''
+if redis.call('EXISTS', lock) == 1 then
+  value = string.match(value_of(lock) or '', '^%x+$') or '?'
 end
 local description = ''
 local length = redis.pcall('HSTRLEN', metadata, value)
