@@ -13,6 +13,8 @@ pub(crate) struct Probe {
     pub(crate) eviction: String,
     /// `0` where nothing is appended to a file.
     pub(crate) aof: String,
+    /// How many replicas are connected.
+    pub(crate) replicas: String,
 }
 
 impl Probe {
@@ -26,6 +28,7 @@ impl Probe {
             run_id: field("run_id"),
             eviction: field("maxmemory_policy"),
             aof: field("aof_enabled"),
+            replicas: field("connected_slaves"),
         }
     }
 
@@ -38,6 +41,11 @@ impl Probe {
     /// Whether a restart of the server is known to lose what it has acknowledged.
     pub(crate) fn forgets(&self) -> bool {
         self.aof == "0"
+    }
+
+    /// Whether the server is known to have a replica that may be promoted in its place.
+    pub(crate) fn has_replicas(&self) -> bool {
+        !matches!(&*self.replicas, "" | "0")
     }
 
     /// Whether the server may throw away locks when memory is short.
@@ -56,6 +64,13 @@ mod tests {
             let probe = Probe::parse(&format!("# Server\r\nredis_version:{version}\r\n"));
             assert_eq!(probe.is_too_old(), is_too_old, "{version}");
         }
+    }
+
+    #[test]
+    fn a_server_says_whether_it_has_replicas() {
+        assert!(Probe::parse("role:master\r\nconnected_slaves:2\r\n").has_replicas());
+        assert!(!Probe::parse("role:master\r\nconnected_slaves:0\r\n").has_replicas());
+        assert!(!Probe::parse("").has_replicas());
     }
 
     #[test]

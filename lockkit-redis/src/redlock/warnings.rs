@@ -30,6 +30,14 @@ fn tell(node: &Arc<Node>, probe: &Probe) {
              appendonly yes and appendfsync always, or no persistence at all"
         );
     }
+    if probe.has_replicas() {
+        warn!(
+            node = node.name(),
+            replicas = probe.replicas,
+            "it has replicas: one that is promoted in its place lacks what had not reached it, grants too, and nobody can \
+             tell; the nodes of Redlock must not fail over"
+        );
+    }
     if probe.may_evict() {
         warn!(
             node = node.name(),

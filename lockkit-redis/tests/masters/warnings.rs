@@ -9,7 +9,7 @@ use std::{
 
 use lockkit_core::{Clock, backend::Backend};
 use lockkit_redis::init;
-use lockkit_testbed::RedisMasters;
+use lockkit_testbed::{Redis, RedisMasters};
 use tracing::Level;
 
 use crate::redlock::{backend, config, raw::NODE};
@@ -91,6 +91,23 @@ fn a_node_that_is_half_set_up_is_told_from_one_that_has_lost_its_data() {
     let text = log_of(&url, async || {}, |log| log.contains("does not count"));
     let warning = warnings(&text).into_iter().find(|line| line.contains("does not count")).unwrap();
     assert!(warning.contains("lockkit init") && warning.contains(&masters.node(2).endpoint()), "{warning}");
+}
+
+#[test]
+fn node_that_may_fail_over_is_warned_of() {
+    let masters = RedisMasters::start(3).unwrap();
+    let replica = Redis::start().unwrap();
+    let node = masters.node(1).endpoint();
+    let (host, port) = node.split_once(':').unwrap();
+    replica.cli(&["REPLICAOF", host, port]).unwrap();
+    let start = Instant::now();
+    while !replica.is_replicating().unwrap() {
+        assert!(start.elapsed() < HANG, "it does not replicate");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let text = log(&masters, "");
+    let warned = warnings(&text);
+    assert!(warned.len() == 1 && warned[0].contains("replica") && warned[0].contains(&node), "{text}");
 }
 
 #[test]
