@@ -7,13 +7,13 @@
 //!   transaction that moves the client's epoch, which every copy compares: a late one does nothing then.
 //! * The claim is given up on the way: the request that is under way is awaited (it has a time limit), then the key is
 //!   taken away, again and again until that is answered.
-//! * The predecessor dies, is foreign, or its mail is lost: its deletion is watched, and whatever happens the queue is
-//!   looked at now and then. A deletion alone is no grant (a predecessor may have been a waiter too, and one revision
+//! * The predecessor dies, is foreign, or its mail is lost: its deletion is watched, and whatever happens the two keys,
+//!   its own and the predecessor's, are looked for now and then. A deletion alone is no grant (a predecessor may have been a waiter too, and one revision
 //!   can delete several keys): the grant is one read that finds the own key and nobody before it.
-//! * The own key vanishes: the next look says so, and the claim ends.
+//! * The own key vanishes: the next re-check says so, and the claim ends.
 //! * The lease ends: every pending step ends, nothing is left at the server.
 
-use std::{convert::Infallible, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{convert::Infallible, ops::ControlFlow, pin::pin, sync::Arc, time::Duration};
 
 use lockkit_core::{
     Error, FencingToken, Result,
@@ -36,6 +36,10 @@ const MAIL_GRACE: Duration = Duration::from_millis(50);
 /// How long a waiter relies on mail alone before it also watches its predecessor. The server looks after a watch that
 /// begins in the past every 100 ms, so watching sooner would help little, and under contention most mails come sooner.
 const WATCH_AFTER: Duration = Duration::from_millis(100);
+
+/// Looks that may see less than an event has told: it comes before its revision can be read. (Where the store went back to
+/// a backup, that revision may be far away.)
+const EARLY_LOOKS_MAX: usize = 4;
 
 /// How a claim ended.
 enum End {
@@ -186,34 +190,45 @@ impl EtcdSession {
         mut predecessor: Option<Predecessor>,
     ) -> Result<End, Fault> {
         loop {
-            let mut not_before = 0;
-            if let Some(predecessor) = &predecessor {
-                let mail_expected = predecessor.contender.client().is_some();
-                tokio::select! {
-                    biased;
-                    token = place.when_granted() => return Ok(End::Granted(token)),
-                    () = claim.give_up() => return Ok(End::GaveUp),
-                    () = self.life.over() => return Err(Fault::session_over()),
-                    gone_at = place.when_predecessor_gone() => not_before = gone_at,
-                    () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
-                    never = self.watch(predecessor, place) => match never {},
-                }
-                if mail_expected
-                    && not_before > 0
-                    && let Ok(token) = tokio::time::timeout(MAIL_GRACE, place.when_granted()).await
-                {
-                    return Ok(End::Granted(token));
-                }
-            }
-            predecessor = tokio::select! {
+            let next = async {
+                let not_before = match &predecessor {
+                    Some(predecessor) => self.stay_behind(predecessor, place).await?,
+                    None => 0,
+                };
+                self.look(place, not_before).await
+            };
+            let standing = tokio::select! {
                 biased;
                 token = place.when_granted() => return Ok(End::Granted(token)),
                 () = claim.give_up() => return Ok(End::GaveUp),
-                standing = self.look(place, not_before) => match standing? {
-                    ControlFlow::Break(end) => return Ok(end),
-                    ControlFlow::Continue(predecessor) => Some(predecessor),
-                }
+                () = self.life.over() => return Err(Fault::session_over()),
+                standing = next => standing?,
             };
+            match standing {
+                ControlFlow::Break(end) => return Ok(end),
+                ControlFlow::Continue(next) => predecessor = Some(next),
+            }
+        }
+    }
+
+    /// Waits until the predecessor has gone, or the own key. Answers the revision before which a look may not see it.
+    async fn stay_behind(&self, predecessor: &Predecessor, place: &Arc<Place>) -> Result<Revision, Fault> {
+        let mut watch = pin!(self.watch(predecessor, place));
+        loop {
+            tokio::select! {
+                biased;
+                gone_at = place.when_predecessor_gone() => {
+                    if gone_at > 0 && predecessor.contender.client().is_some() {
+                        tokio::time::sleep(MAIL_GRACE).await;
+                    }
+                    return Ok(gone_at);
+                }
+                never = &mut watch => match never {},
+                () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
+            }
+            if !self.are_both_there(predecessor, place).await? {
+                return Ok(0);
+            }
         }
     }
 
@@ -227,6 +242,15 @@ impl EtcdSession {
         std::future::pending().await
     }
 
+    /// The re-check: whether the own key and its predecessor are still there. By their names, because a range costs the
+    /// server as much as the queue is long; and by create revisions, because a later claim may use either key again. Nobody
+    /// can have come in between: what is created later is behind.
+    async fn are_both_there(&self, predecessor: &Predecessor, place: &Place) -> Result<bool, Fault> {
+        let Contender { key, created } = &predecessor.contender;
+        let answer = self.read(|| self.server.txn(txn::look_for([place.key.as_bytes(), key]))).await?;
+        Ok(txn::found(&answer) == [place.own(), Some(*created)])
+    }
+
     /// Reads, at one revision not before `not_before`, whether the own key is there and who is next in front of it.
     async fn look(
         &self,
@@ -234,27 +258,39 @@ impl EtcdSession {
         not_before: Revision,
     ) -> Result<ControlFlow<End, Predecessor>, Fault> {
         let Some(own) = place.own() else { return Err(Fault::nonsense("waiting without an entry")) };
+        let mut early = retry_pauses().take(EARLY_LOOKS_MAX);
+        loop {
+            let read = || self.server.range(place.queue.as_str(), txn::own_and_predecessor(own));
+            let answer = self.read(read).await?;
+            let seen_at = revision_of(answer.header())?;
+            if seen_at < not_before
+                && let Some(pause) = early.next()
+            {
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+            return Ok(match contenders(&answer).as_slice() {
+                [first] if first.created == own => {
+                    ControlFlow::Break(End::Granted(place.granted(seen_at, false)))
+                }
+                [first, next] if first.created == own => {
+                    ControlFlow::Continue(Predecessor { contender: next.clone(), seen_at })
+                }
+                _ => ControlFlow::Break(End::EntryGone),
+            });
+        }
+    }
+
+    /// Reads again and again, until there is an answer.
+    async fn read<T, F>(&self, read: impl Fn() -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
         let mut pauses = retry_pauses();
         loop {
-            let read = self.server.range(place.queue.as_str(), txn::own_and_predecessor(own));
-            match self.life.unless_over(read).await {
-                Ok(answer) => {
-                    let seen_at = revision_of(answer.header())?;
-                    // An event may arrive before its revision can be read.
-                    if seen_at >= not_before {
-                        return Ok(match contenders(&answer).as_slice() {
-                            [first] if first.created == own => {
-                                ControlFlow::Break(End::Granted(place.granted(seen_at, false)))
-                            }
-                            [first, next] if first.created == own => {
-                                ControlFlow::Continue(Predecessor { contender: next.clone(), seen_at })
-                            }
-                            _ => ControlFlow::Break(End::EntryGone),
-                        });
-                    }
-                }
-                Err(fault) if fault.may_pass() => debug!(?fault, "look not answered"),
-                Err(fault) => return Err(fault),
+            match self.life.unless_over(read()).await {
+                Err(fault) if fault.may_pass() => debug!(?fault, "read not answered"),
+                answer => return answer,
             }
             tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
         }

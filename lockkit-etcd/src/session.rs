@@ -160,7 +160,7 @@ impl EtcdSession {
     }
 
     async fn look_for(&self, places: &[(ClaimId, Arc<Place>)]) -> Result<Vec<ClaimId>, Fault> {
-        let keys = places.iter().map(|(_, place)| place.key.as_str());
+        let keys = places.iter().map(|(_, place)| place.key.as_bytes());
         let answer = self.server.txn(txn::look_for(keys)).await?;
         let created = txn::found(&answer);
         let of_hold = |((id, place), created): (&(ClaimId, Arc<Place>), Option<txn::Revision>)| {

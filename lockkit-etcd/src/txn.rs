@@ -223,9 +223,9 @@ pub(crate) fn revision_of(header: Option<&etcd_client::ResponseHeader>) -> Resul
 }
 
 /// A linearizable read of these keys, which are few enough for one transaction.
-pub(crate) fn look_for<'a>(keys: impl Iterator<Item = &'a str>) -> Txn {
+pub(crate) fn look_for<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Txn {
     let read = |key| TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
-    Txn::new().and_then(keys.map(read).collect::<Vec<_>>())
+    Txn::new().and_then(keys.into_iter().map(read).collect::<Vec<_>>())
 }
 
 /// The create revisions of the keys of [`look_for`], in its order; `None` for one that is not there.

@@ -51,6 +51,11 @@ fn without_the_re_check_a_lost_notification_is_waited_for_without_end() {
 }
 
 #[test]
+fn a_re_check_by_name_alone_takes_a_later_claim_for_the_predecessor() {
+    is_needed::<Etcd>(Step::RecheckNamesIncarnation);
+}
+
+#[test]
 fn a_try_that_does_not_look_at_the_queue_overtakes() {
     is_needed::<Etcd>(Step::TryFindsQueueEmpty);
 }

@@ -17,3 +17,4 @@ mod notifications;
 mod rights;
 #[cfg(feature = "tls")]
 mod tls;
+mod waiting;

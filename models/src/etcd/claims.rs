@@ -50,12 +50,22 @@ impl State {
 
     pub(super) fn actions_of_waiter(&self, model: &Etcd, number: ClaimNo, actions: &mut Vec<Action>) {
         let claim = &self.claims[number.index()];
-        if model.has(Step::Recheck) || claim.told {
+        let has_gone = |contender| !self.is_contender(contender);
+        if claim.told || model.has(Step::Recheck) && !self.are_both_there(model, claim) {
             actions.push(Action::Look(number));
         }
-        if claim.predecessor.is_some_and(|contender| !self.is_contender(contender)) && !claim.told {
+        if model.tells_of_ends() && claim.predecessor.is_some_and(has_gone) && !claim.told {
             actions.extend([Action::Told(number), Action::LoseEvent(number)]);
         }
+    }
+
+    /// The re-check: whether it finds the own key and the predecessor's.
+    fn are_both_there(&self, model: &Etcd, claim: &Claim) -> bool {
+        let is_there = |contender: Contender| match model.has(Step::RecheckNamesIncarnation) {
+            true => self.is_contender(contender),
+            false => self.keys[contender.0.index()].is_some(),
+        };
+        self.is_there(claim) && claim.predecessor.is_some_and(is_there)
     }
 
     pub(super) fn start(&mut self, model: &Etcd, number: ClaimNo) {
@@ -172,11 +182,11 @@ impl State {
         }
         let given_up = std::mem::take(&mut claim.given_up);
         claim.phase = Phase::Waiting;
-        claim.predecessor = next.filter(|_| model.notes_predecessors());
+        claim.predecessor = next;
         if claim.granted > 0 {
             self.grant(number, revision, false);
         } else if given_up {
-            claim.phase = Phase::Withdrawing;
+            claim.withdraw();
         } else if next.is_none() {
             self.look(model, number);
         }
@@ -204,7 +214,7 @@ impl State {
         self.faults.cancels -= 1;
         let claim = &mut self.claims[number.index()];
         match claim.phase {
-            Phase::Waiting => claim.phase = Phase::Withdrawing,
+            Phase::Waiting => claim.withdraw(),
             _ => claim.given_up = true,
         }
     }
@@ -276,13 +286,13 @@ impl State {
         let predecessor =
             self.contenders().filter(|(_, created)| *created < claim.own).max_by_key(|(_, at)| *at);
         if !there {
-            self.claims[number.index()].phase = Phase::Withdrawing;
+            self.claims[number.index()].withdraw();
         } else if predecessor.is_none() {
             self.grant(number, self.revision, false);
         } else {
             let claim = &mut self.claims[number.index()];
             claim.told = false;
-            claim.predecessor = predecessor.filter(|_| model.notes_predecessors());
+            claim.predecessor = predecessor;
         }
     }
 
@@ -298,5 +308,12 @@ impl State {
                 self.leave_stray(request);
             }
         }
+    }
+}
+
+impl Claim {
+    /// It waits no longer, and knows of no predecessor.
+    fn withdraw(&mut self) {
+        (self.phase, self.predecessor, self.told) = (Phase::Withdrawing, None, false);
     }
 }

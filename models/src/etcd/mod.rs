@@ -7,7 +7,8 @@
 //!   between. When a reply is lost, its sender gives up waiting, and the request is executed at any later time, or was
 //!   already.
 //! * Mails come in order over the watch; any of them may be lost. News of a predecessor's end only make a waiter look
-//!   earlier, and a look may come at any time (the re-check), so they appear only where that step is taken out.
+//!   earlier than its re-check, which may come at any time, so they appear only where that step is taken out. A re-check
+//!   that finds both keys in place changes nothing; otherwise it is one step with the look that follows.
 //! * The read for the successor may be answered by a member that lags behind.
 //! * The end of a lease deletes all of its keys at one revision. A change of leader only makes it later: it comes at any
 //!   time after the client's own deadline, or never. An operator deletes any key at any time.
@@ -64,6 +65,8 @@ pub enum Step {
     LookFindsOwnKey,
     /// A waiter looks now and then although nothing has told it to.
     Recheck,
+    /// The re-check compares create revisions: a later claim may use the predecessor's key again.
+    RecheckNamesIncarnation,
     /// A try is queued only when nobody is in the queue.
     TryFindsQueueEmpty,
     /// A client stops to believe in its holds before the server ends its lease.
@@ -204,8 +207,9 @@ struct Claim {
     token: Revision,
     /// The highest token that was answered when the claim began.
     floor: Revision,
-    /// Only where a step is taken out that needs it; `told` when news of its end have come.
+    /// Of a waiter.
     predecessor: Option<Contender>,
+    /// News of its end have come.
     told: bool,
 }
 
@@ -282,7 +286,7 @@ pub enum Action {
     Deliver(usize),
     /// A mail is lost.
     LoseMail(usize),
-    /// The re-check.
+    /// The re-check, and the look that follows where it does not find both keys.
     Look(ClaimNo),
     /// The watch tells the end of the predecessor.
     Told(ClaimNo),
@@ -309,7 +313,8 @@ impl Etcd {
         !(self.tries && claim.index() == self.claims - 1)
     }
 
-    fn notes_predecessors(&self) -> bool {
+    /// Whether news of a predecessor's end come and get lost.
+    fn tells_of_ends(&self) -> bool {
         !self.has(Step::Recheck) || !self.has(Step::LookBeforeGrant)
     }
 }

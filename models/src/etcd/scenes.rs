@@ -49,6 +49,7 @@ impl Protocol for Etcd {
             removal(Step::LookBeforeGrant, ONE_HOLDER, 3, false, cancelled),
             removal(Step::LookFindsOwnKey, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
             removal(Step::Recheck, NO_LOST_WAKEUP, 3, false, Faults { lost: 1, ..none }),
+            removal(Step::RecheckNamesIncarnation, NO_LOST_WAKEUP, 3, false, Faults { lost: 1, ..none }),
             removal(Step::TryFindsQueueEmpty, ONE_HOLDER, 3, true, none),
             removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
         ]

@@ -1,0 +1,64 @@
+//! What waiters do while nothing happens, and when something has happened that nobody told them.
+
+use std::time::Duration;
+
+use lockkit_testbed::{Etcd, Message, Proxy};
+
+use crate::common::{
+    LONGEST, acquire, bounded, enqueued, fresh_name, key_of, queue, release, session, session_at, until,
+    url_through,
+};
+
+/// A ttl with a re-check every 2 s.
+const SHORT: Duration = Duration::from_secs(6);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_waiters_ask_for_two_keys_each_and_keep_their_watches() {
+    const WAITERS: usize = 20;
+    let etcd = Etcd::start().unwrap();
+    let (one, other, name) = (session(&etcd, LONGEST).await, session(&etcd, SHORT).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let mut waiting = Vec::new();
+    for _ in 0..WAITERS {
+        waiting.push(enqueued(&other, &name).await);
+    }
+    let metrics = || etcd.metrics().unwrap();
+    until("all watch their predecessors", async || metrics().watchers() as usize == 2 + WAITERS).await;
+    let before = metrics();
+    let since = |method| metrics().grpc_handled(method) - before.grpc_handled(method);
+    until("each has looked twice", async || {
+        bounded(other.renew(&[])).await;
+        since("Txn") + since("Range") >= 2 * WAITERS as u64
+    })
+    .await;
+    assert_eq!(since("Range"), 0, "a range walks over the whole queue");
+    assert_eq!(metrics().grpc_received("Watch"), before.grpc_received("Watch"), "watches were made again");
+    release(&one, &held).await;
+    for next in waiting {
+        release(&other, &next.granted().await).await;
+    }
+}
+
+/// The predecessor's key is used again by a claim that waits behind its waiter, which has heard of nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn key_that_the_predecessor_uses_again_is_not_taken_for_the_predecessor() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (one, other) = (session(&etcd, LONGEST).await, session_at(&url_through(&proxy), SHORT).await);
+    let name = fresh_name();
+    proxy.drop_messages(Message::Events, |_| true);
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    let key = key_of(&etcd, &waiting.claim);
+    release(&one, &held).await;
+    let again = enqueued(&one, &name).await;
+    let keys = etcd.keys(&queue(&name)).unwrap();
+    assert!(keys[0] == key && keys[1].ends_with(&held.claim().to_string()), "{keys:?}");
+    until("the waiter has looked for itself", async || {
+        bounded(other.renew(&[])).await;
+        !waiting.is_waiting()
+    })
+    .await;
+    release(&other, &waiting.granted().await).await;
+    release(&one, &again.granted().await).await;
+}
