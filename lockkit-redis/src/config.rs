@@ -61,6 +61,7 @@ pub enum Queue {
 pub struct RedisConfig {
     pub(crate) topology: Topology,
     pub(crate) login: Login,
+    sentinel_login: Login,
     pub(crate) tls: Option<Tls>,
     prefix: String,
     names: Names,
@@ -89,7 +90,8 @@ impl RedisConfig {
     }
 
     /// The servers of which these Sentinels say who is the master that they call by this name. Sentinels are asked
-    /// without a login.
+    /// without a login, unless there is a [`sentinel_user`](Self::sentinel_user) or a
+    /// [`sentinel_password`](Self::sentinel_password).
     ///
     /// # Errors
     ///
@@ -123,6 +125,7 @@ impl RedisConfig {
         Self {
             topology,
             login: Login::default(),
+            sentinel_login: Login::default(),
             tls: None,
             prefix: String::new(),
             names: Names::default(),
@@ -153,6 +156,25 @@ impl RedisConfig {
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (None, Some(password.into()));
+        self
+    }
+
+    /// Logs in to Sentinels as this user. It needs
+    ///
+    /// ```text
+    /// ACL SETUSER watcher on >PASSWORD resetchannels &+promoted-slave &+switch-master +hello +subscribe
+    ///     +sentinel|master +sentinel|get-master-addr-by-name
+    /// ```
+    #[must_use]
+    pub fn sentinel_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
+        (self.sentinel_login.user, self.sentinel_login.password) = (Some(name.into()), Some(password.into()));
+        self
+    }
+
+    /// Logs in to Sentinels with the password of their default user (`requirepass`).
+    #[must_use]
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        (self.sentinel_login.user, self.sentinel_login.password) = (None, Some(password.into()));
         self
     }
 
@@ -247,6 +269,7 @@ impl RedisConfig {
                 tls: self.tls.clone(),
                 timeout: self.request_timeout,
             },
+            sentinel_login: self.sentinel_login.clone(),
         }
     }
 }
@@ -257,6 +280,7 @@ impl fmt::Debug for RedisConfig {
         let Self {
             topology,
             login,
+            sentinel_login,
             tls,
             prefix,
             names,
@@ -265,12 +289,10 @@ impl fmt::Debug for RedisConfig {
             request_timeout,
             counter_ttl,
         } = self;
-        let Login { user, password, database } = login;
         f.debug_struct("RedisConfig")
             .field("topology", topology)
-            .field("user", user)
-            .field("password", &password.as_ref().map(|_| "***"))
-            .field("database", database)
+            .field("login", login)
+            .field("sentinel_login", sentinel_login)
             .field("tls", tls)
             .field("prefix", prefix)
             .field("names", names)
@@ -329,7 +351,9 @@ mod tests {
 
     #[test]
     fn no_secret_is_printed() {
-        let config = RedisConfig::new(["h"]).unwrap().user("me", "hunter2");
-        assert!(!format!("{config:?}").contains("hunter2"));
+        let config = RedisConfig::sentinel(["h"], "main").unwrap().user("me", "hunter2");
+        let config = config.sentinel_user("me", "hunter3");
+        let shown = format!("{config:?}");
+        assert!(shown.contains("***") && !shown.contains("hunter"), "{shown}");
     }
 }

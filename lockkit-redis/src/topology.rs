@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{Effect, Fault},
-    node::{Address, Dialer, published},
+    node::{Address, Dialer, Login, published},
     probe::Probe,
     sentinel::{Sentinels, Watch},
     slots::Masters,
@@ -213,6 +213,8 @@ impl Wire {
 pub(crate) struct Connector {
     pub(crate) topology: Topology,
     pub(crate) dialer: Dialer,
+    /// For Sentinels, which have users of their own.
+    pub(crate) sentinel_login: Login,
 }
 
 impl Connector {
@@ -277,10 +279,11 @@ impl Connector {
     }
 
     async fn by_sentinels(&self, sentinels: &Sentinels, listener: Listener) -> Result<Wire, Fault> {
-        let master = sentinels.find(&self.dialer).await?;
+        let asking = Dialer { login: self.sentinel_login.clone(), ..self.dialer.clone() };
+        let master = sentinels.find(&asking).await?;
         let broken = listener.broken.clone();
         let connection = self.dialer.open_master(&master.address, listener.of_node()).await?;
-        let watch = sentinels.watch(&self.dialer, &master, &broken);
+        let watch = sentinels.watch(&asking, &master, &broken);
         Ok(Wire::Node { connection, _watch: Some(Arc::new(watch)) })
     }
 

@@ -4,7 +4,7 @@ use lockkit_core::{Result, backend::BackendUrl};
 
 use crate::{
     Names, Queue, RedisConfig, SCHEME, SCHEME_CLUSTER, SCHEME_SENTINEL, SCHEME_UNIX, SCHEMES_TLS, Tls,
-    config::invalid, tls,
+    config::invalid, tls, topology::Topology,
 };
 
 /// The host in the URL of a socket: no standard URL has a user and no host.
@@ -21,8 +21,8 @@ impl RedisConfig {
     /// ```
     ///
     /// with the options `prefix`, `names=raw`, `queue` (`fifo` or `none`), `min_replicas`, `request_timeout` and
-    /// `counter_ttl`, each as the method of its name. With TLS they begin with `rediss` (but for the socket), and take `ca`, `cert` and
-    /// `key`: files, see [`Tls`].
+    /// `counter_ttl`, each as the method of its name; with Sentinels also `sentinel_user` and `sentinel_password`. With TLS
+    /// they begin with `rediss` (but for the socket), and take `ca`, `cert` and `key`: files, see [`Tls`].
     ///
     /// # Errors
     ///
@@ -94,6 +94,14 @@ impl RedisConfig {
         if let Some(count) = url.take("min_replicas") {
             self = self.min_replicas(parse_number(&count, "min_replicas")?);
         }
+        if matches!(self.topology, Topology::Sentinel(_)) {
+            self = match (url.take("sentinel_user"), url.take("sentinel_password")) {
+                (Some(user), Some(password)) => self.sentinel_user(user, password),
+                (None, Some(password)) => self.sentinel_password(password),
+                (None, None) => self,
+                (Some(_), None) => return Err(invalid("sentinel_user goes with a sentinel_password")),
+            };
+        }
         if let Some(timeout) = url.take_duration("request_timeout")? {
             self = self.request_timeout(timeout);
         }
@@ -124,7 +132,7 @@ mod tests {
     use lockkit_core::{ErrorKind, LockName};
 
     use super::*;
-    use crate::{node::Address, sentinel::Sentinels, topology::Topology};
+    use crate::{node::Address, sentinel::Sentinels};
 
     fn from(url: &str) -> Result<RedisConfig> {
         RedisConfig::from_url(BackendUrl::parse(url)?)
@@ -232,6 +240,8 @@ mod tests {
             "redis+sentinel://h",
             "redis+sentinel:///main",
             "redis+sentinel://h/main/2",
+            "redis+sentinel://h/main?sentinel_user=me",
+            "redis://h/?sentinel_password=secret",
             "redis+cluster://h/2",
             "redis+cluster:///",
             "redis://h/?ca=/ca.pem",

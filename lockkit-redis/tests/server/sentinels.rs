@@ -5,9 +5,10 @@ use lockkit_testbed::{Message, Proxy, RedisSentinels};
 
 use crate::{
     common::{
-        LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, release, session_at, until,
+        LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, refusal_of, release, says,
+        session_at, until,
     },
-    topologies::{QUICK, is_renewed},
+    topologies::{PATIENT, QUICK, is_renewed},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,4 +89,103 @@ async fn an_unknown_master_is_told() {
     let error = bounded(unknown.open_session(LONG, Clock::boot())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("nobody"), "{error}");
+}
+
+/// A failover that has promoted a replica and goes on, because the other one cannot follow the new master. The Sentinel
+/// with number 0 leads it. Numbers of the former and the new master.
+async fn unfinished_failover(sentinels: &RedisSentinels) -> (usize, usize) {
+    let former = sentinels.wait_until_in_sync().unwrap();
+    for sentinel in sentinels.sentinels() {
+        let patience = ["SENTINEL", "SET", RedisSentinels::NAME, "failover-timeout", "600000"];
+        sentinel.cli(&patience).unwrap();
+    }
+    let others = || (0..sentinels.replicas().len()).filter(|&number| number != former);
+    for number in others() {
+        sentinels.node(number).stop_replicating().unwrap();
+    }
+    let leader = sentinels.sentinel(0);
+    leader.cli(&["SENTINEL", "FAILOVER", RedisSentinels::NAME]).unwrap();
+    let promoted = || {
+        let place = leader.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", RedisSentinels::NAME]).unwrap();
+        let place = [0, 1].map(|part: usize| place.list()[part].text().to_owned()).join(":");
+        others().find(|&number| sentinels.node(number).endpoint() == place)
+    };
+    until("a replica is promoted", async || promoted().is_some()).await;
+    (former, promoted().unwrap())
+}
+
+/// Whether the failover that this Sentinel leads is not over.
+fn is_unfinished(sentinels: &RedisSentinels, former: usize) -> bool {
+    let state = sentinels.sentinel(0).cli(&["SENTINEL", "MASTER", RedisSentinels::NAME]).unwrap();
+    let fields: Vec<&str> = state.list().iter().map(lockkit_testbed::Reply::text).collect();
+    let field = |name: &str| fields[fields.iter().position(|field| *field == name).unwrap() + 1];
+    format!("{}:{}", field("ip"), field("port")) == sentinels.node(former).endpoint()
+}
+
+/// By way of the Sentinel that leads failovers; the others learn of them two seconds later at most.
+fn url_by_leader(sentinels: &RedisSentinels) -> String {
+    format!("redis+sentinel://{}/{}{PATIENT}", sentinels.sentinel(0).endpoint(), RedisSentinels::NAME)
+}
+
+/// Between `+promoted-slave` and `+switch-master` the leading Sentinel answers SENTINEL MASTER with the former master's
+/// address, and already with the new epoch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_connects_amid_a_failover_uses_the_promoted_server() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let (former, promoted) = unfinished_failover(&sentinels).await;
+    for url in [url_by_leader(&sentinels), format!("{}{PATIENT}", sentinels.url())] {
+        let (session, name) = (session_at(&url, LONG).await, fresh_name());
+        let held = acquire(&session, &name).await;
+        let value = sentinels.node(promoted).cli(&["GET", name.as_str()]).unwrap();
+        assert!(value.text().starts_with(&held.claim().to_string()), "granted at the demoted master");
+    }
+    assert!(is_unfinished(&sentinels, former), "it was to be connected before the end of the failover");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_leaves_the_demoted_master_before_the_failover_is_over() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let (session, name) = (session_at(&url_by_leader(&sentinels), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let (former, promoted) = unfinished_failover(&sentinels).await;
+    let at_promoted = |words: &[&str]| sentinels.node(promoted).cli(words).unwrap().number().unwrap();
+    at_promoted(&["PEXPIRE", name.as_str(), "30000"]);
+    until("the hold is renewed at the promoted server", async || {
+        is_renewed(&session, &held).await && at_promoted(&["PTTL", name.as_str()]) > 30_000
+    })
+    .await;
+    assert!(is_unfinished(&sentinels, former), "the move was to come before the end of the failover");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_may_ask_for_a_login() {
+    let sentinels = RedisSentinels::start().unwrap();
+    let url = format!("{}{PATIENT}", sentinels.url());
+    let with = |login: &str| format!("{url}&{login}");
+    let rights = "resetchannels &+promoted-slave &+switch-master +hello +subscribe +sentinel|master \
+                  +sentinel|get-master-addr-by-name";
+    for sentinel in sentinels.sentinels() {
+        let mut words = vec!["ACL", "SETUSER", "watcher", "on", ">hunter2"];
+        words.extend(rights.split_whitespace());
+        sentinel.cli(&words).unwrap();
+    }
+    let session = session_at(&with("sentinel_user=watcher&sentinel_password=hunter2"), LONG).await;
+    acquire(&session, &fresh_name()).await;
+    until("it listens to all of them", async || {
+        sentinels.sentinels().iter().all(|sentinel| {
+            let clients = sentinel.cli(&["CLIENT", "LIST"]).unwrap();
+            clients.text().lines().any(|line| line.contains(" sub=2 ") && line.contains(" user=watcher "))
+        })
+    })
+    .await;
+    for sentinel in sentinels.sentinels() {
+        assert_eq!(sentinel.cli(&["ACL", "LOG"]).unwrap().list(), []);
+        // The last words without a login; connections that there are stay.
+        sentinel.cli(&["ACL", "SETUSER", "default", "resetpass", ">s3cret"]).unwrap();
+    }
+    acquire(&session_at(&with("sentinel_password=s3cret"), LONG).await, &fresh_name()).await;
+    says(&refusal_of(backend(&url)).await, ErrorKind::Denied, "sentinel_password");
+    let error = refusal_of(backend(&with("sentinel_user=watcher&sentinel_password=wr0ng"))).await;
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(!format!("{error} {error:?}").contains("wr0ng"), "{error:?}");
 }
