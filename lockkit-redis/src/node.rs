@@ -80,7 +80,7 @@ impl Dialer {
             });
         let client = self.client(address, ProtocolVersion::RESP3)?;
         match client.get_multiplexed_async_connection_with_config(&config).await {
-            Err(error) if is_hello_unknown(&error) => Err(self.why_without_hello(address).await),
+            Err(error) if is_hello_unknown(&error) => Err(self.why_without_hello(address, &error).await),
             opened => Ok(opened?),
         }
     }
@@ -139,8 +139,9 @@ impl Dialer {
         settings
     }
 
-    /// A server that does not know the command HELLO is too old, or has it renamed.
-    async fn why_without_hello(&self, address: &Address) -> Fault {
+    /// What is missing for RESP3: a server that does not know the command HELLO, or not with this version of the protocol,
+    /// is too old, has it renamed, or stands behind something that knows only RESP2.
+    async fn why_without_hello(&self, address: &Address, error: &RedisError) -> Fault {
         let probe = async {
             let config = AsyncConnectionConfig::new().set_connection_timeout(Some(self.timeout));
             let client = self.client(address, ProtocolVersion::RESP2)?;
@@ -152,16 +153,23 @@ impl Dialer {
             Ok(probe) if probe.is_too_old() => {
                 format!("Redis {} is too old: lockkit needs version {VERSION_MIN} or later", probe.version)
             }
-            _ => "the server does not know the command HELLO: it is too old, or has it renamed".to_owned(),
+            _ => format!(
+                "{address} does not speak RESP3 (HELLO 3: {}): lockkit needs Redis {VERSION_MIN} or later, with the \
+                 command HELLO, and no proxy before it that knows only RESP2",
+                Fault::from(error.clone()).message()
+            ),
         };
         Fault::new(Effect::Refused, ErrorKind::Unsupported, message)
     }
 }
 
+/// Whether the server knows no HELLO, or no RESP3. The client crate recognizes one spelling of the first.
 fn is_hello_unknown(error: &RedisError) -> bool {
+    let is_about_hello =
+        |detail: &str| detail.starts_with("un") && detail.to_ascii_uppercase().contains("HELLO");
     error.kind() == redis::ErrorKind::RESP3NotSupported
-        // The client crate knows the quotation marks of older servers only.
-        || error.detail().is_some_and(|detail| detail.starts_with("unknown command") && detail.contains("HELLO"))
+        || error.code() == Some("NOPROTO")
+        || error.code() != Some("NOPERM") && error.detail().is_some_and(is_about_hello)
 }
 
 /// The text of a published message.

@@ -311,8 +311,21 @@ impl Connector {
         if let Some(tls) = &self.dialer.tls {
             builder = tls::of_cluster(tls, builder)?;
         }
-        let mut connection = builder.build()?.get_async_connection().await?;
+        let mut connection = match builder.build()?.get_async_connection().await {
+            Ok(connection) => connection,
+            Err(error) => return Err(self.refusal_of_nodes(addresses).await.unwrap_or(error.into())),
+        };
         let masters = Masters::ask(&mut connection).await.ok();
         Ok(Wire::Cluster { connection, masters })
+    }
+
+    /// Why the nodes of a cluster do not let the client in, where they do not: the client crate calls them unreachable.
+    async fn refusal_of_nodes(&self, addresses: &[Address]) -> Option<Fault> {
+        let asked = addresses.iter().map(|address| async move {
+            let opened = tokio::time::timeout(self.timeout() / NODE_SHARE, self.dialer.open(address, |_| {}));
+            opened.await.unwrap_or_else(|_| Err(Fault::no_reply())).err()
+        });
+        let faults = futures_util::future::join_all(asked).await;
+        faults.into_iter().flatten().find(|fault| !fault.may_pass())
     }
 }

@@ -7,6 +7,7 @@ use lockkit_core::{
     backend::{Admin, Backend, Session},
 };
 use lockkit_testbed::{Redis, Reply};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::common::{
     LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, session_at,
@@ -66,12 +67,11 @@ async fn a_renamed_hello_is_refused_clearly() {
     assert!(error.to_string().contains("HELLO"), "{error}");
 }
 
-/// As a server of version 5 answers.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_too_old_is_refused_by_name() {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// Stands in for a server, or what stands before one, that speaks no RESP3: answers INFO, and everything else like this. Its
+/// address.
+async fn without_resp3(answer: &'static str) -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
             tokio::spawn(async move {
@@ -81,16 +81,51 @@ async fn a_server_that_is_too_old_is_refused_by_name() {
                     let info = "redis_version:5.0.14\r\n";
                     let reply = match text.contains("INFO") {
                         true => format!("${}\r\n{info}\r\n", info.len()),
-                        false => "-ERR unknown command `HELLO`, with args beginning with: `3`\r\n".to_owned(),
+                        false => format!("{answer}\r\n"),
                     };
                     connection.write_all(reply.as_bytes()).await.unwrap();
                 }
             });
         }
     });
-    let error = refusal(&url).await;
+    address
+}
+
+/// As a server of version 5 answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_too_old_is_refused_by_name() {
+    let address = without_resp3("-ERR unknown command `HELLO`, with args beginning with: `3`").await;
+    let error = refusal(&format!("redis://{address}")).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("5.0.14"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_resp3_is_refused_clearly_whatever_it_is_part_of() {
+    for answer in ["-NOPROTO unsupported protocol version", "-ERR unsupported command 'hello'"] {
+        let address = without_resp3(answer).await;
+        for url in [
+            format!("redis://{address}"),
+            format!("redis://{address},{address}"),
+            format!("redis+cluster://{address}"),
+            format!("redis+sentinel://{address}/main"),
+        ] {
+            let error = refusal(&url).await;
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{url}: {error}");
+            assert!(
+                error.to_string().contains("RESP3") || error.to_string().contains("5.0.14"),
+                "{url}: {error}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_a_cluster_that_refuse_the_login_are_not_taken_for_absent() {
+    let redis = Redis::start_with(&["--cluster-enabled", "yes"]).unwrap();
+    let error = refusal(&format!("redis+cluster://app:wr0ng@{}", redis.endpoint())).await;
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(!format!("{error} {error:?}").contains("wr0ng"), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
