@@ -59,7 +59,7 @@ impl RedisBackend {
         let (connector, claims) = (self.config.connector(), Arc::<Claims>::default());
         let channel = format!("{CHANNEL}{}", terms.client);
         let server = Server::connect(connector.clone(), channel, Arc::clone(&claims)).await?;
-        let probe = server.probe().await?;
+        let (probe, ()) = tokio::try_join!(server.probe(), server.probe_publishing())?;
         if probe.may_evict() {
             warn!(
                 policy = probe.eviction,

@@ -144,8 +144,10 @@ impl RedisConfig {
     ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen
     /// ```
     ///
-    /// With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` will do instead of `~*`. `+wait` is needed for
-    /// [`min_replicas`](Self::min_replicas), `+role` with several servers or Sentinels, `+cluster|slots +asking` on a cluster.
+    /// Redis 6.0 knows no rights to channels: leave `&lockkit:client:*` out there. With a prefix, `~PREFIX*` and
+    /// `~lockkit:{PREFIX*` will do instead of `~*`; with [raw names](Names::Raw) that contain braces, `~lockkit::PREFIX*` is
+    /// needed, too. `+wait` is needed for [`min_replicas`](Self::min_replicas), `+role` with several servers or Sentinels,
+    /// `+cluster|slots +asking` on a cluster.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));

@@ -150,6 +150,16 @@ impl Server {
         }
     }
 
+    /// Fails where the user may not publish: a hand-over would go on without its message, and nobody would know why it
+    /// takes so long.
+    pub(crate) async fn probe_publishing(&self) -> Result<(), Fault> {
+        let Some(channel) = &self.channel else { return Ok(()) };
+        // It comes back to this client, which makes nothing of it.
+        let publish = redis::cmd("PUBLISH").arg(channel).arg("").to_owned();
+        let publish = |mut wire: Wire| async move { wire.query_at(channel, &publish).await };
+        self.within(self.timeout, publish).await.map(drop)
+    }
+
     /// Executes a script.
     pub(crate) async fn run(&self, call: &Call) -> Result<Value, Fault> {
         self.run_within(self.timeout, call).await

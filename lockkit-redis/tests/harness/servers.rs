@@ -6,7 +6,7 @@ use lockkit_testbed::{Redis, RedisCluster, RedisSentinels};
 
 use super::{
     PREFIX, Servers, own,
-    rights::{LOGIN, RIGHTS, user},
+    rights::{LOGIN, RIGHTS, keys_of, user},
 };
 
 /// How long a node must be silent until the others take it for gone, in milliseconds: longer than any standstill of a case,
@@ -20,7 +20,7 @@ pub(super) fn url_at(endpoint: &str) -> String {
 
 /// What that user may do: only with keys of this prefix.
 pub(super) fn rights() -> String {
-    RIGHTS.replace("~*", &format!("~{PREFIX}* ~lockkit:{{{PREFIX}*"))
+    RIGHTS.replace("~*", &keys_of(PREFIX))
 }
 
 impl Servers for Redis {

@@ -14,7 +14,7 @@ use crate::{
         LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release, session,
         session_at, side, start, try_acquire, until,
     },
-    rights::{LOGIN, RIGHTS, user},
+    rights::{LOGIN, RIGHTS, keys_of, user},
 };
 
 fn set_user(redis: &Redis, rights: &str) {
@@ -71,7 +71,7 @@ async fn on_a_cluster_the_user_needs_two_rights_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_of_the_documented_rights_is_needed() {
     let redis = Redis::start().unwrap();
-    for right in ["+subscribe", "+evalsha", "+getrange", "+set", "&lockkit:client:*"] {
+    for right in ["+subscribe", "+publish", "+evalsha", "+getrange", "+set", "&lockkit:client:*"] {
         set_user(&redis, &RIGHTS.replace(right, ""));
         let opened = bounded(lockkit_core::backend::Backend::open_session(
             &backend(&url_of(&redis)),
@@ -85,6 +85,28 @@ async fn each_of_the_documented_rights_is_needed() {
         };
         assert_eq!(error.kind(), ErrorKind::Denied, "without {right}: {error}");
     }
+}
+
+/// Side keys of a name with braces begin in another way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_the_documented_keys_of_a_prefix_can_do_everything() {
+    let redis = Redis::start().unwrap();
+    set_user(&redis, &RIGHTS.replace("~*", &keys_of("app:")));
+    let url = format!("{}/?prefix=app:&names=raw&queue=fifo", url_of(&redis));
+    let session = session_at(&url, LONG).await;
+    for name in ["plain", "{user}:1", "user:{1}", "b}r{aces"] {
+        let name = crate::common::name(name);
+        let held = acquire(&session, &name).await;
+        let next = enqueued(&session, &name).await;
+        session.renew(std::slice::from_ref(&held)).await;
+        release(&session, &held).await;
+        release(&session, &next.granted().await).await;
+    }
+    let refused = redis.cli(&["ACL", "LOG"]).unwrap();
+    assert_eq!(refused.list(), [], "{refused:?}");
+    // And nothing beside the prefix.
+    let error = try_acquire(&session_at(&url_of(&redis), LONG).await, &fresh_name()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
