@@ -279,6 +279,11 @@ async fn execute_with(
     }
 }
 
+/// Before the first try after a connection that served: all clients of a server lose theirs in the same moment.
+pub(crate) fn reconnect_pause() -> Duration {
+    RETRY_PAUSE_MIN.mul_f64(fastrand::f64())
+}
+
 /// Opens connections.
 struct Opener {
     connector: Connector,
@@ -324,6 +329,7 @@ impl Opener {
                     state.send_replace(State::Opening);
                     if link.has_served() {
                         pauses = retry_pauses();
+                        tokio::time::sleep(reconnect_pause()).await;
                     } else {
                         // It would be opened, used by all who wait, and found wanting, as fast as that goes.
                         tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
@@ -348,6 +354,7 @@ impl Opener {
                 looks = self.outdated(link) => looks,
             };
             debug!(looks, "there should be another connection to the cluster");
+            tokio::time::sleep(reconnect_pause()).await;
             match self.open().await {
                 Ok(successor) => return Link { looks, ..successor },
                 Err(fault) => debug!(?fault, "no other connection to the cluster yet"),
@@ -367,7 +374,7 @@ impl Opener {
                 return LOOKS;
             }
             // A server that is slow for long must not be a reason to ask for ever.
-            tokio::time::sleep(LOOK_PAUSE).await;
+            tokio::time::sleep(LOOK_PAUSE + reconnect_pause()).await;
         }
         link.looks.saturating_mul(2)
     }

@@ -34,9 +34,10 @@ const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 ///     +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hdel +hstrlen
 /// ```
 ///
-/// With a prefix, `~PREFIX*`, `~lockkit:{PREFIX*` and `~lockkit:redlock` will do instead of `~*`. Without `+info` nobody
-/// warns of nodes that do not keep their data; without `+subscribe`, `+unsubscribe` and `+publish` waiters look for
-/// themselves.
+/// Redis 6.0 knows no rights to channels: leave `&lockkit:released:*` out there. With a prefix, `~PREFIX*`,
+/// `~lockkit:{PREFIX*` and `~lockkit:redlock` will do instead of `~*`; with raw names that contain braces,
+/// `~lockkit::PREFIX*` is needed, too. Without `+info` nobody warns of nodes that do not keep their data; without
+/// `+subscribe`, `+unsubscribe` and `+publish` waiters look for themselves.
 ///
 /// ```
 /// use std::time::Duration;

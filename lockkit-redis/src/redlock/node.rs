@@ -26,7 +26,7 @@ use crate::{
     error::{Ends, Fault},
     node::{Address, Dialer},
     scripts::Call,
-    server::execute,
+    server::{execute, reconnect_pause},
     topology::Wire,
 };
 
@@ -209,6 +209,7 @@ impl Opener {
             link.broken.cancelled().await;
             debug!(address = ?self.address, "the connection is of no use any more");
             state.send_replace(State::Opening);
+            tokio::time::sleep(reconnect_pause()).await;
         }
     }
 

@@ -82,6 +82,25 @@ async fn waiters_survive_connections_that_are_killed() {
     assert_rising(&tokens);
 }
 
+/// The clients of a server that is started again do not all connect in the same moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_pauses_for_a_random_time_before_it_connects_again() {
+    const ROUNDS: u32 = 40;
+    let redis = Redis::start().unwrap();
+    let session = session(&redis, LONG).await;
+    let grant = acquire(&session, &fresh_name()).await;
+    let begun = Instant::now();
+    for _ in 0..ROUNDS {
+        assert_eq!(redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap().number(), Some(1));
+        let renewed = async || {
+            matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Renewed { .. })
+        };
+        until("it is connected again", renewed).await;
+    }
+    // Half of 50 ms each on the average.
+    assert!(begun.elapsed() > ROUNDS * Duration::from_millis(10), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn scripts_that_are_forgotten_are_sent_again() {
     let redis = Redis::start().unwrap();
