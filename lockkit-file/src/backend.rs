@@ -15,7 +15,13 @@ use lockkit_core::{
     },
 };
 
-use crate::{FileConfig, blocking::blocking, folder::Folder, holder, keys, session::FileSession};
+use crate::{
+    FileConfig,
+    disk::{ANSWER_MAX, Disk},
+    folder::Folder,
+    holder, keys,
+    session::FileSession,
+};
 
 /// The URL scheme.
 pub const SCHEME: &str = "file";
@@ -27,13 +33,14 @@ pub const BEAT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct FileBackend {
     folder: Arc<Folder>,
+    disk: Disk,
     sessions: Arc<Mutex<Vec<Weak<FileSession>>>>,
 }
 
 impl FileBackend {
     /// Locks in the folder that `config` names. No I/O.
     pub fn new(config: FileConfig) -> Self {
-        Self { folder: Arc::new(Folder::new(config.folder())), sessions: Arc::default() }
+        Self { folder: Arc::new(Folder::new(config.folder())), disk: Disk::new(), sessions: Arc::default() }
     }
 
     /// Another handle of the locked file behind a lock that a client of this backend holds now; `None` when none
@@ -72,8 +79,8 @@ impl Backend for FileBackend {
 
     async fn open_session(&self, _ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
         let folder = Arc::clone(&self.folder);
-        blocking("open lock folder", move || folder.open()).await?;
-        let session = Arc::new(FileSession::new(Arc::clone(&self.folder), clock));
+        self.disk.look("open lock folder", ANSWER_MAX, move || folder.open()).await?;
+        let session = Arc::new(FileSession::new(Arc::clone(&self.folder), self.disk.clone(), clock));
         let mut sessions = self.sessions();
         sessions.retain(|session| session.strong_count() > 0);
         sessions.push(Arc::downgrade(&session));
@@ -89,7 +96,7 @@ impl Backend for FileBackend {
 impl Admin for FileBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
         let path = self.folder.join(keys::holder_file(name));
-        let holder = blocking("inspect", move || holder::look(&path)).await;
+        let holder = self.disk.look("inspect", ANSWER_MAX, move || holder::look(&path)).await;
         // Waiters leave no trace in the folder.
         Ok(Inspection::new(holder.map_err(|error| error.with_lock(name))?, Vec::new()))
     }

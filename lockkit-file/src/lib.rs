@@ -46,6 +46,9 @@
 //! * Waiters are served in no particular order. Within one client they queue, and pass the lock on among themselves
 //!   for at most [`STREAK_MAX`] at a time; between clients they poll, with pauses of at most [`POLL_PAUSE_MAX`] and
 //!   jitter.
+//! * Open files: two for each lock that is held, one for each lock that a client waits for.
+//! * A disk that hangs costs a client one thread for all its holds and waiters, and at most [`CHANGES_MAX`] for attempts
+//!   at locks. Its holds stay, as long as the process lives.
 //! * Deleting or replacing the files of a held lock ends the hold: it is noticed within one beat of [`BEAT`], and two
 //!   holders may exist until then.
 //! * Tokens rise across restarts of processes and of the machine. Should a lock file be deleted they rise from the
@@ -60,8 +63,8 @@ compile_error!("lockkit-file needs a Unix-like system");
 
 mod access;
 mod backend;
-mod blocking;
 mod config;
+mod disk;
 mod error;
 mod folder;
 #[cfg(feature = "fuzzing")]
@@ -71,12 +74,14 @@ mod holder;
 mod keys;
 mod lock_file;
 mod new_file;
+mod open_file;
 mod session;
 mod turns;
 
 pub use self::{
     backend::{BEAT, FileBackend, SCHEME},
     config::FileConfig,
+    disk::CHANGES_MAX,
     session::{POLL_PAUSE_MAX, POLL_PAUSE_MIN},
     turns::STREAK_MAX,
 };

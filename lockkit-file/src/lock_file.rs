@@ -1,10 +1,11 @@
 //! One locked file: taken, numbered, checked, freed.
 
 use std::{
-    fs::{self, File, TryLockError},
+    fs::{File, TryLockError},
     io::{self, Read},
-    os::unix::fs::{FileExt, MetadataExt},
-    path::{Path, PathBuf},
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -15,6 +16,7 @@ use crate::{
     folder::{Folder, refuse_hard_link},
     keys,
     new_file::NewFile,
+    open_file::{OpenFile, Place},
 };
 
 /// Times that a lock file that is made, deleted or replaced at the moment of locking is opened again.
@@ -22,62 +24,53 @@ const REPLACED_TRIES: u32 = 16;
 
 const MAKE: &str = "make lock file";
 
-/// A file that this process has opened and locked.
+/// A file that this process has opened and locked. Its end frees the lock.
 #[derive(Debug)]
-pub(crate) struct LockFile {
-    path: PathBuf,
-    file: File,
-    identity: Identity,
-}
+pub(crate) struct LockFile(OpenFile);
 
-/// What makes a file the same one, whatever it is called.
-type Identity = (u64, u64);
-
-fn identity(found: &fs::Metadata) -> Identity {
-    (found.dev(), found.ino())
-}
-
-/// What came of locking a file that was opened.
+/// What came of an attempt.
 #[derive(Debug)]
-enum Attempt {
-    Locked(LockFile),
-    Busy,
-    /// The file was deleted or replaced since it was opened: a lock on it would keep nobody out.
-    Replaced,
+pub(crate) enum Attempt {
+    /// With the next token.
+    Locked(LockFile, FencingToken),
+    /// Another client has locked the file.
+    Busy(OpenFile),
 }
 
 impl LockFile {
-    /// Locks the file at `path`, which is made when it is missing, and takes the next token from it; `None` when
-    /// somebody else has locked it.
-    pub(crate) fn try_lock(folder: &Folder, path: &Path) -> Result<Option<(Self, FencingToken)>> {
+    /// An open file that this process has locked.
+    pub(crate) fn locked(file: OpenFile) -> Self {
+        Self(file)
+    }
+
+    /// Locks the file at `path`, which is made when it is missing, and takes the next token from it. `locked` is that
+    /// file where it was opened and locked before.
+    pub(crate) fn take(folder: &Folder, path: &Path, mut locked: Option<Self>) -> Result<Attempt> {
         for _ in 0..REPLACED_TRIES {
-            let Some(file) = folder.open_file(path)? else {
-                match Self::make(folder, path, |new| new.publish(path))? {
-                    Some(made) => return Ok(Some(made)),
-                    // Somebody else has just made it.
-                    None => continue,
-                }
+            let lock = match locked.take() {
+                Some(lock) => lock,
+                None => match OpenFile::open(folder, path)?.map(OpenFile::try_lock).transpose()? {
+                    Some(Ok(lock)) => lock,
+                    Some(Err(busy)) => return Ok(Attempt::Busy(busy)),
+                    None => match Self::make(folder, path, |new| new.publish(path))? {
+                        Some((lock, token)) => return Ok(Attempt::Locked(lock, token)),
+                        // Another client has just made it.
+                        None => continue,
+                    },
+                },
             };
-            match Self::try_lock_opened(file, path)? {
-                Attempt::Locked(locked) => return locked.mint(folder).map(Some),
-                Attempt::Busy => return Ok(None),
-                Attempt::Replaced => {}
+            // A file that was deleted or replaced since it was opened is opened by nobody else: its lock excludes nobody.
+            if lock.place().is_in_place()? {
+                let (lock, token) = lock.mint(folder)?;
+                return Ok(Attempt::Locked(lock, token));
             }
         }
         Err(refused("lock file", ErrorKind::Unavailable, path, "is replaced all the time"))
     }
 
-    fn try_lock_opened(file: File, path: &Path) -> Result<Attempt> {
-        if !try_lock(&file).map_err(|cause| failed("lock file", path, cause))? {
-            return Ok(Attempt::Busy);
-        }
-        let locked = Self::locked(file, path)?;
-        Ok(if locked.is_in_place()? { Attempt::Locked(locked) } else { Attempt::Replaced })
-    }
-
-    fn locked(file: File, path: &Path) -> Result<Self> {
-        let found = file.metadata().map_err(|cause| failed("lock file", path, cause))?;
-        Ok(Self { path: path.to_owned(), identity: identity(&found), file })
+    /// Where the file is.
+    pub(crate) fn place(&self) -> &Arc<Place> {
+        self.0.place()
     }
 
     /// Makes the file: locked, and with its first token on the disk, before it gets its name. `None` when `publish`
@@ -98,29 +91,19 @@ impl LockFile {
         folder.share(new.file()).map_err(failed)?;
         new.file().sync_all().map_err(failed)?;
         let Some(file) = publish(new).map_err(failed)? else { return Ok(None) };
-        let locked = Self::locked(file, path)?;
+        let locked = Self(OpenFile::new(file, path)?);
         folder.sync().map_err(failed)?;
         Ok(Some((locked, FencingToken::new(first))))
     }
 
-    /// Whether the file is still the one that others open under its path.
-    pub(crate) fn is_in_place(&self) -> Result<bool> {
-        match fs::symlink_metadata(&self.path) {
-            Ok(found) => Ok(identity(&found) == self.identity),
-            Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(false)
-            }
-            Err(cause) => Err(failed("check lock file", &self.path, cause)),
-        }
-    }
-
     /// The next token: on the disk before it is answered, so that no later grant can repeat it.
     fn mint(self, folder: &Folder) -> Result<(Self, FencingToken)> {
-        let failed = |cause| failed("write token", &self.path, cause);
-        let corrupt = |what| refused("read token", ErrorKind::Unexpected, &self.path, what);
+        let (file, path) = (self.0.file(), self.place().path());
+        let failed = |cause| failed("write token", path, cause);
+        let corrupt = |what| refused("read token", ErrorKind::Unexpected, path, what);
         let mut bytes = Vec::with_capacity(keys::RECORD_BYTES + 1);
         // One byte more than a record, to notice a file that is longer than one.
-        (&self.file).take(keys::RECORD_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+        file.take(keys::RECORD_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.is_empty() {
             return self.replace_empty(folder);
         }
@@ -129,10 +112,10 @@ impl LockFile {
         })?;
         let next = keys::next_token(last, wall_clock_us()).ok_or_else(|| corrupt("has no token left"))?;
         // It may have been open for long before it was locked.
-        refuse_hard_link(&self.file.metadata().map_err(failed)?, &self.path)?;
-        folder.repair(&self.file);
-        self.file.write_all_at(keys::record(next).as_bytes(), 0).map_err(failed)?;
-        self.file.sync_data().map_err(failed)?;
+        refuse_hard_link(&file.metadata().map_err(failed)?, path)?;
+        folder.repair(file);
+        file.write_all_at(keys::record(next).as_bytes(), 0).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
         Ok((self, FencingToken::new(next)))
     }
 
@@ -141,24 +124,21 @@ impl LockFile {
     ///
     /// Clients that have the empty file open find it locked until its name leads to the new one, and open that one then.
     fn replace_empty(self, folder: &Folder) -> Result<(Self, FencingToken)> {
-        let made = Self::make(folder, &self.path, |new| new.replace(&self.path).map(Some))?;
-        made.ok_or_else(|| refused(MAKE, ErrorKind::Unavailable, &self.path, "was made by somebody else"))
+        let path = self.place().path();
+        let made = Self::make(folder, path, |new| new.replace(path).map(Some))?;
+        made.ok_or_else(|| refused(MAKE, ErrorKind::Unavailable, path, "was made by somebody else"))
     }
 
     /// Another handle of the same open file, which the lock belongs to; `None` when this is the file of another path.
     pub(crate) fn another_handle(&self, path: &Path) -> Option<io::Result<File>> {
-        (self.path == path).then(|| self.file.try_clone())
-    }
-
-    /// Frees the lock, also where a forked child has inherited the open file. May be called again.
-    pub(crate) fn unlock(&self) {
-        unlock(&self.file, &self.path);
+        (self.place().path() == path).then(|| self.0.file().try_clone())
     }
 }
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        self.unlock();
+        // Closing the file is not enough where a forked child has inherited it.
+        unlock(self.0.file(), self.place().path());
     }
 }
 
@@ -186,7 +166,10 @@ fn wall_clock_us() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
+    use std::{
+        fs,
+        process::{Child, Command},
+    };
 
     use super::*;
 
@@ -199,37 +182,43 @@ mod tests {
         }
     }
 
+    fn take(folder: &Folder, path: &Path) -> Option<LockFile> {
+        match LockFile::take(folder, path, None).unwrap() {
+            Attempt::Locked(lock, _) => Some(lock),
+            Attempt::Busy(_) => None,
+        }
+    }
+
     #[test]
     fn a_child_that_inherited_the_open_file_does_not_keep_a_released_lock() {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let file = folder.join("a.lock".into());
-        let (locked, _) = LockFile::try_lock(&folder, &file).unwrap().unwrap();
+        let locked = take(&folder, &file).unwrap();
         // As its standard input: the same open file, as after a fork.
-        let child =
-            Command::new("sleep").arg("1000").stdin(locked.file.try_clone().unwrap()).spawn().unwrap();
-        let _child = Ended(child);
-        assert!(LockFile::try_lock(&folder, &file).unwrap().is_none());
-        locked.unlock();
-        assert!(LockFile::try_lock(&folder, &file).unwrap().is_some());
+        let inherited = locked.another_handle(&file).unwrap().unwrap();
+        let _child = Ended(Command::new("sleep").arg("1000").stdin(inherited).spawn().unwrap());
+        assert!(take(&folder, &file).is_none());
+        drop(locked);
+        assert!(take(&folder, &file).is_some());
     }
 
     #[test]
-    fn a_file_that_is_deleted_after_it_was_opened_is_not_locked() {
+    fn a_file_that_is_deleted_after_it_was_locked_is_not_granted() {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let file = folder.join("a.lock".into());
-        let make = || drop(LockFile::try_lock(&folder, &file).unwrap().unwrap());
-        let open = || folder.open_file(&file).unwrap().unwrap();
-        make();
-        let opened = open();
-        fs::remove_file(&file).unwrap();
-        assert!(matches!(LockFile::try_lock_opened(opened, &file).unwrap(), Attempt::Replaced));
-        make();
-        let opened = open();
-        fs::rename(&file, folder.join("b.lock".into())).unwrap();
-        let (second, _) = LockFile::try_lock(&folder, &file).unwrap().unwrap();
-        assert!(matches!(LockFile::try_lock_opened(opened, &file).unwrap(), Attempt::Replaced));
-        assert!(second.is_in_place().unwrap());
+        for change in [
+            |file: &Path| fs::remove_file(file),
+            |file: &Path| fs::rename(file, file.with_extension("moved")),
+        ] {
+            drop(take(&folder, &file));
+            let locked = OpenFile::open(&folder, &file).unwrap().unwrap().try_lock().unwrap().unwrap();
+            change(&file).unwrap();
+            let other = take(&folder, &file).unwrap();
+            assert!(other.place().is_in_place().unwrap());
+            let attempt = LockFile::take(&folder, &file, Some(locked)).unwrap();
+            assert!(matches!(attempt, Attempt::Busy(_)), "it is the other one's: {attempt:?}");
+        }
     }
 }

@@ -13,8 +13,9 @@
 //! * **Files gone there.** A file that was deleted or replaced locks nobody out: it is opened again when that happens
 //!   before the grant, and the hold is over when a beat finds it. A deleted folder ends the session; the next one
 //!   makes it again.
-//! * **Stuck disk.** A beat is answered `Unknown` after [`BEAT`], which ends nothing: as long as this process has the
-//!   file locked nobody else is granted the lock.
+//! * **A disk that hangs.** A beat is answered `Unknown` after [`BEAT`], which ends nothing: as long as this process has the
+//!   file locked nobody else is granted the lock. The look that hangs is the only one of its client, and waiters poll
+//!   without the disk.
 
 use std::{
     collections::HashMap,
@@ -34,17 +35,18 @@ use lockkit_core::{
 };
 use tokio::{
     select,
-    time::{sleep, timeout},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     backend::BEAT,
-    blocking::blocking,
+    disk::Disk,
     folder::Folder,
     holder::Announcement,
     keys,
-    lock_file::LockFile,
+    lock_file::{Attempt, LockFile},
+    open_file::{OpenFile, Place},
     turns::{Turn, Turns},
 };
 
@@ -58,6 +60,11 @@ pub const POLL_PAUSE_MAX: Duration = Duration::from_millis(25);
 /// Pause in which another process that polls is sure to come by: the longest poll with its jitter, and some.
 const YIELD: Duration = POLL_PAUSE_MAX.saturating_mul(2).saturating_add(POLL_PAUSE_MIN);
 
+/// Pause between two looks of a waiter at whether the file that it has open is still the one of its name.
+const LOOK_PAUSE: Duration = BEAT;
+
+const ACQUIRE: &str = "acquire";
+
 const POLL: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(POLL_PAUSE_MIN)
     .with_max_delay(POLL_PAUSE_MAX)
@@ -69,6 +76,7 @@ const POLL: ExponentialBuilder = ExponentialBuilder::new()
 #[derive(Debug)]
 pub(crate) struct FileSession {
     folder: Arc<Folder>,
+    disk: Disk,
     clock: Clock,
     turns: Turns,
     holds: Mutex<HashMap<ClaimId, Hold>>,
@@ -78,24 +86,27 @@ pub(crate) struct FileSession {
 /// A lock that is held. Its end frees, in this order: the announcement, the lock, the turn of the next local waiter.
 #[derive(Debug)]
 struct Hold {
-    announcement: Option<Announcement>,
-    lock: Arc<LockFile>,
-    turn: Option<Turn>,
+    _announcement: Option<Announcement>,
+    lock: LockFile,
+    _turn: Option<Turn>,
 }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.announcement = None;
-        // Not by its own drop: a beat may look at the file at this moment and keep it open.
-        self.lock.unlock();
-        self.turn = None;
-    }
+/// What came of an attempt at a lock.
+#[derive(Debug)]
+enum Tried {
+    Granted(Grant, Hold),
+    /// Another client holds it. The file stays open.
+    Busy(OpenFile),
 }
+
+/// What ends a wait for something else.
+type Over = Result<Acquired>;
 
 impl FileSession {
-    pub(crate) fn new(folder: Arc<Folder>, clock: Clock) -> Self {
+    pub(crate) fn new(folder: Arc<Folder>, disk: Disk, clock: Clock) -> Self {
         Self {
             folder,
+            disk,
             clock,
             turns: Turns::default(),
             holds: Mutex::default(),
@@ -112,23 +123,37 @@ impl FileSession {
         self.holds().values().find_map(|hold| hold.lock.another_handle(path))
     }
 
-    /// Asks the operating system once.
-    async fn attempt(&self, claim: &Claim) -> Result<Option<(Grant, Hold)>> {
+    /// Asks the operating system once. `locked` is the lock's file, where a poll has locked it.
+    async fn attempt(&self, claim: &Claim, locked: Option<LockFile>) -> std::result::Result<Tried, Over> {
         let armed_at = self.clock.now();
+        let change = select! {
+            biased;
+            () = claim.give_up() => return Err(Ok(Acquired::GaveUp)),
+            () = self.closed.cancelled() => return Err(Err(closed())),
+            change = self.disk.change(ACQUIRE) => change.map_err(Err)?,
+        };
         let (folder, asked) = (Arc::clone(&self.folder), claim.clone());
-        blocking("acquire", move || {
-            let lock_path = folder.join(keys::lock_file(asked.name()));
-            let Some((lock, token)) = LockFile::try_lock(&folder, &lock_path)? else { return Ok(None) };
+        let tried = change.run(ACQUIRE, move || {
+            let path = folder.join(keys::lock_file(asked.name()));
+            let (lock, token) = match LockFile::take(&folder, &path, locked)? {
+                Attempt::Locked(lock, token) => (lock, token),
+                Attempt::Busy(file) => return Ok(Tried::Busy(file)),
+            };
             let path = folder.join(keys::holder_file(asked.name()));
             let announcement = Announcement::make(&folder, path, token, asked.metadata());
-            let hold = Hold { announcement, lock: Arc::new(lock), turn: None };
-            Ok(Some((Grant::new(&asked, token, armed_at), hold)))
-        })
-        .await
+            let hold = Hold { _announcement: announcement, lock, _turn: None };
+            Ok(Tried::Granted(Grant::new(&asked, token, armed_at), hold))
+        });
+        // A claim that gives up now waits for the outcome, so that no lock is taken after it was answered.
+        select! {
+            biased;
+            () = self.closed.cancelled() => Err(Err(closed())),
+            tried = tried => tried.map_err(Err),
+        }
     }
 
     /// Waits in the local queue, then polls.
-    async fn wait(&self, claim: &Claim) -> Result<Acquired> {
+    async fn wait(&self, claim: &Claim) -> std::result::Result<(Grant, Hold), Over> {
         let queue = self.turns.queue(claim.name());
         let contended = async {
             queue.contended().await;
@@ -138,42 +163,72 @@ impl FileSession {
         let turn = select! {
             biased;
             never = contended => never,
-            () = claim.give_up() => return Ok(Acquired::GaveUp),
-            () = self.closed.cancelled() => return Err(closed()),
+            () = claim.give_up() => return Err(Ok(Acquired::GaveUp)),
+            () = self.closed.cancelled() => return Err(Err(closed())),
             turn = queue.turn() => turn,
         };
-        if queue.end_streak()
-            && let Some(over) = self.rest(claim, YIELD).await
-        {
-            return over;
+        if queue.end_streak() {
+            self.rest(claim, YIELD).await?;
         }
         let mut pauses = POLL.build();
-        let mut was_busy = false;
+        let mut tried = self.attempt(claim, None).await?;
         loop {
-            let granted = self.attempt(claim).await?;
             queue.note_contended();
-            if let Some((grant, mut hold)) = granted {
-                if was_busy {
-                    queue.begin_streak();
-                }
-                hold.turn = Some(turn);
-                return self.keep(grant, hold);
-            }
-            was_busy = true;
+            let busy = match tried {
+                Tried::Granted(grant, hold) => return Ok((grant, Hold { _turn: Some(turn), ..hold })),
+                Tried::Busy(file) => file,
+            };
             claim.note_contended();
-            if let Some(over) = self.rest(claim, pauses.next().unwrap_or(POLL_PAUSE_MAX)).await {
-                return over;
-            }
+            let locked = self.poll(claim, busy, &mut pauses).await?;
+            // It came from elsewhere.
+            queue.begin_streak();
+            tried = self.attempt(claim, locked).await?;
         }
     }
 
-    /// Pauses; the answer, when the wait is over before the pause is.
-    async fn rest(&self, claim: &Claim, pause: Duration) -> Option<Result<Acquired>> {
+    /// Polls an open file until it is free: the file, locked. `None` when it is no longer the one of its name.
+    async fn poll(
+        &self,
+        claim: &Claim,
+        mut file: OpenFile,
+        pauses: &mut impl Iterator<Item = Duration>,
+    ) -> std::result::Result<Option<LockFile>, Over> {
+        let mut next_look = Instant::now() + LOOK_PAUSE;
+        loop {
+            self.rest(claim, pauses.next().unwrap_or(POLL_PAUSE_MAX)).await?;
+            file = match file.try_lock().map_err(Err)? {
+                Ok(locked) => return Ok(Some(locked)),
+                Err(busy) => busy,
+            };
+            if Instant::now() < next_look {
+                continue;
+            }
+            // A file without a name stays locked as long as its holder lives, while others lock the next one.
+            let place = Arc::clone(file.place());
+            let in_place = select! {
+                biased;
+                () = claim.give_up() => return Err(Ok(Acquired::GaveUp)),
+                () = self.closed.cancelled() => return Err(Err(closed())),
+                in_place = self.disk.look("wait", BEAT, move || place.is_in_place()) => in_place,
+            };
+            match in_place {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(error) => {
+                    tracing::debug!(lock = ?claim.name(), %error, "the lock file was not looked at")
+                }
+            }
+            next_look = Instant::now() + LOOK_PAUSE;
+        }
+    }
+
+    /// Pauses, unless the wait is over before the pause is.
+    async fn rest(&self, claim: &Claim, pause: Duration) -> std::result::Result<(), Over> {
         select! {
             biased;
-            () = claim.give_up() => Some(Ok(Acquired::GaveUp)),
-            () = self.closed.cancelled() => Some(Err(closed())),
-            () = sleep(pause) => None,
+            () = claim.give_up() => Err(Ok(Acquired::GaveUp)),
+            () = self.closed.cancelled() => Err(Err(closed())),
+            () = sleep(pause) => Ok(()),
         }
     }
 
@@ -190,20 +245,18 @@ impl FileSession {
 
     /// One answer for the folder, one for each hold.
     async fn look(&self, held: &[Grant]) -> Result<(bool, Vec<Result<bool>>)> {
-        let locks: Vec<Option<Arc<LockFile>>> = {
+        let places: Vec<Option<Arc<Place>>> = {
             let holds = self.holds();
-            held.iter().map(|grant| holds.get(&grant.claim()).map(|hold| Arc::clone(&hold.lock))).collect()
+            let place = |grant: &Grant| holds.get(&grant.claim()).map(|hold| Arc::clone(hold.lock.place()));
+            held.iter().map(place).collect()
         };
         let folder = Arc::clone(&self.folder);
-        let looking = blocking("renew", move || {
+        let look = move || {
             let in_place =
-                locks.iter().map(|lock| lock.as_ref().map_or(Ok(false), |lock| lock.is_in_place()));
+                places.iter().map(|place| place.as_ref().map_or(Ok(false), |place| place.is_in_place()));
             Ok((folder.is_there()?, in_place.collect()))
-        });
-        match timeout(BEAT, looking).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::new(ErrorKind::Unavailable, "renew").with_message("the file system hangs")),
-        }
+        };
+        self.disk.look("renew", BEAT, look).await
     }
 }
 
@@ -214,18 +267,21 @@ impl Session for FileSession {
     }
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
-        let answer = if claim.wait() {
+        let acquired = if claim.wait() {
             self.wait(&claim).await
         } else {
             // Past the local queue: those in it wait for others, and only the file knows whether it is free.
-            match self.attempt(&claim).await {
-                Ok(Some((grant, hold))) => self.keep(grant, hold),
-                Ok(None) => {
+            self.attempt(&claim, None).await.and_then(|tried| match tried {
+                Tried::Granted(grant, hold) => Ok((grant, hold)),
+                Tried::Busy(_) => {
                     claim.note_contended();
-                    Ok(Acquired::GaveUp)
+                    Err(Ok(Acquired::GaveUp))
                 }
-                Err(error) => Err(error),
-            }
+            })
+        };
+        let answer = match acquired {
+            Ok((grant, hold)) => self.keep(grant, hold),
+            Err(over) => over,
         };
         answer.map_err(|error| error.with_lock(claim.name()))
     }
@@ -273,5 +329,5 @@ impl Session for FileSession {
 }
 
 fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "acquire")
+    Error::new(ErrorKind::Closed, ACQUIRE)
 }

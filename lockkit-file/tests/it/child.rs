@@ -7,6 +7,7 @@ use std::{
     io::{BufRead, Write},
     path::{Path, PathBuf},
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 use lockkit_core::LockClient;
@@ -54,6 +55,14 @@ impl Child {
     pub(crate) fn racer(folder: &Path, rounds: usize) -> Self {
         let mut command = command("race", folder);
         command.env(ROUNDS, rounds.to_string());
+        Self::spawn(command)
+    }
+
+    /// Waits for many locks at once, which others hold; says `threads COUNT`, the most that it had in a while, and
+    /// `processor MILLISECONDS`, what it used in that time.
+    pub(crate) fn waiter_for_many(folder: &Path, names: usize) -> Self {
+        let mut command = command("wait for many", folder);
+        command.env(ROUNDS, names.to_string());
         Self::spawn(command)
     }
 
@@ -169,6 +178,10 @@ async fn body_of_the_children() {
         }
         "hold with heir" => hold_with_heir(&folder).await,
         "race" => race(&folder, env::var(ROUNDS).unwrap().parse().unwrap()).await,
+        "wait for many" => {
+            let names = env::var(ROUNDS).unwrap().parse().unwrap();
+            std::thread::spawn(move || wait_for_many(&folder, names)).join().unwrap();
+        }
         other => panic!("no role {other:?}"),
     }
 }
@@ -216,6 +229,36 @@ async fn race(folder: &Path, rounds: usize) {
         say(format_args!("token {}", guard.token()));
         guard.release().await.unwrap();
     }
+}
+
+/// On a runtime of its own, whose threads end soon after the operations that they were started for.
+fn wait_for_many(folder: &Path, names: usize) {
+    const WHILE: Duration = Duration::from_secs(3);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).thread_keep_alive(Duration::from_millis(100)).enable_all();
+    runtime.build().unwrap().block_on(async {
+        let client = try_client(folder).await.unwrap();
+        for number in 0..names {
+            let lock = client.lock(format!("many {number}")).unwrap();
+            tokio::spawn(async move { lock.acquire().await });
+        }
+        // Until all of them poll.
+        tokio::time::sleep(WHILE).await;
+        let (started, before) = (Instant::now(), processor_time());
+        let mut threads = 0;
+        while started.elapsed() < WHILE {
+            threads = threads.max(fs::read_dir("/proc/self/task").unwrap().count());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        say(format_args!("threads {threads}"));
+        say(format_args!("processor {}", (processor_time() - before).as_millis()));
+    });
+}
+
+/// What this process has used of the processors.
+fn processor_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec.try_into().unwrap(), used.tv_nsec.try_into().unwrap())
 }
 
 fn say(line: std::fmt::Arguments<'_>) {

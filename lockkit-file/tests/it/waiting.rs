@@ -1,6 +1,7 @@
 //! Waiters: in turn within one client, by polling between processes, gone at once when they give up.
 
 use std::{
+    fs,
     future::Future,
     pin::pin,
     sync::{
@@ -12,10 +13,12 @@ use std::{
 };
 
 use lockkit_core::{
-    Clock, ErrorKind, LockName, Metadata,
+    Clock, ErrorKind, LockName, Metadata, Result,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, Session},
 };
 use lockkit_file::{FileBackend, FileConfig};
+use rustix::fs::inotify;
+use tokio::task::JoinHandle;
 
 use crate::{
     child::{Child, NAME},
@@ -36,6 +39,20 @@ async fn granted(session: &dyn Session) -> Grant {
         Acquired::Granted(grant) => grant,
         other => panic!("{other:?}"),
     }
+}
+
+/// Starts to wait, and has found the lock held when this returns.
+async fn waiting(session: &Arc<dyn Session>) -> JoinHandle<Result<Acquired>> {
+    let control = ClaimControl::new();
+    let (session, claim) = (Arc::clone(session), claim(true, &control));
+    let waiter = tokio::spawn(async move { session.acquire(claim).await });
+    soon("the first answer of the file", async {
+        while !control.was_contended() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    waiter
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,6 +154,69 @@ async fn a_try_does_not_wait_for_the_local_queue() {
     session.release(&held).await.expect("a release is idempotent");
     let free = session.acquire(claim(false, &ClaimControl::new())).await.unwrap();
     assert!(matches!(free, Acquired::Granted(grant) if grant.token() > held.token()));
+}
+
+#[tokio::test]
+async fn waiters_for_many_locks_take_few_threads() {
+    const LOCKS: usize = 200;
+    // Five that are always there, and a few for the looks that come once a second for each lock: one look is under way,
+    // others have just ended.
+    const THREADS_MAX: usize = 5 + 10;
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path()).await;
+    let mut guards = Vec::new();
+    for number in 0..LOCKS {
+        guards.push(client.lock(format!("many {number}")).unwrap().acquire().await.unwrap());
+    }
+    let mut child = Child::waiter_for_many(folder.path(), LOCKS);
+    let (threads, processor) = (child.line().await, child.line().await);
+    println!("{LOCKS} locks waited for: {threads}, {processor} ms in 3 s");
+    let threads: usize = threads.strip_prefix("threads ").unwrap().parse().unwrap();
+    assert!(threads <= THREADS_MAX, "{threads} threads");
+}
+
+#[tokio::test]
+async fn a_waiter_keeps_its_file_open_while_it_polls() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder).await;
+    let mut child = Child::holder(folder.path());
+    child.held().await;
+    let waiter = waiting(&session).await;
+    let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&events, folder.path(), inotify::WatchFlags::OPEN).unwrap();
+    // Dozens of polls, and more than one look at the name.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1 << 14];
+    let mut events = inotify::Reader::new(&events, &mut buffer);
+    assert!(events.next().is_err(), "a file was opened");
+    child.release().await;
+    assert!(matches!(soon("a grant", waiter).await.unwrap(), Ok(Acquired::Granted(_))));
+}
+
+#[tokio::test]
+async fn a_waiter_whose_file_was_moved_deleted_or_replaced_waits_for_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder).await;
+    let (lock_file, other) = (folder.path().join("orders%2F42.lock"), folder.path().join("other"));
+    session.release(&granted(&*session).await).await.unwrap();
+    for change in ["moved", "deleted", "replaced"] {
+        let held = fs::File::open(&lock_file).unwrap();
+        held.lock().unwrap();
+        let waiter = waiting(&session).await;
+        match change {
+            "moved" => fs::rename(&lock_file, &other).unwrap(),
+            "deleted" => fs::remove_file(&lock_file).unwrap(),
+            _ => {
+                fs::copy(&lock_file, &other).unwrap();
+                fs::rename(&other, &lock_file).unwrap();
+            }
+        }
+        match soon(change, waiter).await.unwrap().unwrap() {
+            Acquired::Granted(grant) => session.release(&grant).await.unwrap(),
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+    }
 }
 
 #[tokio::test]

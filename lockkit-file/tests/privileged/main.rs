@@ -3,6 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test program")]
 
 mod access;
+mod fuse;
+mod hanging;
 mod process;
 
 use std::process::ExitCode;
@@ -29,6 +31,6 @@ fn main() -> ExitCode {
             })
         })
     };
-    let trials = [access::TESTS].concat().into_iter().map(trial).collect();
+    let trials = [access::TESTS, hanging::TESTS].concat().into_iter().map(trial).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

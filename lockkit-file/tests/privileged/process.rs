@@ -17,6 +17,8 @@ use lockkit_core::LockClient;
 use lockkit_file::{FileBackend, FileConfig};
 use tempfile::TempDir;
 
+use crate::hanging;
+
 const ROLE: &str = "LOCKKIT_TEST_ROLE";
 
 /// No step takes this long, unless it hangs.
@@ -80,7 +82,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(user: User, role: &[&OsStr]) -> Self {
+    pub(crate) fn start(user: User, role: &[&OsStr]) -> Self {
         let User { id, group, umask } = user;
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={id}"), format!("--regid={id}")]);
@@ -147,6 +149,7 @@ pub(crate) fn play_role_if_asked() -> Option<ExitCode> {
         "hold" => runtime.block_on(hold(path)),
         "lock by hand" => lock_by_hand(path),
         "race" => runtime.block_on(race(path)),
+        "meet a hanging disk" => runtime.block_on(hanging::meet_a_hanging_disk(path)),
         other => panic!("no role {other:?}"),
     }
     Some(ExitCode::SUCCESS)
@@ -186,7 +189,7 @@ async fn race(folder: &Path) {
     }
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{line}").unwrap();
     stdout.flush().unwrap();
