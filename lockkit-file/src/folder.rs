@@ -15,6 +15,7 @@ use rustix::fs::{Access as Needed, AtFlags, CWD, OFlags, accessat};
 use crate::{
     access::Access,
     error::{failed, refused},
+    file_system::{refuse_remote, refuse_remote_file},
     new_file::NewFile,
 };
 
@@ -30,6 +31,8 @@ const OPEN_PAUSE: Duration = Duration::from_millis(1);
 const OPEN: &str = "open lock folder";
 
 const OPEN_FILE: &str = "open lock file";
+
+const MAKE_FILE: &str = "make lock file";
 
 /// The folder of the lock files.
 #[derive(Debug)]
@@ -57,7 +60,7 @@ impl Folder {
         )?;
         let needed = Needed::READ_OK | Needed::WRITE_OK | Needed::EXEC_OK;
         accessat(CWD, &self.path, needed, AtFlags::EACCESS).map_err(|errno| failed(errno.into()))?;
-        network::refuse(&self.path)
+        refuse_remote(OPEN, &self.path)
     }
 
     /// Whether the folder is still there.
@@ -90,6 +93,7 @@ impl Folder {
             if !found.is_file() {
                 return Err(refused(OPEN_FILE, ErrorKind::Unexpected, path, "is no regular file"));
             }
+            refuse_remote_file(OPEN_FILE, &file, path)?;
             match refuse_hard_link(&found, path) {
                 Ok(()) => return Ok(Some(file)),
                 // Where names cannot be exchanged, a file that is just being made has two for a moment.
@@ -102,9 +106,12 @@ impl Folder {
         }
     }
 
-    /// A new file, which has the rights of the files of this folder once it is [shared](Self::share).
-    pub(crate) fn new_file(&self) -> io::Result<NewFile> {
-        NewFile::make(&self.path)
+    /// Makes a new file, to become `path`. It has the rights of the files of this folder once it is
+    /// [shared](Self::share).
+    pub(crate) fn new_file(&self, path: &Path) -> Result<NewFile> {
+        // Again: another file system may have been mounted on the folder.
+        refuse_remote(MAKE_FILE, &self.path)?;
+        NewFile::make(&self.path).map_err(|cause| failed(MAKE_FILE, path, cause))
     }
 
     /// Gives a new file the rights of the files of this folder.
@@ -144,86 +151,4 @@ pub(crate) fn refuse_hard_link(found: &Metadata, path: &Path) -> Result<()> {
     }
     let what = "has another name (a hard link), so writing to it could change a foreign file: remove one of the two names";
     Err(refused(OPEN_FILE, ErrorKind::Denied, path, what))
-}
-
-/// Network file systems keep locks per machine, lose them or take seconds for them: refused where Linux names them.
-mod network {
-    use std::path::Path;
-
-    use lockkit_core::Result;
-
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(super) fn refuse(path: &Path) -> Result<()> {
-        use crate::error::{failed, refused};
-
-        let found = rustix::fs::statfs(path).map_err(|errno| failed(super::OPEN, path, errno.into()))?;
-        // The width and sign of the field differ between architectures; the number itself has 32 bits.
-        match kind(found.f_type as u32) {
-            Kind::Local => Ok(()),
-            Kind::Fuse => {
-                tracing::warn!(?path, "a FUSE file system: its locks exclude only if it says so");
-                Ok(())
-            }
-            Kind::Network(name) => {
-                let what = format!("is on a network file system ({name}); lock files are for one host");
-                Err(refused(super::OPEN, lockkit_core::ErrorKind::Unsupported, path, &what))
-            }
-        }
-    }
-
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    pub(super) fn refuse(_path: &Path) -> Result<()> {
-        Ok(())
-    }
-
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    #[derive(Debug, PartialEq, Eq)]
-    pub(super) enum Kind {
-        Local,
-        /// Anything behind a user's process: sshfs as well as a local disk.
-        Fuse,
-        Network(&'static str),
-    }
-
-    /// The numbers of `linux/magic.h` and, for file systems outside the kernel, of coreutils' `stat`.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    pub(super) fn kind(magic: u32) -> Kind {
-        match magic {
-            0x6573_5546 => Kind::Fuse,
-            0x0000_6969 => Kind::Network("nfs"),
-            0x0000_517b => Kind::Network("smb"),
-            0xff53_4d42 => Kind::Network("cifs"),
-            0xfe53_4d42 => Kind::Network("smb2"),
-            0x0102_1997 => Kind::Network("9p"),
-            0x5346_414f => Kind::Network("afs"),
-            0x6b41_4653 => Kind::Network("kafs"),
-            0x7375_7245 => Kind::Network("coda"),
-            0x0000_564c => Kind::Network("ncp"),
-            0x00c3_6400 => Kind::Network("ceph"),
-            0x0bd0_0bd0 => Kind::Network("lustre"),
-            0x4750_4653 => Kind::Network("gpfs"),
-            0x0116_1970 => Kind::Network("gfs2"),
-            0x7461_636f => Kind::Network("ocfs2"),
-            0x786f_4256 => Kind::Network("vboxsf"),
-            _ => Kind::Local,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    #[test]
-    fn network_file_systems_are_told_from_local_ones() {
-        use super::network::{Kind, kind};
-
-        const EXT4: u32 = 0xef53;
-        const TMPFS: u32 = 0x0102_1994;
-        const BTRFS: u32 = 0x9123_683e;
-        for local in [EXT4, TMPFS, BTRFS] {
-            assert_eq!(kind(local), Kind::Local);
-        }
-        assert_eq!(kind(rustix::fs::NFS_SUPER_MAGIC as u32), Kind::Network("nfs"));
-        assert_eq!(kind(0xfe53_4d42), Kind::Network("smb2"));
-    }
 }

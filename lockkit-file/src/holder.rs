@@ -85,16 +85,14 @@ impl Announcement {
 
     /// Makes a new file, in the place of the one that is there.
     fn replace(folder: &Folder, path: &Path, text: &str) -> Result<Self> {
-        let make = || {
-            let new = folder.new_file()?;
-            write(new.file(), text)?;
-            if !try_lock(new.file())? {
-                return Err(io::ErrorKind::ResourceBusy.into());
-            }
-            folder.share(new.file())?;
-            new.replace(path)
-        };
-        let file = make().map_err(|cause| failed(WRITE, path, cause))?;
+        let failed = |cause| failed(WRITE, path, cause);
+        let new = folder.new_file(path)?;
+        write(new.file(), text).map_err(failed)?;
+        if !try_lock(new.file()).map_err(failed)? {
+            return Err(failed(io::ErrorKind::ResourceBusy.into()));
+        }
+        folder.share(new.file()).map_err(failed)?;
+        let file = new.replace(path).map_err(failed)?;
         Ok(Self { path: path.to_owned(), file })
     }
 }

@@ -42,7 +42,8 @@
 //!
 //! # Limits
 //!
-//! * One host. Network file systems are refused where Linux tells them apart; on other systems that is up to you.
+//! * One host. On Linux, file systems that other hosts may share are refused, and so are FUSE file systems and those of
+//!   an unknown kind that have no block device; on other systems that is up to you.
 //! * Waiters are served in no particular order. Within one client they queue, and pass the lock on among themselves
 //!   for at most [`STREAK_MAX`] at a time; between clients they poll, with pauses of at most [`POLL_PAUSE_MAX`] and
 //!   jitter.
@@ -66,6 +67,7 @@ mod backend;
 mod config;
 mod disk;
 mod error;
+mod file_system;
 mod folder;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -83,7 +83,7 @@ impl LockFile {
         let failed = |cause| failed(MAKE, path, cause);
         let first = keys::next_token(0, wall_clock_us())
             .ok_or_else(|| refused(MAKE, ErrorKind::Unexpected, path, "has no token left"))?;
-        let new = folder.new_file().map_err(failed)?;
+        let new = folder.new_file(path)?;
         if !try_lock(new.file()).map_err(failed)? {
             return Err(refused(MAKE, ErrorKind::Unavailable, path, "is locked before it has a name"));
         }

@@ -1,5 +1,4 @@
 //! File systems whose requests this test answers, or does not.
-#![allow(dead_code)]
 
 use std::{
     ffi::CString,

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test program")]
 
 mod access;
+mod file_systems;
 mod fuse;
 mod hanging;
 mod process;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
             })
         })
     };
-    let trials = [access::TESTS, hanging::TESTS].concat().into_iter().map(trial).collect();
+    let trials =
+        [access::TESTS, file_systems::TESTS, hanging::TESTS].concat().into_iter().map(trial).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
