@@ -15,7 +15,6 @@ use crate::{
     call::{Created, Server, bounded},
     connect::connect,
     error::{Effect, Fault},
-    keys::Form,
     proof::Proof,
     sequence::in_order,
 };
@@ -50,26 +49,30 @@ impl Admin for ZkBackend {
 }
 
 impl ZkBackend {
-    /// All contenders in the order of service.
+    /// All contenders in the order of service, of whatever form: other programs may use another one than this client.
     async fn contenders(&self, server: &Server, lock: &str) -> Result<Vec<Contender>, Fault> {
-        let paths: Vec<String> = match self.config.layout().form {
-            Form::Single => vec![lock.to_owned()],
-            Form::Curator | Form::Bare => match server.children(lock).await {
-                Err(fault) if fault.effect == Effect::Missing => Vec::new(),
-                children => in_order(children?).iter().map(|child| format!("{lock}/{child}")).collect(),
-            },
+        let mut paths: Vec<String> = match server.children(lock).await {
+            Err(fault) if fault.effect == Effect::Missing => Vec::new(),
+            children => in_order(children?).iter().map(|child| format!("{lock}/{child}")).collect(),
         };
+        if paths.is_empty() {
+            // The lock may be one node.
+            paths.push(lock.to_owned());
+        }
         let mut contenders = Vec::new();
         for some in paths[..paths.len().min(INSPECTED_CONTENDERS_MAX)].chunks(NODES_PER_READ) {
             let nodes = server.data_of_all(some).await?;
             // Those that have gone since are left out; those that may not be read as well.
-            contenders.extend(some.iter().zip(nodes).filter_map(|(path, node)| contender(path, node?)));
+            let found = some.iter().zip(nodes).filter_map(|(path, node)| Some((path, node?)));
+            // A lasting node is a directory, and holds no lock itself.
+            let held = found.filter(|(path, (_, stat))| *path != lock || stat.ephemeral_owner != 0);
+            contenders.extend(held.map(|(path, node)| contender(path, &node)));
         }
         Ok(contenders)
     }
 }
 
-fn contender(path: &str, (data, stat): (Vec<u8>, Stat)) -> Option<Contender> {
+fn contender(path: &str, (data, stat): &(Vec<u8>, Stat)) -> Contender {
     let created = Created { path: path.to_owned(), czxid: stat.czxid };
-    Some(Contender::new(created.name(), Some(created.token()), Metadata::from_json(&data)))
+    Contender::new(created.name(), Some(created.token()), Metadata::from_json(data))
 }

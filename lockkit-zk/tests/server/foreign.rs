@@ -1,5 +1,6 @@
 //! Locks shared with other programs: their contenders are waited for, whatever family they are of.
 
+use lockkit_core::LockName;
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
 use crate::common::{
@@ -95,4 +96,30 @@ async fn the_order_is_right_where_the_numbers_wrap() {
     let seen = bounded(backend.admin().unwrap().inspect(&name)).await.unwrap();
     let entries = seen.holder.into_iter().chain(seen.waiters).map(|contender| contender.entry);
     assert_eq!(entries.collect::<Vec<_>>(), in_order);
+}
+
+/// Programs that lock in another form than the client that looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn inspection_shows_holders_of_the_other_forms() {
+    use lockkit_core::backend::Backend;
+    let server = shared();
+    let client = plain(server).await;
+    let inspect = async |form: &str, name: &LockName| {
+        let backend = crate::common::backend(&format!("{}/?form={form}", server.url()));
+        bounded(backend.admin().unwrap().inspect(name)).await.unwrap().holder
+    };
+    let lasting = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    for form in ["curator", "bare", "single"] {
+        let [node_is_lock, directory] = [fresh_name(), fresh_name()];
+        client.mkdir(&node(&directory), &lasting).await.unwrap();
+        assert_eq!(inspect(form, &directory).await, None, "{form}: an empty directory holds nothing");
+        let first = contend(&client, &directory, "lock-").await;
+        contend(&client, &directory, "lock-").await;
+        let holder = inspect(form, &directory).await.unwrap();
+        assert!(first.ends_with(&holder.entry), "{form}: {first} holds it, not {holder:?}");
+        client.create(&node(&node_is_lock), b"theirs", &ephemeral).await.unwrap();
+        let holder = inspect(form, &node_is_lock).await.unwrap();
+        assert_eq!((&*holder.entry, holder.metadata), (node_is_lock.as_str(), None), "{form}");
+    }
 }
