@@ -93,6 +93,19 @@ impl EtcdCluster {
         }
     }
 
+    /// Makes another member the leader, while all of them run; the number of the new leader.
+    ///
+    /// # Errors
+    ///
+    /// When the leader or the other member does not answer, or refuses.
+    pub fn move_leader(&self) -> Result<usize> {
+        let leader = self.leader()?;
+        let next = (leader + 1) % self.len();
+        let id = self.members[next].gateway().status()?.member;
+        self.members[leader].gateway().move_leader(id)?;
+        Ok(next)
+    }
+
     /// Cuts a running member from the others, in both directions; clients reach it as before. Until
     /// [`heal`](Self::heal); a restart of the member would undo half of it.
     ///

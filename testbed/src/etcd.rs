@@ -286,6 +286,15 @@ impl Etcd {
         self.gateway.keys(prefix)
     }
 
+    /// How many leases there are.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn leases(&self) -> Result<usize> {
+        self.gateway.leases()
+    }
+
     /// Writes a key, without a lease.
     ///
     /// # Errors

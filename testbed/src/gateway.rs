@@ -117,6 +117,18 @@ impl Gateway {
         Ok(answer["deleted"].as_str().unwrap_or("0").parse()?)
     }
 
+    /// Makes another member the leader; asked of the one that is.
+    pub(crate) fn move_leader(&self, to: u64) -> Result<()> {
+        let target = json!({ "targetID": to.to_string() });
+        self.post("/v3/maintenance/transfer-leadership", &target).map(drop)
+    }
+
+    /// How many leases there are.
+    pub(crate) fn leases(&self) -> Result<usize> {
+        let answer = self.post("/v3/lease/leases", &json!({}))?;
+        Ok(answer["leases"].as_array().map_or(0, Vec::len))
+    }
+
     /// Forgets everything older than now.
     pub(crate) fn compact(&self) -> Result<()> {
         let now = self.post("/v3/maintenance/status", &json!({}))?["header"]["revision"].take();

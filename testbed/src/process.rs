@@ -1,6 +1,7 @@
 //! Which process a connection belongs to.
 
 use std::{
+    collections::{HashMap, HashSet},
     fs,
     net::{IpAddr, SocketAddr},
 };
@@ -19,6 +20,42 @@ pub(crate) fn owns_socket(pid: u32, own: SocketAddr, other: SocketAddr) -> Optio
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Some(false) };
     let mut targets = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
     Some(targets.any(|target| links.iter().any(|link| target.as_os_str() == &**link)))
+}
+
+/// The connections of one process, as they were at one moment.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    /// The inodes of the process.
+    inodes: HashSet<String>,
+    /// The inodes of all connections, by their two ends.
+    table: HashMap<[String; 2], Vec<String>>,
+}
+
+impl Owned {
+    /// Looks at this process.
+    pub(crate) fn by(pid: u32) -> Self {
+        let mut table = HashMap::<_, Vec<_>>::new();
+        for line in fs::read_to_string("/proc/net/tcp").unwrap_or_default().lines() {
+            let row: Vec<&str> = line.split_whitespace().collect();
+            if let [_, own, other, .., inode] = *row.get(..10).unwrap_or_default()
+                && inode != "0"
+            {
+                table.entry([own.to_owned(), other.to_owned()]).or_default().push(inode.to_owned());
+            }
+        }
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let inodes = files.filter_map(|file| {
+            let link = fs::read_link(file.path()).ok()?;
+            Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        });
+        Self { inodes: inodes.collect(), table }
+    }
+
+    /// As [`owns_socket`]; `None` for a connection that the table has left out.
+    pub(crate) fn has(&self, own: SocketAddr, other: SocketAddr) -> Option<bool> {
+        let inodes = self.table.get(&[in_table(own), in_table(other)])?;
+        Some(inodes.iter().any(|inode| self.inodes.contains(inode)))
+    }
 }
 
 /// From the kernel's table of connections, proc_pid_net(5): columns 1 and 2 are the two ends, column 9 is the inode.
@@ -59,6 +96,9 @@ mod tests {
         let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
         assert_eq!(owns_socket(std::process::id(), own, other), Some(true));
         assert_eq!(owns_socket(1, own, other), Some(false));
+        assert_eq!(Owned::by(std::process::id()).has(own, other), Some(true));
+        assert_eq!(Owned::by(1).has(own, other), Some(false));
+        assert_eq!(Owned::by(1).has(own, "127.0.0.1:1".parse().unwrap()), None);
         drop((client, listener));
         assert_eq!(owns_socket(std::process::id(), own, other), None);
     }

@@ -2,6 +2,7 @@
 
 mod clock;
 mod cluster;
+mod gate;
 mod masters;
 mod migration;
 mod nodes;
@@ -18,10 +19,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use self::nodes::wait_until;
 pub use self::{
     clock::ServerClock, cluster::RedisCluster, masters::RedisMasters, migration::Migration, old::OldRedis,
     replicas::RedisReplicas, sentinels::RedisSentinels,
+};
+use self::{
+    gate::{Entrance, Gate},
+    nodes::wait_until,
 };
 use crate::{
     address::{free_ports, own_address},
@@ -43,6 +47,8 @@ pub struct Redis {
     address: Ipv4Addr,
     /// Never encrypted.
     port: u16,
+    /// The way of everybody but the testbed, where there is one.
+    gate: Option<Gate>,
     /// For clients that speak TLS, where they must.
     tls_port: Option<u16>,
     /// What the program wants to read before its options.
@@ -85,15 +91,23 @@ impl Redis {
 
     /// A server that is not started yet.
     fn prepare(arguments: &[&str]) -> Result<Self> {
+        Self::prepare_at(Entrance::Direct, arguments)
+    }
+
+    fn prepare_at(entrance: Entrance, arguments: &[&str]) -> Result<Self> {
         let mut redis = Self::prepare_program("redis-server")?;
-        let address = redis.address.to_string();
-        let always = [
-            ["--enable-debug-command", "yes"],
-            ["--replica-announce-ip", &address],
-            ["--repl-diskless-sync-delay", "0"],
-        ];
-        let arguments = always.as_flattened().iter().chain(arguments);
-        redis.extra_arguments.extend(arguments.map(|&argument| argument.to_owned()));
+        let (port, own) = (redis.port, redis.address.to_string());
+        let mut always =
+            ["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"].map(str::to_owned).to_vec();
+        if entrance == Entrance::Gate {
+            let gate = redis.gate.insert(Gate::open(redis.address, port, None)?);
+            let port = gate.port().to_string();
+            // Others are cut off by where they come from.
+            always.extend(["--replica-announce-port", &port, "--bind-source-addr", &own].map(str::to_owned));
+        }
+        always.extend(["--replica-announce-ip".to_owned(), redis.place().0.to_string()]);
+        redis.extra_arguments.extend(always);
+        redis.extra_arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         Ok(redis)
     }
 
@@ -117,6 +131,7 @@ impl Redis {
             program,
             address,
             port,
+            gate: None,
             tls_port: None,
             leading,
             extra_arguments,
@@ -125,7 +140,8 @@ impl Redis {
 
     /// Address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
-        format!("{}:{}", self.address, self.tls_port.unwrap_or(self.port))
+        let (host, port) = self.place();
+        format!("{host}:{}", self.tls_port.unwrap_or(port))
     }
 
     /// The server as a backend URL without options, such as `redis://127.3.9.1:40001`, or `rediss://...` with TLS.

@@ -23,6 +23,9 @@ fn members_come_and_go() {
     let mut cluster = EtcdCluster::start().unwrap();
     println!("three members are healthy after {:?}", started.elapsed());
     cluster.member(0).put("a", "").unwrap();
+    let next = cluster.move_leader().unwrap();
+    until(|| cluster.leader().unwrap() == next);
+    assert_eq!(cluster.member(0).leases().unwrap(), 0);
 
     let first = cluster.leader().unwrap();
     cluster.cut(first).unwrap();

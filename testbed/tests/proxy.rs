@@ -268,6 +268,13 @@ fn one_process_is_cut_off() {
     let client = connect(&proxy);
     say(&client, "in");
     hear_nothing(&client);
+    proxy.let_in(1);
+    hear_nothing(&client);
+    proxy.let_in(std::process::id());
+    is_reset(&client);
+    proxy.cut_off(std::process::id());
+    let client = connect(&proxy);
+    hear_nothing(&client);
     proxy.pass();
     is_reset(&client);
     let client = connect(&proxy);

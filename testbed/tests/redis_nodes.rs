@@ -1,7 +1,11 @@
 //! Redis servers that belong together, and what can be done to them.
 #![cfg(test)]
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
 
 use lockkit_testbed::{
     OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, Reply, ServerClock,
@@ -126,6 +130,51 @@ fn sentinels_fail_over_on_command_and_to_a_replica_that_was_cut_off() {
     redis.node(second).resume().unwrap();
     redis.sentinel_mut(1).restart().unwrap();
     assert_eq!(redis.master().unwrap(), third);
+}
+
+/// Whether a new connection to the place that clients are told of is answered.
+fn is_answered(node: &Redis) -> bool {
+    let mut client = TcpStream::connect(node.endpoint()).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    client.write_all(b"PING\r\n").unwrap();
+    client.read(&mut [0; 64]).is_ok_and(|read| read > 0)
+}
+
+#[test]
+fn servers_behind_proxies_are_cut_from_each_other_and_clients_from_them() {
+    let redis = timed("Sentinels behind proxies", RedisSentinels::start_behind_proxies);
+    let quick = ["SENTINEL", "SET", RedisSentinels::NAME, "down-after-milliseconds", "1000"];
+    redis.sentinels().iter().for_each(|sentinel| drop(sentinel.cli(&quick).unwrap()));
+    let first = redis.master().unwrap();
+    redis.cut(first);
+    let second = timed("another master", || redis.wait_for_master_after(first));
+    assert!(redis.node(first).is_master().unwrap(), "nobody has told the former one");
+    assert!(is_answered(redis.node(first)) && is_answered(redis.node(second)), "clients reach both");
+    redis.heal(first);
+    timed("one master again", || redis.wait_until_in_sync());
+
+    redis.cut_client(std::process::id());
+    assert!(!is_answered(redis.node(second)) && !is_answered(redis.sentinel(0)));
+    redis.heal_client(std::process::id());
+    assert!(is_answered(redis.node(second)) && is_answered(redis.sentinel(0)));
+}
+
+#[test]
+fn a_node_of_a_cluster_behind_proxies_is_cut_from_the_others() {
+    let cluster = timed("cluster behind proxies", RedisCluster::start_behind_proxies);
+    cluster.cut(0);
+    timed("its replica takes over", || {
+        until(|| cluster.node(3).is_master().unwrap());
+        Ok(())
+    });
+    cluster.heal(0);
+    until(|| !cluster.node(0).is_master().unwrap());
+    cluster.wait_until_well().unwrap();
+    assert!(is_answered(cluster.node(0)));
+    cluster.cut_client(std::process::id());
+    assert!(!is_answered(cluster.node(0)));
+    cluster.heal_client(std::process::id());
+    assert!(is_answered(cluster.node(0)));
 }
 
 #[test]

@@ -63,6 +63,9 @@ fn data_address_and_port_survive_a_restart_and_not_a_wipe() {
     assert_eq!(server.endpoint(), endpoint);
     assert_ne!(server.pid(), Some(pid));
     assert_eq!(server.children("/").unwrap(), ["a", "zookeeper"]);
+    server.create("/a/b", "").unwrap();
+    assert_eq!(server.tree("/a").unwrap(), ["/a/b"]);
+    assert!(server.tree("/").unwrap().starts_with(&["/a".to_owned(), "/zookeeper".to_owned()]));
     server.wipe().unwrap();
     assert_eq!(server.endpoint(), endpoint);
     assert_eq!(server.children("/").unwrap(), ["zookeeper"]);

@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{
     Shared, Speech,
+    cut::Origin,
     link::{self, Fate, Link},
     lock,
 };
@@ -30,7 +31,8 @@ const LEADER_POLL: Duration = Duration::from_millis(10);
 enum Entry {
     Served,
     Refused,
-    CutOff,
+    /// From here, which is cut off.
+    CutOff(Origin),
 }
 
 impl Shared {
@@ -42,14 +44,17 @@ impl Shared {
     /// What becomes of a connection that has just been taken.
     fn entry_of(&self, client: SocketAddr) -> Entry {
         let blocked = self.blocked.borrow().clone();
-        let is_of: Vec<_> = blocked.into_iter().map(|pid| self.is_of(pid, client)).collect();
+        let comes_from = |origin: &Origin| match *origin {
+            Origin::Process(pid) => self.is_of(pid, client),
+            Origin::Address(address) => Some(client.ip() == address),
+        };
+        let comes_from: Vec<_> = blocked.iter().map(comes_from).collect();
+        let cut_off = blocked.iter().zip(&comes_from).find(|(_, comes_from)| **comes_from == Some(true));
         // The last question: a refusal meanwhile is seen.
-        if self.is_refusing.load(SeqCst) || is_of.contains(&None) {
+        if self.is_refusing.load(SeqCst) || comes_from.contains(&None) {
             Entry::Refused
-        } else if is_of.contains(&Some(true)) {
-            Entry::CutOff
         } else {
-            Entry::Served
+            cut_off.map_or(Entry::Served, |(&origin, _)| Entry::CutOff(origin))
         }
     }
 
@@ -94,17 +99,17 @@ async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
     });
     match (asked.await, server) {
         (Ok(Entry::Served), Ok(server)) => link::serve(&link, client, server, &shared).await,
-        (Ok(Entry::CutOff), _) => unanswered(client, &shared).await,
+        (Ok(Entry::CutOff(origin)), _) => unanswered(client, origin, &shared).await,
         _ => link::reset(client),
     }
     lock(&shared.links).retain(|other| !Arc::ptr_eq(other, &link));
 }
 
-/// Holds the connection of a process that is cut off.
-async fn unanswered(mut client: TcpStream, shared: &Shared) {
+/// Holds a connection from where nothing may come.
+async fn unanswered(mut client: TcpStream, origin: Origin, shared: &Shared) {
     let (mut blocked, mut unread) = (shared.blocked.subscribe(), tokio::io::sink());
     select! {
-        _ = blocked.wait_for(Vec::is_empty) => {}
+        _ = blocked.wait_for(|blocked| !blocked.contains(&origin)) => {}
         // Until its end.
         _ = tokio::io::copy(&mut client, &mut unread) => {}
     }

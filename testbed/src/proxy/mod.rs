@@ -3,6 +3,7 @@
 //! Bytes of a connection arrive in order or not at all: a direction that has lost bytes is reset when the proxy lets
 //! others pass, because no network delivers a stream with a gap. See [`Proxy`].
 
+mod cut;
 mod entry;
 mod grpc;
 mod http2;
@@ -32,6 +33,7 @@ use tokio::{
 pub use self::rules::Message;
 pub(crate) use self::rules::Speech;
 use self::{
+    cut::Origin,
     link::{Fate, Link},
     rules::Rules,
 };
@@ -122,8 +124,8 @@ struct Shared {
     is_refusing: AtomicBool,
     /// New connections wait until they may go on to the server.
     is_holding_new: watch::Sender<bool>,
-    /// The processes that nothing may come from.
-    blocked: watch::Sender<Vec<u32>>,
+    /// Nothing may come from them.
+    blocked: watch::Sender<Vec<Origin>>,
     links: Mutex<Vec<Arc<Link>>>,
     rules: Mutex<Rules>,
     accepted: AtomicU64,
@@ -253,17 +255,6 @@ impl Proxy {
     /// go on.
     pub fn hold_new(&self) {
         self.shared.is_holding_new.send_replace(true);
-    }
-
-    /// Resets all connections whose client is this process of the same machine; new ones are taken and never answered,
-    /// until [`pass`](Self::pass) resets them. (Refused, it would try again at once, without end.)
-    pub fn cut_off(&self, pid: u32) {
-        self.shared.blocked.send_modify(|blocked| blocked.push(pid));
-        // In doubt too: whoever it is makes a new one.
-        for link in self.links().into_iter().filter(|link| self.shared.is_of(pid, link.client) != Some(false))
-        {
-            link.meets(Fate::Reset);
-        }
     }
 
     /// Resets all connections that there are to the clients alone. What is [held](Flow::Hold) of their requests stays

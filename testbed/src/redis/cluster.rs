@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use super::{
     Migration, Redis,
+    gate::{Entrance, Gate, Gated},
     nodes::{endpoints, wait_for, wait_until},
 };
 use crate::address::free_ports;
@@ -59,8 +60,22 @@ impl RedisCluster {
     ///
     /// As [`Redis::start`].
     pub fn start() -> Result<Self> {
+        Self::start_at(Entrance::Direct)
+    }
+
+    /// As [`start`](Self::start), with proxies in front of each node, so that [`cut`](Self::cut) and
+    /// [`cut_client`](Self::cut_client) work.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_behind_proxies() -> Result<Self> {
+        Self::start_at(Entrance::Gate)
+    }
+
+    fn start_at(entrance: Entrance) -> Result<Self> {
         // Side by side, and waited for afterwards.
-        let members = (0..NODES).map(|_| Redis::launch_member()).collect::<Result<Vec<_>>>()?;
+        let members = (0..NODES).map(|_| Redis::launch_member(entrance)).collect::<Result<Vec<_>>>()?;
         let members = members.into_iter().map(wait_for_member).collect::<Result<Vec<_>>>()?;
         let (nodes, bus_ports): (Vec<_>, Vec<_>) = members.into_iter().unzip();
         let ids = nodes.iter().map(|node| Ok(node.cli(&["CLUSTER", "MYID"])?.text().to_owned()));
@@ -173,6 +188,31 @@ impl RedisCluster {
         })
     }
 
+    /// Cuts a node from the others, in both directions; clients reach it as before. Until [`heal`](Self::heal). Needs
+    /// [`start_behind_proxies`](Self::start_behind_proxies).
+    pub fn cut(&self, number: usize) {
+        self.gated().cut(number);
+    }
+
+    /// Lets a node reach the others again.
+    pub fn heal(&self, number: usize) {
+        self.gated().heal(number);
+    }
+
+    /// Cuts a client, whose process this is, from all nodes, as by [`Proxy::cut_off`](crate::Proxy::cut_off).
+    pub fn cut_client(&self, pid: u32) {
+        self.gated().cut_client(pid);
+    }
+
+    /// Lets a client reach the nodes again.
+    pub fn heal_client(&self, pid: u32) {
+        self.gated().heal_client(pid);
+    }
+
+    fn gated(&self) -> Gated<'_> {
+        Gated(self.nodes.iter().collect())
+    }
+
     /// What this node calls itself.
     pub(super) fn id(&self, number: usize) -> &str {
         &self.ids[number]
@@ -209,8 +249,8 @@ impl RedisCluster {
     fn introduce(&self, bus_ports: &[u16]) -> Result<()> {
         for (number, node) in self.nodes.iter().enumerate() {
             for (other, bus_port) in self.nodes.iter().zip(bus_ports).take(number) {
-                let [host, port, bus] =
-                    [other.address.to_string(), other.port.to_string(), bus_port.to_string()];
+                let (host, port) = other.place();
+                let [host, port, bus] = [host.to_string(), port.to_string(), bus_port.to_string()];
                 node.cli(&["CLUSTER", "MEET", &host, &port, &bus])?;
             }
         }
@@ -279,7 +319,7 @@ fn wait_for_member(mut member: (Redis, u16)) -> Result<(Redis, u16)> {
         match member.0.wait_until_up() {
             Ok(()) => return Ok(member),
             Err(error) if starts < STARTS_MAX && error.to_string().contains(PORT_TAKEN) => {
-                member = Redis::launch_member()?;
+                member = Redis::launch_member(member.0.entrance())?;
                 starts += 1;
             }
             Err(error) => return Err(error),
@@ -289,22 +329,34 @@ fn wait_for_member(mut member: (Redis, u16)) -> Result<(Redis, u16)> {
 
 impl Redis {
     /// A member that is being started, and its port for the others.
-    fn launch_member() -> Result<(Self, u16)> {
-        let (mut node, bus_port) = Self::prepare_member()?;
+    fn launch_member(entrance: Entrance) -> Result<(Self, u16)> {
+        let (mut node, bus_port) = Self::prepare_member(entrance)?;
         node.launch()?;
         Ok((node, bus_port))
     }
 
     /// A member that is not started yet, and its port for the others.
-    fn prepare_member() -> Result<(Self, u16)> {
+    fn prepare_member(entrance: Entrance) -> Result<(Self, u16)> {
         let mut member =
             Self::prepare(&["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS])?;
-        let [port, bus_port] = free_ports(member.address)?;
+        let [port, own_bus_port] = free_ports(member.address)?;
         member.port = port;
-        let (host, bus) = (member.address.to_string(), bus_port.to_string());
+        let mut bus_port = own_bus_port;
+        if entrance == Entrance::Gate {
+            let gate = Gate::open(member.address, port, Some(own_bus_port))?;
+            bus_port = gate.bus_port().unwrap_or(own_bus_port);
+            member.gate = Some(gate);
+            let own = ["--bind-source-addr".to_owned(), member.address.to_string()];
+            member.extra_arguments.extend(own);
+        }
+        let (host, port) = member.place();
+        let (host, port) = (host.to_string(), port.to_string());
+        let (own_bus, bus) = (own_bus_port.to_string(), bus_port.to_string());
         let more = [
-            ["--cluster-port", &bus],
+            ["--cluster-port", &own_bus],
             ["--cluster-announce-ip", &host],
+            ["--cluster-announce-port", &port],
+            ["--cluster-announce-bus-port", &bus],
             // A replica is promoted however long it has not heard of its master, and stays with the one it has.
             ["--cluster-replica-validity-factor", "0"],
             ["--cluster-allow-replica-migration", "no"],
@@ -322,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_member_whose_port_is_taken_is_replaced() {
-        let (mut node, bus_port) = Redis::prepare_member().unwrap();
+        let (mut node, bus_port) = Redis::prepare_member(Entrance::Direct).unwrap();
         let (_taken, endpoint) = (TcpListener::bind((node.address, bus_port)).unwrap(), node.endpoint());
         node.launch().unwrap();
         let (node, _) = wait_for_member((node, bus_port)).unwrap();

@@ -87,7 +87,8 @@ impl<'a> Migration<'a> {
 
     fn transfer(&self, keys: &[&str]) -> Result<bool> {
         let target = self.target();
-        let (host, port) = (target.address.to_string(), target.port.to_string());
+        let (host, port) = target.place();
+        let (host, port) = (host.to_string(), port.to_string());
         let words = [&["MIGRATE", &host, &port, "", "0", MOVE_MAX_MS, "KEYS"], keys].concat();
         Ok(self.source().cli(&words)?.text() == "OK")
     }

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::{
     Redis,
+    gate::Entrance,
     nodes::{endpoints, launch_all, wait_until},
 };
 
@@ -33,11 +34,16 @@ impl RedisReplicas {
     ///
     /// As [`Redis::start`].
     pub fn start() -> Result<Self> {
-        let master = Redis::prepare(&[])?;
-        let (host, port) = (master.address.to_string(), master.port.to_string());
+        Self::start_at(Entrance::Direct)
+    }
+
+    pub(super) fn start_at(entrance: Entrance) -> Result<Self> {
+        let master = Redis::prepare_at(entrance, &[])?;
+        let (host, port) = master.place();
+        let (host, port) = (host.to_string(), port.to_string());
         let mut nodes = vec![master];
         for _ in 1..NODES {
-            nodes.push(Redis::prepare(&["--replicaof", &host, &port])?);
+            nodes.push(Redis::prepare_at(entrance, &["--replicaof", &host, &port])?);
         }
         launch_all(&mut nodes)?;
         let replicas = Self { nodes };
@@ -80,7 +86,8 @@ impl RedisReplicas {
     pub fn promote(&self, number: usize) -> Result<()> {
         let master = &self.nodes[number];
         master.cli(&["REPLICAOF", "NO", "ONE"])?;
-        let (host, port) = (master.address.to_string(), master.port.to_string());
+        let (host, port) = master.place();
+        let (host, port) = (host.to_string(), port.to_string());
         for (_, other) in self.running().filter(|&(other, _)| other != number) {
             other.cli(&["REPLICAOF", &host, &port])?;
         }
@@ -97,7 +104,8 @@ impl RedisReplicas {
     }
 
     pub(super) fn are_in_sync(&self, master: usize) -> Result<bool> {
-        let place = [self.nodes[master].address.to_string(), self.nodes[master].port.to_string()];
+        let (host, port) = self.nodes[master].place();
+        let place = [host.to_string(), port.to_string()];
         let written = self.nodes[master].info("replication")?;
         let mut in_sync = written.get("role") == Some("master");
         for (_, replica) in self.running().filter(|&(number, _)| number != master) {

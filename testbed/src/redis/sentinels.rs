@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use super::{
     Redis, RedisReplicas,
+    gate::{Entrance, Gate, Gated},
     nodes::{endpoints, launch_all, wait_for, wait_until},
 };
 
@@ -50,8 +51,23 @@ impl RedisSentinels {
     ///
     /// As [`Redis::start`]; Debian and Ubuntu have Sentinel in a package of its own.
     pub fn start() -> Result<Self> {
-        let replicas = RedisReplicas::start()?;
-        let mut sentinels = (0..SENTINELS).map(|_| Redis::prepare_sentinel()).collect::<Result<Vec<_>>>()?;
+        Self::start_at(Entrance::Direct)
+    }
+
+    /// As [`start`](Self::start), with a proxy in front of each node and Sentinel, so that [`cut`](Self::cut) and
+    /// [`cut_client`](Self::cut_client) work.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_behind_proxies() -> Result<Self> {
+        Self::start_at(Entrance::Gate)
+    }
+
+    fn start_at(entrance: Entrance) -> Result<Self> {
+        let replicas = RedisReplicas::start_at(entrance)?;
+        let sentinels = (0..SENTINELS).map(|_| Redis::prepare_sentinel(entrance));
+        let mut sentinels = sentinels.collect::<Result<Vec<_>>>()?;
         for (number, sentinel) in sentinels.iter().enumerate() {
             std::fs::write(sentinel.sentinel_file(), configuration(number, &sentinels, &replicas))?;
         }
@@ -140,6 +156,31 @@ impl RedisSentinels {
         self.wait_for_master_after(former)
     }
 
+    /// Cuts a server (the Sentinels come behind the nodes) from the others, in both directions; clients reach it as before.
+    /// Until [`heal`](Self::heal). Needs [`start_behind_proxies`](Self::start_behind_proxies).
+    pub fn cut(&self, number: usize) {
+        self.gated().cut(number);
+    }
+
+    /// Lets a server reach the others again.
+    pub fn heal(&self, number: usize) {
+        self.gated().heal(number);
+    }
+
+    /// Cuts a client, whose process this is, from all servers, as by [`Proxy::cut_off`](crate::Proxy::cut_off).
+    pub fn cut_client(&self, pid: u32) {
+        self.gated().cut_client(pid);
+    }
+
+    /// Lets a client reach the servers again.
+    pub fn heal_client(&self, pid: u32) {
+        self.gated().heal_client(pid);
+    }
+
+    fn gated(&self) -> Gated<'_> {
+        Gated(self.replicas.nodes().iter().chain(&self.sentinels).collect())
+    }
+
     fn wait_for_master(&self, is_the_one: impl Fn(usize) -> bool) -> Result<usize> {
         wait_for("the Sentinels agree on the master", || {
             Ok(self.agreed_master()?.filter(|&master| is_the_one(master)))
@@ -184,8 +225,11 @@ impl RedisSentinels {
 
 impl Redis {
     /// A Sentinel that is not started yet, and that knows nothing before its file is written.
-    fn prepare_sentinel() -> Result<Self> {
+    fn prepare_sentinel(entrance: Entrance) -> Result<Self> {
         let mut sentinel = Self::prepare_program("redis-sentinel")?;
+        if entrance == Entrance::Gate {
+            sentinel.gate = Some(Gate::open(sentinel.address, sentinel.port, None)?);
+        }
         let file = sentinel.sentinel_file().display().to_string();
         sentinel.leading.push(file);
         Ok(sentinel)
@@ -200,14 +244,22 @@ impl Redis {
 fn configuration(number: usize, sentinels: &[Redis], replicas: &RedisReplicas) -> String {
     let name = RedisSentinels::NAME;
     let id = |number: usize| format!("{:040x}", number + 1);
-    let place = |node: &Redis| format!("{} {}", node.address, node.port);
+    let place = |node: &Redis| {
+        let (host, port) = node.place();
+        format!("{host} {port}")
+    };
+    let (own_host, own_port) = sentinels[number].place();
     let mut lines = vec![
         format!("sentinel myid {}", id(number)),
-        format!("sentinel announce-ip {}", sentinels[number].address),
+        format!("sentinel announce-ip {own_host}"),
+        format!("sentinel announce-port {own_port}"),
         format!("sentinel monitor {name} {} {QUORUM}", place(replicas.node(0))),
         format!("sentinel down-after-milliseconds {name} {DOWN_AFTER_MS}"),
         format!("sentinel failover-timeout {name} {FAILOVER_TIMEOUT_MS}"),
     ];
+    if sentinels[number].entrance() == Entrance::Gate {
+        lines.push(format!("bind-source-addr {}", sentinels[number].address));
+    }
     lines.extend(
         (1..replicas.len())
             .map(|node| format!("sentinel known-replica {name} {}", place(replicas.node(node)))),

@@ -282,6 +282,15 @@ impl ZooKeeper {
         Ok(children)
     }
 
+    /// The paths of all nodes below this one, parents before their children.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn tree(&self, root: &str) -> Result<Vec<String>> {
+        Wire::open(self.plain())?.tree(root)
+    }
+
     /// Creates a persistent node.
     ///
     /// # Errors

@@ -127,6 +127,18 @@ impl Wire {
         (0..count).map(|_| Ok(String::from_utf8(read_bytes(&mut answer)?.to_vec())?)).collect()
     }
 
+    /// All nodes below this one, parents before their children.
+    pub(super) fn tree(&mut self, root: &str) -> Result<Vec<String>> {
+        let (mut paths, mut unread) = (Vec::new(), vec![root.trim_end_matches('/').to_owned()]);
+        while let Some(parent) = unread.pop() {
+            let children = self.children(if parent.is_empty() { "/" } else { &parent })?;
+            let below: Vec<String> = children.iter().map(|child| format!("{parent}/{child}")).collect();
+            paths.extend_from_slice(&below);
+            unread.extend(below);
+        }
+        Ok(paths)
+    }
+
     /// Error and body of the answer.
     fn call(&mut self, kind: i32, body: &[u8]) -> Result<(i32, Vec<u8>)> {
         self.xid += 1;
