@@ -185,7 +185,9 @@ impl ClientBuilder {
     }
 
     /// Runs the client on a thread of its own, so that renewals go on while the caller's executor is blocked, and
-    /// callers need no tokio runtime. Default: tasks on the calling tokio runtime.
+    /// callers need no tokio runtime. Default: tasks on the calling tokio runtime. (A caller that runs on tokio uses the
+    /// timers of its own runtime; one that was built without them does not delay anything, but each call makes tokio
+    /// print a panic, which is caught.)
     pub fn own_thread(mut self) -> Self {
         self.own_thread = true;
         self

@@ -61,8 +61,9 @@ impl LockGuard {
         self.entered.hold().loss().map_or(Ok(()), Err)
     }
 
-    /// Waits until the lock is lost, and says why: the deadline passed without an acknowledged renewal, the server
-    /// said so, the hold lasted longer than `max_hold`, or the client was closed.
+    /// Waits until the lock is lost, and returns why: the deadline passed without an acknowledged renewal, the server
+    /// said so, the hold lasted longer than `max_hold`, or the client was closed. The deadline is watched on the calling
+    /// tokio runtime, at least once a second; outside a runtime (or on one without timers) by the client's.
     ///
     /// # Cancel safety
     ///
@@ -98,21 +99,23 @@ impl LockGuard {
         .await
     }
 
-    /// Releases the lock and tells the outcome. Renewals stop before the release is sent. When other guards of the
+    /// Releases the lock and returns the outcome. Renewals stop before the release is sent. When other guards of the
     /// same owner remain, the lock stays held and the answer is `Ok` at once.
     ///
     /// # Errors
     ///
-    /// `Lost` when the hold had ended before; `Unavailable` when the store has not confirmed within
-    /// [`RELEASE_ANSWER_MAX`](crate::limits::RELEASE_ANSWER_MAX): the release goes on in the background, and the ttl
-    /// is the last resort. So it is when the session ends first. `Closed` when the runtime has ended.
+    /// `Lost` when the hold had ended before. What the store answered last, such as `Denied`, or `Unavailable` when it
+    /// answered nothing: after [`RELEASE_ANSWER_MAX`](crate::limits::RELEASE_ANSWER_MAX), or when the session ended
+    /// first. The release is tried again in the background for one ttl; then the session is ended where it keeps locks
+    /// alive, which frees this one, and costs the client's other locks in that session. `Closed` when the runtime has
+    /// ended.
     ///
     /// # Cancel safety
     ///
     /// Once polled, the release goes on in the background when the future is dropped.
     pub async fn release(self) -> Result<()> {
         let Self { entered, client } = self;
-        let outcome = entered.leave().await;
+        let outcome = client.keeper().release(entered).await;
         // The client must not close before its last release was confirmed.
         drop(client);
         outcome

@@ -28,6 +28,14 @@ pub const TRY_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Longest time after which `LockGuard::release` answers; the release itself goes on behind it.
 pub const RELEASE_ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Tasks of one session that repeat releases that the store has not confirmed. A release that was not confirmed at once
+/// waits for one of them in a queue.
+pub const RELEASE_WORKERS_MAX: usize = 64;
+
+/// Releases of one session that may be waiting for confirmation while new locks are acquired: beyond it an acquire is
+/// refused as `Unavailable`.
+pub const RELEASES_UNCONFIRMED_MAX: usize = 65_536;
+
 /// Longest time that `LockClient::close` spends, should the ttl be longer than this.
 pub const CLOSE_ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -42,6 +50,10 @@ pub const CLOCK_RATE_ERROR_PERCENT: u32 = 1;
 
 /// Clock reading and timer error that a deadline allows for.
 pub const CLOCK_READ_ERROR: Duration = Duration::from_millis(2);
+
+/// Longest pause between two looks at the clock of whoever waits for a deadline: timers stop while a machine is
+/// suspended.
+pub const CLOCK_LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Guards of one owner that may share one hold.
 pub const REENTRIES_PER_HOLD_MAX: u32 = 1_000_000;

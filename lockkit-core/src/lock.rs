@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     LockGuard, LockName, Owner, Result,
     client::Handle,
-    keeper::{Patience, Wanted},
+    keeper::{LockRequest, WaitPolicy},
     limits::TRY_ANSWER_MAX,
 };
 
@@ -17,23 +17,24 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Lock {
     client: Arc<Handle>,
-    wanted: Wanted,
+    request: LockRequest,
 }
 
 impl Lock {
     pub(crate) fn new(client: Arc<Handle>, name: LockName) -> Self {
-        Self { client, wanted: Wanted { name, owner: None, max_hold: None } }
+        Self { client, request: LockRequest { name, owner: None, max_hold: None } }
     }
 
     /// The name.
     pub fn name(&self) -> &LockName {
-        &self.wanted.name
+        &self.request.name
     }
 
     /// The same lock taken in the name of this owner: who holds it already enters again at once, without I/O, with
     /// the same token; it is released when the last of the owner's guards is.
     ///
-    /// Calls of one owner that overlap share one attempt; a try during somebody else's attempt of the owner is `None`.
+    /// Calls of one owner that wait at the same time share one attempt; a try asks the store by itself. Whichever of them
+    /// is granted, all calls of the owner that are under way share the hold.
     ///
     /// ```
     /// # use lockkit_core::{LockClient, Owner, memory::MemoryServer};
@@ -48,7 +49,7 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn reentrant(mut self, owner: &Owner) -> Self {
-        self.wanted.owner = Some(owner.clone());
+        self.request.owner = Some(owner.clone());
         self
     }
 
@@ -57,7 +58,7 @@ impl Lock {
     /// clock of the deadlines; who enters again shares the end that the grant was taken with.
     #[must_use]
     pub fn max_hold(mut self, longest: Duration) -> Self {
-        self.wanted.max_hold = Some(longest);
+        self.request.max_hold = Some(longest);
         self
     }
 
@@ -72,7 +73,7 @@ impl Lock {
     /// Dropping the future gives the claim up: a place in the queue is withdrawn, a grant that was under way is
     /// released, both in the background. Nothing is left behind, at whatever await point it is dropped.
     pub async fn acquire(&self) -> Result<LockGuard> {
-        match self.acquire_within(Patience::Unlimited).await? {
+        match self.acquire_within(WaitPolicy::Unlimited).await? {
             Some(guard) => Ok(guard),
             // Only a deadline or a try is answered `None`.
             None => Err(crate::Error::new(crate::ErrorKind::Unexpected, "acquire").with_lock(self.name())),
@@ -90,7 +91,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
-        self.acquire_within(Patience::Try(Instant::now() + TRY_ANSWER_MAX)).await
+        self.acquire_within(WaitPolicy::Try(Instant::now() + TRY_ANSWER_MAX)).await
     }
 
     /// Waits for the lock, at most this long: `None` when somebody else held it all the time. A zero `timeout` is a
@@ -108,8 +109,8 @@ impl Lock {
         if timeout.is_zero() {
             return self.try_acquire().await;
         }
-        let patience = Instant::now().checked_add(timeout).map_or(Patience::Unlimited, Patience::Until);
-        self.acquire_within(patience).await
+        let policy = Instant::now().checked_add(timeout).map_or(WaitPolicy::Unlimited, WaitPolicy::Until);
+        self.acquire_within(policy).await
     }
 
     /// Takes the lock, runs `work` under it, and releases it. See [`LockGuard::run`] for what happens on a loss.
@@ -139,8 +140,8 @@ impl Lock {
         Ok(outcome)
     }
 
-    async fn acquire_within(&self, patience: Patience) -> Result<Option<LockGuard>> {
-        let entered = self.client.keeper().acquire(&self.wanted, patience).await?;
+    async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {
+        let entered = self.client.keeper().acquire(&self.request, policy).await?;
         Ok(entered.map(|entered| LockGuard::new(Arc::clone(&self.client), entered)))
     }
 }

@@ -8,7 +8,7 @@ use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use common::{NAME, TTL, client, eventually, in_time, kind, settle};
 use lockkit_core::{
-    ErrorKind, LockClient, LockGuard, Owner, Result, Status,
+    ErrorKind, Lock, LockClient, LockGuard, Owner, Result, Status,
     backend::Lifetime,
     limits::{RELEASE_ANSWER_MAX, TRY_ANSWER_MAX, WAITERS_PER_CLIENT_MAX},
     memory::MemoryServer,
@@ -168,6 +168,21 @@ async fn close_does_not_forget_the_session_that_was_just_lost() {
         assert_eq!(script.closed.load(Ordering::SeqCst), u64::from(answers));
         assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
     }
+}
+
+/// The old session is still on its way out when the client closes, and so is the one that is being opened.
+#[tokio::test(start_paused = true)]
+async fn close_takes_one_ttl_while_a_lost_session_is_being_opened_again() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.unclosable.store(1, Ordering::SeqCst);
+    script.open_takes_ms.store(TTL.as_millis() as u64 * 9 / 10, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    eventually(TTL, "opening", || script.opened.load(Ordering::SeqCst) == 2).await;
+    let start = Instant::now();
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -354,10 +369,10 @@ fn a_build_dropped_while_its_thread_starts_leaves_no_thread() {
 /// A waker may look at a guard, or be the last owner of a task that holds one.
 #[test]
 fn a_waker_that_looks_at_the_guard_does_not_deadlock() {
-    struct Looks(std::sync::Mutex<Option<std::sync::Weak<LockGuard>>>);
+    struct Looks(std::sync::Weak<LockGuard>);
     impl std::task::Wake for Looks {
         fn wake(self: std::sync::Arc<Self>) {
-            if let Some(guard) = self.0.lock().unwrap().as_ref().and_then(std::sync::Weak::upgrade) {
+            if let Some(guard) = self.0.upgrade() {
                 assert!(!guard.is_held());
             }
         }
@@ -370,11 +385,40 @@ fn a_waker_that_looks_at_the_guard_does_not_deadlock() {
             let server = MemoryServer::new();
             let guard =
                 std::sync::Arc::new(client(&server).await.lock(NAME).unwrap().acquire().await.unwrap());
-            let waker = std::sync::Arc::new(Looks(Some(std::sync::Arc::downgrade(&guard)).into())).into();
+            let waker = std::sync::Arc::new(Looks(std::sync::Arc::downgrade(&guard))).into();
             let mut lost = Box::pin(guard.lost());
             assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
             advance(TTL).await;
             assert!(!guard.is_held());
+        });
+        done.send(()).unwrap();
+    });
+    waited.recv_timeout(Duration::from_secs(30)).expect("no deadlock");
+}
+
+/// A waker may also acquire the same lock again before it returns.
+#[test]
+fn a_waker_that_acquires_again_does_not_deadlock() {
+    struct Acquires(Lock);
+    impl std::task::Wake for Acquires {
+        fn wake(self: std::sync::Arc<Self>) {
+            let mut acquire = Box::pin(self.0.acquire());
+            let _ = acquire.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+        }
+    }
+    let (done, waited) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let lock = client(&MemoryServer::new()).await.lock(NAME).unwrap().reentrant(&Owner::new());
+            let guard = lock.acquire().await.unwrap();
+            let waker = std::sync::Arc::new(Acquires(lock.clone())).into();
+            let mut lost = Box::pin(guard.lost());
+            assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+            // Past the deadline, which no task has noticed: the acquire is the first look, and wakes who waits for it.
+            advance(TTL).await;
+            assert!(lock.acquire().await.unwrap().is_held());
         });
         done.send(()).unwrap();
     });

@@ -1,11 +1,15 @@
 //! Rule 7 of the keeper: re-entry by explicit owner.
 
 mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
-use lockkit_core::{ErrorKind, Owner, memory::MemoryServer};
+use common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use lockkit_core::{ErrorKind, Owner, backend::Lifetime, limits::TRY_ANSWER_MAX, memory::MemoryServer};
+use scripted::Scripted;
+use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
 async fn the_same_owner_shares_one_hold_and_three_guards_need_three_releases() {
@@ -115,6 +119,71 @@ async fn a_waiting_call_that_meets_a_try_of_its_owner_still_waits() {
     });
     assert!(tried.unwrap().is_none());
     assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_overlaps_a_try_of_its_owner_waits_through_the_outage() {
+    let backend = Scripted::new(Lifetime::Session);
+    let lock = backend.client().await.lock(NAME).unwrap().reentrant(&Owner::new());
+    backend.script.acquires_silent.store(true, Ordering::SeqCst);
+    let (trying, waiting) = (lock.clone(), lock.clone());
+    let tried = tokio::spawn(async move { trying.try_acquire().await });
+    settle().await;
+    assert!(!tried.is_finished(), "the try has been sent, and the other call overlaps with it");
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    assert_eq!(kind(tried.await.unwrap()), ErrorKind::Unavailable);
+    sleep(TTL).await;
+    assert!(!waiting.is_finished(), "the store has answered nothing");
+    backend.script.acquires_silent.store(false, Ordering::SeqCst);
+    assert!(in_time(waiting).await.unwrap().unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_during_its_owners_attempt_is_not_none_while_the_server_is_silent() {
+    for contended_before in [false, true] {
+        let server = MemoryServer::new();
+        let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+        let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+        let waiting = lock.clone();
+        let start_waiting = || tokio::spawn(async move { waiting.acquire().await });
+        let waiting = if contended_before {
+            let waiting = start_waiting();
+            eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
+            assert!(lock.try_acquire().await.unwrap().is_none(), "the server says busy");
+            server.hold_requests();
+            waiting
+        } else {
+            server.hold_requests();
+            start_waiting()
+        };
+        settle().await;
+        let start = Instant::now();
+        assert_eq!(kind(lock.try_acquire().await), ErrorKind::Unavailable, "nobody said busy");
+        assert!(start.elapsed() <= TRY_ANSWER_MAX + Duration::from_millis(10));
+        waiting.abort();
+        drop(holder);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_granted_try_serves_the_waiting_calls_of_its_owner() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    server.hold_requests();
+    let (trying, waiting) = (lock.clone(), lock.clone());
+    let tried = tokio::spawn(async move { trying.try_acquire().await });
+    settle().await;
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    settle().await;
+    assert_eq!(server.held_requests(), 2, "each has asked the server");
+    server.deliver_requests();
+    let (tried, waited) = (tried.await.unwrap().unwrap().unwrap(), in_time(waiting).await.unwrap().unwrap());
+    assert_eq!(tried.token(), waited.token(), "one hold");
+    eventually(TTL, "nobody waits behind its own owner", || server.inspect(&name()).waiters.is_empty()).await;
+    tried.release().await.unwrap();
+    assert!(waited.is_held());
+    waited.release().await.unwrap();
+    assert!(server.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -216,7 +216,10 @@ async fn callers_beyond_the_limit_are_refused_and_leave_nothing() {
         })
         .collect();
     eventually(TTL, "all are waiting", || server.held_requests() >= WAITERS_PER_CLIENT_MAX).await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
     let refused = client.lock(NAME).unwrap().acquire_timeout(TTL).await.unwrap_err();
+    assert_eq!(tasks(), before, "a call that is refused starts nothing");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert!(refused.to_string().contains("are waiting already"), "{refused}");
     for waiter in waiting {

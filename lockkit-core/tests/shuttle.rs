@@ -6,6 +6,7 @@
     dead_code,
     missing_docs,
     unreachable_pub,
+    clippy::panic,
     clippy::unwrap_used,
     reason = "only what is shared is driven here"
 )]
@@ -18,6 +19,8 @@ mod deadline;
 mod hold;
 #[path = "../src/keeper/reentry.rs"]
 mod reentry;
+#[path = "../src/keeper/timer.rs"]
+mod timer;
 
 mod sync {
     pub(crate) use shuttle::sync::Mutex;
@@ -30,13 +33,13 @@ mod sync {
 
 use std::{
     future::Future,
-    pin::Pin,
+    pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use attempt::{Patience, Ticket};
+use attempt::{Attempt, Ticket};
 use hold::{End, Entered, Hold};
 use lockkit_core::{
     BootInstant, Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Owner, Result, TimeSource,
@@ -78,13 +81,44 @@ fn grant(clock: &Clock) -> Grant {
     Grant::new(&claim, FencingToken::new(1), clock.now())
 }
 
+/// A hold in which nobody has a share.
+fn new_hold() -> Arc<Hold> {
+    let clock = Clock::new(Hand::new());
+    Hold::new(grant(&clock), TTL, None, clock)
+}
+
+/// The first guard of a hold.
 fn hold(hand: &Hand) -> Entered {
     let clock = Clock::new(hand.clone());
-    Hold::enter_first(grant(&clock), TTL, None, clock)
+    let hold = Hold::new(grant(&clock), TTL, None, clock);
+    hold.share_among(1);
+    hold.take_share()
 }
 
 fn poll(ticket: &mut Ticket) -> Poll<attempt::Answer> {
-    Pin::new(ticket).poll(&mut Context::from_waker(Waker::noop()))
+    pin!(ticket.answer()).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Waits for the outcome, while the other threads go on.
+fn answer(ticket: &mut Ticket) -> attempt::Answer {
+    loop {
+        match poll(ticket) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => thread::yield_now(),
+        }
+    }
+}
+
+/// Takes the share that an attempt of the owner was granted, and drops it: the hold.
+fn take_and_drop(ticket: &mut Ticket) -> Arc<Hold> {
+    match answer(ticket) {
+        Ok(Some(entered)) => {
+            let hold = Arc::clone(entered.hold());
+            drop(entered);
+            hold
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -174,11 +208,11 @@ fn a_hold_ends_once_as_lost_or_as_released() {
 fn whoever_joins_an_attempt_keeps_it_from_giving_up() {
     shuttle::check_random(
         || {
-            let (attempt, first) = attempt::Attempt::begin(name(), Patience::Unlimited);
+            let (attempt, first) = Attempt::begin(name());
             let joining = {
                 let attempt = Arc::clone(&attempt);
                 thread::spawn(move || {
-                    if let Some(ticket) = attempt.join(Patience::Unlimited) {
+                    if let Some(ticket) = attempt.join() {
                         assert!(!attempt.control().has_given_up());
                         drop(ticket);
                     }
@@ -196,33 +230,36 @@ fn whoever_joins_an_attempt_keeps_it_from_giving_up() {
 fn the_guard_of_an_attempts_only_caller_is_the_last_one_from_the_start() {
     shuttle::check_random(
         || {
-            let (attempt, mut ticket) = attempt::Attempt::begin(name(), Patience::Unlimited);
+            let (attempt, mut ticket) = Attempt::begin(name());
             let caller = thread::spawn(move || {
-                loop {
-                    match poll(&mut ticket) {
-                        Poll::Ready(Ok(Some(entered))) => {
-                            let hold = Arc::clone(entered.hold());
-                            drop(entered);
-                            break assert!(hold.end().is_some(), "the keeper still had a share");
-                        }
-                        Poll::Ready(other) => panic!("{other:?}"),
-                        Poll::Pending => thread::yield_now(),
-                    }
-                }
+                assert!(take_and_drop(&mut ticket).end().is_some(), "somebody else still had a share");
             });
-            let entered = hold(&Hand::new());
-            attempt.end(move || Ok(Some(entered.share())));
+            Attempt::grant(vec![attempt], &new_hold()).announce();
             caller.join().unwrap();
         },
         ITERATIONS,
     );
 }
 
+#[test]
+fn a_share_that_its_caller_does_not_take_is_left() {
+    shuttle::check_random(
+        || {
+            let (attempt, ticket) = Attempt::begin(name());
+            let hold = new_hold();
+            let leaving = thread::spawn(move || drop(ticket));
+            Attempt::grant(vec![attempt], &hold).announce();
+            leaving.join().unwrap();
+            assert!(matches!(hold.end(), Some(End::Released)), "held by nobody");
+        },
+        ITERATIONS,
+    );
+}
+
 /// What the life task does when its claim is granted.
-fn settle_grant(table: &Reentry, key: &reentry::Key, attempt: &Arc<attempt::Attempt>) -> Arc<Hold> {
-    let entered = hold(&Hand::new());
-    let hold = Arc::clone(entered.hold());
-    table.granted(key, attempt, &hold, move || Ok(Some(entered.share()))).send();
+fn settle_grant(table: &Reentry, key: &reentry::Key, attempt: &Arc<Attempt>) -> Arc<Hold> {
+    let hold = new_hold();
+    table.granted(key, attempt, &hold).announce();
     if hold.end().is_some() {
         table.ended(key, &hold);
     }
@@ -238,17 +275,12 @@ fn every_caller_of_an_owner_gets_a_share_of_one_hold_or_starts_anew() {
             let callers: Vec<_> = (0..3)
                 .map(|_| {
                     let (table, key) = (Arc::clone(&table), key.clone());
-                    thread::spawn(move || match table.meet(&key, Patience::Unlimited).unwrap() {
+                    thread::spawn(move || match table.wait(&key).unwrap() {
                         Met::Held(entered) => assert!(entered.hold().end().is_none()),
-                        Met::Joined(mut ticket) => loop {
-                            // Whoever made the attempt ends it.
-                            match poll(&mut ticket) {
-                                Poll::Ready(Ok(Some(entered))) => {
-                                    break assert!(entered.hold().end().is_none());
-                                }
-                                Poll::Ready(other) => panic!("{other:?}"),
-                                Poll::Pending => thread::yield_now(),
-                            }
+                        // Whoever made the attempt ends it.
+                        Met::Joined(mut ticket) => match answer(&mut ticket) {
+                            Ok(Some(entered)) => assert!(entered.hold().end().is_none()),
+                            other => panic!("{other:?}"),
                         },
                         Met::New(attempt, mut ticket) => {
                             let hold = settle_grant(&table, &key, &attempt);
@@ -260,7 +292,6 @@ fn every_caller_of_an_owner_gets_a_share_of_one_hold_or_starts_anew() {
                                 table.ended(&key, &hold);
                             }
                         }
-                        Met::Busy => panic!("nobody only tried"),
                     })
                 })
                 .collect();
@@ -278,12 +309,12 @@ fn whoever_enters_a_grant_that_nobody_took_is_the_last_one() {
         || {
             let table = Arc::new(Reentry::default());
             let key = (name(), Owner::new());
-            let Met::New(attempt, ticket) = table.meet(&key, Patience::Unlimited).unwrap() else { panic!() };
+            let Met::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
             drop(ticket);
             let other = {
                 let (table, key) = (Arc::clone(&table), key.clone());
                 thread::spawn(move || {
-                    if let Met::Held(entered) = table.meet(&key, Patience::Unlimited).unwrap() {
+                    if let Met::Held(entered) = table.wait(&key).unwrap() {
                         let hold = Arc::clone(entered.hold());
                         drop(entered);
                         assert!(hold.end().is_some(), "the keeper still had a share");
@@ -297,28 +328,55 @@ fn whoever_enters_a_grant_that_nobody_took_is_the_last_one() {
     );
 }
 
+/// A try and a wait of one owner at the same time: the try is granted, and the waiting caller shares its hold. Whoever
+/// of the two drops its guard last ends it.
+#[test]
+fn a_granted_try_is_shared_with_the_owners_waiting_callers() {
+    shuttle::check_random(
+        || {
+            let table = Arc::new(Reentry::default());
+            let key = (name(), Owner::new());
+            let (attempt, mut tried) = Attempt::begin(name());
+            let waiting = {
+                let (table, key) = (Arc::clone(&table), key.clone());
+                thread::spawn(move || match table.wait(&key).unwrap() {
+                    Met::Held(entered) => drop(entered),
+                    Met::New(_, mut ticket) => match poll(&mut ticket) {
+                        // The hold of the try has ended before, or the try has not been granted yet: then it is.
+                        Poll::Pending if table.enter(&key).unwrap().is_none() => {}
+                        Poll::Pending => drop(take_and_drop(&mut ticket)),
+                        Poll::Ready(answer) => drop(answer.unwrap().unwrap()),
+                    },
+                    Met::Joined(_) => panic!("nobody else waits"),
+                })
+            };
+            let trying = thread::spawn(move || take_and_drop(&mut tried));
+            let hold = settle_grant(&table, &key, &attempt);
+            assert!(Arc::ptr_eq(&trying.join().unwrap(), &hold));
+            waiting.join().unwrap();
+            assert!(hold.end().is_some(), "no guard is left");
+        },
+        ITERATIONS,
+    );
+}
+
 #[test]
 fn an_owner_whose_attempt_fails_can_start_anew() {
     shuttle::check_random(
         || {
             let table = Arc::new(Reentry::default());
             let key = (name(), Owner::new());
-            let Met::New(attempt, ticket) = table.meet(&key, Patience::Unlimited).unwrap() else { panic!() };
+            let Met::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
             let other = {
                 let (table, key) = (Arc::clone(&table), key.clone());
-                thread::spawn(move || match table.meet(&key, Patience::Unlimited).unwrap() {
-                    Met::Joined(mut ticket) => loop {
-                        match poll(&mut ticket) {
-                            Poll::Ready(answer) => break assert!(answer.is_err()),
-                            Poll::Pending => thread::yield_now(),
-                        }
-                    },
+                thread::spawn(move || match table.wait(&key).unwrap() {
+                    Met::Joined(mut ticket) => assert!(answer(&mut ticket).is_err()),
                     Met::New(..) => {}
                     met => panic!("{met:?}"),
                 })
             };
             table.failed(&key, &attempt);
-            attempt.end(|| Err(Error::new(ErrorKind::Unavailable, "acquire")));
+            attempt.end(Err(Error::new(ErrorKind::Unavailable, "acquire")));
             drop(ticket);
             other.join().unwrap();
         },

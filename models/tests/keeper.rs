@@ -56,6 +56,16 @@ fn an_owner_who_asks_between_answer_and_table_would_wait_behind_itself() {
 }
 
 #[test]
-fn a_share_that_stays_behind_would_answer_a_release_too_early() {
-    is_needed::<Keeper>(Step::OwnShareGoesFirst);
+fn a_caller_that_leaves_before_all_shares_are_counted_would_end_the_hold() {
+    is_needed::<Keeper>(Step::SharesCountedFirst);
+}
+
+#[test]
+fn an_owner_whose_try_is_granted_would_wait_behind_itself() {
+    is_needed::<Keeper>(Step::GrantServesTheOwner);
+}
+
+#[test]
+fn a_release_that_is_refused_would_leave_its_entry() {
+    is_needed::<Keeper>(Step::RefusedReleaseAbandons);
 }

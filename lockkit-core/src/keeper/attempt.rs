@@ -1,53 +1,27 @@
-//! One attempt at a lock, and the callers who wait for its outcome.
+//! One attempt at a lock, and the outcome that its callers share.
 //!
-//! Usually one caller; several when tasks of one owner acquire the same lock at the same time. Every caller has a
-//! deadline of its own; when the last one has left, by its deadline or because its future was dropped, the attempt
-//! gives up.
+//! Usually one caller; several when tasks of one owner wait for the same lock at the same time. When the last caller
+//! has left, because its time was up or because its future was dropped, the attempt gives up. A try is an attempt with
+//! one caller, which nobody joins.
+//!
+//! Nothing here wakes a task while a mutex is held: a waker may acquire the same lock again before it returns.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{pin::pin, sync::Arc};
 
-use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, oneshot},
-    time::Instant,
-};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::hold::Entered;
+use super::hold::{Entered, Hold};
 use crate::{
     Error, ErrorKind, LockName, Result,
     backend::ClaimControl,
     sync::{Mutex, lock},
 };
 
-/// How long a caller wants to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// As long as it takes.
-    Unlimited,
-    /// In the queue, until this moment.
-    Until(Instant),
-    /// Not at all: one question to the server, answered before this moment.
-    Try(Instant),
-}
+/// How an attempt ended, the same for all of its callers: a hold in which a share is set aside for each of them, `None`
+/// when the store answered that somebody else holds the lock, or an error.
+pub(crate) type Outcome = Result<Option<Arc<Hold>>>;
 
-impl Patience {
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            Self::Unlimited => None,
-            Self::Until(deadline) | Self::Try(deadline) => Some(deadline),
-        }
-    }
-
-    fn queues(self) -> bool {
-        !matches!(self, Self::Try(_))
-    }
-}
-
-/// What a caller is answered: a share of the hold, `None` for busy or too late, or an error.
+/// What one caller is answered: its share of the hold, `None` for busy or too late, or an error.
 pub(crate) type Answer = Result<Option<Entered>>;
 
 /// One attempt at a lock.
@@ -55,36 +29,33 @@ pub(crate) type Answer = Result<Option<Entered>>;
 pub(crate) struct Attempt {
     name: LockName,
     control: ClaimControl,
-    callers: Mutex<Callers>,
-    changed: Notify,
+    state: Mutex<State>,
+    settled: Notify,
 }
 
 #[derive(Debug)]
-struct Callers {
-    waiting: Vec<Caller>,
-    next_id: u64,
-    over: bool,
-}
-
-#[derive(Debug)]
-struct Caller {
-    id: u64,
-    patience: Patience,
-    answer: oneshot::Sender<Answer>,
+enum State {
+    /// So many callers wait for the outcome.
+    Wanted(u32),
+    /// All of them have left.
+    Left,
+    Over(Outcome),
 }
 
 impl Attempt {
     /// A new attempt with its first caller.
-    pub(crate) fn begin(name: LockName, patience: Patience) -> (Arc<Self>, Ticket) {
-        let (caller, ticket) = oneshot::channel();
-        let first = Caller { id: 0, patience, answer: caller };
+    pub(crate) fn begin(name: LockName) -> (Arc<Self>, Ticket) {
         let attempt = Arc::new(Self {
             name,
             control: ClaimControl::new(),
-            callers: Mutex::new(Callers { waiting: vec![first], next_id: 1, over: false }),
-            changed: Notify::new(),
+            state: Mutex::new(State::Wanted(1)),
+            settled: Notify::new(),
         });
-        (Arc::clone(&attempt), Ticket { attempt, id: 0, answer: ticket, _place: None })
+        (Arc::clone(&attempt), Ticket { attempt, waits: true, _place: None })
+    }
+
+    pub(crate) fn name(&self) -> &LockName {
+        &self.name
     }
 
     pub(crate) fn control(&self) -> &ClaimControl {
@@ -92,140 +63,76 @@ impl Attempt {
     }
 
     /// One more caller; `None` when the attempt is over, or its last caller has left it.
-    pub(crate) fn join(self: &Arc<Self>, patience: Patience) -> Option<Ticket> {
-        let mut callers = lock(&self.callers);
-        if callers.over || self.control.has_given_up() {
-            return None;
+    pub(crate) fn join(self: &Arc<Self>) -> Option<Ticket> {
+        match &mut *lock(&self.state) {
+            State::Wanted(callers) => *callers += 1,
+            State::Left | State::Over(_) => return None,
         }
-        let (sender, answer) = oneshot::channel();
-        let id = callers.next_id;
-        callers.next_id += 1;
-        callers.waiting.push(Caller { id, patience, answer: sender });
-        drop(callers);
-        self.changed.notify_one();
-        Some(Ticket { attempt: Arc::clone(self), id, answer, _place: None })
+        Some(Ticket { attempt: Arc::clone(self), waits: true, _place: None })
     }
 
-    /// Resolves when no caller is left who wants the lock.
-    pub(crate) async fn given_up(&self) {
-        self.control.given_up().await;
-    }
-
-    /// Whether somebody still waits for the outcome.
-    pub(crate) fn is_wanted(&self) -> bool {
-        !self.is_over() && !self.control.has_given_up()
-    }
-
-    /// Whether everybody has been answered.
+    /// Whether everybody has been answered, or has left.
     pub(crate) fn is_over(&self) -> bool {
-        lock(&self.callers).over
+        !matches!(*lock(&self.state), State::Wanted(_))
     }
 
-    /// Whether somebody would stand in the queue; otherwise the server is asked once.
-    pub(crate) fn queues(&self) -> bool {
-        lock(&self.callers).waiting.iter().any(|caller| caller.patience.queues())
-    }
-
-    /// Answers every caller at its deadline; never ends by itself, is dropped with the wait that it accompanies.
-    pub(crate) async fn answer_deadlines(&self) -> std::convert::Infallible {
-        loop {
-            let next =
-                lock(&self.callers).waiting.iter().filter_map(|caller| caller.patience.deadline()).min();
-            let at_deadline = async {
-                match next {
-                    Some(deadline) => tokio::time::sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = at_deadline => self.answer_late(Instant::now()),
-                () = self.changed.notified() => {}
+    /// Ends the attempt without a grant; without effect when it is over.
+    pub(crate) fn end(self: &Arc<Self>, outcome: Outcome) {
+        {
+            let mut state = lock(&self.state);
+            if matches!(*state, State::Over(_)) {
+                return;
             }
+            *state = State::Over(outcome);
         }
+        Settled { attempts: vec![Arc::clone(self)], callers: 0 }.announce();
     }
 
-    /// Answers the callers whose deadline has passed: `None` only when the server said that another holds the lock.
-    fn answer_late(&self, now: Instant) {
-        let contended = self.control.was_contended();
-        self.answer_where(
-            |caller| caller.patience.deadline().is_some_and(|deadline| deadline <= now),
-            || if contended { Ok(None) } else { Err(self.unanswered()) },
-        );
-    }
-
-    /// Answers the callers who only tried: the server said busy.
-    pub(crate) fn answer_tries(&self) {
-        self.answer_where(|caller| !caller.patience.queues(), || Ok(None));
-    }
-
-    fn answer_where(&self, which: impl Fn(&Caller) -> bool, answer: impl Fn() -> Answer) {
-        let mut callers = lock(&self.callers);
-        let answered: Vec<Caller> = callers.waiting.extract_if(.., |caller| which(caller)).collect();
-        self.give_up_if_left(&callers);
-        drop(callers);
-        for caller in answered {
-            // A caller whose future is being dropped needs no answer.
-            let _ = caller.answer.send(answer());
+    /// Ends these attempts with one grant, which all of their callers share. The shares are counted while nobody can
+    /// take one: a caller that releases at once must not meet a hold whose other shares are still to come.
+    pub(crate) fn grant(attempts: Vec<Arc<Self>>, hold: &Arc<Hold>) -> Settled {
+        let mut states: Vec<_> = attempts.iter().map(|attempt| lock(&attempt.state)).collect();
+        let wanted = |state: &State| match state {
+            State::Wanted(callers) => *callers,
+            State::Left | State::Over(_) => 0,
+        };
+        let callers = states.iter().map(|state| wanted(state)).sum();
+        hold.share_among(callers);
+        for state in states.iter_mut().filter(|state| matches!(***state, State::Wanted(_))) {
+            **state = State::Over(Ok(Some(Arc::clone(hold))));
         }
-    }
-
-    /// Ends the attempt with one answer for everybody, made for each anew.
-    pub(crate) fn end(&self, answer: impl Fn() -> Answer) {
-        self.settle(answer).send();
-    }
-
-    /// Ends the attempt, and makes the answers. Whatever `answer` owns is dropped before the first caller hears: a share
-    /// of the hold that stayed here would keep it held while that caller releases it.
-    pub(crate) fn settle(&self, answer: impl Fn() -> Answer) -> Answers {
-        let mut callers = lock(&self.callers);
-        callers.over = true;
-        let waiting = std::mem::take(&mut callers.waiting);
-        self.give_up_if_left(&callers);
-        drop(callers);
-        Answers(waiting.into_iter().map(|caller| (caller, answer())).collect())
-    }
-
-    fn leave(&self, id: u64) {
-        let mut callers = lock(&self.callers);
-        callers.waiting.retain(|caller| caller.id != id);
-        self.give_up_if_left(&callers);
-        drop(callers);
-        self.changed.notify_one();
-    }
-
-    /// Decided under the mutex, so that nobody joins an attempt that gives up.
-    fn give_up_if_left(&self, callers: &Callers) {
-        if callers.waiting.is_empty() {
-            self.control.give_up();
-        }
-    }
-
-    fn unanswered(&self) -> Error {
-        Error::new(ErrorKind::Unavailable, "acquire")
-            .with_lock(&self.name)
-            .with_message("the store did not answer in time")
+        drop(states);
+        Settled { attempts, callers }
     }
 }
 
-/// What the callers of an attempt that is over have still to hear.
+/// Attempts that are over, whose callers do not know it yet.
 #[must_use]
-pub(crate) struct Answers(Vec<(Caller, Answer)>);
+pub(crate) struct Settled {
+    attempts: Vec<Arc<Attempt>>,
+    callers: u32,
+}
 
-impl Answers {
-    pub(crate) fn send(self) {
-        for (caller, answer) in self.0 {
-            // An answer that nobody takes is dropped here, and with it the share of the hold in it.
-            let _ = caller.answer.send(answer);
+impl Settled {
+    pub(crate) fn has_callers(&self) -> bool {
+        self.callers > 0
+    }
+
+    /// Wakes the callers, and ends claims that are still under way.
+    pub(crate) fn announce(self) {
+        for attempt in self.attempts {
+            attempt.settled.notify_waiters();
+            attempt.control.give_up();
         }
     }
 }
 
-/// A caller's place in an attempt: resolves to the answer; dropping it is leaving.
+/// A caller's place in an attempt; dropping it is leaving.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     attempt: Arc<Attempt>,
-    id: u64,
-    answer: oneshot::Receiver<Answer>,
+    /// The caller has not taken the outcome.
+    waits: bool,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -235,22 +142,62 @@ impl Ticket {
         self._place = Some(place);
         self
     }
-}
 
-impl Future for Ticket {
-    type Output = Answer;
+    /// Waits for the outcome.
+    pub(crate) async fn answer(&mut self) -> Answer {
+        let attempt = Arc::clone(&self.attempt);
+        loop {
+            let mut settled = pin!(attempt.settled.notified());
+            // Enabled before the look, or an end between the look and the wait would be missed.
+            settled.as_mut().enable();
+            if let Some(answer) = self.take() {
+                return answer;
+            }
+            settled.await;
+        }
+    }
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        Pin::new(&mut self.answer).poll(context).map(|answer| {
-            answer.unwrap_or_else(|_| {
-                Err(Error::new(ErrorKind::Closed, "acquire").with_lock(&self.attempt.name))
-            })
+    /// The answer of a caller whose time is up: `None` only when the store said that somebody else holds the lock.
+    pub(crate) fn late(mut self) -> Answer {
+        let contended = self.attempt.control.was_contended();
+        self.take().unwrap_or_else(|| match contended {
+            true => Ok(None),
+            false => Err(Error::new(ErrorKind::Unavailable, "acquire")
+                .with_lock(&self.attempt.name)
+                .with_message("the store did not answer in time")),
         })
+    }
+
+    fn take(&mut self) -> Option<Answer> {
+        let outcome = match &*lock(&self.attempt.state) {
+            State::Over(outcome) if self.waits => outcome.clone(),
+            _ => return None,
+        };
+        self.waits = false;
+        Some(outcome.map(|granted| granted.map(|hold| hold.take_share())))
+    }
+
+    /// Leaves an attempt that is not over; whether this was its last caller.
+    fn leave(&mut self) -> bool {
+        let mut state = lock(&self.attempt.state);
+        let State::Wanted(callers) = &mut *state else { return false };
+        self.waits = false;
+        *callers -= 1;
+        let is_last = *callers == 0;
+        if is_last {
+            // Under the mutex, so that nobody joins an attempt that gives up.
+            *state = State::Left;
+        }
+        is_last
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.attempt.leave(self.id);
+        if self.waits && self.leave() {
+            self.attempt.control.give_up();
+        }
+        // A share of the hold that was set aside for this caller is left as a guard leaves it.
+        drop(self.take());
     }
 }

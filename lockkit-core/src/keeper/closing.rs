@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 use tracing::debug;
 
 use super::{
@@ -21,26 +21,32 @@ use crate::{
 };
 
 impl Keeper {
-    /// The orderly end: holds lost, claims given up, releases finished, session closed; bounded by the ttl.
+    /// The orderly end: holds lost, claims given up, releases finished, session closed.
     pub(super) async fn end(&self, live: &Live) -> Result<()> {
-        let bound = live.ttl().min(CLOSE_ANSWER_MAX);
-        let (half, until) = (tokio::time::Instant::now() + bound / 2, tokio::time::Instant::now() + bound);
+        let until = self.close_until();
+        let half = until - (until - Instant::now()) / 2;
         self.lose_all("the client was closed");
         self.lives.close();
         // Half of the time for releases that are under way; the end of the session does for the others.
         let _ = tokio::time::timeout_at(half, self.lives.wait()).await;
         live.end();
         // A task of its own: the last request is not dropped half-way when the time is up.
-        confirmed(until, self.start_closing(live)).await
+        self.end_of(vec![self.start_closing(live)]).await
     }
 
-    /// The end of a client between two sessions: the last one may still be on its way out.
-    pub(super) async fn end_of(&self, last: Option<JoinHandle<bool>>) -> Result<()> {
-        let until = tokio::time::Instant::now() + self.ttl.min(CLOSE_ANSWER_MAX);
-        match last {
-            Some(closing) => confirmed(until, closing).await,
-            None => Ok(()),
+    /// The end of a client whose sessions are on their way out.
+    pub(super) async fn end_of(&self, closing: Vec<JoinHandle<bool>>) -> Result<()> {
+        let until = self.close_until();
+        for closing in closing {
+            confirmed(until, closing).await?;
         }
+        Ok(())
+    }
+
+    /// When a client that closes has to be done with it: one bound for everything that is still to be ended.
+    fn close_until(&self) -> Instant {
+        let bound = self.granted_ttl().min(self.ttl).min(CLOSE_ANSWER_MAX);
+        *self.close_until.get_or_init(|| Instant::now() + bound)
     }
 
     pub(super) fn start_closing(&self, live: &Live) -> JoinHandle<bool> {
@@ -49,7 +55,7 @@ impl Keeper {
 }
 
 /// Waits for a closing; what is not confirmed by `until` is left to the ttl.
-pub(super) async fn confirmed(until: tokio::time::Instant, closing: JoinHandle<bool>) -> Result<()> {
+async fn confirmed(until: Instant, closing: JoinHandle<bool>) -> Result<()> {
     match tokio::time::timeout_at(until, closing).await {
         Ok(Ok(true)) => Ok(()),
         _ => Err(Error::new(ErrorKind::Unavailable, "close")
@@ -88,18 +94,15 @@ pub(super) struct LastWord(pub(super) Arc<Keeper>);
 impl Drop for LastWord {
     fn drop(&mut self) {
         let keeper = &self.0;
-        keeper.closing.cancel();
+        keeper.begin_close();
         keeper.lose_all("the client was closed");
-        keeper.current.send_if_modified(|current| {
-            let still_open = !matches!(current, Current::Closed(_));
-            if still_open {
-                if let Current::Open(live) = &*current {
-                    live.end();
-                }
-                *current = Current::Closed(Err(closed("keep the session")));
+        let still_open = !matches!(*keeper.current.borrow(), Current::Closed(_));
+        if still_open {
+            let last = keeper.current.send_replace(Current::Closed(Err(closed("keep the session"))));
+            if let Current::Open(live) = last {
+                live.end();
             }
-            still_open
-        });
+        }
         keeper.status.send_replace(Status::Closed);
         keeper.runtime.stop();
     }

@@ -13,11 +13,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
-use super::deadline::deadline;
+use super::{deadline::deadline, timer};
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::Grant,
-    limits::{CLOCK_READ_ERROR, REENTRIES_PER_HOLD_MAX},
+    limits::{CLOCK_LOOK_PAUSE_MAX, CLOCK_READ_ERROR, REENTRIES_PER_HOLD_MAX},
     sync::{Mutex, lock},
 };
 
@@ -38,6 +38,8 @@ struct State {
     deadline: BootInstant,
     /// What the last guard's `release` is answered.
     outcome: Option<Result<()>>,
+    /// Why the last try of the release was not confirmed.
+    unconfirmed: Option<Error>,
 }
 
 #[derive(Clone, Debug)]
@@ -57,24 +59,33 @@ pub(crate) enum End {
 }
 
 impl Hold {
-    /// The hold of a grant whose lifetime is `ttl`, with one guard in it.
-    pub(crate) fn enter_first(
-        grant: Grant,
-        ttl: Duration,
-        max_hold: Option<Duration>,
-        clock: Clock,
-    ) -> Entered {
+    /// The hold of a grant whose lifetime is `ttl`; nobody has a share of it before [`share_among`](Self::share_among).
+    pub(crate) fn new(grant: Grant, ttl: Duration, max_hold: Option<Duration>, clock: Clock) -> Arc<Self> {
         let ends_at = max_hold.map_or(BootInstant::NEVER, |longest| clock.now().after(longest));
-        let state =
-            State { phase: Phase::Held, guards: 1, deadline: deadline(grant.armed_at(), ttl), outcome: None };
-        Entered(Arc::new(Self {
-            grant,
-            ttl,
-            ends_at,
-            clock,
-            state: Mutex::new(state),
-            changed: Notify::new(),
-        }))
+        let state = State {
+            phase: Phase::Held,
+            guards: 0,
+            deadline: deadline(grant.armed_at(), ttl),
+            outcome: None,
+            unconfirmed: None,
+        };
+        Arc::new(Self { grant, ttl, ends_at, clock, state: Mutex::new(state), changed: Notify::new() })
+    }
+
+    /// Sets shares aside for the callers that wait for this grant, before any of them can take one: see
+    /// [`take_share`](Self::take_share). Without callers the hold ends here, and is released. Wakes nobody.
+    pub(crate) fn share_among(&self, callers: u32) {
+        let mut state = lock(&self.state);
+        state.guards += callers;
+        if state.is_held() && state.guards == 0 {
+            state.phase = Phase::Releasing;
+        }
+    }
+
+    /// One of the shares that were set aside, also when the hold was lost meanwhile: then the guard says so, with the
+    /// reason.
+    pub(crate) fn take_share(self: &Arc<Self>) -> Entered {
+        Entered(Arc::clone(self))
     }
 
     pub(crate) fn grant(&self) -> &Grant {
@@ -160,6 +171,11 @@ impl Hold {
         })
     }
 
+    /// Time to the next look at the clock: timers stop while the machine is suspended, the clock does not.
+    pub(crate) fn next_look(&self) -> Duration {
+        self.remaining().min(CLOCK_LOOK_PAUSE_MAX)
+    }
+
     /// The deadline as renewals have moved it so far.
     pub(crate) fn deadline(&self) -> BootInstant {
         lock(&self.state).deadline
@@ -174,6 +190,24 @@ impl Hold {
         })
     }
 
+    /// Notes that a try of the release was not confirmed.
+    pub(crate) fn release_failed(&self, error: Error) {
+        lock(&self.state).unconfirmed = Some(error);
+    }
+
+    /// The answer to a guard that waits no longer for its release: what the store said last, if anything.
+    pub(crate) fn unconfirmed(&self) -> Error {
+        let said = lock(&self.state).unconfirmed.clone();
+        let kind = said.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
+        let error = Error::new(kind, "release")
+            .with_lock(self.grant.name())
+            .with_message("the store has not confirmed it yet; it is tried again in the background");
+        match said {
+            Some(said) => error.with_source(said),
+            None => error,
+        }
+    }
+
     /// Tells the outcome of the release; the first one counts.
     pub(crate) fn finish(&self, outcome: Result<()>) {
         lock(&self.state).outcome.get_or_insert(outcome);
@@ -185,9 +219,16 @@ impl Hold {
         self.when(Self::end).await
     }
 
-    /// Waits until the hold is lost.
+    /// Waits until the hold is lost; on a runtime with a timer of its own, so that a keeper that stands still delays
+    /// nothing. Elsewhere the keeper's timers count.
     pub(crate) async fn lost(&self) -> Error {
-        self.when(Self::loss).await
+        loop {
+            tokio::select! {
+                biased;
+                lost = self.when(Self::loss) => return lost,
+                () = timer::pause(self.next_look()) => {}
+            }
+        }
     }
 
     /// Waits for the outcome of the release, once the last guard has left.
@@ -270,23 +311,17 @@ impl Entered {
         &self.0
     }
 
-    /// A share for one more caller of the attempt that was granted, also when the hold was lost in this moment: then
-    /// the guard says so, with the reason.
-    pub(crate) fn share(&self) -> Self {
-        lock(&self.0.state).guards += 1;
-        Self(Arc::clone(&self.0))
-    }
-
-    /// Leaves, and answers the outcome of the release when this was the last guard: `Ok` at once when others remain.
-    pub(crate) async fn leave(self) -> Result<()> {
+    /// Leaves: the hold when this was the last guard, and its release is now awaited.
+    ///
+    /// # Errors
+    ///
+    /// `Lost` when the hold had ended before.
+    pub(crate) fn leave(self) -> Result<Option<Arc<Hold>>> {
         let hold = Arc::clone(&self.0);
         drop(self);
-        if let Some(lost) = hold.loss() {
-            return Err(lost);
-        }
-        match hold.end() {
-            None => Ok(()),
-            Some(_) => hold.finished().await,
+        match hold.loss() {
+            Some(lost) => Err(lost),
+            None => Ok(hold.end().is_some().then_some(hold)),
         }
     }
 }

@@ -3,11 +3,13 @@
 //! It runs as tasks on a tokio runtime:
 //!
 //! * one [`session`] task per client opens the session, renews it beat by beat, and opens a new one when it is lost;
-//! * one [`life`] task per claim owns it from the first request to the confirmed release. No future with effects is
-//!   ever dropped half-way, because none belongs to a caller: callers wait on a [`Ticket`](attempt::Ticket), and
-//!   dropping that only makes the task give up. The slot of a release is the task itself, made before the grant.
+//! * one [`life`] task per claim owns it from the first request to the first try of the release. No future with effects
+//!   is ever dropped half-way, because none belongs to a caller: callers wait on a [`Ticket`](attempt::Ticket), and
+//!   dropping that only makes the task give up. The slot of a release is the task itself, made before the grant;
+//! * a few workers per session repeat the [`releases`] that were not confirmed.
 //!
 //! What guards and tasks share without either waiting for the other stands in [`hold`], [`attempt`] and [`reentry`].
+//! Callers keep their time limits by timers of their own ([`timer`]): the keeper's runtime may be another one.
 //!
 //! Failure cases, and what answers them:
 //!
@@ -16,27 +18,30 @@
 //!   suspended): [`hold`] latches the loss at the next look, [`life`] gives the entry back or has [`session`] abandon
 //!   the session.
 //! * The server says that a hold or the session is over: [`session`] marks the holds lost at once.
-//! * A release is not confirmed: [`life`] repeats it as long as its session lives.
+//! * A release or a withdrawal is not confirmed for a ttl: [`releases`] and [`life`] abandon the session.
 //! * A future of the backend panics: an error. A release is tried again; after an acquire, which may have left an entry
 //!   behind, the session is abandoned.
 //! * The server ends every session at once: [`session`] opens the next ones with growing pauses.
 //! * The open of a session takes most of its ttl: [`session`] renews it before anybody relies on it.
 //! * A grant comes when its lifetime is more than a beat old: [`session`] beats at once, the next beat may be too late.
-//! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`life`], `Owed`).
+//! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`cleanup`]).
 
 mod attempt;
+mod cleanup;
 mod closing;
 mod deadline;
 mod hold;
 mod life;
 mod reentry;
+mod releases;
 mod runtime;
 mod session;
+mod timer;
 
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::Poll,
     time::{Duration, Instant},
 };
@@ -44,31 +49,44 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+pub(crate) use self::{attempt::Answer, hold::Entered, runtime::Runtime};
 use self::{
-    attempt::Attempt,
+    attempt::{Attempt, Ticket},
     closing::LastWord,
     hold::Hold,
-    reentry::{Met, Reentry},
+    reentry::{Key, Met, Reentry},
     session::{Current, Live},
-};
-pub(crate) use self::{
-    attempt::{Answer, Patience},
-    hold::Entered,
-    runtime::Runtime,
 };
 use crate::{
     Clock, Error, ErrorKind, LockName, Metadata, Owner, Result, Status,
     backend::{Backend, BackendInfo, ClaimId, Grant, Inspection},
-    limits::WAITERS_PER_CLIENT_MAX,
+    limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     sync::{Mutex, lock},
 };
 
-/// What a lock asks of its claims.
+/// What a caller asks for.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct LockRequest {
     pub(crate) name: LockName,
     pub(crate) owner: Option<Owner>,
     pub(crate) max_hold: Option<Duration>,
+}
+
+impl LockRequest {
+    fn key(&self) -> Option<Key> {
+        self.owner.clone().map(|owner| (self.name.clone(), owner))
+    }
+}
+
+/// How long a caller waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WaitPolicy {
+    /// As long as it takes.
+    Unlimited,
+    /// In the queue, until this moment.
+    Until(tokio::time::Instant),
+    /// Not at all: one question to the server, answered before this moment.
+    Try(tokio::time::Instant),
 }
 
 /// The engine of one client, shared by its handles and its tasks.
@@ -90,8 +108,12 @@ pub(crate) struct Keeper {
     places: Arc<Semaphore>,
     /// The life tasks.
     lives: TaskTracker,
+    /// Set by `drain` and whatever sets `closing`: nothing new is claimed.
+    refusing: CancellationToken,
     /// Set by `close`, and when the last handle is dropped.
     closing: CancellationToken,
+    /// When a client that closes has to be done with it; set when its session task takes notice.
+    close_until: OnceLock<tokio::time::Instant>,
 }
 
 /// What a client is made of.
@@ -122,7 +144,9 @@ impl Keeper {
             reentry: Reentry::default(),
             places: Arc::new(Semaphore::new(WAITERS_PER_CLIENT_MAX)),
             lives: TaskTracker::new(),
+            refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
+            close_until: OnceLock::new(),
         });
         // Should this future be dropped, the session that is just being opened must not outlive it.
         let abandoned = keeper.closing.clone().drop_guard();
@@ -164,47 +188,77 @@ impl Keeper {
         self.status.subscribe()
     }
 
-    /// Takes a lock: re-enters it, joins the attempt of the same owner, or starts one.
-    pub(crate) async fn acquire(self: &Arc<Self>, wanted: &Wanted, patience: Patience) -> Answer {
-        if self.closing.is_cancelled() {
-            return Err(closed("acquire").with_lock(&wanted.name));
-        }
+    /// Takes a lock: re-enters it, waits with the attempt of the same owner, or starts one.
+    pub(crate) async fn acquire(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Answer {
         let asked = Instant::now();
-        let ticket = match self.meet(wanted, patience)? {
-            Met::Held(entered) => return Ok(Some(entered)),
-            Met::Busy => return Ok(None),
-            Met::Joined(ticket) => ticket.keeping(self.place(&wanted.name)?),
-            Met::New(attempt, ticket) => {
-                // One who finds no place leaves at once, and the attempt that nobody else has joined gives up.
-                let (place, ticket) = match self.place(&wanted.name) {
-                    Ok(place) => (Some(place), Ok(ticket)),
-                    Err(error) => (None, Err(error)),
-                };
-                let life = life::live(Arc::clone(self), wanted.clone(), attempt, place);
-                self.runtime.spawn(self.lives.track_future(life));
-                ticket?
+        let mut ticket = match self.begin(request, policy)? {
+            Begun::Held(entered) => return Ok(Some(entered)),
+            Begun::Waits(ticket) => ticket,
+        };
+        let time_is_up = async {
+            match policy {
+                WaitPolicy::Unlimited => std::future::pending().await,
+                WaitPolicy::Until(time) | WaitPolicy::Try(time) => self.runtime.reach(time).await,
             }
         };
-        let answer = ticket.await;
+        let answer = tokio::select! {
+            biased;
+            answer = ticket.answer() => answer,
+            () = time_is_up => ticket.late(),
+        };
         crate::metrics::acquired(&self.info, asked.elapsed(), &answer);
         answer
     }
 
-    fn meet(&self, wanted: &Wanted, patience: Patience) -> Result<Met> {
-        match &wanted.owner {
-            Some(owner) => self.reentry.meet(&(wanted.name.clone(), owner.clone()), patience),
-            None => {
-                let (attempt, ticket) = Attempt::begin(wanted.name.clone(), patience);
-                Ok(Met::New(attempt, ticket))
-            }
+    fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<Begun> {
+        let key = request.key();
+        if let Some(key) = &key
+            && let Some(entered) = self.reentry.enter(key)?
+        {
+            return Ok(Begun::Held(entered));
+        }
+        if self.refusing.is_cancelled() {
+            return Err(closed("acquire").with_lock(&request.name));
+        }
+        // Before anything is started: one who finds no place leaves nothing behind.
+        let place = self.place(&request.name)?;
+        let waits = !matches!(policy, WaitPolicy::Try(_));
+        let (attempt, ticket) = match &key {
+            Some(key) if waits => match self.reentry.wait(key)? {
+                Met::Held(entered) => return Ok(Begun::Held(entered)),
+                Met::Joined(ticket) => return Ok(Begun::Waits(ticket.keeping(place))),
+                Met::New(attempt, ticket) => (attempt, ticket),
+            },
+            _ => Attempt::begin(request.name.clone()),
+        };
+        let life = life::live(Arc::clone(self), request.clone(), waits, attempt, place);
+        self.runtime.spawn(self.lives.track_future(life));
+        Ok(Begun::Waits(ticket))
+    }
+
+    /// Leaves a hold, and waits until its release is confirmed when this was the last guard.
+    pub(crate) async fn release(&self, entered: Entered) -> Result<()> {
+        let Some(hold) = entered.leave()? else { return Ok(()) };
+        let time_is_up = self.runtime.reach(tokio::time::Instant::now() + RELEASE_ANSWER_MAX);
+        tokio::select! {
+            biased;
+            outcome = hold.finished() => outcome,
+            () = time_is_up => Err(hold.unconfirmed()),
         }
     }
 
+    /// A place for one more caller.
     fn place(&self, name: &LockName) -> Result<OwnedSemaphorePermit> {
+        let refused =
+            |why: String| Error::new(ErrorKind::Unavailable, "acquire").with_lock(name).with_message(why);
+        if let Current::Open(live) = &*self.current.borrow()
+            && live.releases().len() >= RELEASES_UNCONFIRMED_MAX
+        {
+            let why = format!("{RELEASES_UNCONFIRMED_MAX} releases of this client are not confirmed yet");
+            return Err(refused(why));
+        }
         Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            Error::new(ErrorKind::Unavailable, "acquire")
-                .with_lock(name)
-                .with_message(format!("{WAITERS_PER_CLIENT_MAX} callers of this client are waiting already"))
+            refused(format!("{WAITERS_PER_CLIENT_MAX} callers of this client are waiting already"))
         })
     }
 
@@ -224,8 +278,13 @@ impl Keeper {
 
     /// What a beat must renew.
     fn held(&self) -> Vec<Grant> {
-        let holds = lock(&self.holds);
-        holds.values().filter(|hold| hold.wants_renewal()).map(|hold| hold.grant().clone()).collect()
+        let holds = self.holds();
+        holds.iter().filter(|hold| hold.wants_renewal()).map(|hold| hold.grant().clone()).collect()
+    }
+
+    /// All holds there are; a copy, since a look at one of them may wake those who wait for its loss.
+    fn holds(&self) -> Vec<Arc<Hold>> {
+        lock(&self.holds).values().cloned().collect()
     }
 
     fn hold(&self, id: ClaimId) -> Option<Arc<Hold>> {
@@ -234,14 +293,14 @@ impl Keeper {
 
     fn lose_all(&self, why: &'static str) {
         // Every hold in the table belongs to the session that ends: a new one is opened only after this.
-        let holds: Vec<Arc<Hold>> = lock(&self.holds).values().cloned().collect();
-        for hold in holds {
+        for hold in self.holds() {
             hold.lose(why);
         }
     }
 
     /// Starts the end of the client: new calls answer `Closed`, the session task does the rest.
     pub(crate) fn begin_close(&self) {
+        self.refusing.cancel();
         self.closing.cancel();
     }
 
@@ -254,6 +313,12 @@ impl Keeper {
             _ => Err(closed("close")),
         }
     }
+}
+
+/// How an acquire begins.
+enum Begun {
+    Held(Entered),
+    Waits(Ticket),
 }
 
 fn closed(operation: &'static str) -> Error {

@@ -1,8 +1,11 @@
-//! Who may re-enter what: (name, owner) -> the attempt that is under way, or the hold.
+//! Who may re-enter what: (name, owner) -> the attempt whose callers wait, or the hold.
 //!
-//! A hold that is being released or was lost is no longer entered ([`Hold::enter`] says so under the hold's own
-//! mutex); the next acquire replaces it by a new attempt. The table's mutex is taken before a hold's or an attempt's,
-//! never after it.
+//! A hold that is being released or was lost is not entered ([`Hold::enter`] says so under the hold's own mutex); the
+//! next acquire replaces it. The table's mutex is taken before an attempt's, and an attempt's before a hold's, never
+//! the other way; no task is woken while one of them is held.
+//!
+//! Tries are not in the table: each asks the store by itself. Whichever claim of an owner is granted, a try's or the
+//! waiting attempt's, all callers of the owner share it: one that went on waiting would wait behind its own owner.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -10,7 +13,7 @@ use std::{
 };
 
 use super::{
-    attempt::{Answer, Answers, Attempt, Patience, Ticket},
+    attempt::{Attempt, Settled, Ticket},
     hold::{Entered, Hold},
 };
 use crate::{
@@ -27,69 +30,82 @@ pub(crate) struct Reentry(Mutex<HashMap<Key, Place>>);
 
 #[derive(Debug)]
 enum Place {
-    Pending(Arc<Attempt>),
+    Waiting(Arc<Attempt>),
     Held(Arc<Hold>),
 }
 
-/// What an acquire of an owner meets.
+/// What an acquire that waits finds.
 #[derive(Debug)]
 pub(crate) enum Met {
     /// The owner holds the lock: one more share of the hold.
     Held(Entered),
-    /// An attempt of the same owner is under way, and this caller waits with it.
+    /// An attempt of the owner waits already, and this caller waits with it.
     Joined(Ticket),
-    /// An attempt of the same owner is under way, and this caller does not wait.
-    Busy,
     /// Nothing: the caller is the first of this new attempt, which must now be made.
     New(Arc<Attempt>, Ticket),
 }
 
 impl Reentry {
-    pub(crate) fn meet(&self, key: &Key, patience: Patience) -> Result<Met> {
+    /// One more share of the hold that the owner has, if it has one.
+    pub(crate) fn enter(&self, key: &Key) -> Result<Option<Entered>> {
+        let held = match lock(&self.0).get(key) {
+            Some(Place::Held(hold)) => Arc::clone(hold),
+            _ => return Ok(None),
+        };
+        // Without the table's mutex: a deadline that is seen to pass here wakes those who wait for the loss.
+        held.enter()
+    }
+
+    /// The owner's hold, its waiting attempt, or a new one.
+    pub(crate) fn wait(&self, key: &Key) -> Result<Met> {
+        loop {
+            let held = match self.join(key) {
+                Ok(met) => return Ok(met),
+                Err(held) => held,
+            };
+            if let Some(entered) = held.enter()? {
+                return Ok(Met::Held(entered));
+            }
+            self.ended(key, &held);
+        }
+    }
+
+    /// The owner's waiting attempt, or a new one; the hold when there is one.
+    fn join(&self, key: &Key) -> std::result::Result<Met, Arc<Hold>> {
         let mut table = lock(&self.0);
         match table.get(key) {
-            Some(Place::Held(hold)) => {
-                if let Some(entered) = hold.enter()? {
-                    return Ok(Met::Held(entered));
-                }
-            }
-            // Not one that everybody has left: its end says nothing about the lock.
-            Some(Place::Pending(attempt)) if matches!(patience, Patience::Try(_)) && attempt.is_wanted() => {
-                return Ok(Met::Busy);
-            }
-            Some(Place::Pending(attempt)) => {
-                if let Some(ticket) = attempt.join(patience) {
+            Some(Place::Held(hold)) => return Err(Arc::clone(hold)),
+            Some(Place::Waiting(attempt)) => {
+                if let Some(ticket) = attempt.join() {
                     return Ok(Met::Joined(ticket));
                 }
             }
             None => {}
         }
-        let (attempt, ticket) = Attempt::begin(key.0.clone(), patience);
-        table.insert(key.clone(), Place::Pending(Arc::clone(&attempt)));
+        let (attempt, ticket) = Attempt::begin(key.0.clone());
+        table.insert(key.clone(), Place::Waiting(Arc::clone(&attempt)));
         Ok(Met::New(attempt, ticket))
     }
 
-    /// The attempt was granted: from now on the hold is entered instead of the attempt being joined. It is settled before
-    /// anybody can enter: who releases what nobody else holds must not meet a share that is only on its way.
-    pub(crate) fn granted(
-        &self,
-        key: &Key,
-        attempt: &Arc<Attempt>,
-        hold: &Arc<Hold>,
-        answer: impl Fn() -> Answer,
-    ) -> Answers {
+    /// An attempt of the owner was granted: its callers share the hold with those of the attempt that waits, and who
+    /// asks from now on enters it.
+    pub(crate) fn granted(&self, key: &Key, attempt: &Arc<Attempt>, hold: &Arc<Hold>) -> Settled {
         let mut table = lock(&self.0);
-        if let Entry::Occupied(mut place) = table.entry(key.clone())
-            && place.get().is_attempt(attempt)
-        {
-            place.insert(Place::Held(Arc::clone(hold)));
+        let mut attempts = vec![Arc::clone(attempt)];
+        match table.get(key) {
+            Some(Place::Waiting(other)) if !Arc::ptr_eq(other, attempt) => attempts.push(Arc::clone(other)),
+            _ => {}
         }
-        attempt.settle(answer)
+        let settled = Attempt::grant(attempts, hold);
+        if settled.has_callers() {
+            table.insert(key.clone(), Place::Held(Arc::clone(hold)));
+        }
+        settled
     }
 
     /// The attempt ended without a grant.
     pub(crate) fn failed(&self, key: &Key, attempt: &Arc<Attempt>) {
-        self.remove_where(key, |place| place.is_attempt(attempt));
+        self.remove_where(key, |place| matches!(place, Place::Waiting(other) if Arc::ptr_eq(other, attempt)));
     }
 
     /// The hold has ended.
@@ -103,11 +119,5 @@ impl Reentry {
             Entry::Occupied(place) if which(place.get()) => Some(place.remove()),
             _ => None,
         };
-    }
-}
-
-impl Place {
-    fn is_attempt(&self, attempt: &Arc<Attempt>) -> bool {
-        matches!(self, Self::Pending(pending) if Arc::ptr_eq(pending, attempt))
     }
 }

@@ -6,9 +6,11 @@ use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,
     task::JoinHandle,
+    time::{Instant, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
+use super::timer;
 use crate::{Error, ErrorKind, Result};
 
 /// Where the keeper's tasks run. A task that is spawned after the runtime has ended is dropped at once.
@@ -60,6 +62,18 @@ impl Runtime {
         F: Future<Output: Send> + Send + 'static,
     {
         self.handle.spawn(task)
+    }
+
+    /// Waits until then: on the runtime that drives the calling task, where it has timers, otherwise on this one. For
+    /// ever when that has ended; whoever waits for something of the keeper is answered by its end.
+    pub(crate) async fn reach(&self, until: Instant) {
+        if let Some(timer) = timer::of_caller(until) {
+            return timer.await;
+        }
+        let timer = AbortOnDropHandle::new(self.spawn(async move { sleep_until(until).await }));
+        if timer.await.is_err() {
+            std::future::pending().await
+        }
     }
 
     /// Ends the own thread; the caller's runtime is not touched.

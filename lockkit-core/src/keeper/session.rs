@@ -14,14 +14,15 @@ use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::{
     Keeper, caught,
-    closing::{LastWord, close_once_open, confirmed},
+    closing::{LastWord, close_once_open},
     deadline::deadline,
     panicked,
+    releases::Releases,
 };
 use crate::{
     BootInstant, Error, ErrorKind, Result, Status,
     backend::{Beat, Lifetime, Loss, Renewal, Session, retry_pauses},
-    limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+    limits::{CLOCK_LOOK_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
     sync::{Mutex, lock},
 };
 
@@ -45,8 +46,18 @@ pub(super) struct Live {
     hurry: Notify,
     /// The session is over, for this client at least.
     ended: CancellationToken,
-    /// Why its own client wants it to end: a hold has passed its deadline where holds live and die with the session.
+    /// Why its own client wants it to end, where holds live and die with the session: a hold has passed its deadline, or
+    /// an entry cannot be taken back.
     abandoned: SetOnce<&'static str>,
+    /// The releases that the store has not confirmed.
+    releases: Releases,
+}
+
+/// What the opening of a session comes to.
+enum Opened {
+    Session(Arc<Live>),
+    /// The client closes; a session that was still being opened is closed by this task once it is open.
+    Closing(Option<JoinHandle<bool>>),
 }
 
 /// Why a session is kept no longer.
@@ -62,6 +73,10 @@ impl Live {
 
     pub(super) fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    pub(super) fn releases(&self) -> &Releases {
+        &self.releases
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -108,16 +123,20 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
     let keeper = &last_word.0;
     let mut first = true;
     let mut pauses = retry_pauses();
-    let mut ending = None;
+    // The sessions that are on their way out: the last one that was lost, and one whose opening was not awaited.
+    let mut endings = Vec::new();
     let outcome = loop {
         let live = match keeper.open_session(first, &mut pauses).await {
-            Ok(Some(live)) => live,
-            Ok(None) => break keeper.end_of(ending).await,
+            Ok(Opened::Session(live)) => live,
+            Ok(Opened::Closing(unopened)) => {
+                endings.extend(unopened);
+                break keeper.end_of(endings).await;
+            }
             Err(error) => break Err(error),
         };
         if let Err(error) = keeper.freshen(&live).await {
             warn!(error = format_args!("{error:#}"), "session opened too late");
-            ending = Some(keeper.start_closing(&live));
+            endings = vec![keeper.start_closing(&live)];
             if first {
                 break Err(error);
             }
@@ -138,7 +157,7 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
                 keeper.status.send_replace(Status::Lost);
                 live.end();
                 keeper.lose_all(why);
-                ending = Some(keeper.start_closing(&live));
+                endings = vec![keeper.start_closing(&live)];
                 if live.armed_at() > opened_at {
                     pauses = retry_pauses();
                 } else {
@@ -154,12 +173,8 @@ pub(super) async fn keep_sessions(last_word: LastWord) {
 
 impl Keeper {
     /// Opens a session, again and again with growing pauses; the first one only once, so that a mistake in the
-    /// configuration is told to the caller. `None` when the client closes meanwhile.
-    async fn open_session(
-        &self,
-        first: bool,
-        pauses: &mut impl Iterator<Item = Duration>,
-    ) -> Result<Option<Arc<Live>>> {
+    /// configuration is told to the caller.
+    async fn open_session(&self, first: bool, pauses: &mut impl Iterator<Item = Duration>) -> Result<Opened> {
         while !self.closing.is_cancelled() {
             let asked_at = self.clock.now();
             let (backend, ttl, clock) = (Arc::clone(&self.backend), self.ttl, self.clock.clone());
@@ -169,9 +184,8 @@ impl Keeper {
                 biased;
                 opened = &mut opening => opened.unwrap_or_else(|_| Err(panicked("open session"))),
                 () = self.closing.cancelled() => {
-                    let until = tokio::time::Instant::now() + ttl.min(CLOSE_ANSWER_MAX);
                     let closing = self.runtime.spawn(close_once_open(opening, self.clock.clone()));
-                    return confirmed(until, closing).await.map(|()| None);
+                    return Ok(Opened::Closing(Some(closing)));
                 }
             };
             let error = match opened {
@@ -183,9 +197,10 @@ impl Keeper {
                         hurry: Notify::new(),
                         ended: CancellationToken::new(),
                         abandoned: SetOnce::new(),
+                        releases: Releases::default(),
                     };
                     info!(scheme = self.info.scheme, ttl = ?live.ttl, "session opened");
-                    return Ok(Some(Arc::new(live)));
+                    return Ok(Opened::Session(Arc::new(live)));
                 }
                 Err(error) => error,
             };
@@ -195,7 +210,7 @@ impl Keeper {
             warn!(error = format_args!("{error:#}"), "no new session yet");
             self.pause(pauses).await;
         }
-        Ok(None)
+        Ok(Opened::Closing(None))
     }
 
     /// An open that took so long that the first beat is overdue has used up much of the session's first lifetime: the
@@ -346,9 +361,8 @@ impl Keeper {
         let now = self.clock.now();
         let moments = [live.armed_at().after(live.ttl / 2), deadline(live.armed_at(), live.ttl)];
         let next = moments.into_iter().map(|moment| moment.since(now)).find(|left| !left.is_zero());
-        // Never longer than a beat: timers stop while the machine is suspended, the clock does not.
-        let longest = self.info.beat.interval(live.ttl);
-        next.map_or(longest, |left| left.min(longest))
+        // Timers stop while the machine is suspended, the clock does not.
+        next.map_or(CLOCK_LOOK_PAUSE_MAX, |left| left.min(CLOCK_LOOK_PAUSE_MAX))
     }
 
     fn look_at_clock(&self, live: &Live) -> Option<Over> {

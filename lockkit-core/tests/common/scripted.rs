@@ -23,6 +23,7 @@ use lockkit_core::{
     },
 };
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::common::TTL;
 
@@ -49,12 +50,20 @@ pub struct Script {
     /// Claims wait here for their grant, also when they were given up or their session was closed.
     pub late: AtomicBool,
     pub grants: Notify,
+    /// Acquires are not answered: a try says so, a claim that waits goes on waiting until it is given up.
+    pub acquires_silent: AtomicBool,
+    /// What was given up is not withdrawn before its session is closed.
+    pub withdrawals_hang: AtomicBool,
     /// The next acquire panics.
     pub acquire_panics: AtomicBool,
     /// The next release panics.
     pub release_panics: AtomicBool,
     /// Beats prove the session alive and tell nothing about holds.
     pub holds_unknown: AtomicBool,
+    /// Releases are refused, as after a right was taken away.
+    pub releases_refused: AtomicBool,
+    /// The end of the session of this number is never confirmed.
+    pub unclosable: AtomicU64,
     /// Beats, releases and closes are not answered.
     pub silent: AtomicBool,
 }
@@ -90,7 +99,7 @@ impl Backend for Scripted {
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
-        self.script.opened.fetch_add(1, Ordering::SeqCst);
+        let number = self.script.opened.fetch_add(1, Ordering::SeqCst) + 1;
         tokio::task::yield_now().await;
         if self.script.open_hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -102,7 +111,8 @@ impl Backend for Scripted {
             Lifetime::Process => Duration::MAX,
             _ => ttl + Duration::from_secs(1),
         };
-        Ok(Arc::new(ScriptedSession { script: Arc::clone(&self.script), ttl, clock }))
+        let script = Arc::clone(&self.script);
+        Ok(Arc::new(ScriptedSession { script, number, ttl, clock, closed: CancellationToken::new() }))
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
@@ -113,8 +123,30 @@ impl Backend for Scripted {
 #[derive(Debug)]
 struct ScriptedSession {
     script: Arc<Script>,
+    number: u64,
     ttl: Duration,
     clock: Clock,
+    closed: CancellationToken,
+}
+
+impl ScriptedSession {
+    /// Whether the claim is over, without an answer of the store to it.
+    async fn unanswered(&self, claim: &Claim) -> bool {
+        while self.script.acquires_silent.load(Ordering::SeqCst) {
+            if !claim.wait() {
+                // What a backend waits for the answer to a request.
+                tokio::time::sleep(TTL / 6).await;
+            }
+            if !claim.wait() || claim.has_given_up() {
+                if self.script.withdrawals_hang.load(Ordering::SeqCst) {
+                    self.closed.cancelled().await;
+                }
+                return true;
+            }
+            let _ = tokio::time::timeout(Duration::from_millis(10), claim.give_up()).await;
+        }
+        false
+    }
 }
 
 #[async_trait]
@@ -126,6 +158,12 @@ impl Session for ScriptedSession {
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
         let number = self.script.claims.fetch_add(1, Ordering::SeqCst) + 1;
         assert!(!self.script.acquire_panics.swap(false, Ordering::SeqCst), "told to");
+        if self.unanswered(&claim).await {
+            return match claim.wait() {
+                true => Ok(Acquired::GaveUp),
+                false => Err(Error::new(ErrorKind::Unavailable, "acquire")),
+            };
+        }
         let armed_at = self.clock.now();
         if self.script.late.load(Ordering::SeqCst) {
             self.script.grants.notified().await;
@@ -151,6 +189,9 @@ impl Session for ScriptedSession {
         if self.script.silent.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "release"));
         }
+        if self.script.releases_refused.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Denied, "release").with_message("permission denied"));
+        }
         self.script.releases.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -164,10 +205,12 @@ impl Session for ScriptedSession {
     }
 
     async fn close(&self) -> Result<()> {
-        if self.script.silent.load(Ordering::SeqCst) {
+        let unclosable = self.script.unclosable.load(Ordering::SeqCst) == self.number;
+        if unclosable || self.script.silent.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "close"));
         }
         self.script.closed.fetch_add(1, Ordering::SeqCst);
+        self.closed.cancel();
         Ok(())
     }
 }

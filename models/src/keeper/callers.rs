@@ -3,7 +3,7 @@
 use super::*;
 
 impl State {
-    pub(super) fn ask(&mut self, model: &Keeper, caller: usize) {
+    pub(super) fn ask(&mut self, model: &Keeper, caller: usize, tries: bool) {
         self.callers[caller].asks_left -= 1;
         match self.table {
             Place::Held(life) => {
@@ -15,7 +15,7 @@ impl State {
                     return;
                 }
             }
-            Place::Pending(life) => {
+            Place::Pending(life) if !tries => {
                 let Life { over, given_up, .. } = self.lives[life];
                 let gives_up = given_up && model.has(Step::NoJoinAfterGiveUp);
                 if !over && !gives_up {
@@ -23,16 +23,14 @@ impl State {
                     return;
                 }
             }
-            Place::Empty => {}
-        }
-        let guard_of =
-            |caller: &Caller| matches!(caller.is, Is::Guard(life) if self.lives[life].hold.is_held());
-        if self.callers.iter().any(guard_of) {
-            self.broken = Some(NO_SELF_WAIT);
+            Place::Pending(_) | Place::Empty => {}
         }
         if let Some(life) = self.lives.iter().position(|life| life.phase == Phase::New) {
             self.lives[life].phase = Phase::Starting;
-            self.table = Place::Pending(life);
+            self.lives[life].tries = tries;
+            if !tries {
+                self.table = Place::Pending(life);
+            }
             self.callers[caller].is = Is::Waiting(life);
         }
     }

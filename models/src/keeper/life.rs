@@ -1,4 +1,4 @@
-//! Life tasks: `life.rs` of the keeper.
+//! Claim tasks: `life.rs` and `releases.rs` of the keeper.
 
 use super::*;
 
@@ -11,6 +11,9 @@ impl State {
             Phase::Acquiring => {
                 if self.entry == Entry::Free && self.sessions[life.session].alive {
                     actions.push(Action::Grant(number));
+                }
+                if self.entry != Entry::Free && life.tries && self.sessions[life.session].alive {
+                    actions.push(Action::Busy(number));
                 }
                 if life.given_up || self.sessions[life.session].ended {
                     actions.push(Action::Live(number));
@@ -27,6 +30,12 @@ impl State {
             Phase::Releasing { .. } => {
                 if self.sessions[life.session].ended {
                     actions.push(Action::Live(number));
+                }
+                if model.refuses {
+                    if life.releasing_for >= TTL {
+                        actions.push(Action::GiveUpRelease(number));
+                    }
+                    return;
                 }
                 actions.push(Action::Release(number));
                 if self.lost > 0 {
@@ -57,7 +66,7 @@ impl State {
                 Phase::Current
             }
             Phase::Current => {
-                life.hold = Hold { phase: HoldPhase::Held, guards: 1, ..life.hold };
+                life.hold = Hold { phase: HoldPhase::Held, guards: 0, ..life.hold };
                 Phase::Inserted
             }
             Phase::Inserted => {
@@ -68,53 +77,76 @@ impl State {
             }
             // One step: under the mutex of the table.
             Phase::Looked if has(Step::TableWithAnswers) => {
-                return self.enter_table(number).answer(model, number, Phase::Keeping);
+                life.phase = Phase::Keeping;
+                if self.share(model, number) {
+                    self.table = Place::Held(number);
+                }
+                return;
             }
-            Phase::Looked => return self.answer(model, number, Phase::Told),
-            Phase::Told => return self.enter_table(number).lives[number].phase = Phase::Keeping,
-            Phase::Answered => return self.leave_own_share(model, number),
+            Phase::Looked => {
+                life.phase = Phase::Told;
+                self.share(model, number);
+                return;
+            }
+            Phase::Told => {
+                life.phase = Phase::Keeping;
+                if self.table == Place::Pending(number) {
+                    self.table = Place::Held(number);
+                }
+                return;
+            }
+            Phase::Counting => {
+                life.phase = Phase::Keeping;
+                self.share(model, number);
+                return;
+            }
             Phase::Keeping => return self.end_hold(model, number),
             Phase::Releasing { again } => return self.given_back(number, again),
             other => other,
         };
     }
 
-    pub(super) fn enter_table(&mut self, number: usize) -> &mut Self {
-        if self.table == Place::Pending(number) {
-            self.table = Place::Held(number);
-        }
-        self
-    }
-
-    pub(super) fn answer(&mut self, model: &Keeper, number: usize, next: Phase) {
-        let life = &mut self.lives[number];
-        life.over = true;
-        life.phase = next;
-        for caller in self.callers.iter_mut().filter(|caller| caller.is == Is::Waiting(number)) {
+    /// Gives the claim's callers, and those of the owner that wait, their shares of the hold: all of them in one step, or
+    /// one by one. Whether there is one.
+    fn share(&mut self, model: &Keeper, number: usize) -> bool {
+        let waiting = match self.table {
+            Place::Pending(waiting) if model.has(Step::GrantServesTheOwner) => waiting,
+            _ => number,
+        };
+        let is_served =
+            |caller: &Caller| matches!(caller.is, Is::Waiting(life) if life == number || life == waiting);
+        let at_once = if model.has(Step::SharesCountedFirst) { CALLERS } else { 1 };
+        for caller in self.callers.iter_mut().filter(|caller| is_served(caller)).take(at_once) {
             caller.is = Is::Guard(number);
-            life.hold.guards += 1;
+            self.lives[number].hold.guards += 1;
+            if self.lives[number].hold.phase == HoldPhase::Releasing {
+                self.broken = Some(SHARE_IS_HELD);
+            }
         }
-        match model.has(Step::OwnShareGoesFirst) {
-            true => self.leave_own_share(model, number),
-            false => life.phase = Phase::Answered,
+        if self.callers.iter().any(is_served) {
+            self.lives[number].phase = Phase::Counting;
+            return true;
         }
+        self.lives[waiting].given_up = true;
+        self.lives[waiting].over = true;
+        // Nobody looks at what it was before.
+        self.lives[number] = Life { over: true, given_up: false, tries: false, ..self.lives[number] };
+        let hold = &mut self.lives[number].hold;
+        if hold.guards == 0 && hold.phase == HoldPhase::Held && model.has(Step::UntakenGrantReleased) {
+            hold.phase = HoldPhase::Releasing;
+        }
+        hold.guards > 0
     }
 
-    /// The share that the callers' shares were made of.
-    pub(super) fn leave_own_share(&mut self, model: &Keeper, number: usize) {
-        match model.has(Step::UntakenGrantReleased) {
-            true => self.leave_hold(number),
-            false => self.lives[number].hold.guards -= 1,
+    /// A try is answered that the lock is held.
+    pub(super) fn settle_busy(&mut self, number: usize) {
+        for caller in self.callers.iter_mut().filter(|caller| caller.is == Is::Waiting(number)) {
+            caller.is = Is::Idle;
         }
-        if self.lives[number].phase == Phase::Answered {
-            self.lives[number].phase = Phase::Keeping;
-        }
+        self.done(number);
     }
 
     pub(super) fn settle_failure(&mut self, number: usize) {
-        if self.table == Place::Pending(number) {
-            self.table = Place::Empty;
-        }
         for caller in self.callers.iter_mut().filter(|caller| caller.is == Is::Waiting(number)) {
             caller.is = Is::Idle;
             self.broken = Some(TRUE_ANSWER);
@@ -146,13 +178,19 @@ impl State {
     pub(super) fn given_back(&mut self, number: usize, again: bool) {
         match again {
             true if self.lives[number].given_up => self.settle_failure(number),
-            true => self.lives[number].phase = Phase::Starting,
+            true => {
+                self.lives[number].phase = Phase::Starting;
+                self.lives[number].releasing_for = 0;
+            }
             false => self.done(number),
         }
     }
 
     /// Nothing of the life is left but what guards still see of its hold.
     pub(super) fn done(&mut self, number: usize) {
+        if self.table == Place::Pending(number) {
+            self.table = Place::Empty;
+        }
         let hold = self.lives[number].hold;
         let hold = if hold.guards > 0 { hold } else { Hold::default() };
         self.lives[number] = Life { phase: Phase::Done, hold, ..Life::default() };

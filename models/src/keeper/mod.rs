@@ -1,8 +1,8 @@
-//! The life of a guard: `lockkit-core/src/keeper/{life, hold, attempt, reentry, session}.rs`.
+//! The life of a guard: `lockkit-core/src/keeper/{life, hold, attempt, reentry, releases, session}.rs`.
 //!
-//! One client with two callers of one owner, who ask for one lock twice each. Other clients are not needed: whoever
-//! believes to hold the lock must have the entry at the server. Holds live and die with the session
-//! (`Lifetime::Session`), as on etcd.
+//! One client with two callers of one owner, who ask for one lock twice each: they wait for it, and in some scenes the
+//! second one only tries. Other clients are not needed: whoever believes to hold the lock must have the entry at the
+//! server. Holds live and die with the session (`Lifetime::Session`), as on etcd.
 //!
 //! * Every step under one mutex is one step here; between any two of them anything else may happen.
 //! * Time is counted in ticks of half a ttl, as what is left of a lifetime: at the server, and as the client knows it. A
@@ -10,9 +10,10 @@
 //!   where it can change something.
 //! * A beat may be lost on its way, or answer for the session and not for the hold. So may a release.
 //! * An operator may end the session. Its holds are then excused from exclusion until the client has heard of it.
+//! * The server may refuse all releases, for good.
 //!
-//! What a backend does to acquire and to withdraw is one step: that is the subject of the other models. Left out: tries and
-//! callers with a deadline, the end of the client, and a session whose opening takes most of its ttl.
+//! What a backend does to acquire and to withdraw is one step: that is the subject of the other models. Left out: callers
+//! with a deadline, the end of the client, and a session whose opening takes most of its ttl.
 
 mod callers;
 mod life;
@@ -36,6 +37,7 @@ const SESSION_END_IS_TOLD: &str = "no hold outlives its session's end";
 const TRUE_ANSWER: &str = "nobody who waits is told busy";
 const NO_SELF_WAIT: &str = "no owner waits behind itself";
 const LAST_RELEASE_ENDS: &str = "the last guard's release ends the hold";
+const SHARE_IS_HELD: &str = "nobody is given a hold that is being released";
 const ALL_ANSWERED: &str = "every caller is answered";
 
 /// The safety steps.
@@ -59,8 +61,12 @@ pub enum Step {
     NoJoinAfterGiveUp,
     /// The re-entry table learns of the hold in one step with the end of the attempt.
     TableWithAnswers,
-    /// The share that the callers' shares are made of goes before they hear.
-    OwnShareGoesFirst,
+    /// The shares of all callers are counted before one of them can leave.
+    SharesCountedFirst,
+    /// A try that is granted is shared with the owner's callers that wait.
+    GrantServesTheOwner,
+    /// A release that is not confirmed for a ttl makes the client give up the session.
+    RefusedReleaseAbandons,
 }
 
 /// The model.
@@ -72,6 +78,10 @@ pub struct Keeper {
     revoked: u8,
     /// How often each caller asks.
     asks: [u8; CALLERS],
+    /// The second caller only tries.
+    tries: bool,
+    /// The server refuses all releases.
+    refuses: bool,
     /// Sessions that can be opened, one after the other.
     sessions: usize,
 }
@@ -146,8 +156,12 @@ struct Life {
     /// The attempt: nobody wants it any more, or everybody was answered.
     given_up: bool,
     over: bool,
+    /// It asks once, and is not in the table.
+    tries: bool,
     /// Its hold passed its deadline.
     expired: bool,
+    /// Ticks since its release began.
+    releasing_for: u8,
     hold: Hold,
 }
 
@@ -168,11 +182,11 @@ enum Phase {
     Looked,
     /// The callers are answered, and the re-entry table knows nothing yet.
     Told,
-    /// Both, and its own share is still there.
-    Answered,
+    /// One caller has its share, and those of the others are not counted yet.
+    Counting,
     /// `keep_hold`.
     Keeping,
-    /// `release_until_done`, and whether the claim starts again afterwards: the grant came too late.
+    /// `give_back`, and whether the claim starts again afterwards: the grant came too late.
     Releasing {
         again: bool,
     },
@@ -213,8 +227,10 @@ enum Is {
 /// What happens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A caller asks for the lock, drops its ticket, drops its guard, looks at its guard.
+    /// A caller asks for the lock, and waits for it.
     Ask(usize),
+    /// It asks for the lock, and only tries.
+    Try(usize),
     /// It drops its ticket.
     Leave(usize),
     /// It drops its guard.
@@ -225,10 +241,14 @@ pub enum Action {
     Live(usize),
     /// The server grants the claim.
     Grant(usize),
+    /// It answers that the lock is held: to a try.
+    Busy(usize),
     /// The server executes the release, and answers.
     Release(usize),
     /// The release, or its answer, is lost.
     LoseRelease(usize, bool),
+    /// The server has refused the release for a ttl.
+    GiveUpRelease(usize),
     /// The session task sends a beat; the server executes it; the answer arrives, is lost, or says nothing of the hold.
     SendBeat,
     /// The answer arrives.

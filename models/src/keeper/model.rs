@@ -31,6 +31,9 @@ impl Model for Keeper {
         }
         for (number, caller) in state.callers.iter().enumerate() {
             match caller.is {
+                Is::Idle if caller.asks_left > 0 && self.tries && number == 1 => {
+                    actions.push(Action::Try(number));
+                }
                 Is::Idle if caller.asks_left > 0 => actions.push(Action::Ask(number)),
                 Is::Idle => {}
                 Is::Waiting(_) => actions.push(Action::Leave(number)),
@@ -47,7 +50,8 @@ impl Model for Keeper {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
         match action {
-            Action::Ask(caller) => state.ask(self, caller),
+            Action::Ask(caller) => state.ask(self, caller, false),
+            Action::Try(caller) => state.ask(self, caller, true),
             Action::Leave(caller) => state.leave(caller),
             Action::Drop(caller) => state.drop_guard(caller),
             Action::IsHeld(caller) => state.look_at_guard(self, caller),
@@ -56,7 +60,16 @@ impl Model for Keeper {
                 state.entry = Entry::Of { life, session: state.lives[life].session };
                 state.lives[life].phase = Phase::Granted;
             }
+            Action::Busy(life) => state.settle_busy(life),
             Action::Release(life) => state.release(life),
+            Action::GiveUpRelease(life) => {
+                if self.has(Step::RefusedReleaseAbandons) {
+                    state.sessions[state.lives[life].session].abandoned = true;
+                }
+                if let Phase::Releasing { again } = state.lives[life].phase {
+                    state.given_back(life, again);
+                }
+            }
             Action::LoseRelease(life, done) => {
                 state.lost -= 1;
                 if done {
@@ -92,7 +105,7 @@ impl Model for Keeper {
                 state.sessions[session].revoked = true;
                 state.end_at_server(session);
             }
-            Action::Tick => state.tick(),
+            Action::Tick => state.tick(self),
         }
         state.forget_what_is_over();
         (state != *last).then_some(state)
@@ -114,8 +127,9 @@ impl Model for Keeper {
                 })
             }),
             Property::always(TRUE_ANSWER, |_, state: &State| state.broken != Some(TRUE_ANSWER)),
-            Property::always(NO_SELF_WAIT, |_, state: &State| state.broken != Some(NO_SELF_WAIT)),
+            Property::always(NO_SELF_WAIT, |_, state: &State| !state.waits_behind_itself()),
             Property::always(LAST_RELEASE_ENDS, |_, state: &State| state.broken != Some(LAST_RELEASE_ENDS)),
+            Property::always(SHARE_IS_HELD, |_, state: &State| state.broken != Some(SHARE_IS_HELD)),
             Property::always(ALL_ANSWERED, |_, state: &State| {
                 let forgotten = |caller: &Caller| matches!(caller.is, Is::Waiting(life) if state.lives[life].phase == Phase::Done);
                 !state.callers.iter().any(forgotten)

@@ -14,6 +14,14 @@ impl State {
         !believes || self.is_of(number) || self.sessions[life.session].revoked
     }
 
+    /// One caller of the owner has a guard, and another one waits for the lock.
+    pub(super) fn waits_behind_itself(&self) -> bool {
+        let has_guard =
+            |caller: &Caller| matches!(caller.is, Is::Guard(life) if self.lives[life].hold.is_held());
+        let waits = |caller: &Caller| matches!(caller.is, Is::Waiting(life) if !self.lives[life].tries);
+        self.callers.iter().any(has_guard) && self.callers.iter().any(waits)
+    }
+
     /// A hold that nobody has a share of, or an entry that nothing will take away.
     pub(super) fn has_orphan(&self) -> bool {
         let unheld = |life: &Life| {
@@ -21,7 +29,8 @@ impl State {
         };
         let left_behind = match self.entry {
             Entry::Of { life, session } => {
-                self.lives[life].phase == Phase::Done && !self.sessions[session].ended
+                let session = self.sessions[session];
+                self.lives[life].phase == Phase::Done && !session.ended && !session.abandoned
             }
             Entry::Free => false,
         };

@@ -8,27 +8,33 @@ impl Protocol for Keeper {
     const NAME: &'static str = "keeper: a guard's life";
 
     fn scenes() -> Vec<(&'static str, Self)> {
-        let scene = |asks, sessions, lost, revoked| Self { without: None, lost, revoked, asks, sessions };
         vec![
             ("2 x 2, one session", scene([2, 2], 1, 0, 0)),
             ("2 + 1, one session, lost", scene([2, 1], 1, 1, 0)),
             ("2 + 1, one session, revoked", scene([2, 1], 1, 0, 1)),
             ("1 + 1, lost", scene([1, 1], 2, 1, 0)),
             ("1 + 1, revoked", scene([1, 1], 2, 0, 1)),
+            ("2 + 1, the second tries, one session", Self { tries: true, ..scene([2, 1], 1, 0, 0) }),
+            ("1 + 1, the second tries, revoked", Self { tries: true, ..scene([1, 1], 2, 0, 1) }),
+            ("1 + 1, releases refused", Self { refuses: true, ..scene([1, 1], 2, 0, 0) }),
         ]
     }
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
-        let scene = |sessions, lost, revoked| Self { without: None, lost, revoked, asks: [2, 2], sessions };
-        vec![("2 x 2, one session, lost", scene(1, 1, 0)), ("2 x 2, one session, revoked", scene(1, 0, 1))]
+        vec![
+            ("2 x 2, one session, lost", scene([2, 2], 1, 1, 0)),
+            ("2 x 2, one session, revoked", scene([2, 2], 1, 0, 1)),
+            ("2 + 2, the second tries, one session", Self { tries: true, ..scene([2, 2], 1, 0, 0) }),
+        ]
     }
 
     fn removals() -> Vec<Removal<Self>> {
-        let removal = |step, breaks, lost, revoked| Removal {
-            step,
-            model: Self { without: Some(step), lost, revoked, asks: [2, 1], sessions: 1 },
-            breaks,
-        };
+        let of = |step, breaks, model| Removal { step, model: Self { without: Some(step), ..model }, breaks };
+        let removal = |step, breaks, lost, revoked| of(step, breaks, scene([2, 1], 1, lost, revoked));
+        let (tries, refuses) = (
+            Self { tries: true, ..scene([2, 1], 1, 0, 0) },
+            Self { refuses: true, ..scene([2, 1], 1, 0, 0) },
+        );
         vec![
             removal(Step::DeadlineFromSending, BELIEF_IS_TRUE, 0, 0),
             removal(Step::LossIsLatched, LOST_IS_FINAL, 0, 0),
@@ -39,7 +45,14 @@ impl Protocol for Keeper {
             removal(Step::LateHoldSeesTheEnd, SESSION_END_IS_TOLD, 0, 1),
             removal(Step::NoJoinAfterGiveUp, TRUE_ANSWER, 0, 0),
             removal(Step::TableWithAnswers, NO_SELF_WAIT, 0, 0),
-            removal(Step::OwnShareGoesFirst, LAST_RELEASE_ENDS, 0, 0),
+            removal(Step::SharesCountedFirst, SHARE_IS_HELD, 0, 0),
+            of(Step::GrantServesTheOwner, NO_SELF_WAIT, tries),
+            of(Step::RefusedReleaseAbandons, NO_ORPHAN, refuses),
         ]
     }
+}
+
+/// Callers that ask so often, sessions one after the other, and messages and sessions that may be lost.
+fn scene(asks: [u8; CALLERS], sessions: usize, lost: u8, revoked: u8) -> Keeper {
+    Keeper { without: None, lost, revoked, asks, tries: false, refuses: false, sessions }
 }

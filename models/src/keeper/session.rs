@@ -141,13 +141,16 @@ impl State {
         }
     }
 
-    pub(super) fn tick(&mut self) {
+    pub(super) fn tick(&mut self, model: &Keeper) {
         for session in &mut self.sessions {
             session.left_there = session.left_there.saturating_sub(1);
             session.left = session.left.saturating_sub(1);
         }
         for life in &mut self.lives {
             life.hold.left = life.hold.left.saturating_sub(1);
+            if model.refuses && matches!(life.phase, Phase::Releasing { .. }) {
+                life.releasing_for = (life.releasing_for + 1).min(TTL);
+            }
         }
         if let Beat::Answered { age, .. } = &mut self.beat {
             *age = (*age + 1).min(TTL);

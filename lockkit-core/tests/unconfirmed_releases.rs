@@ -1,0 +1,145 @@
+//! Releases that the store refuses, or does not confirm: nobody holds a lock for ever by them, and they cost no tasks.
+
+mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use common::{NAME, TTL, eventually, in_time, kind, settle};
+use lockkit_core::{
+    ErrorKind, LockClient, Status,
+    backend::Lifetime,
+    limits::{RELEASE_WORKERS_MAX, RELEASES_UNCONFIRMED_MAX},
+};
+use scripted::Scripted;
+use tokio::time::{Instant, sleep};
+
+/// A client of a store that refuses releases from now on, and what the store does.
+async fn refusing(lifetime: Lifetime) -> (Scripted, LockClient) {
+    let backend = Scripted::new(lifetime);
+    let client = backend.client().await;
+    backend.script.releases_refused.store(true, Ordering::SeqCst);
+    (backend, client)
+}
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_refused_for_a_ttl_ends_its_session() {
+    let (backend, client) = refusing(Lifetime::Session).await;
+    let script = &backend.script;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
+    let mut status = client.status();
+    let start = Instant::now();
+    assert_eq!(kind(in_time(guard.release()).await), ErrorKind::Denied, "the caller learns why");
+    assert!(start.elapsed() >= client.ttl(), "a right that is given back in time costs nothing");
+    assert!(start.elapsed() <= client.ttl() + Duration::from_secs(2), "{:?}", start.elapsed());
+    let reason = in_time(neighbour.lost()).await.to_string();
+    assert!(reason.contains("a release was not confirmed"), "{reason}");
+    while in_time(status.changed()).await != Status::Lost {}
+    eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+    eventually(TTL, "there is a new one", || client.status().current() == Status::Connected).await;
+}
+
+/// The guard is dropped, or only its `max_hold` ends it: nobody asks for the outcome.
+#[tokio::test(start_paused = true)]
+async fn a_refused_release_that_nobody_waits_for_ends_its_session_too() {
+    for forgotten in [false, true] {
+        let (backend, client) = refusing(Lifetime::Session).await;
+        let lock = client.lock(NAME).unwrap();
+        let start = Instant::now();
+        if forgotten {
+            std::mem::forget(lock.max_hold(TTL).acquire().await.unwrap());
+        } else {
+            drop(lock.acquire().await.unwrap());
+        }
+        let closed = || backend.script.closed.load(Ordering::SeqCst) == 1;
+        eventually(TTL * 4, "the session is closed", closed).await;
+        assert!(start.elapsed() >= client.ttl());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_given_back_in_time_costs_nothing() {
+    let (backend, client) = refusing(Lifetime::Session).await;
+    let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let released = tokio::spawn(guard.release());
+    sleep(TTL / 2).await;
+    backend.script.releases_refused.store(false, Ordering::SeqCst);
+    in_time(released).await.unwrap().unwrap();
+    sleep(TTL * 3).await;
+    assert!(neighbour.is_held());
+    assert_eq!(backend.script.opened.load(Ordering::SeqCst), 1, "the session lives");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_holds_have_lifetimes_of_their_own_a_refused_release_ends_with_its_hold() {
+    let (backend, client) = refusing(Lifetime::Hold).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
+    let start = Instant::now();
+    assert_eq!(kind(in_time(guard.release()).await), ErrorKind::Denied);
+    assert!(start.elapsed() <= client.ttl() + Duration::from_secs(2), "{:?}", start.elapsed());
+    let tried = backend.script.releases_tried.load(Ordering::SeqCst);
+    sleep(TTL * 3).await;
+    assert_eq!(backend.script.releases_tried.load(Ordering::SeqCst), tried, "not for ever");
+    assert!(neighbour.is_held(), "the others are not touched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_session_answers_a_release_that_is_not_confirmed() {
+    let (backend, client) = refusing(Lifetime::Session).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let releasing = tokio::spawn(guard.release());
+    sleep(TTL / 2).await;
+    let start = Instant::now();
+    backend.script.lose_session.notify_one();
+    assert_eq!(kind(in_time(releasing).await.unwrap()), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= Duration::from_millis(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_is_not_confirmed_for_a_ttl_ends_its_session() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.acquires_silent.store(true, Ordering::SeqCst);
+    script.withdrawals_hang.store(true, Ordering::SeqCst);
+    let patience = Duration::from_millis(100);
+    assert_eq!(kind(client.lock(NAME).unwrap().acquire_timeout(patience).await), ErrorKind::Unavailable);
+    let start = Instant::now();
+    eventually(TTL * 3, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+    assert!(start.elapsed() >= client.ttl() - Duration::from_millis(10));
+    script.acquires_silent.store(false, Ordering::SeqCst);
+    assert!(in_time(client.lock(NAME).unwrap().acquire()).await.unwrap().is_held(), "the client goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_refused_releases_leave_few_tasks_and_are_bounded() {
+    const GUARDS: usize = 100_000;
+    let (backend, client) = refusing(Lifetime::Session).await;
+    let before = tasks();
+    let mut guards = Vec::new();
+    for number in 0..GUARDS {
+        guards.push(client.lock(format!("lock {number}")).unwrap().acquire().await.unwrap());
+    }
+    drop(guards);
+    let tried = || backend.script.releases_tried.load(Ordering::SeqCst);
+    eventually(TTL / 2, "all releases were tried", || tried() >= GUARDS as u64).await;
+    settle().await;
+    let left = tasks() - before;
+    assert!(left <= 2 * RELEASE_WORKERS_MAX, "{left} tasks are left");
+    const { assert!(GUARDS > RELEASES_UNCONFIRMED_MAX) };
+    let refused = client.lock(NAME).unwrap().acquire().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.to_string().contains("not confirmed"), "{refused}");
+    // The session is given up, and with it everything that was left in it.
+    eventually(TTL * 4, "a new session", || backend.script.opened.load(Ordering::SeqCst) == 2).await;
+    assert!(in_time(client.lock(NAME).unwrap().acquire()).await.unwrap().is_held());
+    assert!(tasks() - before <= 2 * RELEASE_WORKERS_MAX);
+}
