@@ -11,8 +11,12 @@ use crate::{
 
 /// A client of a lock store. Cheap to clone; all clones share one session.
 ///
-/// The session lives until [`close`](Self::close), or until the last clone and the last lock and guard made from it
-/// are dropped. A lost session is replaced in the background; guards of the old one are lost.
+/// The session lives until [`close`](Self::close) or [`drain`](Self::drain), or until the last clone and the last lock
+/// and guard made from it are dropped. A lost session is replaced in the background; guards of the old one are lost.
+///
+/// A client that is merely dropped closes its session in the background, which takes a runtime that goes on running. At
+/// the end of `main` none does: nothing is sent, and others wait for its locks until the ttl is over. So close the client
+/// before the end of the program.
 ///
 /// ```
 /// use lockkit_core::{LockClient, memory::MemoryServer};
@@ -107,6 +111,36 @@ impl LockClient {
     /// Cancel safe: it only reads.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
         self.0.keeper().inspect(LockName::new(name)?).await
+    }
+
+    /// Lets the client's work end, and [closes](Self::close) it: for an orderly shutdown.
+    ///
+    /// From now on nothing new is acquired: calls that wait return `Closed`, as do later ones, but for an owner's
+    /// re-entry into a lock that it holds. Held locks are renewed until their guards are dropped and their releases
+    /// confirmed, for at most `limit`; what is held then is lost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let guard = client.lock("orders/42")?.acquire().await?;
+    /// let work = tokio::spawn(async move { guard.release().await });
+    /// client.drain(Duration::from_secs(10)).await?;
+    /// # work.await.unwrap() }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `Lost` when locks were still held after `limit`; as [`close`](Self::close).
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled nothing new is acquired, also when the future is dropped; the session then stays open until the client
+    /// is closed or dropped.
+    pub async fn drain(&self, limit: Duration) -> Result<()> {
+        self.0.keeper().drain(limit).await
     }
 
     /// Ends the session: guards are lost, waiting calls answer `Closed`, as do all later ones. Bounded by the ttl,

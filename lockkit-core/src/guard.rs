@@ -16,9 +16,11 @@ use crate::{Error, FencingToken, LockName, Result, client::Handle, keeper::Enter
 /// A guard does not keep anybody from writing: a paused process can wake up after its lock has gone to somebody else.
 /// Send [`token`](Self::token) with every write, and have the resource refuse lower ones.
 ///
-/// Dropping never blocks, never panics and needs no runtime; when the runtime has ended, the ttl frees the lock. A
-/// guard that is leaked keeps the lock as long as its client lives, unless [`Lock::max_hold`](crate::Lock::max_hold)
-/// ends it.
+/// Dropping never blocks, never panics and needs no runtime. The release that it begins does: **a guard that is dropped at
+/// the end of `main`, just before the runtime ends, sends nothing**, and others wait for the lock until the ttl is over.
+/// End the program with [`LockClient::close`](crate::LockClient::close) or
+/// [`LockClient::drain`](crate::LockClient::drain), or call [`release`](Self::release). A guard that is leaked keeps the
+/// lock as long as its client lives, unless [`Lock::max_hold`](crate::Lock::max_hold) ends it.
 #[must_use = "a guard that is not bound releases its lock at once"]
 pub struct LockGuard {
     entered: Entered,

@@ -45,7 +45,8 @@ impl Lock {
     /// let outer = lock.acquire().await?;
     /// let inner = lock.acquire().await?;
     /// assert_eq!(inner.token(), outer.token());
-    /// # Ok(()) }
+    /// # drop((outer, inner));
+    /// # client.close().await }
     /// ```
     #[must_use]
     pub fn reentrant(mut self, owner: &Owner) -> Self {
@@ -122,7 +123,7 @@ impl Lock {
     /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
     /// let token = client.lock("orders/42")?.run(async |guard| guard.token()).await?;
     /// # let _ = token;
-    /// # Ok(()) }
+    /// # client.close().await }
     /// ```
     ///
     /// # Errors

@@ -31,7 +31,8 @@ const SOUND_SINCE: [(u32, u32, u32); 3] = [(3, 4, 42), (3, 5, 28), (3, 6, 9)];
 /// let client = LockClient::builder(backend).build().await?;
 /// let guard = client.lock("orders/42")?.acquire().await?;
 /// println!("writing with token {}", guard.token());
-/// # Ok(())
+/// guard.release().await?;
+/// client.close().await
 /// # }
 /// ```
 #[derive(Clone, Debug)]

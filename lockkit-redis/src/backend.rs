@@ -33,7 +33,8 @@ const QUEUE_TTL_MIN: Duration = Duration::from_secs(2 * TTL_MAX.as_secs());
 /// let client = LockClient::builder(backend).build().await?;
 /// let guard = client.lock("orders/42")?.acquire().await?;
 /// println!("writing with token {}", guard.token());
-/// # Ok(())
+/// guard.release().await?;
+/// client.close().await
 /// # }
 /// ```
 #[derive(Clone, Debug)]

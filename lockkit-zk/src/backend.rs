@@ -27,7 +27,8 @@ const TTL_MIN: Duration = Duration::from_secs(2);
 /// let client = LockClient::builder(backend).build().await?;
 /// let guard = client.lock("orders/42")?.acquire().await?;
 /// println!("writing with token {}", guard.token());
-/// # Ok(())
+/// guard.release().await?;
+/// client.close().await
 /// # }
 /// ```
 #[derive(Clone, Debug)]

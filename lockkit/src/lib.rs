@@ -7,13 +7,14 @@
 //!
 //! let guard = lock.acquire().await?; // waits for its turn
 //! write_row(42, "paid", guard.token()).await; // the store refuses a lower token than it has seen
-//! guard.release().await?; // or drop it
+//! guard.release().await?; // or drop it: the release is then sent in the background
 //!
 //! if let Some(guard) = lock.try_acquire().await? {
 //!     let work = write_row(42, "shipped", guard.token());
 //!     guard.run(work).await?; // stops the work when the lock is lost
 //! }
-//! # Ok(()) }
+//! client.close().await // before the program ends: nothing is sent after that, and others would wait for the ttl
+//! # }
 //! # async fn write_row(_row: u64, _value: &str, _token: lockkit::FencingToken) {}
 //! ```
 //!

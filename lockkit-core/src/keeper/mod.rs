@@ -304,6 +304,31 @@ impl Keeper {
         self.closing.cancel();
     }
 
+    /// Claims nothing new, waits until every hold has ended and been given back, and ends the client; after `limit` with
+    /// what is still held.
+    pub(crate) async fn drain(&self, limit: Duration) -> Result<()> {
+        self.refusing.cancel();
+        self.lives.close();
+        let time_is_up = async {
+            match tokio::time::Instant::now().checked_add(limit) {
+                Some(time) => self.runtime.reach(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.lives.wait() => {}
+            () = time_is_up => {}
+        }
+        let held = self.holds().iter().filter(|hold| hold.end().is_none()).count();
+        self.close().await?;
+        match held {
+            0 => Ok(()),
+            held => Err(Error::new(ErrorKind::Lost, "drain")
+                .with_message(format!("locks that were still held after {limit:?}: {held}"))),
+        }
+    }
+
     /// Ends the client and waits until its session has ended.
     pub(crate) async fn close(&self) -> Result<()> {
         self.begin_close();

@@ -32,8 +32,9 @@ use crate::{
 /// let other = LockClient::builder(server.backend()).build().await?;
 /// let guard = one.lock("job")?.acquire().await?;
 /// assert!(other.lock("job")?.try_acquire().await?.is_none());
-/// # drop(guard);
-/// # Ok(()) }
+/// guard.release().await?;
+/// # one.close().await?;
+/// # other.close().await }
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct MemoryServer(Arc<Mutex<Inner>>);

@@ -40,7 +40,8 @@ const REQUESTS_PER_TTL: u32 = 4;
 /// let client = LockClient::builder(RedlockBackend::new(config)).build().await?;
 /// let guard = client.lock("orders/42")?.acquire().await?;
 /// println!("writing with token {}", guard.token());
-/// # Ok(())
+/// guard.release().await?;
+/// client.close().await
 /// # }
 /// ```
 #[derive(Clone, Debug)]

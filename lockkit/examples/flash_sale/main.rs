@@ -86,11 +86,16 @@ async fn main() -> ExitCode {
 }
 
 async fn service(arguments: &Arguments, socket: &Path) -> Result<()> {
-    let lock = match &arguments.backend {
-        Some(url) if !arguments.without_lock => Some(connect(url).await?.lock(LOCK)?),
+    let client = match &arguments.backend {
+        Some(url) if !arguments.without_lock => Some(connect(url).await?),
         _ => None,
     };
-    service::run(socket, arguments.first_order, lock).await
+    let lock = client.as_ref().map(|client| client.lock(LOCK)).transpose()?;
+    let outcome = service::run(socket, arguments.first_order, lock).await;
+    if let Some(client) = client {
+        client.close().await?;
+    }
+    outcome
 }
 
 async fn sell_with_lock(backend: Option<String>) -> Result<()> {

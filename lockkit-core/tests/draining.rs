@@ -1,0 +1,88 @@
+//! An orderly shutdown: what is held is finished, nothing new is begun. And what becomes of a guard without one.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
+use lockkit_core::{ErrorKind, Owner, Status, memory::MemoryServer};
+use tokio::time::{Instant, sleep};
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_client_finishes_what_is_held_and_begins_nothing_new() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let waiting = client.lock(NAME).unwrap();
+    let waiting = tokio::spawn(async move { waiting.acquire().await });
+    eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
+    let work = TTL * 3;
+    let start = Instant::now();
+    let (drained, ()) = tokio::join!(client.drain(TTL * 10), async {
+        settle().await;
+        assert_eq!(kind(waiting.await.unwrap()), ErrorKind::Closed, "who waits is answered at once");
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_eq!(kind(client.lock("new").unwrap().acquire().await), ErrorKind::Closed);
+        assert_eq!(kind(client.lock("new").unwrap().try_acquire().await), ErrorKind::Closed);
+        sleep(work).await;
+        assert!(guard.is_held(), "renewed as long as it is needed");
+        guard.release().await.unwrap();
+    });
+    drained.unwrap();
+    assert!(start.elapsed() <= work + Duration::from_millis(10), "{:?}", start.elapsed());
+    assert_eq!(client.status().current(), Status::Closed);
+    assert_eq!(server.sessions(), 0);
+    assert!(server.is_empty());
+}
+
+/// Work that holds a lock may take it again on the way: refused, it could not be finished.
+#[tokio::test(start_paused = true)]
+async fn an_owner_enters_what_it_holds_also_while_its_client_drains() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let lock = client.lock(NAME).unwrap().reentrant(&Owner::new());
+    let outer = lock.acquire().await.unwrap();
+    let (drained, ()) = tokio::join!(client.drain(TTL), async {
+        settle().await;
+        let inner = lock.acquire().await.unwrap();
+        assert_eq!(inner.token(), outer.token());
+        drop((outer, inner));
+        settle().await;
+        assert_eq!(kind(lock.acquire().await), ErrorKind::Closed, "no longer held: a new claim");
+    });
+    drained.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_at_the_end_of_the_time_is_lost_and_said() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let limit = TTL * 2;
+    let start = Instant::now();
+    let error = in_time(client.drain(limit)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(error.to_string().ends_with("after 12s: 1"), "{error}");
+    assert!(start.elapsed() <= limit + Duration::from_millis(10), "{:?}", start.elapsed());
+    assert!(!guard.is_held());
+    assert!(server.is_empty());
+}
+
+/// As it is written at `LockGuard`: a runtime that ends sends nothing any more.
+#[test]
+fn a_guard_dropped_at_the_end_of_main_leaves_its_entry_and_close_does_not() {
+    for closes in [false, true] {
+        let server = MemoryServer::new();
+        let main = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        main.block_on(async {
+            let client = client(&server).await;
+            let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+            drop(guard);
+            if closes {
+                client.close().await.unwrap();
+            }
+        });
+        drop(main);
+        assert_eq!(server.is_empty(), closes);
+    }
+}
