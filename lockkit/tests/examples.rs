@@ -1,4 +1,5 @@
 //! What people copy first.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 use std::{
     fs,
