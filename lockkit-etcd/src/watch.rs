@@ -165,7 +165,7 @@ impl Follower {
         let mut logs_in_at_once = true;
         let mut opened = Ok(first);
         loop {
-            let began = Instant::now();
+            let (began, was_open) = (Instant::now(), opened.is_ok());
             let ended = match opened {
                 Ok(stream) => {
                     self.watches.stream_began();
@@ -176,11 +176,11 @@ impl Follower {
                 Err(fault) => fault,
             };
             debug!(?ended, "watch stream ended");
-            if began.elapsed() > RETRY_PAUSE_MAX {
+            let is_stale = ended.effect == Effect::LoginStale;
+            // A server that refuses what no login allows opens every stream and refuses its watches: that must not count.
+            if was_open && !is_stale || began.elapsed() > RETRY_PAUSE_MAX {
                 (pauses, logs_in_at_once) = (retry_pauses(), true);
             }
-            let is_stale = ended.effect == Effect::LoginStale;
-            // The server may also refuse what no login allows: then again and again, and not at once.
             if !is_stale || !std::mem::replace(&mut logs_in_at_once, false) {
                 tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
             }
