@@ -87,9 +87,12 @@ impl Work<'_> {
     /// Runs the command, then gives the lock back; after an error the end of the session does that.
     async fn run(self, client: &LockClient, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
         let status = self.under(&guard, client.ttl(), signals).await?;
-        if status != LOST {
-            // It may have been lost in the moment in which the job ended.
-            guard.check()?;
+        // It may have been lost in the moment in which the job ended.
+        if let (true, Err(lost)) = (status != LOST, guard.check()) {
+            return Err(Failure::new(
+                LOST,
+                format!("the command has ended with status {status}, but {lost:#}"),
+            ));
         }
         match guard.release().await {
             Err(error) if status != LOST => {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, FencingToken, LockName, Result, client::Handle, keeper::Entered};
+use crate::{Error, FencingToken, LockName, Result, RunError, client::Handle, keeper::Entered};
 
 /// A lock that is held; dropping it releases the lock in the background.
 ///
@@ -78,25 +78,43 @@ impl LockGuard {
     ///
     /// Work that does not await runs on; what it writes afterwards only the token can stop.
     ///
+    /// ```
+    /// # use lockkit_core::{LockClient, RunError, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// # async fn book() -> &'static str { "booked" }
+    /// let guard = client.lock("orders/42")?.acquire().await?;
+    /// match guard.run(book()).await {
+    ///     Ok(receipt) => println!("{receipt} under the lock"),
+    ///     Err(RunError::Finished { outcome: receipt, .. }) => println!("{receipt}, but check what others did"),
+    ///     Err(stopped) => println!("{stopped:#}"),
+    /// }
+    /// # drop(guard);
+    /// # client.close().await }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// `Lost` when the hold ended before `work` did.
+    /// [`RunError::Stopped`] when the hold ended before `work` did; [`RunError::Finished`], with the outcome, when `work`
+    /// returned and the hold had ended by then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work` where it stands; the lock stays held by this guard.
-    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, RunError<F::Output>> {
         let mut work = pin!(work);
         let mut lost = pin!(self.lost());
         poll_fn(|context| {
-            self.check()?;
+            self.check().map_err(RunError::Stopped)?;
             if let Poll::Ready(error) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(error));
+                return Poll::Ready(Err(RunError::Stopped(error)));
             }
-            match work.as_mut().poll(context) {
-                Poll::Ready(outcome) => Poll::Ready(self.check().map(|()| outcome)),
-                Poll::Pending => Poll::Pending,
-            }
+            let Poll::Ready(outcome) = work.as_mut().poll(context) else { return Poll::Pending };
+            Poll::Ready(match self.check() {
+                Ok(()) => Ok(outcome),
+                Err(lost) => Err(RunError::Finished { outcome, lost }),
+            })
         })
         .await
     }

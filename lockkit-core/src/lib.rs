@@ -19,6 +19,7 @@ mod metadata;
 mod metrics;
 mod name;
 mod owner;
+mod run_error;
 mod status;
 mod sync;
 mod token;
@@ -32,6 +33,7 @@ pub use self::{
     metadata::Metadata,
     name::LockName,
     owner::Owner,
+    run_error::RunError,
     status::{Status, StatusWatch},
     token::{Fence, FencingToken},
 };

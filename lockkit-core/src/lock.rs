@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    LockGuard, LockName, Owner, Result,
+    LockGuard, LockName, Owner, Result, RunError,
     client::Handle,
     keeper::{LockRequest, WaitPolicy},
     limits::TRY_ANSWER_MAX,
@@ -121,20 +121,21 @@ impl Lock {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> lockkit_core::Result<()> {
     /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
-    /// let token = client.lock("orders/42")?.run(async |guard| guard.token()).await?;
+    /// let token = client.lock("orders/42")?.run(async |guard| guard.token()).await;
     /// # let _ = token;
     /// # client.close().await }
     /// ```
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); `Lost` when the hold ended before `work` did.
+    /// As [`LockGuard::run`]; [`RunError::Stopped`] also with the errors of [`acquire`](Self::acquire), before `work` has
+    /// begun.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future drops `work` where it stands and releases the lock.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T> {
-        let guard = self.acquire().await?;
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, RunError<T>> {
+        let guard = self.acquire().await.map_err(RunError::Stopped)?;
         let outcome = guard.run(work(&guard)).await?;
         // The work was done under the lock; how its release fares changes nothing about that.
         let _ = guard.release().await;

@@ -75,7 +75,7 @@ async fn a_late_answer_revives_nothing() {
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
     let stopped = guard.run(std::future::pending::<()>());
     server.hold_requests();
-    assert_eq!(kind(stopped.await), ErrorKind::Lost);
+    assert_eq!(stopped.await.unwrap_err().error().kind(), ErrorKind::Lost);
     server.deliver_requests();
     sleep(TTL * 3).await;
     assert!(!guard.is_held());

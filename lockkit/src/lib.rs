@@ -1,7 +1,7 @@
 //! Distributed locks: one API over real stores, with guards, a fencing token on every grant, and a loss signal.
 //!
 //! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit::Result<()> {
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
 //! let client = lockkit::connect("memory:").await?; // or file:///var/lib/locks, etcd://10.0.0.1:2379
 //! let lock = client.lock("orders/42")?; // a name; holds nothing, does no I/O
 //!
@@ -11,10 +11,10 @@
 //!
 //! if let Some(guard) = lock.try_acquire().await? {
 //!     let work = write_row(42, "shipped", guard.token());
-//!     guard.run(work).await?; // stops the work when the lock is lost
+//!     guard.run(work).await?; // stops the work when the lock is lost; what it returned too late is in the error
 //! }
-//! client.close().await // before the program ends: nothing is sent after that, and others would wait for the ttl
-//! # }
+//! client.close().await?; // before the program ends: nothing is sent after that, and others would wait for the ttl
+//! # Ok(()) }
 //! # async fn write_row(_row: u64, _value: &str, _token: lockkit::FencingToken) {}
 //! ```
 //!
@@ -57,8 +57,8 @@ pub mod fuzzing;
 
 pub use lockkit_core::{
     BootInstant, ClientBuilder, ClientOptions, Clock, Error, ErrorKind, Fence, FencingToken, Lock,
-    LockClient, LockGuard, LockName, Metadata, Owner, Result, Status, StatusWatch, TimeSource, backend,
-    limits, memory,
+    LockClient, LockGuard, LockName, Metadata, Owner, Result, RunError, Status, StatusWatch, TimeSource,
+    backend, limits, memory,
 };
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;

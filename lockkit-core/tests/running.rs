@@ -1,0 +1,88 @@
+//! Work under a lock: what its caller learns when the lock is lost.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{NAME, TTL, lock_of_new_client, name};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, Lock, LockClient, RunError, TimeSource, memory::MemoryServer,
+};
+
+/// A clock that work can move past every deadline while it does not await.
+#[derive(Clone)]
+struct Suspendable(Clock, Arc<AtomicU64>);
+
+impl TimeSource for Suspendable {
+    fn now(&self) -> BootInstant {
+        self.0.now().after(Duration::from_millis(self.1.load(Ordering::SeqCst)))
+    }
+}
+
+async fn suspendable_lock() -> (Lock, Arc<AtomicU64>) {
+    let suspended_ms = Arc::new(AtomicU64::new(0));
+    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let client =
+        LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    (client.lock(NAME).unwrap(), suspended_ms)
+}
+
+fn suspend(suspended_ms: &AtomicU64) {
+    suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_finished_when_the_lock_was_lost_keeps_its_outcome() {
+    let (lock, suspended_ms) = suspendable_lock().await;
+    let work = async || {
+        suspend(&suspended_ms);
+        "payment booked"
+    };
+    let guard = lock.acquire().await.unwrap();
+    match guard.run(work()).await {
+        Err(RunError::Finished { outcome, lost }) => {
+            assert_eq!((outcome, lost.kind()), ("payment booked", ErrorKind::Lost));
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(guard);
+    suspended_ms.store(0, Ordering::SeqCst);
+    let (lock, suspended_ms) = suspendable_lock().await;
+    let finished = lock.run(async |_| suspend(&suspended_ms)).await.unwrap_err();
+    assert!(matches!(finished, RunError::Finished { outcome: (), .. }), "{finished:?}");
+    let text = format!("{finished:#}");
+    assert!(text.starts_with("the work finished, after the lock had been lost: hold"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_awaits_when_the_lock_is_lost_is_stopped_without_an_outcome() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await;
+    let stopped = lock.run(async |_| {
+        server.expire_holder(&name());
+        // The loss is known before this is over.
+        tokio::time::sleep(TTL).await;
+        "payment booked"
+    });
+    match stopped.await {
+        Err(RunError::Stopped(error)) => assert_eq!(error.kind(), ErrorKind::Lost),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_whose_lock_is_not_acquired_is_not_begun() {
+    let client = common::client(&MemoryServer::new()).await;
+    let lock = client.lock(NAME).unwrap();
+    client.close().await.unwrap();
+    let refused = lock.run(async |_| panic!("begun")).await.unwrap_err();
+    assert!(matches!(refused, RunError::Stopped(_)));
+    assert_eq!(refused.into_error().kind(), ErrorKind::Closed);
+}
