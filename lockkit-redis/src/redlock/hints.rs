@@ -1,7 +1,7 @@
 //! Waiters hear that a lock may be free. A hint, nothing more: it may come too early, or never.
 //!
-//! A release is told on a channel of its lock, by every node where it has deleted a key. A client listens there while one
-//! of its claims waits.
+//! The release of a grant is published on a channel of its lock, by every node where it has deleted a key; what an attempt
+//! takes back is not. A client listens there while one of its claims waits.
 
 use std::{
     collections::HashMap,

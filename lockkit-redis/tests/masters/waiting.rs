@@ -49,8 +49,9 @@ async fn try_of_a_held_lock_is_one_script_at_each_node() {
     }
     let asked = async || since(&before, scripts(&masters).await).iter().all(|asked| *asked >= TRIES);
     until("the last node is asked for the last time", asked).await;
-    // What would be sent behind an answer is sent before the next try.
-    assert_eq!(since(&before, scripts(&masters).await), [TRIES; 3]);
+    // What opened the sessions and took the lock may arrive late at a node; a clean-up for each try would be as many again.
+    let asked = since(&before, scripts(&masters).await);
+    assert!(asked.iter().all(|asked| *asked < TRIES * 3 / 2), "{asked:?}");
     release(&one, &held).await;
 }
 

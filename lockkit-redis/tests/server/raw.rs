@@ -117,7 +117,9 @@ pub(crate) fn beat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64> {
 
 /// As many waiters that have lapsed, at the head of the queue.
 pub(crate) fn lapsed(redis: &Redis, name: &LockName, count: usize) {
-    const SEED: &str = "for n = 1, ARGV[1] do
+    /// A single script would be a long one.
+    const PER_SCRIPT: usize = 4096;
+    const SEED: &str = "for n = ARGV[1], ARGV[2] do
         local claim = string.format('%032x', n)
         redis.call('ZADD', KEYS[1], -n, claim)
         redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee')
@@ -125,5 +127,8 @@ pub(crate) fn lapsed(redis: &Redis, name: &LockName, count: usize) {
     end";
     let keys = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
     let [queue, deadlines, metadata] = keys.each_ref().map(String::as_str);
-    redis.cli(&["EVAL", SEED, "3", queue, deadlines, metadata, &count.to_string()]).unwrap();
+    for first in (1..=count).step_by(PER_SCRIPT) {
+        let (first, last) = (first.to_string(), count.min(first + PER_SCRIPT - 1).to_string());
+        redis.cli(&["EVAL", SEED, "3", queue, deadlines, metadata, &first, &last]).unwrap();
+    }
 }
