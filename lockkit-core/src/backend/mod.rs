@@ -41,7 +41,8 @@ pub fn recheck_pause(ttl: Duration) -> Duration {
 pub fn retry_pauses() -> impl Iterator<Item = Duration> + Send {
     backon::ExponentialBuilder::default()
         .with_min_delay(RETRY_PAUSE_MIN)
-        .with_max_delay(RETRY_PAUSE_MAX)
+        // The jitter comes on top: up to as much again.
+        .with_max_delay(RETRY_PAUSE_MAX / 2)
         .with_jitter()
         .without_max_times()
         .build()
@@ -159,5 +160,19 @@ mod tests {
             let pause = recheck_pause(Duration::from_secs(ttl)).as_secs_f64();
             assert!((middle * 0.87..middle * 1.13).contains(&pause), "{pause} s at a ttl of {ttl} s");
         }
+    }
+
+    #[test]
+    fn retry_pauses_grow_to_their_bound_with_jitter() {
+        let mut last = Vec::new();
+        for _ in 0..1_000 {
+            let pauses: Vec<Duration> = retry_pauses().take(12).collect();
+            let bounds = RETRY_PAUSE_MIN..=RETRY_PAUSE_MAX;
+            assert!(pauses.iter().all(|pause| bounds.contains(pause)), "{pauses:?}");
+            assert!(pauses[0] <= RETRY_PAUSE_MIN * 2 && pauses[11] >= RETRY_PAUSE_MAX / 2, "{pauses:?}");
+            last.push(pauses[11].as_secs_f64() / RETRY_PAUSE_MAX.as_secs_f64());
+        }
+        let (low, high) = (last.iter().filter(|part| **part < 0.6), last.iter().filter(|part| **part > 0.9));
+        assert!(low.count() > 50 && high.count() > 50, "clients that fail together do not try in step");
     }
 }

@@ -51,8 +51,10 @@ impl Releases {
         lock(&self.0).due.len()
     }
 
-    fn push(&self, mut unconfirmed: Unconfirmed) {
-        let due = Instant::now() + unconfirmed.pauses.next().unwrap_or(RETRY_PAUSE_MAX);
+    fn push(&self, mut unconfirmed: Unconfirmed, now: BootInstant) {
+        let pause = unconfirmed.pauses.next().unwrap_or(RETRY_PAUSE_MAX);
+        // The last try is due when the time for tries ends, and not a pause later.
+        let due = Instant::now() + pause.min(unconfirmed.until.since(now));
         let mut queue = lock(&self.0);
         let number = queue.next_number;
         queue.next_number += 1;
@@ -91,7 +93,7 @@ impl Keeper {
         };
         let release = Unconfirmed { grant, until, pauses: Box::new(retry_pauses()), cleanup };
         if let Some(unconfirmed) = self.try_release(live, release).await {
-            live.releases().push(unconfirmed);
+            live.releases().push(unconfirmed, self.clock.now());
             if live.releases().wants_worker() {
                 let work = Arc::clone(self).retry_releases(Arc::clone(live));
                 self.runtime.spawn(self.lives.track_future(work.instrument(debug_span!("releases"))));
@@ -107,7 +109,7 @@ impl Keeper {
                 () = live.ended() => {}
             }
             if let Some(unconfirmed) = self.try_release(&live, release).await {
-                live.releases().push(unconfirmed);
+                live.releases().push(unconfirmed, self.clock.now());
             }
         }
     }
