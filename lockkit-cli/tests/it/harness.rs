@@ -42,7 +42,9 @@ impl Home {
 
     /// Any program in this folder; the shell finds `lockkit` in LOCKKIT.
     pub(crate) fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+        // Tests that were started by nohup, or in the background of a script, would hand ignored signals on.
+        let mut command = Command::new("env");
+        command.args(["--default-signal", program]);
         for (variable, _) in std::env::vars_os() {
             if variable.to_string_lossy().starts_with("LOCKKIT_") {
                 command.env_remove(variable);
