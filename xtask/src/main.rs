@@ -55,8 +55,17 @@ enum Command {
     Tidy,
     /// Removes one safety step at a time and sees whether the tests named in the patch turn red.
     Mutate {
-        /// One of xtask/mutations, without `.patch`; default: all.
-        name: Option<String>,
+        /// Files of xtask/mutations, without `.patch`; default: all.
+        names: Vec<String>,
+        /// Tries at most so many, drawn by chance.
+        #[arg(long, value_name = "COUNT")]
+        sample: Option<usize>,
+        /// Of the draw; default: another one each time.
+        #[arg(long, requires = "sample")]
+        seed: Option<u64>,
+        /// How many run side by side.
+        #[arg(long, default_value_t = 2)]
+        jobs: usize,
     },
 }
 
@@ -79,7 +88,9 @@ fn run(command: Command) -> Result<()> {
         Command::Bench { store, options } => bench::run(&project, &store, &options),
         Command::Guarantees => guarantees::run(&project),
         Command::Tidy => tidy::run(&project),
-        Command::Mutate { name } => mutate::run(&project, name.as_deref()),
+        Command::Mutate { names, sample, seed, jobs } => {
+            mutate::run(&project, &mutate::Choice { names, sample, seed }, jobs)
+        }
     }
 }
 

@@ -1,139 +1,214 @@
 //! `cargo xtask mutate`: removes one safety step at a time and sees whether the tests that guard it turn red.
 //!
 //! A mutation is a file `xtask/mutations/NAME.patch`: lines that say what it removes and which tests must notice, then
-//! the diff. It is applied to a scratch copy; the checkout is never touched.
+//! the diff. One copy of the project has all of them behind a switch, so that its tests are built once; what cannot be
+//! switched at run time is built in a copy of its own, one after the other. The checkout is never touched.
 
 use std::{
-    collections::BTreeMap,
-    fmt,
+    collections::{BTreeMap, BTreeSet},
+    fs,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use self::{
+    instrument::Instrumented,
     patch::Patch,
-    scratch::Scratch,
-    trial::{Ending, try_test},
+    programs::{Built, Program, Words, build},
+    report::Outcome,
+    scratch::{Scratch, Tree},
+    side_by_side::side_by_side,
+    trial::{Ending, try_programs},
+    verdict::Verdict,
 };
 use crate::project::Project;
 
+mod choice;
+mod instrument;
 mod patch;
+mod places;
+mod programs;
+mod report;
 mod scratch;
+mod side_by_side;
+mod switch;
 mod trial;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use self::choice::Choice;
 
 /// Longest run of the tests named in one `# red:` line, compiling not counted. A mutation that makes them wait for
 /// ever is found as well.
 const TEST_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// What a mutation showed; the later, the worse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Verdict {
-    /// The tests failed, as they should.
-    Red,
-    /// They were still running after the time limit.
-    RedByTimeout,
-    /// They passed: nothing guards the step that was removed.
-    StillGreen,
-    /// The code has moved away from under the patch.
-    DoesNotApply,
-    DoesNotCompile,
-    /// The line `# red:` matches no test.
-    NoSuchTest,
-    /// The tests fail without the mutation too, and so prove nothing.
-    RedWithoutMutation,
-}
-
-impl Verdict {
-    fn is_red(self) -> bool {
-        matches!(self, Self::Red | Self::RedByTimeout)
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Red => "red",
-            Self::RedByTimeout => "red (timeout)",
-            Self::StillGreen => "STILL GREEN",
-            Self::DoesNotApply => "PATCH DOES NOT APPLY",
-            Self::DoesNotCompile => "DOES NOT COMPILE",
-            Self::NoSuchTest => "NO SUCH TEST",
-            Self::RedWithoutMutation => "RED WITHOUT MUTATION",
-        })
-    }
-}
-
-/// Tries the mutation of this name, or all; an error unless every test that is named turned red.
-pub(crate) fn run(project: &Project, name: Option<&str>) -> Result<()> {
-    let patches = Patch::read(&project.root().join("xtask/mutations"), name)?;
-    let verdicts = try_all(project, &patches, TEST_TIME_MAX)?;
-    println!("\n| mutation | removes | tests | verdict |\n|---|---|---|---|");
-    for (patch, verdict) in patches.iter().zip(&verdicts) {
-        let tests = patch.red.iter().map(|test| format!("`{test}`")).collect::<Vec<_>>().join(", ");
-        println!("| {} | {} | {tests} | {verdict} |", patch.name, patch.removes);
-    }
-    let red = verdicts.iter().filter(|verdict| verdict.is_red()).count();
-    println!("\nmutations: {red} red, {} not", verdicts.len() - red);
-    if red < verdicts.len() {
+/// Tries the mutations that are chosen, `jobs` side by side; an error unless every test that is named turned red.
+pub(crate) fn run(project: &Project, choice: &Choice, jobs: usize) -> Result<()> {
+    let all = Patch::read(&project.root().join("xtask/mutations"))?;
+    let chosen = choice.of(&all)?;
+    let run = Run::prepare(project, &all, &chosen, TEST_TIME_MAX)?;
+    let outcomes = run.try_all(jobs)?;
+    print!("{}", report::of(&outcomes));
+    if outcomes.iter().any(|outcome| !outcome.verdict.is_as_expected()) {
         bail!("a safety step is not guarded, or its mutation is out of date");
     }
     Ok(())
 }
 
-/// One verdict per patch. The tests run without any mutation first: those that fail or do not exist prove nothing.
-fn try_all(project: &Project, patches: &[Patch], time_max: Duration) -> Result<Vec<Verdict>> {
-    let scratch = Scratch::of(project)?;
-    let mut unfit = BTreeMap::new();
-    for test in patches.iter().flat_map(|patch| &patch.red) {
-        if !unfit.contains_key(test) {
-            println!("without mutation: {test}");
-            unfit.insert(test, without_mutation(&scratch, test, &format!("unmutated-{}", unfit.len() + 1))?);
-        }
-    }
-    let mut verdicts = Vec::new();
-    for patch in patches {
-        let start = Instant::now();
-        let verdict = match patch.red.iter().filter_map(|test| unfit[test]).max() {
-            Some(verdict) => verdict,
-            None => with_mutation(project, &scratch, patch, time_max)?,
-        };
-        println!("{}: {verdict} ({:.1} s)", patch.name, start.elapsed().as_secs_f64());
-        verdicts.push(verdict);
-    }
-    Ok(verdicts)
+/// What has been built for a run.
+struct Run<'a> {
+    project: &'a Project,
+    scratch: Scratch,
+    chosen: &'a [&'a Patch],
+    time_max: Duration,
+    /// Those that are not in the instrumented copy, and why.
+    alone: BTreeMap<String, String>,
+    programs: Vec<Program>,
 }
 
-/// `None` for tests that pass, and so can turn red.
-fn without_mutation(scratch: &Scratch, test: &str, log_name: &str) -> Result<Option<Verdict>> {
-    Ok(match try_test(scratch, test, log_name, TEST_TIME_MAX)? {
-        Ending::Passed => None,
-        Ending::NoTest => Some(Verdict::NoSuchTest),
-        Ending::Failed | Ending::TimedOut => Some(Verdict::RedWithoutMutation),
-        Ending::DoesNotCompile => Some(Verdict::DoesNotCompile),
-    })
+impl<'a> Run<'a> {
+    /// Builds the tests that the chosen mutations name, with all mutations in one copy.
+    fn prepare(
+        project: &'a Project,
+        all: &[Patch],
+        chosen: &'a [&'a Patch],
+        time_max: Duration,
+    ) -> Result<Self> {
+        let (start, scratch) = (Instant::now(), Scratch::of(project)?);
+        let (mut mutations, mut alone) = (BTreeMap::new(), BTreeMap::new());
+        for patch in all {
+            match scratch.changes(patch)? {
+                Some(changes) => drop(mutations.insert(patch.name.clone(), changes)),
+                None => drop(alone.insert(patch.name.clone(), "it does not apply".to_owned())),
+            }
+        }
+        let words: Vec<Words> =
+            chosen.iter().flat_map(|patch| &patch.red).map(|line| Words::of(line)).collect();
+        let programs = loop {
+            let copy = Instrumented::of(project, &mutations, alone)?;
+            scratch.write_switched(project, &copy.files)?;
+            println!("building: {} mutations with switches", all.len() - copy.left_out.len());
+            let culprits = match build(&scratch, Tree::Switched, &words, "build")? {
+                Built::Programs(programs) => {
+                    alone = copy.left_out;
+                    break programs;
+                }
+                Built::Errors(places) => copy.at(&places),
+            };
+            ensure!(!culprits.is_empty(), "the tests do not compile, see {}", scratch.log("build").display());
+            let reason = |name| (name, "it does not compile beside the others".to_owned());
+            alone = copy.left_out.into_iter().chain(culprits.into_iter().map(reason)).collect();
+        };
+        println!("built in {:.0} s, but for {} mutations", start.elapsed().as_secs_f64(), alone.len());
+        Ok(Self { project, scratch, chosen, time_max, alone, programs })
+    }
+
+    /// One outcome per mutation. The tests run without any mutation first: those that fail or do not exist prove
+    /// nothing.
+    fn try_all(&self, jobs: usize) -> Result<Vec<Outcome<'a>>> {
+        let lines: BTreeSet<&String> = self.chosen.iter().flat_map(|patch| &patch.red).collect();
+        let lines: Vec<(usize, &String)> = lines.into_iter().enumerate().collect();
+        let unfit = side_by_side(jobs, &lines, |(number, line)| {
+            let start = Instant::now();
+            let verdict = self.without_mutation(line, &format!("unmutated-{}", number + 1))?;
+            let shown = verdict.map_or_else(|| "green".to_owned(), |verdict| verdict.to_string());
+            println!("without mutation: {shown}: {line} ({:.1} s)", start.elapsed().as_secs_f64());
+            Ok((line.as_str(), verdict))
+        })?;
+        let unfit: BTreeMap<&str, Option<Verdict>> = unfit.into_iter().collect();
+        let is_switched = |patch: &&Patch| !self.alone.contains_key(&patch.name);
+        let (switched, alone): (Vec<_>, Vec<_>) = self.chosen.iter().copied().partition(is_switched);
+        let mut outcomes = side_by_side(jobs, &switched, |patch| self.outcome(patch, &unfit))?;
+        for patch in alone {
+            outcomes.push(self.outcome(patch, &unfit)?);
+        }
+        outcomes.sort_by_key(|outcome| outcome.patch.name.as_str());
+        Ok(outcomes)
+    }
+
+    /// `None` for tests that pass, and so can turn red.
+    fn without_mutation(&self, line: &str, log_name: &str) -> Result<Option<Verdict>> {
+        Ok(match self.try_line(&self.programs, line, None, log_name, TEST_TIME_MAX)? {
+            Ending::Passed => None,
+            Ending::NoTest => Some(Verdict::NoSuchTest),
+            Ending::Failed | Ending::TimedOut => Some(Verdict::RedWithoutMutation),
+        })
+    }
+
+    fn outcome(&self, patch: &'a Patch, unfit: &BTreeMap<&str, Option<Verdict>>) -> Result<Outcome<'a>> {
+        let start = Instant::now();
+        let alone = self.alone.get(&patch.name).cloned();
+        let verdict = match patch.red.iter().filter_map(|line| unfit[line.as_str()]).max() {
+            Some(verdict) => verdict,
+            None if alone.is_some() => self.verdict_alone(patch)?,
+            None => self.verdict_switched(patch)?,
+        };
+        let verdict = match verdict {
+            Verdict::StillGreen | Verdict::NeverReached if patch.survives.is_some() => Verdict::Survives,
+            verdict => verdict,
+        };
+        let took = start.elapsed();
+        println!("{}: {verdict} ({:.1} s)", patch.name, took.as_secs_f64());
+        Ok(Outcome { patch, verdict, took, alone })
+    }
+
+    fn verdict_switched(&self, patch: &Patch) -> Result<Verdict> {
+        let reached = self.scratch.reached(&patch.name);
+        let _ = fs::remove_file(&reached);
+        let verdict = worst(patch, |line, log_name| {
+            self.try_line(&self.programs, line, Some(patch.name.as_str()), log_name, self.time_max)
+        })?;
+        Ok(match verdict {
+            Verdict::StillGreen if !reached.exists() => Verdict::NeverReached,
+            verdict => verdict,
+        })
+    }
+
+    fn verdict_alone(&self, patch: &Patch) -> Result<Verdict> {
+        if !self.scratch.apply(patch)? {
+            return Ok(Verdict::DoesNotApply);
+        }
+        let lines: Vec<Words> = patch.red.iter().map(|line| Words::of(line)).collect();
+        let log_name = format!("{}-build", patch.name);
+        let verdict = match build(&self.scratch, Tree::Plain, &lines, &log_name)? {
+            Built::Errors(_) => Verdict::DoesNotCompile,
+            Built::Programs(programs) => {
+                worst(patch, |line, log_name| self.try_line(&programs, line, None, log_name, self.time_max))?
+            }
+        };
+        self.scratch.restore(self.project)?;
+        Ok(verdict)
+    }
+
+    fn try_line(
+        &self,
+        programs: &[Program],
+        line: &str,
+        mutation: Option<&str>,
+        log_name: &str,
+        time_max: Duration,
+    ) -> Result<Ending> {
+        let words = Words::of(line);
+        let programs: Vec<&Program> = programs.iter().filter(|program| words.select(program)).collect();
+        try_programs(&self.scratch, &programs, &words.for_programs, mutation, log_name, time_max)
+    }
 }
 
 /// The worst that one of the tests shows.
-fn with_mutation(project: &Project, scratch: &Scratch, patch: &Patch, time_max: Duration) -> Result<Verdict> {
-    if !scratch.apply(patch)? {
-        return Ok(Verdict::DoesNotApply);
-    }
+fn worst(patch: &Patch, try_line: impl Fn(&str, &str) -> Result<Ending>) -> Result<Verdict> {
     let mut worst = Verdict::Red;
-    for (number, test) in patch.red.iter().enumerate() {
-        let verdict = match try_test(scratch, test, &format!("{}-{}", patch.name, number + 1), time_max)? {
+    for (number, line) in patch.red.iter().enumerate() {
+        let verdict = match try_line(line, &format!("{}-{}", patch.name, number + 1))? {
             Ending::Failed => Verdict::Red,
             Ending::TimedOut => Verdict::RedByTimeout,
             Ending::Passed => Verdict::StillGreen,
             Ending::NoTest => Verdict::NoSuchTest,
-            Ending::DoesNotCompile => Verdict::DoesNotCompile,
         };
-        println!("  {verdict}: {test}");
+        println!("  {}: {verdict}: {line}", patch.name);
         worst = worst.max(verdict);
     }
-    scratch.restore(project)?;
     Ok(worst)
 }

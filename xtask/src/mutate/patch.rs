@@ -7,6 +7,15 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
+/// What a mutation weakens: the columns of the table.
+pub(super) const CLASSES: [&str; 7] =
+    ["residue", "lifetime", "hand-over", "fallback", "decision", "safety", NO_CLASS];
+/// The lines that may stand before the diff.
+const HEADER: &str = "`# removes: ...` (once), `# red: ...`, `# class: ...` (once), `# survives: ...` (once), \
+                      `# no case: ...`";
+/// Of patches that name none.
+const NO_CLASS: &str = "other";
+
 /// One mutation.
 #[derive(Debug)]
 pub(super) struct Patch {
@@ -16,11 +25,17 @@ pub(super) struct Patch {
     pub(super) removes: String,
     /// Arguments for `cargo test`: each selects tests that must fail.
     pub(super) red: Vec<String>,
+    /// One of [`CLASSES`].
+    pub(super) class: String,
+    /// Why none of the tests turns red, where that is known.
+    pub(super) survives: Option<String>,
+    /// The folder that it changes first.
+    pub(super) package: String,
 }
 
 impl Patch {
-    /// All patches of the folder, or the one of this name, sorted by name. Finding none is an error.
-    pub(super) fn read(folder: &Path, name: Option<&str>) -> Result<Vec<Self>> {
+    /// All patches of the folder, sorted by name. Finding none is an error.
+    pub(super) fn read(folder: &Path) -> Result<Vec<Self>> {
         let mut patches = Vec::new();
         let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
         for entry in entries {
@@ -35,28 +50,30 @@ impl Patch {
         }
         patches.sort_by(|a, b| a.name.cmp(&b.name));
         ensure!(!patches.is_empty(), "no mutation in {}", folder.display());
-        let Some(wanted) = name else { return Ok(patches) };
-        let names = patches.iter().map(|patch| patch.name.clone()).collect::<Vec<_>>().join(", ");
-        patches.retain(|patch| patch.name == wanted);
-        ensure!(!patches.is_empty(), "no mutation `{wanted}`; there are: {names}");
         Ok(patches)
     }
 
     fn parse(name: &str, path: &Path, text: &str) -> Result<Self> {
-        let (mut removes, mut red) = (None, Vec::new());
+        let (mut removes, mut red, mut class, mut survives) = (None, Vec::new(), None, None);
         for line in text.lines().map_while(|line| line.strip_prefix('#')) {
             match line.split_once(':').map(|(key, value)| (key.trim(), value.trim().to_owned())) {
                 Some((_, value)) if value.is_empty() => bail!("`#{line}` says nothing"),
                 Some(("removes", value)) if removes.is_none() => removes = Some(value),
                 Some(("red", value)) => red.push(value),
+                Some(("class", value)) if class.is_none() => class = Some(value),
+                Some(("survives", value)) if survives.is_none() => survives = Some(value),
                 // For readers: why no case of the conformance suite turns red.
                 Some(("no case", _)) => {}
-                _ => bail!("`#{line}` is none of `# removes: ...` (once), `# red: ...`, `# no case: ...`"),
+                _ => bail!("`#{line}` is none of {HEADER}"),
             }
         }
         ensure!(!red.is_empty(), "no line `# red: ...` names a test");
         let removes = removes.context("no line `# removes: ...` says what is taken out")?;
-        Ok(Self { name: name.to_owned(), path: path.to_owned(), removes, red })
+        let class = class.unwrap_or_else(|| NO_CLASS.to_owned());
+        ensure!(CLASSES.contains(&class.as_str()), "`# class: {class}` is none of {CLASSES:?}");
+        let changed = text.lines().find_map(|line| line.strip_prefix("+++ b/")?.split_once('/'));
+        let package = changed.map_or("?", |(package, _)| package).to_owned();
+        Ok(Self { name: name.to_owned(), path: path.to_owned(), removes, red, class, survives, package })
     }
 }
 
@@ -95,21 +112,33 @@ mod tests {
             "# removes: a\n# removes: b\n# red: c\n",
             "# removes: a\n# reds: c\n# red: c\n",
             "# removes: a\n# red: c\n# some words\n",
+            "# removes: a\n# red: c\n# class: worse\n",
+            "# removes: a\n# red: c\n# survives:\n",
         ] {
             parse(header).expect_err(header);
         }
     }
 
     #[test]
-    fn one_is_found_by_its_name_and_none_is_an_error() {
+    fn class_and_reason_of_a_survivor_are_read() {
+        let text = "# removes: a\n# red: b\n# class: hand-over\n# survives: c: d\n+++ b/lockkit-x/src/y.rs\n";
+        let patch = parse(text).unwrap();
+        assert_eq!(
+            (patch.class.as_str(), patch.survives.as_deref(), patch.package.as_str()),
+            ("hand-over", Some("c: d"), "lockkit-x")
+        );
+        assert_eq!(parse("# removes: a\n# red: b\n").unwrap().class, NO_CLASS);
+    }
+
+    #[test]
+    fn folder_without_patches_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let read = |name| Patch::read(folder.path(), name).map(|patches| patches.len());
-        read(None).expect_err("nothing there");
-        for name in ["a.patch", "b.patch"] {
+        fs::write(folder.path().join("README.md"), "no patch").unwrap();
+        Patch::read(folder.path()).expect_err("nothing there");
+        for name in ["b.patch", "a.patch"] {
             fs::write(folder.path().join(name), "# removes: a\n# red: b\n").unwrap();
         }
-        fs::write(folder.path().join("README.md"), "no patch").unwrap();
-        assert_eq!((read(None).unwrap(), read(Some("b")).unwrap()), (2, 1));
-        assert!(read(Some("c")).unwrap_err().to_string().ends_with("there are: a, b"));
+        let names = Patch::read(folder.path()).unwrap().into_iter().map(|patch| patch.name);
+        assert_eq!(names.collect::<Vec<_>>(), ["a", "b"]);
     }
 }

@@ -1,10 +1,10 @@
-//! A copy of the project that may be broken on purpose.
+//! Copies of the project that may be broken on purpose.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, TryLockError},
     path::PathBuf,
-    process::Command,
+    process::{Command, Output},
 };
 
 use anyhow::{Context, Result, bail};
@@ -12,21 +12,43 @@ use anyhow::{Context, Result, bail};
 use super::patch::Patch;
 use crate::project::Project;
 
-/// The copy stays between runs, and only files that differ are written: cargo then builds only what a mutation
-/// touches.
+/// The copies stay between runs, and only files that differ are written: cargo then builds only what has changed.
 #[derive(Debug)]
 pub(super) struct Scratch {
     folder: PathBuf,
-    tree: Project,
-    /// Held while this run works on the copy.
+    plain: Project,
+    switched: Project,
+    /// Held while this run works on the copies.
     _lock: File,
 }
 
+/// One of the copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tree {
+    /// Has one mutation at a time.
+    Plain,
+    /// Has all mutations that can be switched.
+    Switched,
+}
+
+/// What a patch makes of one file.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// Below the root of the project.
+    pub(super) path: PathBuf,
+    /// `None`: the patch makes this file.
+    pub(super) before: Option<String>,
+    /// `None`: the patch deletes it.
+    pub(super) after: Option<String>,
+}
+
 impl Scratch {
-    /// A fresh copy below the project's `target`.
+    /// Fresh copies below the project's `target`.
     pub(super) fn of(project: &Project) -> Result<Self> {
         let folder = project.root().join("target/mutate");
-        fs::create_dir_all(folder.join("tree"))?;
+        for tree in ["plain", "switched", "reached"] {
+            fs::create_dir_all(folder.join(tree))?;
+        }
         // Git takes no symbolic link as a ceiling.
         let folder = folder.canonicalize()?;
         let lock = File::create(folder.join("lock"))?;
@@ -35,50 +57,83 @@ impl Scratch {
             Err(TryLockError::WouldBlock) => {
                 bail!("another `cargo xtask mutate` is at work in {}", folder.display())
             }
-            Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the scratch copy"),
+            Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the scratch copies"),
         }
-        let scratch = Self { tree: Project::at(&folder.join("tree")), folder, _lock: lock };
+        let scratch = Self {
+            plain: Project::at(&folder.join("plain")),
+            switched: Project::at(&folder.join("switched")),
+            folder,
+            _lock: lock,
+        };
         scratch.restore(project)?;
         Ok(scratch)
     }
 
-    /// Makes the copy equal to the project again.
+    /// Makes the plain copy equal to the project again.
     pub(super) fn restore(&self, project: &Project) -> Result<()> {
-        let wanted: BTreeSet<PathBuf> = project.files()?.into_iter().collect();
-        for path in self.tree.files()?.iter().filter(|path| !wanted.contains(*path)) {
-            fs::remove_file(self.tree.root().join(path))?;
-        }
-        for path in wanted {
-            let (from, to) = (project.root().join(&path), self.tree.root().join(&path));
-            let content = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
-            if fs::read(&to).is_ok_and(|copy| copy == content) {
-                continue;
-            }
-            fs::create_dir_all(to.parent().unwrap_or(self.tree.root()))?;
-            fs::write(&to, content).with_context(|| format!("cannot write {}", to.display()))?;
-        }
-        Ok(())
+        make_equal(&self.plain, project, &BTreeMap::new())
     }
 
-    /// Applies a patch; false when it does not fit the code any more. Lines may have moved, context may not differ.
+    /// Makes the other copy equal to the project, but for these files.
+    pub(super) fn write_switched(
+        &self,
+        project: &Project,
+        instead: &BTreeMap<PathBuf, String>,
+    ) -> Result<()> {
+        make_equal(&self.switched, project, instead)
+    }
+
+    /// Applies a patch to the plain copy; false when it does not fit the code any more. Lines may have moved, context
+    /// may not differ.
     pub(super) fn apply(&self, patch: &Patch) -> Result<bool> {
-        // Below the ceiling git sees no repository. In one, it would silently leave out paths of its top folder.
-        let output = Command::new("git")
-            .args(["apply", "--whitespace=nowarn"])
-            .arg(patch.path.canonicalize()?)
-            .current_dir(self.tree.root())
-            .env("GIT_CEILING_DIRECTORIES", &self.folder)
-            .env_remove("GIT_DIR")
-            .env_remove("GIT_WORK_TREE")
-            .output()
-            .context("cannot start git")?;
+        let output = self.git(&["apply", "--whitespace=nowarn"], patch)?;
         print!("{}", String::from_utf8_lossy(&output.stderr));
         Ok(output.status.success())
     }
 
-    /// A call of cargo in the copy.
-    pub(super) fn cargo(&self, arguments: &str) -> Command {
-        let mut cargo = self.tree.cargo(arguments);
+    /// What a patch makes of the plain copy, which is left as it is; `None` when it does not apply.
+    pub(super) fn changes(&self, patch: &Patch) -> Result<Option<Vec<Change>>> {
+        let output = self.git(&["apply", "--numstat", "-z"], patch)?;
+        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let paths = listed.split('\0').filter_map(|line| line.splitn(3, '\t').nth(2)).map(PathBuf::from);
+        let read = |path: &PathBuf| fs::read_to_string(self.plain.root().join(path)).ok();
+        let before: Vec<_> = paths.map(|path| (read(&path), path)).collect();
+        if before.is_empty() || !self.apply(patch)? {
+            return Ok(None);
+        }
+        let mut changes = Vec::new();
+        for (before, path) in before {
+            let after = read(&path);
+            let place = self.plain.root().join(&path);
+            match &before {
+                Some(text) => fs::write(place, text)?,
+                None => fs::remove_file(place)?,
+            }
+            changes.push(Change { path, before, after });
+        }
+        Ok(Some(changes))
+    }
+
+    fn git(&self, arguments: &[&str], patch: &Patch) -> Result<Output> {
+        // Below the ceiling git sees no repository. In one, it would silently leave out paths of its top folder.
+        Command::new("git")
+            .args(arguments)
+            .arg(patch.path.canonicalize()?)
+            .current_dir(self.plain.root())
+            .env("GIT_CEILING_DIRECTORIES", &self.folder)
+            .env_remove("GIT_DIR")
+            .env_remove("GIT_WORK_TREE")
+            .output()
+            .context("cannot start git")
+    }
+
+    /// A call of cargo in a copy.
+    pub(super) fn cargo(&self, tree: Tree, arguments: &str) -> Command {
+        let tree = match tree {
+            Tree::Plain => &self.plain,
+            Tree::Switched => &self.switched,
+        };
+        let mut cargo = tree.cargo(arguments);
         cargo.env("CARGO_TARGET_DIR", self.folder.join("build"));
         cargo
     }
@@ -87,4 +142,31 @@ impl Scratch {
     pub(super) fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
+
+    /// The file that says that a mutation was reached.
+    pub(super) fn reached(&self, name: &str) -> PathBuf {
+        self.folder.join("reached").join(name)
+    }
+}
+
+/// Makes `copy` equal to the project, but for the files of `instead`, which may be new.
+fn make_equal(copy: &Project, project: &Project, instead: &BTreeMap<PathBuf, String>) -> Result<()> {
+    let mut wanted: BTreeSet<PathBuf> = project.files()?.into_iter().collect();
+    wanted.extend(instead.keys().cloned());
+    for path in copy.files()?.iter().filter(|path| !wanted.contains(*path)) {
+        fs::remove_file(copy.root().join(path))?;
+    }
+    for path in wanted {
+        let (from, to) = (project.root().join(&path), copy.root().join(&path));
+        let content = match instead.get(&path) {
+            Some(text) => text.clone().into_bytes(),
+            None => fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?,
+        };
+        if fs::read(&to).is_ok_and(|copied| copied == content) {
+            continue;
+        }
+        fs::create_dir_all(to.parent().unwrap_or(copy.root()))?;
+        fs::write(&to, content).with_context(|| format!("cannot write {}", to.display()))?;
+    }
+    Ok(())
 }

@@ -4,9 +4,22 @@ use std::{fs, path::Path, process::Command};
 
 use super::*;
 
+/// The lines that patches change, with what is around them.
 const LIBRARY: &str = "pub fn admits(highest: u64, token: u64) -> bool {
     token > highest
 }
+
+const LIMIT: u64 = 3;
+
+pub fn below(limit: u64) -> impl Fn(u64) -> bool {
+    move |token| token < limit
+}
+
+pub fn unused() -> u64 {
+    1
+}
+
+static SCRIPT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| include_str!(\"say.lua\").to_owned());
 
 #[cfg(test)]
 mod tests {
@@ -26,6 +39,23 @@ mod tests {
     fn always_red() {
         assert!(admits(1, 0));
     }
+
+    #[test]
+    fn limit_is_kept() {
+        assert!(!super::below(super::LIMIT)(3));
+    }
+
+    #[test]
+    fn script_says_yes() {
+        assert_eq!(super::SCRIPT.as_str(), \"return 'yes'\\n\");
+    }
+
+    #[test]
+    fn child_without_environment_admits_nothing_old() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let child = child.env_clear().args([\"--exact\", \"tests::old_is_refused\"]).output().unwrap();
+        assert!(child.status.success());
+    }
 }
 ";
 
@@ -35,6 +65,7 @@ fn fixture() -> (tempfile::TempDir, Project) {
     let project = Project::at(folder.path());
     write(&project, "Cargo.toml", "[package]\nname = \"fixture\"\nedition = \"2024\"\n");
     write(&project, "src/lib.rs", LIBRARY);
+    write(&project, "src/say.lua", "return 'yes'\n");
     let init = Command::new("git").args(["init", "--quiet"]).current_dir(folder.path()).status().unwrap();
     assert!(init.success());
     (folder, project)
@@ -46,47 +77,125 @@ fn write(project: &Project, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A patch that replaces the body of `admits`; `was` is what it believes to find there.
+/// A patch that replaces one line of the library; `was` is what it believes to find there.
 fn patch(project: &Project, name: &str, was: &str, becomes: &str, red: &[&str]) -> Patch {
-    let path = format!("xtask/mutations/{name}.patch");
+    patch_of(project, "src/lib.rs", name, was, becomes, red)
+}
+
+fn patch_of(project: &Project, file: &str, name: &str, was: &str, becomes: &str, red: &[&str]) -> Patch {
     let red: String = red.iter().map(|test| format!("# red: {test}\n")).collect();
+    let text = fs::read_to_string(project.root().join(file)).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    // A line that is not there is looked for in the place of the second.
+    let index = lines.iter().position(|line| *line == was).unwrap_or(1);
+    let around =
+        |index: Option<usize>| index.and_then(|index| lines.get(index)).map(|line| format!(" {line}\n"));
+    let (before, after) = (around(index.checked_sub(1)), around(Some(index + 1)));
+    let first = index + usize::from(before.is_none());
+    let length = 1 + usize::from(before.is_some()) + usize::from(after.is_some());
     let diff = format!(
-        "diff --git a/src/lib.rs b/src/lib.rs\n--- a/src/lib.rs\n+++ b/src/lib.rs\n@@ -1,3 +1,3 @@\n \
-         pub fn admits(highest: u64, token: u64) -> bool {{\n-    {was}\n+    {becomes}\n }}\n"
+        "diff --git a/{file} b/{file}\n--- a/{file}\n+++ b/{file}\n@@ -{first},{length} +{first},{length} @@\n\
+         {}-{was}\n+{becomes}\n{}",
+        before.unwrap_or_default(),
+        after.unwrap_or_default()
     );
-    write(project, &path, &format!("# removes: the comparison\n{red}{diff}"));
-    Patch::read(&project.root().join("xtask/mutations"), Some(name)).unwrap().remove(0)
+    write(project, &format!("xtask/mutations/{name}.patch"), &format!("# removes: a step\n{red}{diff}"));
+    let all = Patch::read(&project.root().join("xtask/mutations")).unwrap();
+    all.into_iter().find(|patch| patch.name == name).unwrap()
+}
+
+fn outcomes(project: &Project, patches: &[Patch], time_max: Duration) -> Vec<(Verdict, bool)> {
+    let chosen: Vec<&Patch> = patches.iter().collect();
+    let run = Run::prepare(project, patches, &chosen, time_max).unwrap();
+    let outcomes = run.try_all(2).unwrap();
+    let of = |patch: &Patch| outcomes.iter().find(|one| one.patch.name == patch.name).unwrap();
+    patches.iter().map(of).map(|one| (one.verdict, one.alone.is_none())).collect()
 }
 
 #[test]
 fn each_verdict_has_its_mutation() {
     let (_folder, project) = fixture();
-    let is = "token > highest";
+    let patch = |name, was, becomes, red: &[&str]| patch(&project, name, was, becomes, red);
+    let (is, always) = ("    token > highest", "    true");
+    let lua = |name, says: &str, red| patch_of(&project, "src/say.lua", name, "return 'yes'", says, red);
+    // Each with whether it needs no build of its own.
     let patches = [
-        (patch(&project, "good", is, "true", &["old_is_refused"]), Verdict::Red),
-        (patch(&project, "exact", is, "true", &["--lib -- --exact tests::old_is_refused"]), Verdict::Red),
+        (patch("good", is, always, &["old_is_refused"]), (Verdict::Red, true)),
+        (patch("exact", is, always, &["--lib -- --exact tests::old_is_refused"]), (Verdict::Red, true)),
+        (patch("half", is, always, &["old_is_refused", "new_is_admitted"]), (Verdict::StillGreen, true)),
+        (patch("unreached", "    1", "    2", &["old_is_refused"]), (Verdict::NeverReached, true)),
         (
-            patch(&project, "unguarded", is, "true", &["old_is_refused", "new_is_admitted"]),
-            Verdict::StillGreen,
+            patch("outdated", "    token >= highest", always, &["old_is_refused"]),
+            (Verdict::DoesNotApply, false),
         ),
-        (patch(&project, "outdated", "token >= highest", "true", &["old_is_refused"]), Verdict::DoesNotApply),
-        (patch(&project, "nonsense", is, "token.highest", &["old_is_refused"]), Verdict::DoesNotCompile),
-        (patch(&project, "renamed", is, "true", &["old_was_refused"]), Verdict::NoSuchTest),
-        (patch(&project, "spoiled", is, "true", &["always_red"]), Verdict::RedWithoutMutation),
-        (patch(&project, "good-again", is, "true", &["old_is_refused"]), Verdict::Red),
+        (patch("nonsense", is, "    token.highest", &["old_is_refused"]), (Verdict::DoesNotCompile, false)),
+        (patch("renamed", is, always, &["old_was_refused"]), (Verdict::NoSuchTest, true)),
+        (patch("spoiled", is, always, &["always_red"]), (Verdict::RedWithoutMutation, true)),
+        (
+            patch("closure", "    move |token| token < limit", "    move |_| true", &["limit_is_kept"]),
+            (Verdict::Red, false),
+        ),
+        (
+            patch(
+                "closure-body",
+                "    move |token| token < limit",
+                "    move |token| token <= limit",
+                &["limit_is_kept"],
+            ),
+            (Verdict::Red, true),
+        ),
+        (
+            patch("constant", "const LIMIT: u64 = 3;", "const LIMIT: u64 = 4;", &["limit_is_kept"]),
+            (Verdict::Red, false),
+        ),
+        (lua("script", "return 'no'", &["script_says_yes"]), (Verdict::Red, true)),
+        (lua("script-comment", "return 'yes' -- indeed", &["script_says_yes"]), (Verdict::Red, true)),
+        (patch("child", is, always, &["child_without_environment_admits_nothing_old"]), (Verdict::Red, true)),
+        (
+            Patch {
+                survives: Some("for a reason".into()),
+                ..patch("known", is, always, &["new_is_admitted"])
+            },
+            (Verdict::Survives, true),
+        ),
     ];
-    let (patches, expected): (Vec<Patch>, Vec<Verdict>) = patches.into_iter().unzip();
-    assert_eq!(try_all(&project, &patches, TEST_TIME_MAX).unwrap(), expected);
+    let (patches, expected): (Vec<Patch>, Vec<(Verdict, bool)>) = patches.into_iter().unzip();
+    let shown = outcomes(&project, &patches, TEST_TIME_MAX);
+    for ((patch, expected), shown) in patches.iter().zip(expected).zip(shown) {
+        assert_eq!(shown, expected, "{}", patch.name);
+    }
     assert_eq!(
         fs::read_to_string(project.root().join("src/lib.rs")).unwrap(),
         LIBRARY,
         "the checkout is not touched"
     );
+}
 
-    run(&project, Some("good")).unwrap();
-    for (name, verdict) in patches.iter().map(|patch| &patch.name).zip(expected) {
-        assert_eq!(run(&project, Some(name)).is_ok(), verdict.is_red(), "{name}");
+#[test]
+fn only_what_is_chosen_is_tried() {
+    let (_folder, project) = fixture();
+    for (name, red) in [("a", "old_is_refused"), ("b", "old_is_refused"), ("c", "new_is_admitted")] {
+        patch(&project, name, "    token > highest", "    true", &[red]);
     }
+    let all = Patch::read(&project.root().join("xtask/mutations")).unwrap();
+    let chosen = |names: &[&str], sample| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let chosen = Choice { names, sample, seed: Some(1) }.of(&all)?;
+        anyhow::Ok(chosen.into_iter().map(|patch| patch.name.clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(chosen(&[], None).unwrap(), ["a", "b", "c"]);
+    assert_eq!(chosen(&["c", "a"], None).unwrap(), ["a", "c"]);
+    assert_eq!(chosen(&["c", "a"], Some(1)).unwrap().len(), 1);
+    assert_eq!(chosen(&[], Some(2)).unwrap(), chosen(&[], Some(2)).unwrap());
+    let unknown = chosen(&["d"], None).unwrap_err().to_string();
+    assert!(unknown.ends_with("there are: a, b, c"), "{unknown}");
+
+    let choice = |names: &[&str]| Choice {
+        names: names.iter().map(|name| (*name).into()).collect(),
+        ..Choice::default()
+    };
+    run(&project, &choice(&["a", "b"]), 2).unwrap();
+    run(&project, &choice(&["a", "c"]), 2).unwrap_err();
 }
 
 /// Ended with all that it started, long before its own end.
@@ -94,10 +203,10 @@ fn each_verdict_has_its_mutation() {
 fn mutation_that_hangs_is_found_by_the_time_limit() {
     let (_folder, project) = fixture();
     let hang = "loop { std::thread::park() }";
-    let patches = [patch(&project, "hang", "token > highest", hang, &["old_is_refused"])];
-    let verdicts = try_all(&project, &patches, Duration::from_secs(1)).unwrap();
-    assert_eq!(verdicts, [Verdict::RedByTimeout]);
-    assert!(verdicts[0].is_red());
+    let patches = [patch(&project, "hang", "    token > highest", hang, &["old_is_refused"])];
+    let shown = outcomes(&project, &patches, Duration::from_secs(1));
+    assert_eq!(shown, [(Verdict::RedByTimeout, true)]);
+    assert!(shown[0].0.is_red());
     // Killed, but the kernel may still be at it.
     let start = Instant::now();
     while is_running(&project.root().join("target/mutate/build")) {
@@ -118,8 +227,8 @@ fn is_running(folder: &Path) -> bool {
 #[test]
 fn two_runs_do_not_share_the_copy() {
     let (_folder, project) = fixture();
-    let first = scratch::Scratch::of(&project).unwrap();
-    assert!(scratch::Scratch::of(&project).unwrap_err().to_string().contains("another `cargo xtask mutate`"));
+    let first = Scratch::of(&project).unwrap();
+    assert!(Scratch::of(&project).unwrap_err().to_string().contains("another `cargo xtask mutate`"));
     drop(first);
-    scratch::Scratch::of(&project).unwrap();
+    Scratch::of(&project).unwrap();
 }

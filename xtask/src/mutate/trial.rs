@@ -6,12 +6,16 @@ use std::{
     process::{Command, ExitStatus, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 
-use super::scratch::Scratch;
+use super::{
+    programs::Program,
+    scratch::Scratch,
+    switch::{REACHED, SWITCH},
+};
 use crate::counts::TestCounts;
 
 /// How a run of tests ended.
@@ -22,24 +26,31 @@ pub(super) enum Ending {
     TimedOut,
     /// The run passed without a test in it.
     NoTest,
-    DoesNotCompile,
 }
 
-/// Compiles and runs `cargo test` with these arguments; the output goes to the log of this name.
-pub(super) fn try_test(scratch: &Scratch, test: &str, log_name: &str, time_max: Duration) -> Result<Ending> {
-    let (for_cargo, for_tests) = test.split_once("-- ").unwrap_or((test, ""));
+/// Runs programs, with this mutation switched on or with none.
+pub(super) fn try_programs(
+    scratch: &Scratch,
+    programs: &[&Program],
+    words: &[String],
+    mutation: Option<&str>,
+    log_name: &str,
+    time_max: Duration,
+) -> Result<Ending> {
     let log_path = scratch.log(log_name);
     let log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
-    let mut compile = scratch.cargo(&format!("test {for_cargo} --no-run"));
-    if !compile.stdout(log.try_clone()?).stderr(log.try_clone()?).status()?.success() {
-        println!("see {}", log_path.display());
-        return Ok(Ending::DoesNotCompile);
-    }
-    let run = scratch.cargo(&format!("test {for_cargo} -- {for_tests}"));
-    match run_bounded(&run, &log, time_max)? {
-        None => return Ok(Ending::TimedOut),
-        Some(status) if !status.success() => return Ok(Ending::Failed),
-        Some(_) => {}
+    let start = Instant::now();
+    for program in programs {
+        let mut command = Command::new(&program.path);
+        command.args(words).current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+        if let Some(name) = mutation {
+            command.env(SWITCH, name).env(REACHED, scratch.reached(name));
+        }
+        match run_bounded(&command, &log, time_max.saturating_sub(start.elapsed()))? {
+            None => return Ok(Ending::TimedOut),
+            Some(status) if !status.success() => return Ok(Ending::Failed),
+            Some(_) => {}
+        }
     }
     let output = fs::read(&log_path)?;
     let mut counts =

@@ -1,0 +1,294 @@
+//! Puts many mutations into one copy of the sources: where they differ, the copy asks which one is switched on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    ops::Range,
+    path::{Component, Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use proc_macro2::{TokenStream, TokenTree};
+
+use super::{
+    places::Source,
+    scratch::Change,
+    switch::{ORIGINAL, ORIGINAL_END, VARIANT, VARIANT_END},
+};
+use crate::project::Project;
+
+/// The crate that is asked, and its folder in the copy.
+const SWITCH_CRATE: &str = "mutation-switch";
+const SWITCH_SOURCE: &str = include_str!("switch.rs");
+
+/// An instrumented copy, not yet written.
+#[derive(Debug, Default)]
+pub(super) struct Instrumented {
+    /// The files that differ from the project's.
+    pub(super) files: BTreeMap<PathBuf, String>,
+    /// The mutations that are not in it, and why.
+    pub(super) left_out: BTreeMap<String, String>,
+    choices: Vec<Choice>,
+}
+
+/// A place of a Rust file at which several variants stand.
+#[derive(Debug)]
+struct Choice {
+    path: PathBuf,
+    lines: Range<usize>,
+    /// The lines of each mutation.
+    variants: Vec<(String, Range<usize>)>,
+}
+
+/// What all mutations make of one file; the numbers are those of its places.
+#[derive(Debug)]
+enum Variants {
+    Rust(BTreeMap<usize, Vec<(String, String)>>),
+    Lua(Vec<(String, String)>),
+}
+
+/// What one mutation makes of one file.
+enum Variant {
+    Rust(Vec<(usize, String)>),
+    Lua(String),
+}
+
+impl Instrumented {
+    /// The copy with all these mutations but those that are left out already.
+    pub(super) fn of(
+        project: &Project,
+        mutations: &BTreeMap<String, Vec<Change>>,
+        left_out: BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let mut instrumented = Self { left_out, ..Self::default() };
+        let mut variants: BTreeMap<&Path, (&str, Variants)> = BTreeMap::new();
+        for (name, changes) in mutations {
+            if instrumented.left_out.contains_key(name) {
+                continue;
+            }
+            match changes.iter().map(variant).collect::<Result<Vec<_>, String>>() {
+                Err(reason) => drop(instrumented.left_out.insert(name.clone(), reason)),
+                Ok(changed) => changed.into_iter().for_each(|(path, before, variant)| {
+                    let file = variants.entry(path).or_insert_with(|| (before, Variants::like(&variant)));
+                    file.1.add(name, variant);
+                }),
+            }
+        }
+        let (mut packages, mut with_scripts) = (BTreeSet::new(), BTreeSet::new());
+        for (path, (before, variants)) in variants {
+            let package = package_of(project, path)?;
+            if matches!(variants, Variants::Lua(_)) {
+                with_scripts.insert(package.clone());
+            }
+            packages.insert(package);
+            instrumented.write(path, before, variants)?;
+        }
+        instrumented.connect(project, &packages, &with_scripts)?;
+        Ok(instrumented)
+    }
+
+    /// The mutations whose code is at one of these lines.
+    pub(super) fn at(&self, places: &[(PathBuf, usize)]) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for (path, line) in places {
+            let path = normal(path);
+            for choice in self.choices.iter().filter(|at| at.path == path && at.lines.contains(line)) {
+                let own = choice.variants.iter().filter(|(_, lines)| lines.contains(line));
+                let own: Vec<_> = own.map(|(name, _)| name.clone()).collect();
+                // The variants do not fit together: no telling which of them is to blame.
+                let all = || choice.variants.iter().map(|(name, _)| name.clone());
+                found.extend(if own.is_empty() { all().collect() } else { own });
+            }
+        }
+        found
+    }
+
+    fn write(&mut self, path: &Path, before: &str, variants: Variants) -> Result<()> {
+        let text = match variants {
+            Variants::Lua(variants) => {
+                let one = |(name, text): (String, String)| format!("{VARIANT}{name}\n{text}{VARIANT_END}");
+                variants.into_iter().map(one).collect::<String>() + ORIGINAL + before + ORIGINAL_END
+            }
+            Variants::Rust(variants) => {
+                let (text, choices) = with_choices(path, before, variants)?;
+                self.choices.extend(choices);
+                text
+            }
+        };
+        self.files.insert(path.to_owned(), text);
+        Ok(())
+    }
+
+    /// Lets the packages ask.
+    fn connect(
+        &mut self,
+        project: &Project,
+        packages: &BTreeSet<PathBuf>,
+        with_scripts: &BTreeSet<PathBuf>,
+    ) -> Result<()> {
+        for package in packages {
+            let manifest = package.join("Cargo.toml");
+            let to_root = "../".repeat(package.components().count());
+            let dependency = format!("\n[dependencies.{SWITCH_CRATE}]\npath = \"{to_root}{SWITCH_CRATE}\"\n");
+            let text = self.text_of(project, &manifest)? + &dependency;
+            self.files.insert(manifest, text);
+        }
+        for path in
+            project.files()?.into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs"))
+        {
+            let within = |all: &BTreeSet<PathBuf>| all.iter().any(|one| path.starts_with(one.join("src")));
+            if !within(packages) {
+                continue;
+            }
+            let before = self.text_of(project, &path)?;
+            let mut text =
+                before.replace(".env_clear()", ".env_clear().envs(::mutation_switch::variables())");
+            if within(with_scripts) && text.contains("include_str!") {
+                text = with_chosen_includes(&text)?;
+            }
+            if text != before {
+                self.files.insert(path, text);
+            }
+        }
+        let manifest = format!("[package]\nname = \"{SWITCH_CRATE}\"\nedition = \"2024\"\n");
+        self.files.insert(Path::new(SWITCH_CRATE).join("Cargo.toml"), manifest);
+        self.files.insert(Path::new(SWITCH_CRATE).join("src/lib.rs"), SWITCH_SOURCE.to_owned());
+        Ok(())
+    }
+
+    fn text_of(&self, project: &Project, path: &Path) -> Result<String> {
+        match self.files.get(path) {
+            Some(text) => Ok(text.clone()),
+            None => fs::read_to_string(project.root().join(path))
+                .with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+}
+
+impl Variants {
+    fn like(variant: &Variant) -> Self {
+        match variant {
+            Variant::Rust(_) => Self::Rust(BTreeMap::new()),
+            Variant::Lua(_) => Self::Lua(Vec::new()),
+        }
+    }
+
+    fn add(&mut self, name: &str, variant: Variant) {
+        match (self, variant) {
+            (Self::Rust(all), Variant::Rust(places)) => {
+                for (place, text) in places {
+                    all.entry(place).or_default().push((name.to_owned(), text));
+                }
+            }
+            (Self::Lua(all), Variant::Lua(text)) => all.push((name.to_owned(), text)),
+            // One path has one extension.
+            _ => {}
+        }
+    }
+}
+
+/// What can be switched, or why it cannot.
+fn variant(change: &Change) -> Result<(&Path, &str, Variant), String> {
+    let path = change.path.as_path();
+    let (Some(before), Some(after)) = (&change.before, &change.after) else {
+        return Err(format!("{} comes or goes", path.display()));
+    };
+    let variant = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("rs") => bodies(before, after)
+            .map_err(|error| format!("{}: {error:#}", path.display()))?
+            .map(Variant::Rust)
+            .ok_or_else(|| format!("{} differs outside of function bodies", path.display()))?,
+        Some("lua") if [before, after].iter().all(|text| !text.contains("]==]")) => {
+            Variant::Lua(after.clone())
+        }
+        _ => return Err(format!("{} is read while compiling", path.display())),
+    };
+    Ok((path, before, variant))
+}
+
+/// The function bodies that differ; `None` when something else does, too.
+fn bodies(before: &str, after: &str) -> Result<Option<Vec<(usize, String)>>> {
+    let (before, after) = (Source::parse(before)?, Source::parse(after)?);
+    let differing = before.differing(&after)?;
+    Ok(differing.map(|all| all.into_iter().map(|index| (index, after.text_of(index).to_owned())).collect()))
+}
+
+/// The source with all variants of its places.
+fn with_choices(
+    path: &Path,
+    before: &str,
+    variants: BTreeMap<usize, Vec<(String, String)>>,
+) -> Result<(String, Vec<Choice>)> {
+    let source = Source::parse(before)?;
+    let (mut text, mut end, mut choices) = (String::new(), 0, Vec::new());
+    let line = |text: &str| text.matches('\n').count() + 1;
+    for (index, variants) in variants {
+        let range = source.places[index].range.clone();
+        text.push_str(&before[end..range.start]);
+        end = range.end;
+        let (first_line, mut lines) = (line(&text), Vec::new());
+        text.push_str("{ ");
+        for (name, body) in variants {
+            text.push_str(&format!("if ::mutation_switch::is({name:?}) {{\n"));
+            let start = line(&text);
+            text.push_str(&body);
+            lines.push((name, start..line(&text) + 1));
+            text.push_str("\n} else ");
+        }
+        text.push_str(&format!("{{\n{}\n}} }}", source.text_of(index)));
+        choices.push(Choice { path: path.to_owned(), lines: first_line..line(&text) + 1, variants: lines });
+    }
+    text.push_str(&before[end..]);
+    Ok((text, choices))
+}
+
+/// The source with a choice around each text that it includes.
+fn with_chosen_includes(text: &str) -> Result<String> {
+    fn find(tokens: TokenStream, found: &mut Vec<Range<usize>>) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        for (index, token) in tokens.iter().enumerate() {
+            let TokenTree::Group(group) = token else { continue };
+            let called = match &tokens[index.saturating_sub(2)..index] {
+                [TokenTree::Ident(name), TokenTree::Punct(mark)] if mark.as_char() == '!' => Some(name),
+                _ => None,
+            };
+            match called {
+                Some(name) if name == "include_str" || name == "concat" && includes(group.stream()) => {
+                    found.push(name.span().byte_range().start..group.span().byte_range().end);
+                }
+                _ => find(group.stream(), found),
+            }
+        }
+    }
+    fn includes(tokens: TokenStream) -> bool {
+        tokens.to_string().contains("include_str")
+    }
+    let mut found = Vec::new();
+    find(text.parse().map_err(|error| anyhow::anyhow!("{error}"))?, &mut found);
+    let mut text = text.to_owned();
+    for range in found.into_iter().rev() {
+        let chosen = format!("::mutation_switch::text({})", &text[range.clone()]);
+        text.replace_range(range, &chosen);
+    }
+    Ok(text)
+}
+
+/// The folder of the package that a file belongs to.
+fn package_of(project: &Project, file: &Path) -> Result<PathBuf> {
+    let mut folders = file.ancestors().skip(1);
+    let found = folders.find(|folder| project.root().join(folder).join("Cargo.toml").is_file());
+    found.map(Path::to_owned).with_context(|| format!("no package has {}", file.display()))
+}
+
+/// Without steps up.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for component in path.components() {
+        if component == Component::ParentDir {
+            normal.pop();
+        } else {
+            normal.push(component);
+        }
+    }
+    normal
+}

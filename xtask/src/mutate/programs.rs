@@ -1,0 +1,215 @@
+//! The test programs of a copy, built in one go.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::scratch::{Scratch, Tree};
+
+/// Options of `cargo test` with a word behind them.
+const OPTIONS_WITH_VALUE: [&str; 7] = ["-p", "--package", "-F", "--features", "--test", "--bin", "--example"];
+
+/// The words of a line `# red: ...`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Words {
+    package: Option<String>,
+    /// An option of cargo, with its value where it has one; none: every program of the package.
+    targets: BTreeSet<Target>,
+    /// What the programs are called with.
+    pub(super) for_programs: Vec<String>,
+}
+
+/// What cargo selects by an option.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    Lib,
+    Test(String),
+    Bin(String),
+}
+
+/// A test program that is built.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    package: String,
+    target: Target,
+    pub(super) path: PathBuf,
+    /// Of its package: where cargo would start it.
+    pub(super) folder: PathBuf,
+}
+
+/// How a build ended.
+#[derive(Debug)]
+pub(super) enum Built {
+    Programs(Vec<Program>),
+    /// The files and lines that the compiler complains about.
+    Errors(Vec<(PathBuf, usize)>),
+}
+
+impl Words {
+    pub(super) fn of(line: &str) -> Self {
+        let (for_cargo, for_tests) = line.split_once("-- ").unwrap_or((line, ""));
+        let mut all = Self::default();
+        let mut words = for_cargo.split_whitespace();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().unwrap_or_default().to_owned();
+            match word {
+                "-p" | "--package" => all.package = Some(value()),
+                "--lib" => drop(all.targets.insert(Target::Lib)),
+                "--test" => drop(all.targets.insert(Target::Test(value()))),
+                "--bin" => drop(all.targets.insert(Target::Bin(value()))),
+                // Everything is built with all features: these say what a call by hand needs.
+                _ if OPTIONS_WITH_VALUE.contains(&word) => drop(value()),
+                _ if word.starts_with('-') => {}
+                _ => all.for_programs.push(word.to_owned()),
+            }
+        }
+        all.for_programs.extend(for_tests.split_whitespace().map(str::to_owned));
+        all
+    }
+
+    /// Whether the line runs this program.
+    pub(super) fn select(&self, program: &Program) -> bool {
+        self.selects(&program.package, &program.target)
+    }
+
+    fn selects(&self, package: &str, target: &Target) -> bool {
+        self.package.as_deref().is_none_or(|own| own == package)
+            && (self.targets.is_empty() || self.targets.contains(target))
+    }
+}
+
+impl Target {
+    fn of(target: &Value) -> Option<Self> {
+        let name = || target["name"].as_str().map(str::to_owned);
+        match target["kind"].get(0)?.as_str()? {
+            "lib" | "rlib" => Some(Self::Lib),
+            "test" => name().map(Self::Test),
+            "bin" => name().map(Self::Bin),
+            _ => None,
+        }
+    }
+
+    fn option(&self) -> String {
+        match self {
+            Self::Lib => "--lib".to_owned(),
+            Self::Test(name) => format!("--test {name}"),
+            Self::Bin(name) => format!("--bin {name}"),
+        }
+    }
+}
+
+/// Builds the programs of these lines, all with the features that the whole workspace has together: every line shares
+/// what is built. What the compiler says goes to the log of this name.
+pub(super) fn build(scratch: &Scratch, tree: Tree, lines: &[Words], log_name: &str) -> Result<Built> {
+    let log_path = scratch.log(log_name);
+    let mut log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
+    let targets = existing(scratch, tree, lines)?;
+    if targets.is_empty() {
+        return Ok(Built::Programs(Vec::new()));
+    }
+    let options = targets.iter().map(Target::option).collect::<Vec<_>>().join(" ");
+    let call = format!("test --workspace --all-features --no-run --message-format json {options}");
+    let output =
+        scratch.cargo(tree, &call).stderr(log.try_clone()?).output().context("cannot start cargo")?;
+    let (mut programs, mut errors) = (Vec::new(), Vec::new());
+    for message in output.stdout.split(|byte| *byte == b'\n') {
+        let Ok(message) = serde_json::from_slice::<Value>(message) else { continue };
+        programs.extend(program(&message));
+        if message["message"]["level"] == "error" {
+            log.write_all(message["message"]["rendered"].as_str().unwrap_or_default().as_bytes())?;
+            errors.extend(places(&message["message"]));
+        }
+    }
+    Ok(if output.status.success() { Built::Programs(programs) } else { Built::Errors(errors) })
+}
+
+/// What the lines select and the workspace has.
+fn existing(scratch: &Scratch, tree: Tree, lines: &[Words]) -> Result<BTreeSet<Target>> {
+    let output = scratch.cargo(tree, "metadata --no-deps --format-version 1").output()?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let mut found = BTreeSet::new();
+    for package in list(&metadata["packages"]) {
+        let name = package["name"].as_str().unwrap_or_default();
+        let targets = list(&package["targets"]).iter().filter_map(Target::of);
+        found.extend(targets.filter(|target| lines.iter().any(|line| line.selects(name, target))));
+    }
+    Ok(found)
+}
+
+/// The test program that a message of cargo speaks of.
+fn program(message: &Value) -> Option<Program> {
+    let is_test = message["profile"]["test"] == true;
+    let path = message["executable"].as_str().filter(|_| is_test)?;
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let package = package(message["package_id"].as_str()?).to_owned();
+    Some(Program {
+        package,
+        target: Target::of(&message["target"])?,
+        path: path.into(),
+        folder: folder.to_owned(),
+    })
+}
+
+/// The name in `path+file:///folder#name@version`; it is left out where the folder has it.
+fn package(id: &str) -> &str {
+    let (folder, rest) = id.rsplit_once('#').unwrap_or(("", id));
+    let in_folder = || folder.rsplit_once('/').map_or(folder, |(_, last)| last);
+    rest.split_once('@').map_or_else(in_folder, |(name, _)| name)
+}
+
+/// The places that an error names, with those of its notes.
+fn places(message: &Value) -> Vec<(PathBuf, usize)> {
+    let mut places = Vec::new();
+    for span in list(&message["spans"]) {
+        let line = span["line_start"].as_u64().and_then(|line| usize::try_from(line).ok());
+        places.extend(span["file_name"].as_str().map(PathBuf::from).zip(line));
+    }
+    places.extend(list(&message["children"]).iter().flat_map(self::places));
+    places
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_cargo_and_for_the_programs_are_told_apart() {
+        let test = |name: &str| Target::Test(name.to_owned());
+        for (line, package, targets, for_programs) in [
+            ("-p a --test t one", Some("a"), vec![test("t")], vec!["one"]),
+            ("-p a --features b --test t one", Some("a"), vec![test("t")], vec!["one"]),
+            ("-p a --lib m::one -- --exact", Some("a"), vec![Target::Lib], vec!["m::one", "--exact"]),
+            (
+                "--bin b -- --exact tests::one",
+                None,
+                vec![Target::Bin("b".into())],
+                vec!["--exact", "tests::one"],
+            ),
+            ("one", None, vec![], vec!["one"]),
+        ] {
+            let expected = Words {
+                package: package.map(str::to_owned),
+                targets: targets.into_iter().collect(),
+                for_programs: for_programs.into_iter().map(str::to_owned).collect(),
+            };
+            assert_eq!(Words::of(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn packages_are_known_by_their_ids() {
+        assert_eq!(package("path+file:///x/models#lockkit-models@0.1.0"), "lockkit-models");
+        assert_eq!(package("path+file:///x/lockkit-core#0.1.0"), "lockkit-core");
+    }
+}
