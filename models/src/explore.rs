@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
+use stateright::{Expectation, Model};
+
+use crate::walk::{Until, Walk};
 
 /// A protocol as a model: what it does with all of its steps, and what goes wrong without one.
 pub trait Protocol:
@@ -23,6 +25,16 @@ pub trait Protocol:
 
     /// The name of the model.
     const NAME: &'static str;
+
+    /// What must be true in the end, in the words of a property.
+    const IN_THE_END: &'static str;
+
+    /// Whether it is true: nothing is waited for.
+    fn is_settled(&self, state: &Self::State) -> bool;
+
+    /// Whether this happens by itself, sooner or later, where it can happen again and again. What callers begin or break
+    /// off does not, and no fault does.
+    fn is_bound(&self, state: &Self::State, action: &Self::Action) -> bool;
 
     /// The full protocol, under different faults.
     fn scenes() -> Vec<(&'static str, Self)>;
@@ -76,40 +88,25 @@ pub struct Violation {
 /// Visits all states, breadth first, until one breaks a property.
 pub fn explore<M: Protocol>(model: &M) -> Explored {
     let started = Instant::now();
-    let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let mut found = checker.discoveries();
+    let walk = Walk::through(model, Until::AnythingBreaks);
+    let violation = walk.violation();
     let properties = model.properties();
-    let (sometimes, always): (Vec<_>, Vec<_>) =
-        properties.iter().partition(|property| matches!(property.expectation, Expectation::Sometimes));
-    let names = sometimes.iter().map(|property| property.name);
+    let sometimes =
+        properties.iter().filter(|property| matches!(property.expectation, Expectation::Sometimes));
+    let names = sometimes.map(|property| property.name);
     Explored {
-        unique: checker.unique_state_count(),
-        generated: checker.state_count(),
-        // The checker counts states.
-        depth: checker.max_depth().saturating_sub(1),
+        unique: walk.unique(),
+        generated: walk.generated,
+        depth: walk.depth,
         time: started.elapsed(),
-        never: names.filter(|name| !found.contains_key(name)).collect(),
-        violation: always
-            .iter()
-            .find_map(|property| Violation::new(property.name, found.remove(property.name)?)),
+        never: names.filter(|name| !walk.happened.contains(name)).collect(),
+        violation,
     }
 }
 
 /// Looks for a shortest way to a state that breaks this property; the same one every time.
 pub fn hunt<M: Protocol>(model: &M, property: &'static str) -> Option<Violation> {
-    let (mut shortest, mut below): (Option<Violation>, Option<usize>) = (None, None);
-    loop {
-        let checker = model.clone().checker().finish_when(HasDiscoveries::AnyOf([property].into()));
-        let checker = match below {
-            Some(depth) => checker.target_max_depth(depth),
-            None => checker,
-        };
-        // The checker goes on for a while after its first find, and keeps the last one: it is asked for shorter ones.
-        let Some(path) = checker.spawn_bfs().join().discoveries().remove(property) else { return shortest };
-        shortest = Violation::new(property, path);
-        // A depth counts states: one more than steps.
-        below = shortest.as_ref().map(|violation| violation.trace.len() + 1);
-    }
+    Walk::through(model, Until::Breaks(property)).violation()
 }
 
 /// Explores the full protocol in all scenes.
@@ -141,17 +138,6 @@ pub fn without<M: Protocol>(step: M::Step) -> Result<Violation, String> {
     let removal = removal.ok_or_else(|| format!("{step:?} is not taken out anywhere"))?;
     hunt(&removal.model, removal.breaks)
         .ok_or_else(|| format!("without {step:?} it is still true: \"{}\"", removal.breaks))
-}
-
-impl Violation {
-    fn new<S, A>(property: &'static str, path: Path<S, A>) -> Option<Self>
-    where
-        S: Clone + Debug + PartialEq + Hash,
-        A: Clone + Debug + PartialEq,
-    {
-        let trace = path.into_actions().iter().map(|action| format!("{action:?}")).collect();
-        Some(Self { property, trace })
-    }
 }
 
 impl std::fmt::Display for Violation {

@@ -16,4 +16,5 @@ pub mod keeper;
 mod rank;
 pub mod redis;
 pub mod redlock;
+mod walk;
 pub mod zookeeper;

@@ -64,3 +64,18 @@ fn a_try_that_does_not_look_at_the_queue_overtakes() {
 fn a_holder_without_a_deadline_of_its_own_believes_too_long() {
     is_needed::<Etcd>(Step::DeadlineBeforeExpiry);
 }
+
+#[test]
+fn an_answer_that_comes_after_the_end_of_its_lease_would_grant() {
+    is_needed::<Etcd>(Step::DeadlineOfGrants);
+}
+
+#[test]
+fn a_hold_before_a_contender_of_another_program_would_never_end() {
+    is_needed::<Etcd>(Step::LeavesUntold);
+}
+
+#[test]
+fn a_key_whose_deletion_is_refused_would_stay() {
+    is_needed::<Etcd>(Step::RefusalEndsSession);
+}

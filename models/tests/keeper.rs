@@ -69,3 +69,8 @@ fn an_owner_whose_try_is_granted_would_wait_behind_itself() {
 fn a_release_that_is_refused_would_leave_its_entry() {
     is_needed::<Keeper>(Step::RefusedReleaseAbandons);
 }
+
+#[test]
+fn an_attempt_would_wait_for_a_session_that_has_ended() {
+    is_needed::<Keeper>(Step::AttemptOutlivesSession);
+}

@@ -59,3 +59,28 @@ fn without_the_re_check_a_lost_message_is_waited_for_without_end() {
 fn a_holder_without_a_deadline_of_its_own_believes_too_long() {
     is_needed::<Redis>(Step::DeadlineBeforeExpiry);
 }
+
+#[test]
+fn a_late_beat_would_prolong_what_another_claim_holds() {
+    is_needed::<Redis>(Step::BeatChecksHolder);
+}
+
+#[test]
+fn a_confirm_that_never_grants_turns_away_who_has_the_lock() {
+    is_needed::<Redis>(Step::ConfirmFindsGrant);
+}
+
+#[test]
+fn a_dead_holder_would_be_waited_for_without_end() {
+    is_needed::<Redis>(Step::ConfirmServes);
+}
+
+#[test]
+fn an_answer_that_comes_after_the_expiry_would_grant() {
+    is_needed::<Redis>(Step::DeadlineFromSending);
+}
+
+#[test]
+fn a_claim_that_is_refused_would_leave_what_it_has_sent() {
+    is_needed::<Redis>(Step::RefusalWithdraws);
+}

@@ -69,3 +69,8 @@ fn a_counter_that_a_minority_has_would_repeat_a_token() {
 fn a_marker_on_a_node_that_was_emptied_again_would_make_a_second_majority() {
     is_needed::<Redlock>(Step::MarkerNamesItsNote);
 }
+
+#[test]
+fn an_emptied_node_would_wait_for_a_holder_that_needs_it_no_more() {
+    is_needed::<Redlock>(Step::RenewMakesUp);
+}

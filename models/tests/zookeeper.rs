@@ -64,3 +64,13 @@ fn a_deletion_that_is_not_repeated_leaves_its_node() {
 fn a_holder_without_a_deadline_of_its_own_believes_too_long() {
     is_needed::<ZooKeeper>(Step::DeadlineBeforeExpiry);
 }
+
+#[test]
+fn a_list_that_comes_after_the_end_of_its_session_would_grant() {
+    is_needed::<ZooKeeper>(Step::DeadlineOfGrants);
+}
+
+#[test]
+fn a_node_whose_deletion_is_refused_would_stay() {
+    is_needed::<ZooKeeper>(Step::RefusalEndsSession);
+}

@@ -6,6 +6,9 @@ impl State {
     pub(super) fn actions_of(&self, model: &Etcd, number: ClaimNo, actions: &mut Vec<Action>) {
         let claim = &self.claims[number.index()];
         if self.clients[number.client()].over {
+            if let Call::Answered(_) = claim.call {
+                actions.push(Action::Receive(number));
+            }
             return;
         }
         match claim.call {
@@ -41,6 +44,9 @@ impl State {
                 }
             }
             _ => {}
+        }
+        if self.faults.refusals > 0 && self.may_refuse(claim) {
+            actions.push(Action::Refuse(number));
         }
         let acquiring = matches!(claim.phase, Phase::Enqueueing | Phase::Waiting);
         if acquiring && !claim.given_up && self.faults.cancels > 0 {
@@ -104,6 +110,8 @@ impl State {
                 let own = claim.own;
                 let alone = std::mem::take(&mut claim.alone);
                 match self.successor(own).filter(|_| !alone && !stale) {
+                    Some((FOREIGN, _)) if !model.has(Step::LeavesUntold) => return,
+                    Some((FOREIGN, _)) => What::LeaveUntold { own, fence },
                     Some(to) => What::HandOver { own, to, fence },
                     None => What::LeaveEmpty { own, fence },
                 }
@@ -296,12 +304,38 @@ impl State {
         }
     }
 
-    pub(super) fn lapse(&mut self, client: usize) {
-        self.faults.lapses -= 1;
+    fn may_refuse(&self, claim: &Claim) -> bool {
+        match claim.phase {
+            Phase::Enqueueing => claim.call == Call::Idle && !claim.given_up,
+            Phase::Waiting => true,
+            Phase::Finishing | Phase::Withdrawing | Phase::Leaving => claim.call != Call::Idle,
+            Phase::New | Phase::Held | Phase::Ended => false,
+        }
+    }
+
+    pub(super) fn refuse(&mut self, model: &Etcd, number: ClaimNo) {
+        self.faults.refusals -= 1;
+        let claim = &mut self.claims[number.index()];
+        if matches!(claim.phase, Phase::Enqueueing | Phase::Waiting) {
+            return claim.withdraw();
+        }
+        claim.call = Call::Idle;
+        match model.has(Step::RefusalEndsSession) {
+            true => self.end_session(model, number.client()),
+            false => self.forget(model, number),
+        }
+    }
+
+    /// The session is over for its client; the lease may live on.
+    pub(super) fn end_session(&mut self, model: &Etcd, client: usize) {
         self.clients[client].over = true;
         self.clients[client].spare_keys.clear();
         self.mails[client].clear();
         for claim in ClaimNo::all().filter(|claim| claim.client() == client) {
+            let arrives = matches!(self.claims[claim.index()].call, Call::Answered(_));
+            if arrives && !model.has(Step::DeadlineOfGrants) {
+                continue;
+            }
             let token = self.claims[claim.index()].token;
             let ended = Claim { phase: Phase::Ended, token, ..Claim::default() };
             if let Call::Sent(request) = std::mem::replace(&mut self.claims[claim.index()], ended).call {

@@ -13,7 +13,10 @@
 //! * The end of a lease deletes all of its keys at one revision. A change of leader only makes it later: it comes at any
 //!   time after the client's own deadline, or never. An operator deletes any key at any time.
 //!
-//! Left out: other clients of the queue, sessions after the first, compaction (it loses mails, as above), the end of a hold
+//! * A contender of another program comes, waits until nobody is before it, and goes; it reads no mail and sends none.
+//! * The server refuses a request (the user's rights have changed). Where that would have ended a claim, the session is over.
+//!
+//! Left out: sessions after the first, compaction (it loses mails, as above), the end of a hold
 //! that tells nobody (a mail that is lost), the read that a try begins with when it expects to find somebody.
 
 use crate::{
@@ -38,13 +41,16 @@ const EPOCH: Domain = 2;
 
 const CLIENTS: usize = 2;
 const CLAIMS: usize = 4;
+/// One for each claim, and one of another program.
+const KEYS: usize = CLAIMS + 1;
+const FOREIGN: ClaimNo = ClaimNo(CLAIMS as u8);
 
 const ONE_HOLDER: &str = "one holder at a time";
 const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
 const NO_FOREIGN_DELETE: &str = "nobody deletes another claim's key";
 const NO_ORPHAN: &str = "no orphan at rest";
-const NO_LOST_WAKEUP: &str = "no lost wake-up at rest";
+const IN_THE_END: &str = "in the end everybody is served";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +77,12 @@ pub enum Step {
     TryFindsQueueEmpty,
     /// A client stops to believe in its holds before the server ends its lease.
     DeadlineBeforeExpiry,
+    /// So it does in a grant that was answered before that, and arrives later.
+    DeadlineOfGrants,
+    /// A hold ends also where the next contender reads no mail.
+    LeavesUntold,
+    /// A claim whose end is refused ends the session.
+    RefusalEndsSession,
 }
 
 /// How often things may go wrong.
@@ -84,6 +96,10 @@ struct Faults {
     deletes: u8,
     /// Clients whose deadline passes.
     lapses: u8,
+    /// Contenders of other programs.
+    foreign: u8,
+    /// Requests that the server refuses.
+    refusals: u8,
 }
 
 /// The model.
@@ -105,6 +121,9 @@ impl ClaimNo {
     fn all() -> impl Iterator<Item = Self> {
         (0..CLAIMS as u8).map(Self)
     }
+    fn keys() -> impl Iterator<Item = Self> {
+        (0..KEYS as u8).map(Self)
+    }
     fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -118,7 +137,7 @@ impl ClaimNo {
 
 impl std::fmt::Debug for ClaimNo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(["A1", "A2", "B1", "B2"][self.index()])
+        f.write_str(["A1", "A2", "B1", "B2", "other"][self.index()])
     }
 }
 
@@ -131,7 +150,9 @@ pub struct State {
     created_last: Revision,
     epoch_last: [Revision; CLIENTS],
     /// The queue: keys named after the claim that used them first.
-    keys: [Option<Key>; CLAIMS],
+    keys: [Option<Key>; KEYS],
+    /// The other program believes to hold the lock.
+    foreign_holds: bool,
     /// The mod revisions of the epoch keys, 0 when gone.
     epochs: [Revision; CLIENTS],
     /// Mails on their way, the oldest first.
@@ -233,6 +254,7 @@ struct Request {
 enum What {
     Enqueue { epoch: Revision },
     LeaveEmpty { own: Revision, fence: bool },
+    LeaveUntold { own: Revision, fence: bool },
     HandOver { own: Revision, to: Contender, fence: bool },
     Withdraw { fence: bool },
 }
@@ -302,6 +324,14 @@ pub enum Action {
     Expire(usize),
     /// An operator deletes a key.
     Delete(ClaimNo),
+    /// The server refuses the claim's request.
+    Refuse(ClaimNo),
+    /// Another program's contender enters the queue.
+    ForeignComes,
+    /// It finds nobody before it.
+    ForeignIsFirst,
+    /// It releases.
+    ForeignGoes,
 }
 
 impl Etcd {
@@ -323,7 +353,10 @@ impl What {
     fn fences(&self) -> bool {
         match *self {
             Self::Enqueue { .. } => false,
-            Self::LeaveEmpty { fence, .. } | Self::HandOver { fence, .. } | Self::Withdraw { fence } => fence,
+            Self::LeaveEmpty { fence, .. }
+            | Self::LeaveUntold { fence, .. }
+            | Self::HandOver { fence, .. }
+            | Self::Withdraw { fence } => fence,
         }
     }
 }

@@ -14,7 +14,8 @@ impl Model for Etcd {
             revision: 1,
             created_last: 0,
             epoch_last: [1; CLIENTS],
-            keys: [None; CLAIMS],
+            keys: [None; KEYS],
+            foreign_holds: false,
             epochs: [1; CLIENTS],
             mails: Default::default(),
             clients: [client(), client()],
@@ -38,6 +39,12 @@ impl Model for Etcd {
             }
         }
         actions.extend((0..state.strays.len()).map(Action::ExecuteLate));
+        match state.keys[FOREIGN.index()] {
+            None if state.faults.foreign > 0 => actions.push(Action::ForeignComes),
+            Some(_) if state.foreign_holds => actions.push(Action::ForeignGoes),
+            Some(_) if state.is_foreign_first() => actions.push(Action::ForeignIsFirst),
+            _ => {}
+        }
         for client in 0..CLIENTS {
             let Client { over, lease_gone, .. } = state.clients[client];
             if !state.mails[client].is_empty() && !over {
@@ -80,7 +87,14 @@ impl Model for Etcd {
             Action::Release(claim) | Action::Miss(claim) => {
                 state.claims[claim.index()].phase = Phase::Leaving
             }
-            Action::Lapse(client) => state.lapse(client),
+            Action::Lapse(client) => {
+                state.faults.lapses -= 1;
+                state.end_session(self, client);
+            }
+            Action::Refuse(claim) => state.refuse(self, claim),
+            Action::ForeignComes => state.foreign_comes(),
+            Action::ForeignIsFirst => state.foreign_holds = true,
+            Action::ForeignGoes => state.foreign_goes(),
             Action::Expire(client) => state.expire(client),
             Action::Delete(key) => state.delete(key),
         }
@@ -93,14 +107,13 @@ impl Model for Etcd {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(ONE_HOLDER, |_, state: &State| state.holders().count() <= 1),
+            Property::always(ONE_HOLDER, |_, state: &State| {
+                state.holders().count() + usize::from(state.foreign_holds) <= 1
+            }),
             Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
             Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
             Property::always(NO_FOREIGN_DELETE, |_, state: &State| state.broken != Some(NO_FOREIGN_DELETE)),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
-            Property::always(NO_LOST_WAKEUP, |model, state: &State| {
-                !state.is_at_rest() || !state.is_stuck(model)
-            }),
             Property::sometimes("all claims are granted", |model, state: &State| {
                 usize::from(state.grants) == model.claims
             }),

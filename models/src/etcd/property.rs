@@ -29,24 +29,33 @@ impl State {
     }
 
     pub(super) fn has_orphan(&self) -> bool {
-        self.keys.iter().flatten().any(|key| {
+        self.keys.iter().flatten().filter(|key| key.by != FOREIGN).any(|key| {
             !self.clients[key.by.client()].over && self.claims[key.by.index()].phase == Phase::Ended
         })
     }
 
-    /// Whether somebody waits, nobody holds the lock or will end, and no waiter has a reason to look.
-    pub(super) fn is_stuck(&self, model: &Etcd) -> bool {
-        let mut waiters =
-            ClaimNo::all().filter(|claim| self.claims[claim.index()].phase == Phase::Waiting).peekable();
-        let over = self.clients.iter().any(|client| client.over && !client.lease_gone);
-        let held = self.claims.iter().any(|claim| claim.phase == Phase::Held);
-        let mut ends = |number: ClaimNo| {
-            let claim = &self.claims[number.index()];
-            let first = self.contenders().all(|(_, created)| created >= claim.own);
-            let mut actions = Vec::new();
-            self.actions_of_waiter(model, number, &mut actions);
-            !actions.is_empty() && (first || !self.is_there(claim))
-        };
-        waiters.peek().is_some() && !held && !over && !waiters.any(&mut ends)
+    /// Whether every claim that was made is granted or over.
+    pub(super) fn is_settled(&self) -> bool {
+        let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
+        self.broken.is_some() || self.claims.iter().all(settled)
+    }
+
+    /// Requests are executed and answered, mails arrive, holders release, and a lease that its client has left ends.
+    pub(super) fn is_bound(&self, action: &Action) -> bool {
+        match action {
+            Action::Send(_)
+            | Action::Execute(_)
+            | Action::Receive(_)
+            | Action::ExecuteLate(_)
+            | Action::Deliver(_)
+            | Action::Look(_)
+            | Action::Told(_)
+            | Action::Release(_)
+            | Action::Miss(_)
+            | Action::ForeignIsFirst
+            | Action::ForeignGoes => true,
+            Action::Expire(client) => self.clients[*client].over,
+            _ => false,
+        }
     }
 }

@@ -42,7 +42,7 @@ impl Ranked for Request {
     fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
         match &mut self.what {
             What::Enqueue { epoch } => visit(EPOCH + self.claim.client(), epoch),
-            What::LeaveEmpty { own, .. } => visit(CREATED, own),
+            What::LeaveEmpty { own, .. } | What::LeaveUntold { own, .. } => visit(CREATED, own),
             What::HandOver { own, to, .. } => {
                 visit(CREATED, own);
                 visit(CREATED, &mut to.1);

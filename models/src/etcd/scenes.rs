@@ -6,6 +6,15 @@ use crate::explore::{Protocol, Removal};
 impl Protocol for Etcd {
     type Step = Step;
     const NAME: &'static str = "etcd queue";
+    const IN_THE_END: &'static str = IN_THE_END;
+
+    fn is_settled(&self, state: &State) -> bool {
+        state.is_settled()
+    }
+
+    fn is_bound(&self, state: &State, action: &Action) -> bool {
+        state.is_bound(action)
+    }
 
     fn scenes() -> Vec<(&'static str, Self)> {
         let scene = |claims, tries, faults| Self { without: None, claims, tries, faults };
@@ -17,6 +26,8 @@ impl Protocol for Etcd {
             ("2 + 1, two lost", scene(3, false, Faults { lost: 2, ..none })),
             ("2 + 1, lost, cancel", scene(3, false, Faults { lost: 1, cancels: 1, ..none })),
             ("2 + 1, lost, operator", scene(3, false, Faults { lost: 1, deletes: 1, ..none })),
+            ("2 + 1, lost, another program", scene(3, false, Faults { lost: 1, foreign: 1, ..none })),
+            ("2 + 1, lost, refused", scene(3, false, Faults { lost: 1, refusals: 1, ..none })),
             ("2 + 1, lost, lease ends", scene(3, true, Faults { lost: 1, lapses: 1, ..none })),
         ]
     }
@@ -48,10 +59,13 @@ impl Protocol for Etcd {
             removal(Step::MailNamesIncarnation, ONE_HOLDER, 4, false, cancelled),
             removal(Step::LookBeforeGrant, ONE_HOLDER, 3, false, cancelled),
             removal(Step::LookFindsOwnKey, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
-            removal(Step::Recheck, NO_LOST_WAKEUP, 3, false, Faults { lost: 1, ..none }),
-            removal(Step::RecheckNamesIncarnation, NO_LOST_WAKEUP, 3, false, Faults { lost: 1, ..none }),
+            removal(Step::Recheck, IN_THE_END, 3, false, Faults { lost: 1, ..none }),
+            removal(Step::RecheckNamesIncarnation, IN_THE_END, 3, false, Faults { lost: 1, ..none }),
             removal(Step::TryFindsQueueEmpty, ONE_HOLDER, 3, true, none),
             removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
+            removal(Step::DeadlineOfGrants, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
+            removal(Step::LeavesUntold, IN_THE_END, 3, false, Faults { foreign: 1, ..none }),
+            removal(Step::RefusalEndsSession, NO_ORPHAN, 3, false, Faults { refusals: 1, ..none }),
         ]
     }
 }

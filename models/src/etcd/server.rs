@@ -12,6 +12,7 @@ impl State {
                 return still;
             }
             What::LeaveEmpty { own, .. } if created != own || self.contenders().count() > 1 => return still,
+            What::LeaveUntold { own, .. } if created != own => return still,
             What::HandOver { own, to, .. } if created != own || !self.is_contender(to) => return still,
             _ => {}
         }
@@ -79,8 +80,26 @@ impl State {
         }
     }
 
+    pub(super) fn foreign_comes(&mut self) {
+        self.faults.foreign -= 1;
+        self.revision += 1;
+        self.created_last += 1;
+        self.keys[FOREIGN.index()] = Some(Key { created: self.created_last, by: FOREIGN });
+    }
+
+    pub(super) fn foreign_goes(&mut self) {
+        self.revision += 1;
+        self.keys[FOREIGN.index()] = None;
+        self.foreign_holds = false;
+    }
+
+    pub(super) fn is_foreign_first(&self) -> bool {
+        let first = self.contenders().min_by_key(|(_, created)| *created);
+        first.is_some_and(|(key, _)| key == FOREIGN)
+    }
+
     pub(super) fn contenders(&self) -> impl Iterator<Item = Contender> + '_ {
-        ClaimNo::all().filter_map(|key| self.keys[key.index()].map(|there| (key, there.created)))
+        ClaimNo::keys().filter_map(|key| self.keys[key.index()].map(|there| (key, there.created)))
     }
 
     pub(super) fn is_contender(&self, (key, created): Contender) -> bool {

@@ -15,7 +15,8 @@ impl State {
                 if self.entry != Entry::Free && life.tries && self.sessions[life.session].alive {
                     actions.push(Action::Busy(number));
                 }
-                if life.given_up || self.sessions[life.session].ended {
+                let has_ended = self.sessions[life.session].ended;
+                if life.given_up || has_ended && model.has(Step::AttemptOutlivesSession) {
                     actions.push(Action::Live(number));
                 }
             }

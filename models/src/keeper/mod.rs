@@ -39,6 +39,7 @@ const NO_SELF_WAIT: &str = "no owner waits behind itself";
 const LAST_RELEASE_ENDS: &str = "the last guard's release ends the hold";
 const SHARE_IS_HELD: &str = "nobody is given a hold that is being released";
 const ALL_ANSWERED: &str = "every caller is answered";
+const IN_THE_END: &str = "in the end nobody waits, while there are sessions";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub enum Step {
     SharesCountedFirst,
     /// A try that is granted is shared with the owner's callers that wait.
     GrantServesTheOwner,
+    /// An attempt whose session ends goes on in the next one.
+    AttemptOutlivesSession,
     /// A release that is not confirmed for a ttl makes the client give up the session.
     RefusedReleaseAbandons,
 }

@@ -36,4 +36,37 @@ impl State {
         };
         left_behind || self.lives.iter().any(unheld)
     }
+
+    /// Whether no caller waits, or none can be served: there is no session, and there will be none.
+    pub(super) fn is_settled(&self, model: &Keeper) -> bool {
+        let waits = self.callers.iter().any(|caller| matches!(caller.is, Is::Waiting(_)));
+        let next = model.sessions > 1 && !self.sessions[1].ended;
+        self.broken.is_some() || !waits || self.current.is_none() && !next
+    }
+
+    /// Tasks go on, the server answers, guards are dropped. Time passes, but not so fast that a beat which is due comes
+    /// too late: a session that could be kept is.
+    pub(super) fn is_bound(&self, model: &Keeper, action: &Action) -> bool {
+        match action {
+            Action::Drop(_)
+            | Action::Live(_)
+            | Action::Grant(_)
+            | Action::Busy(_)
+            | Action::Release(_)
+            | Action::GiveUpRelease(_)
+            | Action::SendBeat
+            | Action::ReceiveBeat
+            | Action::EndSession
+            | Action::LoseAll(_)
+            | Action::OpenSession
+            | Action::CloseSession(_)
+            | Action::Expire(_) => true,
+            Action::Tick => {
+                let mut others = Vec::new();
+                self.actions_of_sessions(model, &mut others);
+                !others.iter().any(|other| matches!(other, Action::SendBeat | Action::ReceiveBeat))
+            }
+            _ => false,
+        }
+    }
 }

@@ -6,6 +6,15 @@ use crate::explore::{Protocol, Removal};
 impl Protocol for Keeper {
     type Step = Step;
     const NAME: &'static str = "keeper: a guard's life";
+    const IN_THE_END: &'static str = IN_THE_END;
+
+    fn is_settled(&self, state: &State) -> bool {
+        state.is_settled(self)
+    }
+
+    fn is_bound(&self, state: &State, action: &Action) -> bool {
+        state.is_bound(self, action)
+    }
 
     fn scenes() -> Vec<(&'static str, Self)> {
         vec![
@@ -46,6 +55,7 @@ impl Protocol for Keeper {
             removal(Step::NoJoinAfterGiveUp, TRUE_ANSWER, 0, 0),
             removal(Step::TableWithAnswers, NO_SELF_WAIT, 0, 0),
             removal(Step::SharesCountedFirst, SHARE_IS_HELD, 0, 0),
+            of(Step::AttemptOutlivesSession, IN_THE_END, scene([1, 1], 2, 0, 1)),
             of(Step::GrantServesTheOwner, NO_SELF_WAIT, tries),
             of(Step::RefusedReleaseAbandons, NO_ORPHAN, refuses),
         ]

@@ -15,6 +15,9 @@ impl State {
                 if self.faults.lost > 0 {
                     actions.extend([Action::LoseAnswer(number), Action::Delay(number)]);
                 }
+                if self.faults.late > 0 && claim.phase == Phase::Acquiring {
+                    actions.push(Action::RunUnheard(number));
+                }
             }
             Phase::Waiting => {
                 if model.has(Step::Recheck) || claim.message == Message::Arrived {
@@ -22,17 +25,29 @@ impl State {
                     if self.faults.lost > 0 {
                         actions.extend([Action::LoseAnswer(number), Action::Delay(number)]);
                     }
+                    if self.faults.late > 0 {
+                        actions.push(Action::RunUnheard(number));
+                    }
                 }
                 if self.faults.lost > 0 {
                     actions.push(Action::DelayBeat(number));
                 }
             }
+            Phase::Answered => actions.push(Action::Hear(number)),
             Phase::Held => {
                 actions.extend([Action::Renew(number), Action::Release(number)]);
+                if self.faults.lost > 0 {
+                    actions.push(Action::DelayRenewal(number));
+                }
             }
             Phase::Dead => {}
         }
-        let lives = matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Held);
+        if self.faults.refusals > 0
+            && matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Releasing)
+        {
+            actions.push(Action::Refuse(number));
+        }
+        let lives = matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Answered | Phase::Held);
         if self.faults.cancels > 0 && lives && claim.phase != Phase::Held {
             actions.push(Action::GiveUp(number));
         }
@@ -63,6 +78,61 @@ impl State {
         }
     }
 
+    pub(super) fn request(&self, claim: ClaimNo, script: Script) -> Request {
+        let token = if script == Script::Renew { self.claims[usize::from(claim)].token } else { 0 };
+        Request { claim, script, token }
+    }
+
+    /// The script runs; an answer that the claim has the lock is late.
+    pub(super) fn call_unheard(&mut self, model: &Redis, number: ClaimNo) {
+        let answer = self.run(model, self.request(number, self.script_of(number)));
+        let Answer::Granted(token) = answer else { return self.hear(number, answer) };
+        self.faults.late -= 1;
+        let claim = self.claim(number);
+        (claim.phase, claim.answered, claim.message) = (Phase::Answered, token, Message::None);
+    }
+
+    /// The late answer arrives. Whether the deadline has passed is no news of the server: it counts from the sending.
+    pub(super) fn hear_late(&mut self, model: &Redis, number: ClaimNo) {
+        let claim = self.claim(number);
+        let (token, expired) = (std::mem::take(&mut claim.answered), std::mem::take(&mut claim.expired));
+        match expired && model.has(Step::DeadlineFromSending) {
+            true => claim.phase = Phase::Releasing,
+            false => self.grant(number, token),
+        }
+    }
+
+    pub(super) fn give_up(&mut self, number: ClaimNo) {
+        let claim = self.claim(number);
+        (claim.phase, claim.answered, claim.expired) = (Phase::Releasing, 0, false);
+    }
+
+    /// The lock's key expires, perhaps before its claim has heard that it is its own.
+    pub(super) fn expire(&mut self) {
+        let Some((claim, _)) = self.server.lock.take() else { return };
+        let claim = self.claim(claim);
+        claim.expired |= claim.phase == Phase::Answered;
+    }
+
+    /// The claim ends with the error; what it may have left is taken back, once.
+    pub(super) fn refuse(&mut self, model: &Redis, number: ClaimNo) {
+        self.faults.refusals -= 1;
+        let claim = self.claim(number);
+        let ends = claim.phase == Phase::Releasing;
+        match ends || !model.has(Step::RefusalWithdraws) {
+            true => {
+                claim.excused |= ends;
+                self.end(number);
+            }
+            false => claim.phase = Phase::Releasing,
+        }
+    }
+
+    fn end(&mut self, number: ClaimNo) {
+        let Claim { token, excused, .. } = *self.claim(number);
+        *self.claim(number) = Claim { phase: Phase::Ended, token, excused, ..Claim::default() };
+    }
+
     pub(super) fn delay(&mut self, request: Request) {
         self.faults.lost -= 1;
         self.late.push(request);
@@ -70,8 +140,12 @@ impl State {
     }
 
     pub(super) fn call(&mut self, model: &Redis, number: ClaimNo) {
-        let script = self.script_of(number);
-        match self.run(model, Request { claim: number, script }) {
+        let answer = self.run(model, self.request(number, self.script_of(number)));
+        self.hear(number, answer);
+    }
+
+    fn hear(&mut self, number: ClaimNo, answer: Answer) {
+        match answer {
             Answer::Granted(token) => self.grant(number, token),
             Answer::Queued => {
                 let claim = self.claim(number);
@@ -82,10 +156,7 @@ impl State {
             }
             // `EntryGone`: withdrawn, and claimed anew by the keeper.
             Answer::Gone => self.claim(number).phase = Phase::Releasing,
-            Answer::Done => {
-                let Claim { token, excused, .. } = *self.claim(number);
-                *self.claim(number) = Claim { phase: Phase::Ended, token, excused, ..Claim::default() };
-            }
+            Answer::Done => self.end(number),
         }
     }
 
@@ -113,7 +184,8 @@ impl State {
     }
 
     pub(super) fn forget_old_tokens(&mut self) {
-        let acquires = |claim: &&Claim| matches!(claim.phase, Phase::Acquiring | Phase::Waiting);
+        let acquires =
+            |claim: &&Claim| matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Answered);
         let floor = self.claims.iter().filter(acquires).map(|claim| claim.floor).min().unwrap_or(Token::MAX);
         let over = |claim: &&mut Claim| matches!(claim.phase, Phase::Ended | Phase::Dead);
         for claim in self.claims.iter_mut().filter(over).filter(|claim| claim.token <= floor) {

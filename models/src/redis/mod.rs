@@ -1,11 +1,15 @@
 //! The Redis queue on one master: `lockkit-redis/src/scripts/{acquire, confirm, release, renew, beat}.lua`.
 //!
 //! Two clients with two claims each on one lock. A script is one step, its answer comes with it; or the answer is lost,
-//! and the script has run or will run at any later time.
+//! and the script has run or will run at any later time; or the answer is late, and the lock's key may have expired before.
 //!
 //! * The lock's key expires at any time, but not before its holder's own deadline; a waiter's entry lapses when its
 //!   client has died, or stood still for long enough.
-//! * Any waiter may confirm at any time (its timers), so messages appear only where a step is taken out that needs them.
+//! * Any waiter may confirm at any time (its timers): its message changes nothing but in scenes with messages, where one may be
+//!   lost, and where a step is taken out that needs it.
+//! * The server refuses a request (the user's rights or password have changed). A withdrawal that is refused as well is given
+//!   up, and what the claim has left ends with its ttl.
+//! * A renewal may be executed late, after the end of its hold. (That its answer comes late is a matter of the keeper's model.)
 //! * A script drops one lapsed waiter at most (500 in the code). Where it leaves the lock to nobody, any waiter may go on.
 //! * A failover goes back to an earlier state of the master. Exclusion is not promised any more then; tokens are, as long
 //!   as the new master's clock is not behind by more than the pause between two grants.
@@ -37,9 +41,10 @@ const ONE_HOLDER: &str = "one holder at a time, without a failover";
 const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
 const NO_FOREIGN_RELEASE: &str = "nobody releases another claim's lock";
-const NO_STALE_RENEWAL: &str = "a beat renews no later grant of the same claim";
+const NO_STALE_RENEWAL: &str = "a beat renews no other grant";
 const NO_ORPHAN: &str = "no orphan at rest";
-const NO_LOST_WAKEUP: &str = "no lost wake-up at rest";
+const NOT_TURNED_AWAY: &str = "nobody is turned away who has the lock or a place";
+const IN_THE_END: &str = "in the end everybody is served";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +59,9 @@ pub enum Step {
     ReleaseChecksClaim,
     /// A release takes the claim out of the queue as well.
     ReleaseLeavesQueue,
-    /// The beat of a hold compares the token as well as the claim.
+    /// The beat of a hold looks whose lock it prolongs: it may be executed after the end of the hold.
+    BeatChecksHolder,
+    /// And compares the token as well as the claim.
     BeatChecksToken,
     /// The beat of a waiter never puts it into the queue.
     BeatNeverAdds,
@@ -62,8 +69,16 @@ pub enum Step {
     ConfirmBeforeGrant,
     /// A waiter confirms now and then although nothing has told it to.
     Recheck,
+    /// A confirm finds that its claim was handed the lock.
+    ConfirmFindsGrant,
+    /// A confirm serves the queue: nobody else does after a holder's death.
+    ConfirmServes,
     /// A client stops to believe in a hold before its key expires.
     DeadlineBeforeExpiry,
+    /// That deadline counts from the sending of the request: an answer that comes after it is no grant.
+    DeadlineFromSending,
+    /// A claim that is refused takes back what an earlier request of it may have left.
+    RefusalWithdraws,
 }
 
 /// How often things may go wrong.
@@ -75,6 +90,10 @@ struct Faults {
     lapses: u8,
     deaths: u8,
     failovers: u8,
+    /// Answers that are late.
+    late: u8,
+    /// Requests that the server refuses.
+    refusals: u8,
 }
 
 /// The model.
@@ -82,6 +101,8 @@ struct Faults {
 pub struct Redis {
     without: Option<Step>,
     claims: u8,
+    /// Whether waiters are told that they are next.
+    notifies: bool,
     faults: Faults,
 }
 
@@ -117,9 +138,12 @@ struct Claim {
     phase: Phase,
     token: Token,
     floor: Token,
-    /// A copy of its acquire ran after its end: what that has left ends with its ttl.
+    /// What it has left ends with its ttl: a copy of its acquire ran after its end, or its withdrawal was refused.
     excused: bool,
-    /// Only where a step is taken out that needs it: the message is on its way, or has arrived.
+    /// The token in an answer that is late, and whether the key has expired since.
+    answered: Token,
+    expired: bool,
+    /// Only where waiters are told: the message is on its way, or has arrived.
     message: Message,
 }
 
@@ -129,6 +153,8 @@ enum Phase {
     New,
     Acquiring,
     Waiting,
+    /// The lock is the claim's, and the answer that says so is on its way.
+    Answered,
     Held,
     /// Released or withdrawn.
     Releasing,
@@ -148,6 +174,8 @@ enum Message {
 struct Request {
     claim: ClaimNo,
     script: Script,
+    /// Of a renewal.
+    token: Token,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,6 +184,7 @@ enum Script {
     Acquire,
     Confirm,
     Beat,
+    Renew,
     Release,
 }
 
@@ -180,8 +209,16 @@ pub enum Action {
     Delay(ClaimNo),
     /// A waiter's beat is delayed.
     DelayBeat(ClaimNo),
+    /// A holder's beat is delayed.
+    DelayRenewal(ClaimNo),
     /// A delayed script runs.
     RunLate(usize),
+    /// The claim's script runs, and its answer is late.
+    RunUnheard(ClaimNo),
+    /// That answer arrives.
+    Hear(ClaimNo),
+    /// The server refuses the claim's request.
+    Refuse(ClaimNo),
     /// The caller leaves.
     GiveUp(ClaimNo),
     /// The holder's beat.
@@ -212,7 +249,7 @@ impl Redis {
     }
 
     fn sends_messages(&self) -> bool {
-        !self.has(Step::Recheck) || !self.has(Step::ConfirmBeforeGrant)
+        self.notifies || !self.has(Step::ConfirmBeforeGrant)
     }
 }
 
@@ -226,7 +263,9 @@ impl Ranked for State {
         for claim in &mut self.claims {
             visit(TOKEN, &mut claim.token);
             visit(TOKEN, &mut claim.floor);
+            visit(TOKEN, &mut claim.answered);
         }
+        self.late.iter_mut().for_each(|request| visit(TOKEN, &mut request.token));
         visit(TOKEN, &mut self.minted_last);
         visit(TOKEN, &mut self.token_last);
     }

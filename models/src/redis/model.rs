@@ -55,11 +55,14 @@ impl Model for Redis {
             Action::Run(claim) => state.call(self, claim),
             Action::LoseAnswer(claim) => {
                 state.faults.lost -= 1;
-                let script = state.script_of(claim);
-                state.run(self, Request { claim, script });
+                state.run(self, state.request(claim, state.script_of(claim)));
             }
-            Action::Delay(claim) => state.delay(Request { claim, script: state.script_of(claim) }),
-            Action::DelayBeat(claim) => state.delay(Request { claim, script: Script::Beat }),
+            Action::Delay(claim) => state.delay(state.request(claim, state.script_of(claim))),
+            Action::DelayBeat(claim) => state.delay(state.request(claim, Script::Beat)),
+            Action::DelayRenewal(claim) => state.delay(state.request(claim, Script::Renew)),
+            Action::RunUnheard(claim) => state.call_unheard(self, claim),
+            Action::Hear(claim) => state.hear_late(self, claim),
+            Action::Refuse(claim) => state.refuse(self, claim),
             Action::RunLate(nth) => {
                 let request = state.late.remove(nth);
                 let over = matches!(state.claim(request.claim).phase, Phase::Ended | Phase::Dead);
@@ -70,11 +73,11 @@ impl Model for Redis {
             }
             Action::GiveUp(claim) => {
                 state.faults.cancels -= 1;
-                state.claim(claim).phase = Phase::Releasing;
+                state.give_up(claim);
             }
             Action::Renew(claim) => state.renew(self, claim),
             Action::Release(claim) | Action::TimeOut(claim) => state.claim(claim).phase = Phase::Releasing,
-            Action::Expire => state.server.lock = None,
+            Action::Expire => state.expire(),
             Action::Lapse(claim) => {
                 if state.claim(claim).phase != Phase::Dead && !state.claim(claim).excused {
                     state.faults.lapses -= 1;
@@ -123,9 +126,7 @@ impl Model for Redis {
             Property::always(NO_FOREIGN_RELEASE, |_, state: &State| state.broken != Some(NO_FOREIGN_RELEASE)),
             Property::always(NO_STALE_RENEWAL, |_, state: &State| state.broken != Some(NO_STALE_RENEWAL)),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
-            Property::always(NO_LOST_WAKEUP, |model, state: &State| {
-                !state.is_at_rest() || !state.is_stuck(model)
-            }),
+            Property::always(NOT_TURNED_AWAY, |_, state: &State| state.broken != Some(NOT_TURNED_AWAY)),
             Property::sometimes("all claims are granted", |model, state: &State| {
                 state.grants == model.claims
             }),

@@ -10,7 +10,7 @@ impl State {
     pub(super) fn is_at_rest(&self) -> bool {
         let rests = |claim: &Claim| {
             let told = claim.phase == Phase::Waiting && claim.message != Message::None;
-            !told && !matches!(claim.phase, Phase::Acquiring | Phase::Releasing)
+            !told && !matches!(claim.phase, Phase::Acquiring | Phase::Answered | Phase::Releasing)
         };
         self.late.is_empty() && self.claims.iter().all(rests)
     }
@@ -24,14 +24,29 @@ impl State {
             || self.server.queue.iter().any(|claim| left(*claim))
     }
 
-    /// Whether somebody waits for a lock that nobody holds or will lose by itself, and no waiter has a reason to ask.
-    pub(super) fn is_stuck(&self, model: &Redis) -> bool {
-        let free = match self.server.lock {
-            None => true,
-            Some((claim, _)) => self.claims[usize::from(claim)].phase == Phase::Waiting,
-        };
-        let waits = self.claims.iter().any(|claim| claim.phase == Phase::Waiting);
-        let asks = model.has(Step::Recheck);
-        free && waits && !asks
+    /// Whether every claim that was made is granted or over.
+    pub(super) fn is_settled(&self) -> bool {
+        let settled =
+            |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended | Phase::Dead);
+        self.broken.is_some() || self.claims.iter().all(settled)
+    }
+
+    /// Time passes for those who have died, and holders release.
+    pub(super) fn is_bound(&self, action: &Action) -> bool {
+        match action {
+            Action::Run(_)
+            | Action::RunLate(_)
+            | Action::Hear(_)
+            | Action::Renew(_)
+            | Action::Release(_)
+            | Action::TimeOut(_)
+            | Action::Expire
+            | Action::Deliver(_) => true,
+            Action::Lapse(claim) => {
+                let claim = &self.claims[usize::from(*claim)];
+                claim.phase == Phase::Dead || claim.excused
+            }
+            _ => false,
+        }
     }
 }

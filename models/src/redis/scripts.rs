@@ -3,8 +3,9 @@
 use super::*;
 
 impl State {
-    pub(super) fn run(&mut self, model: &Redis, Request { claim, script }: Request) -> Answer {
+    pub(super) fn run(&mut self, model: &Redis, Request { claim, script, token }: Request) -> Answer {
         match script {
+            Script::Renew => self.run_renew(model, claim, token),
             Script::Acquire => self.run_acquire(model, claim),
             Script::Confirm => self.run_confirm(model, claim),
             Script::Beat => self.run_beat(model, claim),
@@ -32,15 +33,33 @@ impl State {
     }
 
     pub(super) fn run_confirm(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
-        self.serve(model);
-        if let Some(token) = self.is_mine(claim) {
-            return Answer::Granted(token);
+        if model.has(Step::ConfirmServes) {
+            self.serve(model);
+        }
+        match self.is_mine(claim) {
+            Some(token) if model.has(Step::ConfirmFindsGrant) => return Answer::Granted(token),
+            _ => {}
         }
         if self.server.queue.contains(&claim) {
             self.server.lapsed[usize::from(claim)] = false;
             return Answer::Queued;
         }
+        if self.is_mine(claim).is_some() {
+            self.broken = Some(NOT_TURNED_AWAY);
+        }
         Answer::Gone
+    }
+
+    /// The beat of a hold, where it is executed late: whose time it prolongs.
+    fn run_renew(&mut self, model: &Redis, claim: ClaimNo, token: Token) -> Answer {
+        let renews = |(holder, its): (ClaimNo, Token)| match holder == claim {
+            true => its == token || !model.has(Step::BeatChecksToken),
+            false => !model.has(Step::BeatChecksHolder),
+        };
+        if self.server.lock.is_some_and(|lock| lock != (claim, token) && renews(lock)) {
+            self.broken = Some(NO_STALE_RENEWAL);
+        }
+        Answer::Done
     }
 
     pub(super) fn run_beat(&mut self, model: &Redis, claim: ClaimNo) -> Answer {

@@ -169,7 +169,8 @@ impl State {
     pub(super) fn renew(&mut self, model: &Redlock, client: usize) {
         let claim = self.claim(client);
         let had_it = self.nodes.iter().filter(|node| node.key == Some(claim)).count();
-        if had_it >= MAJORITY || !model.has(Step::RenewNeedsMajority) {
+        let renewed = had_it >= MAJORITY || !model.has(Step::RenewNeedsMajority);
+        if renewed && model.has(Step::RenewMakesUp) {
             self.nodes.iter_mut().for_each(|node| node.waits_for.remove(claim));
         }
     }

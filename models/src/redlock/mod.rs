@@ -28,6 +28,7 @@ use crate::few::Few;
 mod clients;
 mod model;
 mod nodes;
+mod property;
 mod scenes;
 
 const NODES: usize = 3;
@@ -39,6 +40,7 @@ const ONE_HOLDER: &str = "one holder at a time, while no key goes early";
 const UNIQUE: &str = "tokens are unique";
 const RISING: &str = "a token is above those of all grants before its claim began";
 const NO_REVIVAL: &str = "a released key does not come back";
+const IN_THE_END: &str = "in the end an emptied node counts again, where most others do";
 const NO_RESIDUE: &str = "no claim leaves anything where it is not taken back";
 
 /// The safety steps.
@@ -60,6 +62,8 @@ pub enum Step {
     MarkerIsTested,
     /// The marker comes back only after a ttl.
     MarkerWaits,
+    /// A holder that was renewed without a lost node needs it no more: it may hold for ever.
+    RenewMakesUp,
     /// A holder's beat makes up for a lost node only where a majority still had the key.
     RenewNeedsMajority,
     /// The marker comes back only with a counter that is not below those of the others.

@@ -9,6 +9,15 @@ const APART: [u8; NODES] = [0, 1, 2];
 impl Protocol for Redlock {
     type Step = Step;
     const NAME: &'static str = "redlock";
+    const IN_THE_END: &'static str = IN_THE_END;
+
+    fn is_settled(&self, state: &State) -> bool {
+        state.is_settled()
+    }
+
+    fn is_bound(&self, state: &State, action: &Action) -> bool {
+        state.is_bound(action)
+    }
 
     fn scenes() -> Vec<(&'static str, Self)> {
         let none = Faults::default();
@@ -68,6 +77,7 @@ impl Protocol for Redlock {
             removal(Step::MarkerIsTested, ONE_HOLDER, [1, 1], restart),
             removal(Step::MarkerWaits, ONE_HOLDER, [1, 1], restart),
             removal(Step::RenewNeedsMajority, ONE_HOLDER, [1, 1], restart),
+            removal(Step::RenewMakesUp, IN_THE_END, [1, 1], restart),
             removal(Step::MarkerRaisesCounter, UNIQUE, [1, 1], restart),
             removal(Step::MarkerNeedsMajority, UNIQUE, [1, 1], two_restarts),
             removal(Step::MarkerNamesItsNote, ONE_HOLDER, [1, 1], two_restarts),

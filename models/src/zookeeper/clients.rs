@@ -18,7 +18,13 @@ impl State {
                 }
             }
             Phase::LookingUp => actions.push(Action::LookUp(number)),
-            Phase::Listing => actions.push(Action::List(number)),
+            Phase::Listing => {
+                actions.push(Action::List(number));
+                if self.faults.late > 0 && self.is_first(model, number) {
+                    actions.push(Action::ListUnheard(number));
+                }
+            }
+            Phase::Listed => actions.push(Action::Hear(number)),
             Phase::Waiting => self.actions_of_waiter(model, number, actions),
             Phase::Held => actions.push(Action::Release(number)),
             Phase::Deleting => {
@@ -28,8 +34,13 @@ impl State {
                 }
             }
         }
-        let gives_up =
-            matches!(claim.phase, Phase::Creating | Phase::LookingUp | Phase::Listing | Phase::Waiting);
+        if self.faults.refusals > 0 && self.may_refuse(number) {
+            actions.push(Action::Refuse(number));
+        }
+        let gives_up = matches!(
+            claim.phase,
+            Phase::Creating | Phase::LookingUp | Phase::Listing | Phase::Listed | Phase::Waiting
+        );
         if self.faults.cancels > 0 && gives_up && !claim.given_up {
             actions.push(Action::GiveUp(number));
         }
@@ -37,7 +48,7 @@ impl State {
 
     pub(super) fn actions_of_waiter(&self, model: &ZooKeeper, number: ClaimNo, actions: &mut Vec<Action>) {
         let view = &self.clients[usize::from(number / 2)].view;
-        let Claim { own, predecessor, .. } = self.claims[usize::from(number)];
+        let Claim { own, predecessor, deaf, .. } = self.claims[usize::from(number)];
         let is_own_gone = own.is_some_and(|own| !view.contains(&own));
         let is_predecessor_gone =
             predecessor.is_some_and(|before| !view.iter().any(|node| node.number == before));
@@ -45,9 +56,9 @@ impl State {
         if model.has(Step::Recheck) && (is_own_gone || is_predecessor_gone) {
             actions.push(Action::Recheck(number));
         }
-        if is_predecessor_gone {
+        if is_predecessor_gone && !deaf {
             actions.push(Action::Told(number));
-            if self.faults.lost > 0 && !model.has(Step::Recheck) {
+            if self.faults.lost > 0 {
                 actions.push(Action::LoseEvent(number));
             }
         }
@@ -87,7 +98,31 @@ impl State {
             true => Phase::Listing,
             false => Phase::Deleting,
         };
-        claim.predecessor = None;
+        (claim.predecessor, claim.deaf) = (None, false);
+    }
+
+    /// What is refused in the second session would end that: there is no third one here.
+    fn may_refuse(&self, number: ClaimNo) -> bool {
+        match self.claims[usize::from(number)].phase {
+            Phase::Creating | Phase::Listing | Phase::Waiting => true,
+            Phase::LookingUp | Phase::Deleting => !self.clients[usize::from(number / 2)].second_session,
+            Phase::New | Phase::Listed | Phase::Held | Phase::Ended => false,
+        }
+    }
+
+    pub(super) fn refuse(&mut self, model: &ZooKeeper, number: ClaimNo) {
+        self.faults.refusals -= 1;
+        match self.claim(number).phase {
+            // Nothing was created, or that would have been found.
+            Phase::Creating => self.forget(number),
+            Phase::LookingUp | Phase::Deleting => {
+                if model.has(Step::RefusalEndsSession) {
+                    self.end_session(model, usize::from(number / 2));
+                }
+                self.forget(number);
+            }
+            _ => self.claim(number).phase = Phase::Deleting,
+        }
     }
 
     pub(super) fn claim(&mut self, claim: ClaimNo) -> &mut Claim {
@@ -137,9 +172,7 @@ impl State {
             self.claim(number).phase = Phase::Deleting;
             return;
         }
-        let before = || view.iter().filter(|node| model.is_before(node.number, own.number));
-        let nearest = before().find(|node| !before().any(|other| model.is_before(node.number, other.number)));
-        match nearest.map(|node| node.number) {
+        match self.nearest_before(model, number) {
             None => self.grant(model, number),
             predecessor => {
                 let claim = self.claim(number);
@@ -148,9 +181,30 @@ impl State {
         }
     }
 
+    /// The list says that the claim is the first, and is on its way.
+    pub(super) fn list_unheard(&mut self, number: ClaimNo) {
+        self.faults.late -= 1;
+        self.claim(number).phase = Phase::Listed;
+    }
+
+    fn is_first(&self, model: &ZooKeeper, number: ClaimNo) -> bool {
+        let shows_own = |own| self.clients[usize::from(number / 2)].view.contains(&own);
+        self.claims[usize::from(number)].own.is_some_and(shows_own)
+            && self.nearest_before(model, number).is_none()
+    }
+
+    /// Who comes right before the claim's node in a list of now.
+    fn nearest_before(&self, model: &ZooKeeper, number: ClaimNo) -> Option<u8> {
+        let view = &self.clients[usize::from(number / 2)].view;
+        let own = self.claims[usize::from(number)].own?;
+        let before = || view.iter().filter(|node| model.is_before(node.number, own.number));
+        let nearest = before().find(|node| !before().any(|other| model.is_before(node.number, other.number)));
+        nearest.map(|node| node.number)
+    }
+
     pub(super) fn told(&mut self, model: &ZooKeeper, number: ClaimNo) {
         let claim = self.claim(number);
-        claim.predecessor = None;
+        (claim.predecessor, claim.deaf) = (None, false);
         match model.has(Step::ListAfterPredecessor) {
             true => claim.phase = Phase::Listing,
             false => self.grant(model, number),
@@ -198,12 +252,15 @@ impl State {
     }
 
     /// Holds and waiting claims end; one whose create was not answered is taken along.
-    pub(super) fn lapse(&mut self, client: usize) {
-        self.faults.lapses -= 1;
+    pub(super) fn end_session(&mut self, model: &ZooKeeper, client: usize) {
         self.clients[client].second_session = true;
         for claim in 0..CLAIMS as ClaimNo {
             let phase = self.claim(claim).phase;
-            let stays = matches!(phase, Phase::New | Phase::Creating | Phase::LookingUp);
+            let stays = match phase {
+                Phase::New | Phase::Creating | Phase::LookingUp => true,
+                Phase::Listed => !model.has(Step::DeadlineOfGrants),
+                _ => false,
+            };
             if usize::from(claim / 2) == client && !stays {
                 self.forget(claim);
             }

@@ -15,6 +15,9 @@
 //! * An operator deletes any node at any time. When it was the first one, its claim is excused from exclusion until the
 //!   next heartbeat of its client ends. That is one step here: what happens between its check and its reads is as if it
 //!   happened before the check (then the reads show it) or after the reads (then the next heartbeat does).
+//! * The server refuses a request (an ACL). A deletion or a look-up that is refused ends the session, which takes the nodes
+//!   along.
+//! * A list is answered at once, or late: when the session may be over.
 //! * The code also asks the leader before a grant when its last proof of life is old. That is left out: it only makes some
 //!   grants later.
 //!
@@ -47,7 +50,7 @@ const ONE_HOLDER: &str = "one holder at a time";
 const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
 const NO_ORPHAN: &str = "no orphan at rest";
-const NO_LOST_WAKEUP: &str = "no lost wake-up at rest";
+const IN_THE_END: &str = "in the end everybody is served";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,10 @@ pub enum Step {
     DeleteRepeats,
     /// A client stops to believe in its holds before the server ends its session.
     DeadlineBeforeExpiry,
+    /// So it does in a grant whose list was answered before that, and arrives later.
+    DeadlineOfGrants,
+    /// A deletion that is refused ends the session.
+    RefusalEndsSession,
 }
 
 /// How often things may go wrong.
@@ -83,6 +90,10 @@ struct Faults {
     cancels: u8,
     deletes: u8,
     lapses: u8,
+    /// Lists that are answered late.
+    late: u8,
+    /// Requests that the server refuses.
+    refusals: u8,
 }
 
 /// The model.
@@ -138,6 +149,8 @@ struct Claim {
     robbed: bool,
     /// The number of the node that is watched.
     predecessor: Option<u8>,
+    /// The event of its end was lost.
+    deaf: bool,
     token: Rank,
     floor: Rank,
 }
@@ -149,6 +162,8 @@ enum Phase {
     Creating,
     LookingUp,
     Listing,
+    /// The list shows nobody before the claim's node, and is on its way.
+    Listed,
     Waiting,
     Held,
     /// Released or withdrawn.
@@ -169,6 +184,12 @@ pub enum Action {
     LookUp(ClaimNo),
     /// The list is read.
     List(ClaimNo),
+    /// The list is read, and its answer is late.
+    ListUnheard(ClaimNo),
+    /// That answer arrives.
+    Hear(ClaimNo),
+    /// The server refuses the claim's request.
+    Refuse(ClaimNo),
     /// A waiter looks for its own node and its predecessor.
     Recheck(ClaimNo),
     /// The watch tells that the predecessor is gone.

@@ -69,11 +69,14 @@ impl Model for ZooKeeper {
             }
             Action::LookUp(claim) => state.look_up(self, claim),
             Action::List(claim) => state.list(self, claim),
+            Action::ListUnheard(claim) => state.list_unheard(claim),
+            Action::Hear(claim) => state.grant(self, claim),
+            Action::Refuse(claim) => state.refuse(self, claim),
             Action::Recheck(claim) => state.recheck(claim),
             Action::Told(claim) => state.told(self, claim),
             Action::LoseEvent(claim) => {
                 state.faults.lost -= 1;
-                state.claim(claim).predecessor = None;
+                state.claim(claim).deaf = true;
             }
             Action::Delete(claim) => {
                 state.delete(claim);
@@ -93,7 +96,10 @@ impl Model for ZooKeeper {
             Action::Release(claim) => state.claim(claim).phase = Phase::Deleting,
             Action::Beat(client) => state.beat(self, client),
             Action::CatchUp(client) => state.clients[client].view = state.nodes,
-            Action::Lapse(client) => state.lapse(client),
+            Action::Lapse(client) => {
+                state.faults.lapses -= 1;
+                state.end_session(self, client);
+            }
             Action::Expire(client) => state.expire(client),
             Action::Break(nth) => {
                 state.faults.deletes -= 1;
@@ -116,9 +122,6 @@ impl Model for ZooKeeper {
             Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
             Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
-            Property::always(NO_LOST_WAKEUP, |model, state: &State| {
-                !state.is_at_rest() || !state.is_stuck(model)
-            }),
             Property::sometimes("all claims are granted", |model, state: &State| {
                 state.grants == model.claims
             }),

@@ -29,17 +29,27 @@ impl State {
         self.nodes.iter().any(|node| !is_owned(node) && !will_end(node))
     }
 
-    /// Whether somebody waits for a lock that nobody holds or will lose, and no waiter has a reason to look.
-    pub(super) fn is_stuck(&self, model: &ZooKeeper) -> bool {
-        let waits = |claim: &ClaimNo| self.claims[usize::from(*claim)].phase == Phase::Waiting;
-        let looks = |claim: ClaimNo| {
-            let mut actions = Vec::new();
-            self.actions_of_waiter(model, claim, &mut actions);
-            !actions.is_empty()
-        };
-        let held = self.claims.iter().any(|claim| claim.phase == Phase::Held);
-        let ending = self.clients.iter().any(|client| client.second_session && !client.first_expired);
-        let mut waiters = (0..CLAIMS as ClaimNo).filter(waits).peekable();
-        waiters.peek().is_some() && !held && !ending && !waiters.any(looks)
+    /// Whether every claim that was made is granted or over.
+    pub(super) fn is_settled(&self) -> bool {
+        let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
+        self.broken.is_some() || self.claims.iter().all(settled)
+    }
+
+    /// Requests are answered, events arrive, holders release, and a session that its client has left is ended.
+    pub(super) fn is_bound(&self, action: &Action) -> bool {
+        match action {
+            Action::Create(_)
+            | Action::LookUp(_)
+            | Action::List(_)
+            | Action::Hear(_)
+            | Action::Recheck(_)
+            | Action::Told(_)
+            | Action::Delete(_)
+            | Action::Release(_)
+            | Action::Beat(_)
+            | Action::CatchUp(_) => true,
+            Action::Expire(client) => self.clients[*client].second_session,
+            _ => false,
+        }
     }
 }

@@ -6,6 +6,15 @@ use crate::explore::{Protocol, Removal};
 impl Protocol for ZooKeeper {
     type Step = Step;
     const NAME: &'static str = "zookeeper queue";
+    const IN_THE_END: &'static str = IN_THE_END;
+
+    fn is_settled(&self, state: &State) -> bool {
+        state.is_settled()
+    }
+
+    fn is_bound(&self, state: &State, action: &Action) -> bool {
+        state.is_bound(action)
+    }
 
     fn scenes() -> Vec<(&'static str, Self)> {
         let scene = |claims, faults| Self { without: None, claims, faults };
@@ -17,6 +26,8 @@ impl Protocol for ZooKeeper {
             ("2 + 1, two lost, cancel", scene(3, Faults { lost: 2, cancels: 1, ..none })),
             ("2 + 1, lost, session ends", scene(3, Faults { lost: 1, lapses: 1, ..none })),
             ("2 + 1, lost, operator", scene(3, Faults { lost: 1, deletes: 1, ..none })),
+            ("2 + 1, lost, refused", scene(3, Faults { lost: 1, refusals: 1, ..none })),
+            ("2 + 1, session ends, a list late", scene(3, Faults { lapses: 1, late: 1, ..none })),
         ]
     }
 
@@ -46,12 +57,14 @@ impl Protocol for ZooKeeper {
             removal(Step::CancelAwaitsCreate, NO_ORPHAN, Faults { lost: 1, ..cancelled }),
             removal(Step::ListShowsOwnNode, ONE_HOLDER, deleted),
             removal(Step::ListAfterPredecessor, ONE_HOLDER, cancelled),
-            removal(Step::Recheck, NO_LOST_WAKEUP, lost),
+            removal(Step::Recheck, IN_THE_END, lost),
             removal(Step::HoldsReadBehindCheck, ONE_HOLDER, deleted),
             removal(Step::OrderWraps, ONE_HOLDER, none),
             removal(Step::TokenIsZxid, TOKENS_RISE, none),
             removal(Step::DeleteRepeats, NO_ORPHAN, lost),
             removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, lapsed),
+            removal(Step::DeadlineOfGrants, ONE_HOLDER, Faults { late: 1, ..lapsed }),
+            removal(Step::RefusalEndsSession, NO_ORPHAN, Faults { refusals: 1, ..none }),
         ]
     }
 }

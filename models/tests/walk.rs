@@ -1,0 +1,89 @@
+//! How models are gone through: as stateright's own checker does it, and with an eye on what happens in the end.
+
+use lockkit_models::{
+    explore::{Protocol, Removal, explore},
+    redis::Redis,
+};
+use stateright::{Checker, Model, Property};
+
+const ARRIVES: &str = "it arrives in the end";
+
+/// Someone who goes to and fro between 1 and 2, and may leave for 3; where there is a trap, 1 leads to 4 and 5 as well.
+#[derive(Clone, Debug)]
+struct Wanderer {
+    leaves: bool,
+    has_trap: bool,
+}
+
+impl Model for Wanderer {
+    type State = u8;
+    /// Where to.
+    type Action = u8;
+
+    fn init_states(&self) -> Vec<u8> {
+        vec![1]
+    }
+
+    fn actions(&self, place: &u8, ways: &mut Vec<u8>) {
+        match place {
+            1 if self.has_trap => ways.extend([2, 4]),
+            1 => ways.push(2),
+            2 => ways.extend([1, 3]),
+            4 => ways.push(5),
+            5 => ways.push(4),
+            _ => {}
+        }
+    }
+
+    fn next_state(&self, _: &u8, way: u8) -> Option<u8> {
+        Some(way)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::sometimes("it is on its way", |_, place| *place == 2)]
+    }
+}
+
+impl Protocol for Wanderer {
+    type Step = ();
+    const NAME: &'static str = "wanderer";
+    const IN_THE_END: &'static str = ARRIVES;
+
+    fn is_settled(&self, place: &u8) -> bool {
+        *place == 3
+    }
+
+    fn is_bound(&self, _: &u8, way: &u8) -> bool {
+        *way != 3 || self.leaves
+    }
+
+    fn scenes() -> Vec<(&'static str, Self)> {
+        Vec::new()
+    }
+
+    fn removals() -> Vec<Removal<Self>> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_cycle_with_a_way_out_ends_and_one_without_does_not() {
+    let end = |leaves, has_trap| explore(&Wanderer { leaves, has_trap }).violation;
+
+    assert!(end(true, false).is_none());
+    let never_leaves = end(false, false).expect("1 and 2 are visited for ever");
+    assert_eq!((never_leaves.property, never_leaves.trace.len()), (ARRIVES, 0));
+    let trapped = end(true, true).expect("4 and 5 are visited for ever");
+    assert_eq!(trapped.trace, ["4"]);
+}
+
+#[test]
+fn the_states_are_those_that_the_checker_of_stateright_finds() {
+    for (scene, model) in Redis::scenes().into_iter().filter(|(scene, _)| scene.contains("death")) {
+        let explored = explore(&model);
+        let checked = model.checker().spawn_bfs().join();
+        assert_eq!(explored.unique, checked.unique_state_count(), "{scene}");
+        assert_eq!(explored.generated, checked.state_count(), "{scene}");
+        assert_eq!(explored.depth, checked.max_depth() - 1, "{scene}");
+    }
+}
