@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod chaos;
 mod conformance;
 mod counts;
 mod demo;
@@ -49,6 +50,12 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
+    /// Disturbs clients and servers by a seeded schedule and judges the history; also in target/chaos.
+    Chaos {
+        /// Passed on, such as `--backend etcd --minutes 5 --seed 1`; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Writes what the last runs of the suite have shown into docs/ and the README.
     Guarantees,
     /// Checks the house rules that no compiler knows.
@@ -86,6 +93,7 @@ fn run(command: Command) -> Result<()> {
         Command::Demo { backend } => demo::run(&project, &backend),
         Command::Conformance { backends } => conformance::run(&project, &backends),
         Command::Bench { store, options } => bench::run(&project, &store, &options),
+        Command::Chaos { options } => chaos::run(&project, &options),
         Command::Guarantees => guarantees::run(&project),
         Command::Tidy => tidy::run(&project),
         Command::Mutate { names, sample, seed, jobs } => {
