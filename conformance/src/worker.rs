@@ -116,6 +116,9 @@ impl Worker {
             .envs(environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // In a group of its own: when the suite is killed while the worker is stopped, the system lets an orphaned
+            // group go on, and the worker finds the end of its input.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .context("cannot start a worker")?;
