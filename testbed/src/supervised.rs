@@ -21,11 +21,14 @@ const FREEZE_POLL: Duration = Duration::from_millis(1);
 /// Starts the server, says its process id, and ends it when the pipe at its own standard input says so: a line means
 /// "end the server", the end of the pipe means that the tests are gone, and then the folder goes too. (A parent-death
 /// signal would need unsafe code, and it follows the thread that started the process instead of the process.)
+///
+/// The tests may be gone before they have read the process id: the line must not end the watcher then.
 const WATCHER: &str = r#"
 folder=$1; shift
 "$@" </dev/null >>"$folder/log" 2>&1 &
 server=$!
-echo $server
+trap '' PIPE
+echo $server 2>/dev/null
 read -r line && left=tests
 kill -KILL $server 2>/dev/null
 wait $server 2>/dev/null
@@ -126,5 +129,41 @@ impl Drop for Supervised {
         drop(self.pipe.take());
         // Nobody is left to hear of a failure, and the watcher ends its server without us too.
         let _ = self.watcher.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_ends_when_the_tests_are_gone_before_they_know_its_process_id() {
+        let place = tempfile::tempdir().unwrap();
+        let [folder, told] = ["folder", "pid"].map(|name| place.path().join(name));
+        fs::create_dir(&folder).unwrap();
+        // Gone with its first line, as the reader of that line is.
+        let (nobody, line) = std::io::pipe().unwrap();
+        drop(nobody);
+        let server = format!("echo $$ > {}; exec sleep 1000", told.display());
+        let mut watcher = Command::new("/bin/sh")
+            .args(["-c", WATCHER, "testbed"])
+            .arg(&folder)
+            .args(["sh", "-c", &server])
+            .stdin(Stdio::piped())
+            .stdout(line)
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        let pid = loop {
+            match fs::read_to_string(&told).unwrap_or_default().trim().parse() {
+                Ok(pid) => break Pid::from_raw(pid).unwrap(),
+                Err(_) => assert!(started.elapsed() < FREEZE_MAX * 6, "the server does not start"),
+            }
+            std::thread::sleep(FREEZE_POLL);
+        };
+        drop(watcher.stdin.take());
+        watcher.wait().unwrap();
+        let lives_on = kill_process(pid, Signal::KILL).is_ok();
+        assert!(!lives_on && !folder.exists(), "server lives: {lives_on}; folder: {}", folder.exists());
     }
 }
