@@ -2,7 +2,8 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Stdio},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
     time::Instant,
 };
 
@@ -26,24 +27,55 @@ const BACKEND_VARIABLE: &str = "LOCKKIT_BACKEND";
 #[derive(Debug)]
 struct Server(Child);
 
+/// Programs that are built already.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Built {
+    /// The sale, with the backend in it.
+    #[arg(long, hide = true, requires = "servers")]
+    sale: Option<PathBuf>,
+    /// What starts servers.
+    #[arg(long, hide = true, requires = "sale")]
+    servers: Option<PathBuf>,
+}
+
+impl Built {
+    /// The sale: built now unless it is there, with no backend in it that is not asked for.
+    fn sale(&self, project: &Project, scheme: &str) -> Result<impl Fn() -> Command> {
+        // Lock files are what the sale does by default, and so are always part of it.
+        let example = format!("{EXAMPLE} --features file,{scheme}");
+        if self.sale.is_none() {
+            project::run(&mut project.cargo(&format!("build {example}")))?;
+        }
+        Ok(move || match &self.sale {
+            Some(program) => Command::new(program),
+            None => project.cargo(&format!("run --quiet {example} --")),
+        })
+    }
+
+    /// What starts servers; the first argument is a scheme.
+    fn servers(&self, project: &Project) -> Command {
+        self.servers.as_ref().map_or_else(|| project.cargo(SERVER), Command::new)
+    }
+}
+
 /// Runs both sales; `backend` is a URL, or the bare name of a scheme: `file` for a temporary folder, another for a
 /// server started for the occasion.
-pub(crate) fn run(project: &Project, backend: &str) -> Result<()> {
+pub(crate) fn run(project: &Project, backend: &str, built: &Built) -> Result<()> {
     let scheme = scheme_of(backend)?;
-    // Lock files are what the sale does by default, and so are always part of it.
-    let example = format!("{EXAMPLE} --features file,{scheme}");
-    project::run(&mut project.cargo(&format!("build {example}")))?;
+    let sale = built.sale(project, scheme)?;
     let (_server, url) = match backend {
         "file" => (None, None),
         bare if bare == scheme => {
-            let (server, url) = Server::start(project, scheme)?;
+            setup::servers()?;
+            let (server, url) = Server::start(built.servers(project).arg(scheme), scheme)?;
             (Some(server), Some(url))
         }
         url => (None, Some(url.to_owned())),
     };
     let start = Instant::now();
-    for (title, option) in [("with the lock", ""), ("without the lock", "--without-lock")] {
-        let mut sale = project.cargo(&format!("run --quiet {example} -- {option}"));
+    for (title, options) in [("with the lock", [].as_slice()), ("without the lock", &["--without-lock"])] {
+        let mut sale = sale();
+        sale.args(options);
         match &url {
             Some(url) => sale.env(BACKEND_VARIABLE, url),
             None => sale.env_remove(BACKEND_VARIABLE),
@@ -58,11 +90,12 @@ pub(crate) fn run(project: &Project, backend: &str) -> Result<()> {
 
 impl Server {
     /// A running server of this scheme, and its URL.
-    fn start(project: &Project, scheme: &str) -> Result<(Self, String)> {
-        setup::servers()?;
-        let mut program = project.cargo(&format!("{SERVER} {scheme}"));
-        let child =
-            program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    fn start(program: &mut Command, scheme: &str) -> Result<(Self, String)> {
+        let child = program
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", project::shown(program)))?;
         let mut server = Self(child);
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().context("no output")?).read_line(&mut line)?;

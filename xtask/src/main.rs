@@ -12,7 +12,9 @@ mod counts;
 mod demo;
 mod failures;
 mod guarantees;
+mod jobs;
 mod mutate;
+mod programs;
 mod project;
 mod report;
 mod setup;
@@ -36,6 +38,8 @@ enum Command {
         /// A backend URL; `etcd`, `redis` or `zk` starts a server for the occasion, `file` makes a temporary folder.
         #[arg(long, value_name = "URL|SCHEME", default_value = "file")]
         backend: String,
+        #[command(flatten)]
+        built: demo::Built,
     },
     /// Runs the conformance suite: one line per case, a closing line per backend.
     Conformance {
@@ -90,7 +94,7 @@ fn run(command: Command) -> Result<()> {
     let project = project::Project::here();
     match command {
         Command::Test => test::run(&project),
-        Command::Demo { backend } => demo::run(&project, &backend),
+        Command::Demo { backend, built } => demo::run(&project, &backend, &built),
         Command::Conformance { backends } => conformance::run(&project, &backends),
         Command::Bench { store, options } => bench::run(&project, &store, &options),
         Command::Chaos { options } => chaos::run(&project, &options),

@@ -69,6 +69,16 @@ impl Project {
     }
 }
 
+/// The command as what another one runs, such as `nice`, in its place and with its variables.
+pub(crate) fn wrapped(mut by: Command, command: &Command) -> Command {
+    by.arg(command.get_program()).args(command.get_args());
+    by.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        by.current_dir(folder);
+    }
+    by
+}
+
 /// Runs a command to its end and shows its output; an error when it fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::{counts::TestCounts, failures::Failures};
+use crate::{counts::TestCounts, failures::Failures, jobs::Ended};
 
 /// The steps so far.
 #[derive(Debug, Default)]
@@ -39,6 +39,17 @@ struct Row {
 }
 
 impl Report {
+    /// Prints what a job that ran beside others has to say, and notes how it ended.
+    pub(crate) fn ended(&mut self, Ended { name, error, output, took }: Ended) {
+        println!("\n==> {name} ({:.1} s)\n{}", took.as_secs_f64(), output.trim_end());
+        let mut tests = Tests::default();
+        output.lines().for_each(|line| tests.read(line));
+        if let Some(error) = &error {
+            eprintln!("error: {error:#}");
+        }
+        self.rows.push(Row { name, error, tests, took });
+    }
+
     /// Runs one step under a heading; true when it went well.
     pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut Tests) -> Result<()>) -> bool {
         println!("\n==> {name}");

@@ -16,7 +16,7 @@ use super::{
     scratch::Scratch,
     switch::{REACHED, SWITCH},
 };
-use crate::counts::TestCounts;
+use crate::{counts::TestCounts, project};
 
 /// How a run of tests ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +69,9 @@ exec "$@" 3<&- </dev/null
 
 /// Runs a command with all that it starts; `None` when it was still running after `time_max` and was killed.
 fn run_bounded(command: &Command, log: &File, time_max: Duration) -> Result<Option<ExitStatus>> {
-    let mut group = Command::new("sh");
-    group.args(["-c", BOUND_TO_INPUT, "sh"]).arg(command.get_program()).args(command.get_args());
-    group.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    if let Some(folder) = command.get_current_dir() {
-        group.current_dir(folder);
-    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", BOUND_TO_INPUT, "sh"]);
+    let mut group = project::wrapped(shell, command);
     group.process_group(0).stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log.try_clone()?);
     let mut child = group.spawn().context("cannot start sh")?;
     let input = child.stdin.take();
