@@ -55,6 +55,12 @@ pub trait Harness: Debug + Send + Sync + 'static {
     /// The name in reports and in `LOCKKIT_BACKENDS`.
     fn name(&self) -> String;
 
+    /// Backends of others whose test programs run beside this one: their names are known in `LOCKKIT_BACKENDS`, as those
+    /// of this project are, and nothing else is.
+    fn siblings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// What the backend claims. No I/O.
     fn info(&self) -> BackendInfo;
 

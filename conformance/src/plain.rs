@@ -19,6 +19,7 @@ pub struct Plain {
     address: String,
     connect: fn(&str) -> Result<AnyBackend>,
     info: BackendInfo,
+    siblings: Vec<String>,
 }
 
 impl Plain {
@@ -29,7 +30,15 @@ impl Plain {
     /// When `connect` cannot make one.
     pub fn new(name: &str, address: &str, connect: fn(&str) -> Result<AnyBackend>) -> Result<Self> {
         let info = connect(address)?.info();
-        Ok(Self { name: name.to_owned(), address: address.to_owned(), connect, info })
+        let (name, address) = (name.to_owned(), address.to_owned());
+        Ok(Self { name, address, connect, info, siblings: Vec::new() })
+    }
+
+    /// Names another backend whose test program runs beside this one, see [`Harness::siblings`].
+    #[must_use]
+    pub fn beside(mut self, sibling: &str) -> Self {
+        self.siblings.push(sibling.to_owned());
+        self
     }
 }
 
@@ -43,6 +52,10 @@ impl fmt::Debug for Plain {
 impl Harness for Plain {
     fn name(&self) -> String {
         self.name.clone()
+    }
+
+    fn siblings(&self) -> Vec<String> {
+        self.siblings.clone()
     }
 
     fn info(&self) -> BackendInfo {

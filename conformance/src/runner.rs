@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
@@ -23,6 +23,9 @@ use crate::{
 
 /// Names the backends to test, separated by commas; all when it is not set.
 const BACKENDS: &str = "LOCKKIT_BACKENDS";
+
+/// The backends of this project: the name of each, the package and the program of its tests. `cargo xtask` reads it too.
+const OURS: &str = include_str!("../backends.txt");
 
 /// A seed to repeat: the order of the cases, and their chance.
 const SEED: &str = "LOCKKIT_SEED";
@@ -45,28 +48,42 @@ pub fn cases() -> Vec<Case> {
 /// `--seed N`.
 ///
 /// Prints one line per case and, at the end, `conformance NAME: 61 passed, 0 failed, 3 ignored`; writes
-/// `target/conformance/NAME.json` when all cases ran. `LOCKKIT_BACKENDS=memory,file` narrows a run on purpose;
-/// `--seed N`, or `LOCKKIT_SEED=N`, repeats the order and the chance of an earlier one.
+/// `target/conformance/NAME.json` when all cases ran. `LOCKKIT_BACKENDS=memory,file` narrows a run on purpose, and fails
+/// with a name that is neither a backend of this project nor [known to the harness](Harness::siblings); `--seed N`, or
+/// `LOCKKIT_SEED=N`, repeats the order and the chance of an earlier one.
 pub fn main(harness: impl Harness) -> ExitCode {
     if let Some(exit) = worker::serve_if_asked(&harness) {
         return exit;
     }
     let asked = seed_asked_for(env::args().collect(), env::var(SEED).ok());
-    let (arguments, seed) = match asked {
-        Ok((arguments, seed)) => (Arguments::from_iter(arguments), seed),
+    let wanted = env::var(BACKENDS).map_or(Ok(true), |wanted| is_wanted(&wanted, &harness));
+    let ((arguments, seed), wanted) = match asked.and_then(|asked| Ok((asked, wanted?))) {
+        Ok(((arguments, seed), wanted)) => ((Arguments::from_iter(arguments), seed), wanted),
         Err(error) => {
             eprintln!("{error:#}");
             return ExitCode::FAILURE;
         }
     };
-    let name = harness.name();
-    if let Ok(wanted) = env::var(BACKENDS)
-        && !wanted.split(',').any(|wanted| wanted.trim() == name)
-    {
-        println!("conformance {name}: not run: {BACKENDS}={wanted}");
+    if !wanted {
+        println!("conformance {}: not run: {BACKENDS} names others", harness.name());
         return ExitCode::SUCCESS;
     }
     run(&(Arc::new(harness) as Arc<dyn Harness>), arguments, seed.unwrap_or_else(|| fastrand::u64(..)))
+}
+
+/// Whether this backend is among the wanted ones, all of which must be known: a typo would run nothing, and pass.
+fn is_wanted(wanted: &str, harness: &dyn Harness) -> Result<bool> {
+    let own = harness.name();
+    let ours = OURS.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned);
+    let mut known: Vec<String> = ours.chain(harness.siblings()).collect();
+    if !known.contains(&own) {
+        known.push(own.clone());
+    }
+    let wanted: Vec<&str> = wanted.split(',').map(str::trim).collect();
+    match wanted.iter().find(|wanted| known.iter().all(|known| known != *wanted)) {
+        Some(unknown) => bail!("{BACKENDS}: no backend {unknown:?}; there are {}", known.join(", ")),
+        None => Ok(wanted.contains(&own.as_str())),
+    }
 }
 
 /// Takes `--seed N` or `--seed=N` out of the arguments; without it, the seed of the environment.
@@ -204,9 +221,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use anyhow::ensure;
+    use lockkit_core::memory::MemoryServer;
 
     use super::*;
-    use crate::{case::case, context::Cx, memory::MemoryHarness, own_case};
+    use crate::{AnyBackend, Plain, case::case, context::Cx, memory::MemoryHarness, own_case};
 
     fn memory() -> Arc<dyn Harness> {
         Arc::new(MemoryHarness)
@@ -268,6 +286,28 @@ mod tests {
         assert_eq!(labels(first.clone()), due);
         assert_eq!(first, listed(1), "a seed repeats the order");
         assert_ne!(first, listed(2), "another one changes it");
+    }
+
+    #[test]
+    fn a_backend_is_wanted_by_its_name_and_an_unknown_one_is_refused() {
+        for (wanted, is_one) in [("memory", true), ("file, memory", true), ("file,redlock-3,zk", false)] {
+            assert_eq!(is_wanted(wanted, &MemoryHarness).unwrap(), is_one, "{wanted}");
+        }
+        for typo in ["memori", "Memory", "memory,fiel", "", "memory,"] {
+            let error = is_wanted(typo, &MemoryHarness).unwrap_err().to_string();
+            assert!(error.contains("there are memory, file, etcd, redis"), "{typo}: {error}");
+        }
+    }
+
+    #[test]
+    fn backends_of_others_are_known_by_their_own_name_and_their_siblings() {
+        let connect = |_: &str| Ok(AnyBackend::new(MemoryServer::new().backend()));
+        let mine = Plain::new("mine", "", connect).unwrap();
+        assert!(is_wanted("mine", &mine).unwrap() && is_wanted("etcd,mine", &mine).unwrap());
+        assert!(!is_wanted("etcd", &mine).unwrap());
+        let error = is_wanted("yours", &mine).unwrap_err().to_string();
+        assert!(error.ends_with("redlock-3, zk, mine"), "{error}");
+        assert!(!is_wanted("yours", &mine.beside("yours")).unwrap());
     }
 
     #[test]

@@ -7,18 +7,17 @@ use crate::{project, project::Project, report::Report};
 /// A backend, and the package and test program that run the suite on it.
 pub(crate) type Suite = (&'static str, &'static str, &'static str);
 
+/// Every backend, a line each; the suite reads it too.
+const LIST: &str = include_str!("../../conformance/backends.txt");
+
 /// Every backend.
-pub(crate) const BACKENDS: [Suite; 9] = [
-    ("memory", "lockkit-conformance", "conformance"),
-    ("file", "lockkit-file", "conformance"),
-    ("etcd", "lockkit-etcd", "conformance"),
-    ("redis", "lockkit-redis", "conformance"),
-    ("redis-sentinel", "lockkit-redis", "conformance_sentinel"),
-    ("redis-cluster", "lockkit-redis", "conformance_cluster"),
-    ("redlock", "lockkit-redis", "conformance_redlock"),
-    ("redlock-3", "lockkit-redis", "conformance_redlock_3"),
-    ("zk", "lockkit-zk", "conformance"),
-];
+pub(crate) fn backends() -> Vec<Suite> {
+    let suite = |line: &'static str| {
+        let mut words = line.split(' ');
+        Some((words.next()?, words.next()?, words.next()?))
+    };
+    LIST.lines().filter_map(suite).collect()
+}
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
@@ -31,12 +30,14 @@ pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
 }
 
 fn chosen(wanted: &[String]) -> Result<Vec<Suite>> {
+    let all = backends();
     if wanted.is_empty() {
-        return Ok(BACKENDS.to_vec());
+        return Ok(all);
     }
-    let find = |name: &String| match BACKENDS.iter().find(|(backend, ..)| backend == name) {
+    let names = all.iter().map(|(backend, ..)| *backend).collect::<Vec<_>>().join(", ");
+    let find = |name: &String| match all.iter().find(|(backend, ..)| backend == name) {
         Some(found) => Ok(*found),
-        None => bail!("no backend {name:?}; there are {}", BACKENDS.map(|(backend, ..)| backend).join(", ")),
+        None => bail!("no backend {name:?}; there are {names}"),
     };
     wanted.iter().map(find).collect()
 }
@@ -47,7 +48,8 @@ mod tests {
 
     #[test]
     fn all_backends_are_chosen_when_none_is_named() {
-        assert_eq!(chosen(&[]).unwrap(), BACKENDS);
+        assert_eq!(chosen(&[]).unwrap(), backends());
+        assert_eq!(backends().len(), LIST.lines().count(), "a line that is not understood");
     }
 
     #[test]
@@ -64,7 +66,7 @@ mod tests {
     #[test]
     fn every_backend_has_a_test_program() {
         let root = Project::here();
-        for (backend, package, program) in BACKENDS {
+        for (backend, package, program) in backends() {
             let folder = if backend == "memory" { "conformance" } else { package };
             let tests = root.root().join(folder).join("tests");
             let programs =
