@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use common::{TTL, eventually, settle};
 use lockkit_core::{Clock, FencingToken, LockClient, LockGuard, LockName, Owner, memory::MemoryServer};
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::FileFailurePersistence};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const CLIENTS: usize = 3;
@@ -129,34 +129,70 @@ impl World {
     }
 }
 
+/// A runtime with a paused clock.
+fn on_a_paused_clock(history: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    runtime.unwrap().block_on(history);
+}
+
+/// Takes all steps, looks after each of them, and at the end for what is left. The world after the last step.
+async fn replay(steps: impl IntoIterator<Item = Step>) -> World {
+    let mut world = World::new().await;
+    let (mut broken_at, mut muted) = (None, false);
+    for step in steps {
+        match step {
+            Step::Mute(mute) => muted = mute,
+            Step::Delete { .. } => broken_at = Some(tokio::time::Instant::now()),
+            Step::Expire { .. } if muted => broken_at = Some(tokio::time::Instant::now()),
+            _ => {}
+        }
+        world.take(step).await;
+        world.check(broken_at.is_some_and(|at| at.elapsed() <= TTL));
+    }
+    world
+}
+
+async fn nothing_is_left(mut world: World) {
+    world.server.lose_replies(0);
+    world.server.drop_notifications(false);
+    world.guards.clear();
+    let server = world.server.clone();
+    eventually(TTL * 3, "nothing is left", || server.is_empty()).await;
+    for name in NAMES {
+        let lock = world.clients[0].0.lock(name).unwrap();
+        assert!(lock.acquire_timeout(TTL).await.unwrap().is_some(), "{name} can be taken again");
+    }
+}
+
+/// Found by chance once (the seed is in `random_histories.proptest-regressions`, where the generator of today makes
+/// another history of it): a session that the server ends without a word.
+#[test]
+fn a_holder_whose_session_ended_unnoticed_believes_for_one_beat_at_most() {
+    on_a_paused_clock(async {
+        let steps = [
+            Step::Mute(true),
+            Step::Try { client: 0, name: 0 },
+            Step::Expire { name: 0 },
+            Step::Try { client: 1, name: 0 },
+        ];
+        let world = replay(steps).await;
+        let [former, next] = &world.guards[..] else { panic!("granted: {:?}", world.guards) };
+        eventually(TTL / 3, "the former holder knows", || !former.is_held()).await;
+        assert!(next.is_held() && next.token() > former.token(), "{next:?} after {former:?}");
+        nothing_is_left(world).await;
+    });
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        // Beside this file; what it lists comes first.
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn exclusion_token_order_and_no_residue(steps in proptest::collection::vec(step(), 1..40)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(async {
-            let mut world = World::new().await;
-            let (mut broken_at, mut muted) = (None, false);
-            for step in steps {
-                match step {
-                    Step::Mute(mute) => muted = mute,
-                    Step::Delete { .. } => broken_at = Some(tokio::time::Instant::now()),
-                    Step::Expire { .. } if muted => broken_at = Some(tokio::time::Instant::now()),
-                    _ => {}
-                }
-                world.take(step).await;
-                world.check(broken_at.is_some_and(|at| at.elapsed() <= TTL));
-            }
-            world.server.lose_replies(0);
-            world.server.drop_notifications(false);
-            world.guards.clear();
-            let server = world.server.clone();
-            eventually(TTL * 3, "nothing is left", || server.is_empty()).await;
-            for name in NAMES {
-                let lock = world.clients[0].0.lock(name).unwrap();
-                assert!(lock.acquire_timeout(TTL).await.unwrap().is_some(), "{name} can be taken again");
-            }
-        });
+        on_a_paused_clock(async { nothing_is_left(replay(steps).await).await });
     }
 }
