@@ -9,9 +9,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use lockkit_conformance::{Case, Store, own_case};
+use lockkit_conformance::{Case, Store, by_hand, own_case};
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, LockGuard, LockName, TimeSource, backend::ClaimId,
+    BootInstant, Clock, ErrorKind, LockClient, LockGuard, LockName, TimeSource,
+    backend::{Backend, ClaimId, Renewal},
 };
 use lockkit_testbed::{Direction, Flow, Proxy};
 use tokio::time::{Instant, sleep};
@@ -60,7 +61,11 @@ async fn acquire(client: &LockClient) -> Result<LockGuard> {
 
 /// Nothing is left of the lock at any node that is there.
 async fn is_clean(masters: &Masters) -> Result<()> {
-    until("nothing is left", async || Ok(masters.entries(&name()).await?.is_empty())).await
+    is_clean_of(masters, &name()).await
+}
+
+async fn is_clean_of(masters: &Masters, name: &LockName) -> Result<()> {
+    until("nothing is left", async || Ok(masters.entries(name).await?.is_empty())).await
 }
 
 /// Looks again and again until it is so.
@@ -169,7 +174,7 @@ impl TimeSource for Shared {
 async fn a_validity_that_is_used_up_is_no_grant() -> Result<()> {
     use lockkit_core::{
         Metadata,
-        backend::{Backend, Claim, ClaimControl},
+        backend::{Claim, ClaimControl},
     };
     let masters = Masters::start(3)?;
     let leaping = Arc::new(Leaping { clock: Clock::boot(), readings: AtomicU64::new(0) });
@@ -366,10 +371,18 @@ async fn a_majority_that_loses_its_data_ends_the_hold_for_good() -> Result<()> {
     let masters = Masters::start(3)?;
     let holder = client(&masters.url(), SHORT).await?;
     let guard = acquire(&holder).await?;
+    // By the third node's clock this one outlives the case: only its client can take it away.
+    let (session, long) =
+        (backend(&masters.url())?.open_session(LONG, Clock::boot()).await?, LockName::new("long")?);
+    let grant = tokio::time::timeout(HANG, by_hand::acquire(&session, &long)).await?;
     masters.with(|nodes| (0..2).try_for_each(|node| nodes.node(node).cli(&["FLUSHALL"]).map(drop))).await?;
     let lost = tokio::time::timeout(HANG, guard.lost()).await?;
     ensure!(lost.kind() == ErrorKind::Lost && !guard.is_held(), "{lost}");
     is_clean(&masters).await?;
+    ensure!(!masters.entries(&long).await?.is_empty(), "ended before its client has asked");
+    let beat = session.renew(std::slice::from_ref(&grant)).await;
+    ensure!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
+    is_clean_of(&masters, &long).await?;
     let refused = LockClient::builder(backend(&masters.url())?).build().await;
     let error = refused.err().context("a majority has lost its data")?;
     ensure!(

@@ -1,7 +1,5 @@
 //! Servers that cannot, will not or must not, and what lies in the store that no client has put there.
 
-use std::time::Duration;
-
 use lockkit_core::{
     Clock, ErrorKind,
     backend::{Admin, Backend, Session},
@@ -323,6 +321,13 @@ async fn a_server_that_is_busy_with_a_script_is_waited_for() {
     stuck.join().unwrap().unwrap();
 }
 
+/// Commands that the server has refused with this error.
+fn refused(redis: &Redis, error: &str) -> u64 {
+    let info = redis.cli(&["INFO", "errorstats"]).unwrap();
+    let count = info.text().lines().find_map(|line| line.strip_prefix(&format!("errorstat_{error}:count=")));
+    count.map_or(0, |count| count.trim().parse().unwrap())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn too_few_replicas_of_the_servers_own_setting_are_waited_for() {
     let redis = Redis::start().unwrap();
@@ -330,8 +335,11 @@ async fn too_few_replicas_of_the_servers_own_setting_are_waited_for() {
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
     let error = try_acquire(&one, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let before = refused(&redis, "NOREPLICAS");
     let waiting = crate::common::start(&one, &name);
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    // The first refusal ends no wait, and neither does the second.
+    until("the waiter was refused again", async || refused(&redis, "NOREPLICAS") >= before + 2).await;
+    assert!(waiting.is_waiting());
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
     waiting.granted().await;
 }

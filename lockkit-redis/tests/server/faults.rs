@@ -184,10 +184,13 @@ async fn a_release_that_is_never_confirmed_is_forgotten_when_the_lock_must_have_
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_that_was_given_up_at_a_standing_server_leaves_nothing() {
     let redis = Redis::start().unwrap();
-    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let proxy = Proxy::start(redis.endpoint()).unwrap();
+    let (one, other, name) =
+        (session_at(&url_through(&proxy), LONG).await, session(&redis, LONG).await, fresh_name());
     redis.pause().unwrap();
+    let before = proxy.counts().to_server;
     let waiting = start(&one, &name);
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    until("the request is at the server", async || proxy.counts().to_server > before).await;
     waiting.control.give_up();
     redis.resume().unwrap();
     // Its grant may have come first.
