@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::{AlarmAction, AlarmType};
 use lockkit_core::{
     Clock, ErrorKind,
-    backend::{Acquired, Backend, ClaimId, Loss, Renewal},
+    backend::{Acquired, Backend, Loss, Renewal},
 };
 use lockkit_testbed::{Etcd, Proxy};
 
@@ -38,44 +38,6 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
     assert!(grant.token() > held.token());
     release(&other, &grant).await;
     release(&other, &late).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn mail_that_came_while_the_stream_was_broken_is_read_later() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (one, name) = (session(&etcd, LONG).await, fresh_name());
-    let other = session_at(&url_through(&proxy), LONG).await;
-    let held = acquire(&one, &name).await;
-    let waiting = enqueued(&other, &name).await;
-    proxy.refuse();
-    release(&one, &held).await;
-    proxy.pass();
-    // By the mail itself: the next re-check is 10 s away.
-    release(&other, &waiting.granted().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_compacted_history_costs_a_read_and_no_grant() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (one, name, foreign) = (session(&etcd, LONG).await, fresh_name(), fresh_name());
-    let other = session_at(&url_through(&proxy), LONG).await;
-    let mut plain = plain(&etcd).await;
-    let foreign_key = format!("{}foreign", queue(&foreign));
-    etcd.put(&foreign_key, "").unwrap();
-    let held = acquire(&one, &name).await;
-    let by_mail = enqueued(&other, &name).await;
-    let by_watch = enqueued(&other, &foreign).await;
-    until("the predecessor is watched", async || etcd.metrics().unwrap().watchers() >= 3).await;
-    proxy.refuse();
-    release(&one, &held).await;
-    etcd.delete(&foreign_key).unwrap();
-    let revision = plain.put("x", "", None).await.unwrap().header().unwrap().revision();
-    plain.compact(revision, None).await.unwrap();
-    proxy.pass();
-    release(&other, &by_mail.granted().await).await;
-    release(&other, &by_watch.granted().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,20 +150,6 @@ async fn a_dead_client_is_succeeded_when_its_lease_ends() {
     // Nobody renews the lease; one revision deletes holder and waiter.
     release(&alive, &waiting.granted().await).await;
     assert_eq!(bounded(dead.lost()).await, Loss::Session);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_gets_no_mail_is_granted_by_its_watch() {
-    let etcd = Etcd::start().unwrap();
-    let (session, name) = (session(&etcd, LONG).await, fresh_name());
-    // A client that ends without a word: its key is deleted, and nobody gets mail.
-    let died = format!("{}af-8-{}", queue(&name), ClaimId::random());
-    etcd.put(&died, "").unwrap();
-    let waiting = enqueued(&session, &name).await;
-    until("the predecessor is watched", async || etcd.metrics().unwrap().watchers() == 2).await;
-    etcd.delete(&died).unwrap();
-    release(&session, &waiting.granted().await).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

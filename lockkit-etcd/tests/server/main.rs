@@ -8,6 +8,7 @@ mod chaos;
 mod client;
 mod cluster;
 mod common;
+mod fallbacks;
 mod faults;
 mod grants;
 mod login;

@@ -3,14 +3,9 @@
 use std::time::Duration;
 
 use etcd_client::{EventType, PutOptions, WatchOptions};
-use lockkit_testbed::{Etcd, Message, Proxy};
+use lockkit_testbed::{Message, Proxy};
 
-use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, release, session, session_at, shared, until, url_through,
-};
-
-/// A ttl with a re-check every 2 s; whoever is not renewed has time for a second one.
-const SHORT: Duration = Duration::from_secs(6);
+use crate::common::{bounded, fresh_name, shared, until};
 
 async fn client_of(proxy: &Proxy) -> etcd_client::Client {
     etcd_client::Client::connect([proxy.endpoint()], None).await.unwrap()
@@ -73,21 +68,6 @@ async fn a_deletion_among_other_events_is_dropped_alone() {
     assert_eq!(next_event(&mut watch).await, (EventType::Put, format!("{prefix}/new")));
     client.delete(format!("{prefix}/new"), None).await.unwrap();
     assert_eq!(next_event(&mut watch).await, (EventType::Delete, format!("{prefix}/new")));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_is_told_nothing_looks_for_itself() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (holder, waiter) = (session(&etcd, LONG).await, session_at(&url_through(&proxy), SHORT).await);
-    let name = fresh_name();
-    proxy.drop_messages(Message::Events, |_| true);
-    let held = acquire(&holder, &name).await;
-    let waiting = enqueued(&waiter, &name).await;
-    release(&holder, &held).await;
-    let grant = waiting.granted().await;
-    assert!(proxy.counts().dropped > 0, "nothing was dropped");
-    release(&waiter, &grant).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ mod claims;
 mod cluster;
 mod common;
 mod fairness;
+mod fallbacks;
 mod faults;
 mod memory;
 mod moving_slots;

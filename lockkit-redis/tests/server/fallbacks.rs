@@ -1,0 +1,102 @@
+//! Each of the ways in which a waiter learns that it is next, where the message is lost that says so: it comes long before
+//! the next one would have come.
+
+use std::time::Duration;
+
+use lockkit_core::limits::RECHECK_PAUSE_MAX;
+use lockkit_testbed::{Message, Proxy, Redis};
+
+use crate::common::{LONG, acquire, enqueued, fresh_name, release, session, session_at, sooner_than, until};
+
+/// A waiter without heartbeats looks after half of this ttl.
+const SHORT: Duration = Duration::from_secs(6);
+
+/// What a machine may add to a wait of seconds, in the best of some rounds.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// Before this a waiter with a [`LONG`] ttl does not look by itself: ten seconds, less a tenth.
+fn before_any_look() -> Duration {
+    RECHECK_PAUSE_MAX.mul_f64(0.9)
+}
+
+fn deaf(redis: &Redis) -> Proxy {
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    proxy.drop_messages(Message::Events, |_| true);
+    proxy
+}
+
+fn url_through(proxy: &Proxy) -> String {
+    format!("redis://{}/", proxy.endpoint())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_finds_the_grant_whose_message_was_lost() {
+    let redis = Redis::start().unwrap();
+    let proxy = deaf(&redis);
+    let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
+    sooner_than(before_any_look(), async || {
+        let (name, dropped) = (fresh_name(), proxy.counts().dropped);
+        let held = acquire(&one, &name).await;
+        let waiting = enqueued(&other, &name).await;
+        release(&one, &held).await;
+        until("the message is lost", async || proxy.counts().dropped > dropped).await;
+        other.renew(&[]).await;
+        release(&other, &waiting.granted().await).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_without_messages_and_heartbeats_looks_in_time() {
+    let redis = Redis::start().unwrap();
+    let proxy = deaf(&redis);
+    let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), SHORT).await);
+    // Half a ttl, and a tenth of that.
+    sooner_than((SHORT / 2).mul_f64(1.1) + SLACK, async || {
+        let (name, dropped) = (fresh_name(), proxy.counts().dropped);
+        let held = acquire(&one, &name).await;
+        let waiting = enqueued(&other, &name).await;
+        release(&one, &held).await;
+        let grant = waiting.granted().await;
+        assert!(proxy.counts().dropped > dropped, "no message was lost");
+        release(&other, &grant).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_connection_makes_waiters_look_for_what_they_have_missed() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
+    sooner_than(before_any_look(), async || {
+        let name = fresh_name();
+        let held = acquire(&one, &name).await;
+        let waiting = enqueued(&other, &name).await;
+        proxy.refuse();
+        release(&one, &held).await;
+        proxy.pass();
+        release(&other, &waiting.granted().await).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn message_reaches_a_waiter_whose_connection_is_new() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
+    sooner_than(before_any_look(), async || {
+        let name = fresh_name();
+        let held = acquire(&one, &name).await;
+        let waiting = enqueued(&other, &name).await;
+        let confirms = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
+        let before = confirms();
+        proxy.reset();
+        // What it looks for when it is connected again, it does not find yet.
+        until("the waiter has looked", async || confirms() > before).await;
+        release(&one, &held).await;
+        release(&other, &waiting.granted().await).await;
+    })
+    .await;
+}
