@@ -1,7 +1,11 @@
 //! Names: independent, whatever is in them; and what others have written in the store.
 
 use anyhow::{Context as _, Result, ensure};
-use lockkit_core::{ErrorKind, LockGuard, LockName, limits::LOCK_NAME_BYTES_MAX};
+use lockkit_core::{
+    ErrorKind, LockGuard, LockName,
+    backend::Contender,
+    limits::{LABEL_BYTES_MAX, LOCK_NAME_BYTES_MAX},
+};
 
 use crate::{
     Case, Fault, Hook,
@@ -115,15 +119,55 @@ async fn junk_in_the_store_is_no_panic_and_no_grant(cx: Cx) -> Result<()> {
 }
 
 async fn what_others_are_told_of_a_holder_is_bounded(cx: Cx) -> Result<()> {
+    let longer = "x".repeat(LABEL_BYTES_MAX + 1);
+    let refused = lockkit_core::LockClient::builder(cx.backend()?).label(longer).build().await;
+    ensure!(kind(refused)? == ErrorKind::InvalidConfig, "another kind");
+    // The longest label there may be, of characters that JSON makes six bytes of.
+    let (plain, hostile) =
+        (shown_of(&cx, "plain").await?, shown_of(&cx, &"\u{1}".repeat(LABEL_BYTES_MAX)).await?);
+    let most = plain.iter().map(bytes_of).max().unwrap_or_default() + LABEL_BYTES_MAX;
+    for shown in &hostile {
+        ensure!(bytes_of(shown) <= most, "{} bytes are shown, {most} allowed", bytes_of(shown));
+    }
+    // A label that does not fit is left out; the process is still shown, where processes are shown at all.
+    let known = |shown: &[Contender]| shown.iter().filter(|one| is_of_this_process(one)).count();
+    ensure!(
+        (hostile.len(), known(&hostile)) == (plain.len(), known(&plain)),
+        "with a plain label {plain:?} is shown, with the longest one {hostile:?}"
+    );
+    Ok(())
+}
+
+fn bytes_of(shown: &Contender) -> usize {
+    let metadata = shown
+        .metadata
+        .as_ref()
+        .map(|known| known.host.len() + known.label.iter().map(String::len).sum::<usize>());
+    shown.entry.len() + metadata.unwrap_or_default()
+}
+
+fn is_of_this_process(shown: &Contender) -> bool {
+    shown.metadata.as_ref().is_some_and(|metadata| metadata.pid == std::process::id())
+}
+
+/// What others are shown of a holder and a waiter with this label; nothing where the backend cannot look.
+async fn shown_of(cx: &Cx, label: &str) -> Result<Vec<Contender>> {
     let name = cx.name();
-    let label = "\u{1}".repeat(lockkit_core::limits::LABEL_BYTES_MAX);
     let builder = lockkit_core::LockClient::builder(cx.backend()?).ttl(cx.long_ttl()).clock(cx.clock());
     let client = builder.label(label).build().await?;
-    let guard = client.lock(name.as_str())?.acquire().await?;
-    match client.inspect(name.as_str()).await {
-        Ok(found) => ensure!(found.holder.is_some(), "the holder is not shown"),
-        Err(error) => ensure!(error.kind() == ErrorKind::Unsupported, "{error}"),
-    }
+    let lock = client.lock(name.as_str())?;
+    let guard = lock.acquire().await?;
+    let waiter = cx.enqueue(&lock, 0).await?;
+    let shown = match cx.client().await?.inspect(name.as_str()).await {
+        Ok(found) => {
+            ensure!(found.holder.is_some(), "the holder is not shown");
+            found.holder.into_iter().chain(found.waiters).collect()
+        }
+        Err(error) if error.kind() == ErrorKind::Unsupported => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
     guard.release().await?;
-    Ok(client.close().await?)
+    waiter.await??.release().await?;
+    client.close().await?;
+    Ok(shown)
 }

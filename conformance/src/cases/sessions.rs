@@ -1,7 +1,7 @@
 //! The contract of a session, without a keeper in between.
 
-use anyhow::{Context as _, Result, ensure};
-use lockkit_core::backend::{Acquired, Grant, Lifetime, Renewal};
+use anyhow::{Context as _, Result, bail, ensure};
+use lockkit_core::backend::{Acquired, Grant, Renewal};
 use tokio::time::sleep;
 
 use crate::{
@@ -183,6 +183,18 @@ async fn an_expired_session_cannot_be_renewed(cx: Cx) -> Result<()> {
 }
 
 async fn a_lifetime_counts_from_the_sending_of_its_renewal(cx: Cx) -> Result<()> {
+    /// On a loaded machine a beat may come too late, or not be answered in time: another one is tried then.
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        if renewed_late(&cx).await? {
+            return Ok(());
+        }
+    }
+    bail!("none of {TRIES} beats that the server held up for a part of a beat was answered")
+}
+
+/// Looks at one beat that the server holds up; whether it was answered.
+async fn renewed_late(cx: &Cx) -> Result<bool> {
     let (name, clock) = (cx.name(), cx.clock());
     let session = cx.session_with_clock(cx.short_ttl(), clock.clone()).await?;
     let grant = take(&session, &name).await?;
@@ -200,10 +212,13 @@ async fn a_lifetime_counts_from_the_sending_of_its_renewal(cx: Cx) -> Result<()>
     let passed_on = clock.now();
     cx.inflict(Fault::Thaw).await?;
     let beat = within(bounds.beat * 2 + bounds.slack, "the beat ends", renewing).await??;
-    for (what, renewal) in
-        beat.holds.iter().map(|(_, renewal)| ("hold", renewal)).chain([("session", &beat.session)])
-    {
+    let renewals =
+        beat.holds.iter().map(|(_, renewal)| ("hold", renewal)).chain([("session", &beat.session)]);
+    let (mut asked, mut renewed) = (0, 0);
+    for (what, renewal) in renewals {
+        asked += 1;
         if let Renewal::Renewed { armed_at } = renewal {
+            renewed += 1;
             ensure!(
                 *armed_at < passed_on,
                 "the {what}'s lifetime counts from {:?} after its sending",
@@ -213,8 +228,9 @@ async fn a_lifetime_counts_from_the_sending_of_its_renewal(cx: Cx) -> Result<()>
             ensure!(!cx.is_paused(), "not renewed: {renewal:?}");
         }
     }
-    if cx.info().lifetime != Lifetime::Process {
-        session.release(&grant).await?;
-    }
-    Ok(session.close().await?)
+    ensure!(beat.holds.len() == 1, "{} answers for one hold", beat.holds.len());
+    // What has ended meanwhile is nobody's.
+    let _ = session.release(&grant).await;
+    let _ = session.close().await;
+    Ok(renewed == asked)
 }

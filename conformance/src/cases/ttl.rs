@@ -1,16 +1,23 @@
 //! Lifetimes at their edges, and how long they are kept up.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use anyhow::{Result, ensure};
-use lockkit_core::{ErrorKind, LockClient, LockGuard, backend::Lifetime};
+use anyhow::{Context as _, Result, bail, ensure};
+use lockkit_core::{
+    Clock, ErrorKind, LockClient, LockGuard, LockName,
+    backend::{Grant, Lifetime, Session},
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
     Case, Hook,
     case::{Need, case},
     context::{Cx, kind},
+    driven::take,
 };
+
+/// Pause between two looks at what is left of a lifetime.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) const CASES: &[Case] = &[
     case!(a_ttl_of_zero_is_refused: C6, P12; bugs 52 53),
@@ -40,27 +47,65 @@ async fn a_ttl_of_years_is_refused(cx: Cx) -> Result<()> {
 }
 
 async fn a_short_ttl_is_raised_and_reported(cx: Cx) -> Result<()> {
-    let client = cx.client_with_ttl(Duration::from_millis(1)).await?;
+    const SHORT: Duration = Duration::from_millis(1);
+    let client = cx.client_with_ttl(SHORT).await?;
     let (granted, least) = (client.ttl(), cx.info().ttl_min);
-    ensure!(granted >= least.max(Duration::from_millis(1)), "{granted:?} is less than {least:?}");
+    ensure!(granted >= least.max(SHORT), "{granted:?} is less than {least:?}");
     ensure!(
         (granted == Duration::MAX) == (cx.info().lifetime == Lifetime::Process),
         "a ttl of {granted:?} for {:?}",
         cx.info().lifetime
     );
     let name = cx.name();
-    let guard = client.lock(name.as_str())?.acquire().await?;
-    ensure!(guard.is_held(), "held with the least ttl");
-    // On a loaded machine so short a ttl may pass before the release is sent.
-    drop(guard);
+    if granted == Duration::MAX {
+        let guard = client.lock(name.as_str())?.acquire().await?;
+        ensure!(guard.remaining() == Duration::MAX, "an end after {:?}", guard.remaining());
+        return Ok(guard.release().await?);
+    }
+    // What is reported is what the store keeps to: a hold that nobody renews lasts as long as its client believes, and
+    // ends soon after that. Load makes the next grant later only.
+    let clock = cx.clock();
+    let (silent, dead) = silent_with_least_ttl(&cx, &name, &clock).await?;
+    let bounds = cx.bounds(silent.ttl());
+    ensure!(bounds.ttl == granted, "a session has {:?}, a client {granted:?}", bounds.ttl);
+    let next = cx.lock(&name).await?.acquire_timeout(bounds.takeover()).await?;
+    let after = clock.now().since(dead.armed_at());
+    let next = next.with_context(|| format!("still locked after {after:?}, with a ttl of {granted:?}"))?;
+    ensure!(after >= bounds.validity, "granted to the next after {after:?}, of {:?}", bounds.validity);
+    next.release().await?;
+    let _ = silent.close().await;
     Ok(())
 }
 
+/// A grant that nobody renews, in a session of the least ttl. On a loaded machine so short a session may end before it is
+/// granted anything.
+async fn silent_with_least_ttl(cx: &Cx, name: &LockName, clock: &Clock) -> Result<(Arc<dyn Session>, Grant)> {
+    const TRIES: usize = 10;
+    let least = cx.info().ttl_min.max(Duration::from_millis(1));
+    for _ in 0..TRIES {
+        let silent = cx.session_with_clock(least, clock.clone()).await?;
+        if let Ok(dead) = take(&silent, name).await {
+            return Ok((silent, dead));
+        }
+    }
+    bail!("none of {TRIES} sessions of the least ttl was granted a free lock")
+}
+
 async fn a_hold_never_outlives_the_ttl_that_is_reported(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    /// Renewals that are looked at; each starts the lifetime anew.
+    const RENEWALS: u32 = 2;
+    let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 2).await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
-    let (left, bounds) = (guard.remaining(), cx.bounds_of(&client));
-    ensure!(left <= bounds.validity, "{left:?} left of a ttl of {:?}", bounds.ttl);
+    let (bounds, start) = (cx.bounds_of(&client), Instant::now());
+    let before = cx.log().renewed(&name);
+    while cx.log().renewed(&name) < before + RENEWALS as usize {
+        let left = guard.remaining();
+        ensure!(left <= bounds.validity, "{left:?} left of a ttl of {:?}", bounds.ttl);
+        ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+        ensure!(start.elapsed() < bounds.beat * RENEWALS * 2 + bounds.slack, "not renewed");
+        // Most is left right after a renewal.
+        sleep(LOOK_PAUSE).await;
+    }
     Ok(guard.release().await?)
 }
 
