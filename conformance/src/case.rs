@@ -174,6 +174,7 @@ impl Hook {
         match self {
             Self::Processes
             | Self::Entries
+            | Self::BareNotification
             | Self::EndSessionOfHolder
             | Self::EndSessionOfWaiter
             | Self::DeleteEntries

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    Access, AnyBackend, Bounds, Case, Fault, Harness, Link, Rounds, Store, Time, WallClock,
+    Access, AnyBackend, Bounds, Case, Fault, Harness, Hook, Link, Rounds, Store, Time, WallClock,
     observed::{Log, Observed},
     report::Figures,
     worker::Worker,
@@ -29,6 +29,9 @@ use crate::{
 
 /// Locks that the look for residue tries again, per case.
 const RESIDUE_CHECKS_MAX: usize = 8;
+
+/// Generous bound against a notification that never comes.
+const NOTIFICATION_MAX: Duration = Duration::from_secs(60);
 
 /// Pauses between two looks at something that comes about by itself; they grow.
 const LOOK_PAUSE_MIN: Duration = Duration::from_millis(2);
@@ -227,6 +230,15 @@ impl Context {
 
     pub(crate) async fn requests(&self) -> Result<u64> {
         self.store.requests().await
+    }
+
+    /// How long a notification takes without any lock, where the harness can measure that.
+    pub(crate) async fn bare_notification(&self) -> Result<Option<Duration>> {
+        if !self.harness.hooks().contains(&Hook::BareNotification) {
+            return Ok(None);
+        }
+        let told = timeout(NOTIFICATION_MAX, self.store.bare_notification());
+        Ok(Some(told.await.context("a bare notification did not come")??))
     }
 
     /// A number below `end`.

@@ -15,6 +15,8 @@ pub enum Hook {
     Entries,
     /// [`Store::requests`](crate::Store::requests).
     Requests,
+    /// [`Store::bare_notification`](crate::Store::bare_notification).
+    BareNotification,
     /// [`Fault::EndSessionOfHolder`].
     EndSessionOfHolder,
     /// [`Fault::EndSessionOfWaiter`].

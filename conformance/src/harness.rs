@@ -217,6 +217,16 @@ pub trait Store: Debug + Send + Sync {
     ///
     /// When the store does not say.
     async fn requests(&self) -> Result<u64>;
+
+    /// How long a notification takes without any lock: from one client's write to the moment when another one, which
+    /// waited for it, is told. Asked for with [`Hook::BareNotification`] only.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is told.
+    async fn bare_notification(&self) -> Result<Duration> {
+        bail!("the harness declares {:?}, but cannot measure one", Hook::BareNotification)
+    }
 }
 
 /// One client's way to the store.

@@ -1,6 +1,6 @@
 //! The memory backend's harness: the suite's own reference, on a paused clock.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
@@ -17,8 +17,9 @@ use crate::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, 
 pub struct MemoryHarness;
 
 /// What a [`MemoryStore`] can do.
-pub const MEMORY_HOOKS: [Hook; 11] = [
+pub const MEMORY_HOOKS: [Hook; 12] = [
     Hook::Entries,
+    Hook::BareNotification,
     Hook::Requests,
     Hook::EndSessionOfHolder,
     Hook::EndSessionOfWaiter,
@@ -126,6 +127,11 @@ impl Store for MemoryStore {
 
     async fn requests(&self) -> Result<u64> {
         Ok(self.server.requests())
+    }
+
+    /// On a paused clock it takes no time to tell another task.
+    async fn bare_notification(&self) -> Result<Duration> {
+        Ok(Duration::ZERO)
     }
 }
 

@@ -2,19 +2,24 @@
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, LockName, Result,
+    Clock, FencingToken, LockName, Result,
     backend::{Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimId, Grant, Loss, Renewal, Session},
 };
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::AnyBackend;
+
+/// Pauses between two looks at whether a claim waits; they grow.
+const LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// What the clients of one case have asked of their backends.
 #[derive(Debug, Default)]
@@ -31,6 +36,17 @@ struct Seen {
     renewals: usize,
     /// Renewals that the store has confirmed, per lock.
     renewed: HashMap<LockName, usize>,
+    /// How the claims came that were granted, by lock and token.
+    came: HashMap<(LockName, FencingToken), Came>,
+}
+
+/// How a claim came to its grant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Came {
+    /// When its acquire was called.
+    pub(crate) claimed: Instant,
+    /// When it was seen that it waits, which the store knew before that; `None`: it was granted sooner.
+    pub(crate) queued: Option<Instant>,
 }
 
 impl Log {
@@ -52,6 +68,11 @@ impl Log {
     /// How often the store has confirmed the renewal of a claim for this lock.
     pub(crate) fn renewed(&self, name: &LockName) -> usize {
         self.seen().renewed.get(name).copied().unwrap_or_default()
+    }
+
+    /// How the claim came that was granted the lock with this token.
+    pub(crate) fn came(&self, name: &LockName, token: FencingToken) -> Option<Came> {
+        self.seen().came.get(&(name.clone(), token)).copied()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -82,6 +103,16 @@ impl Backend for Observed {
     }
 }
 
+/// When it was seen that somebody else holds the lock.
+async fn noted_contended(claim: &Claim) -> Instant {
+    let mut pause = LOOK_PAUSE_MIN;
+    while !claim.was_contended() {
+        sleep(pause).await;
+        pause = (pause * 3 / 2).min(LOOK_PAUSE_MAX);
+    }
+    Instant::now()
+}
+
 #[derive(Debug)]
 struct ObservedSession {
     inner: Arc<dyn Session>,
@@ -95,11 +126,24 @@ impl Session for ObservedSession {
     }
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
-        let name = claim.name().clone();
+        let (name, sent) = (claim.name().clone(), claim.clone());
         *self.log.seen().claiming.entry(name.clone()).or_default() += 1;
-        let acquired = self.inner.acquire(claim).await;
-        if let Some(claiming) = self.log.seen().claiming.get_mut(&name) {
+        let mut came = Came { claimed: Instant::now(), queued: None };
+        let mut acquiring = pin!(self.inner.acquire(sent));
+        let acquired = tokio::select! {
+            biased;
+            acquired = &mut acquiring => acquired,
+            at = noted_contended(&claim) => {
+                came.queued = Some(at);
+                acquiring.await
+            }
+        };
+        let mut seen = self.log.seen();
+        if let Some(claiming) = seen.claiming.get_mut(&name) {
             *claiming -= 1;
+        }
+        if let Ok(Acquired::Granted(grant)) = &acquired {
+            seen.came.insert((name, grant.token()), came);
         }
         acquired
     }

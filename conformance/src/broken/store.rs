@@ -1,7 +1,7 @@
 //! The store of broken backends: a memory server that plays, for wrong clients to fail at, what a memory server has
 //! not: a disk, certificates, logins.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -68,5 +68,9 @@ impl Store for BrokenStore {
 
     async fn requests(&self) -> Result<u64> {
         self.inner.requests().await
+    }
+
+    async fn bare_notification(&self) -> Result<Duration> {
+        self.inner.bare_notification().await
     }
 }

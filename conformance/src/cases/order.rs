@@ -108,37 +108,85 @@ async fn waiters_are_served_in_the_order_of_their_coming(cx: Cx) -> Result<()> {
 }
 
 async fn a_waiter_that_leaves_delays_nobody(cx: Cx) -> Result<()> {
+    const WAITERS: usize = 5;
+    const ROUNDS: usize = 5;
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    // Side by side, so that a machine that is loaded for a while is so for both.
+    for _ in 0..ROUNDS {
+        without.push(passed_on(&cx, WAITERS, None).await?);
+        with.push(passed_on(&cx, WAITERS, Some(WAITERS / 2)).await?);
+    }
+    let (without, with) = (median(without), median(with));
+    cx.publish("nobody leaves [ms]", without.as_secs_f64() * 1e3);
+    cx.publish("one leaves [ms]", with.as_secs_f64() * 1e3);
+    let allowed = prompt(without);
+    ensure!(
+        with <= allowed,
+        "{WAITERS} waiters took {with:?} when one of them left, {without:?} when none did"
+    );
+    Ok(())
+}
+
+/// How long a lock takes to go through so many waiters, of which one leaves just when the holder releases.
+async fn passed_on(cx: &Cx, count: usize, leaving: Option<usize>) -> Result<Duration> {
     let (name, client) = (cx.name(), cx.client().await?);
     let held = client.lock(name.as_str())?.acquire().await?;
-    let (tasks, order) = waiters(&cx, &name, 5).await?;
-    tasks[2].abort();
-    settle().await;
+    let (tasks, order) = waiters(cx, &name, count).await?;
+    let start = Instant::now();
+    if let Some(leaving) = leaving {
+        tasks[leaving].abort();
+        settle().await;
+    }
     held.release().await?;
     let bound = cx.bounds_of(&client).cleanup();
     let mut order = within(bound * 4, "all others are served", served(order)).await?;
+    let took = start.elapsed();
     if cx.info().queue != lockkit_core::backend::QueueKind::Fifo {
         order.sort_unstable();
     }
-    ensure!(order == [0, 1, 3, 4], "served in the order {order:?}");
-    Ok(())
+    ensure!(
+        (0..count).filter(|number| Some(*number) != leaving).eq(order.iter().copied()),
+        "served in the order {order:?}, without {leaving:?}"
+    );
+    Ok(took)
+}
+
+/// What may take as long as `measured`, which was measured on the same store in the same case: generous, so that a loaded
+/// machine keeps to it, and far below any pause of a waiter.
+fn prompt(measured: Duration) -> Duration {
+    measured * 20 + Duration::from_millis(50)
+}
+
+/// The middle one: a single slow one says nothing, a slow half does.
+fn median(mut all: Vec<Duration>) -> Duration {
+    all.sort_unstable();
+    all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
 async fn a_hand_over_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
     let (name, client) = (cx.name(), cx.client().await?);
     let other = cx.lock(&name).await?;
-    let mut waited = Vec::new();
+    let (mut waited, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..cx.times(100, 20) {
+        bare.extend(cx.bare_notification().await?);
         let held = client.lock(name.as_str())?.acquire().await?;
         let waiter = cx.enqueue(&other, 0).await?;
         let start = Instant::now();
         held.release().await?;
-        waiter.await??.release().await?;
+        let next = waiter.await??;
         waited.push(start.elapsed());
+        next.release().await?;
     }
-    waited.sort_unstable();
-    // The middle one: a single slow hand-over says nothing about notifications, a slow half does.
-    let (median, recheck) = (waited[waited.len() / 2], cx.bounds_of(&client).recheck);
-    ensure!(median <= recheck / 4, "half of the hand-overs took {median:?} and more, a recheck {recheck:?}");
+    let is_measured = !bare.is_empty();
+    let (waited, bare, recheck) = (median(waited), median(bare), cx.bounds_of(&client).recheck);
+    cx.publish("hand-over [ms]", waited.as_secs_f64() * 1e3);
+    cx.publish("bare notification [ms]", bare.as_secs_f64() * 1e3);
+    // Where the harness cannot measure a notification, a look of the waiter is what there is to compare with.
+    let allowed = if is_measured { prompt(bare) } else { recheck / 4 };
+    ensure!(
+        waited <= allowed,
+        "half of the hand-overs took {waited:?} and more, a bare notification {bare:?}"
+    );
     Ok(())
 }
 

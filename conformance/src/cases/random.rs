@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{
-    Fence, LockClient, LockGuard, LockName, Owner,
-    backend::{Acquired, Backend, Session},
+    Fence, FencingToken, LockClient, LockGuard, LockName, Owner,
+    backend::{Acquired, Backend, QueueKind, Session},
 };
 use tokio::{
     task::JoinSet,
@@ -24,7 +24,8 @@ use crate::{
     context::Cx,
     driven::claim,
     history::{
-        Answer, Call, Held, Moment, Operation, Write, fenced_writes, linearizable, overlaps, token_order,
+        Answer, Call, Held, Moment, Operation, Write, fenced_writes, linearizable, overlaps, queue_order,
+        token_order,
     },
 };
 
@@ -45,7 +46,7 @@ const WORK: Duration = Duration::from_millis(3);
 async fn random_histories_are_exclusive_ordered_and_fenced(cx: Cx) -> Result<()> {
     let records = records(&cx);
     contend(&cx, &records, true).await?;
-    records.iter().try_for_each(|record| record.judge())
+    records.iter().try_for_each(|record| record.judge(&cx))
 }
 
 async fn random_histories_with_silent_holders_are_exclusive_and_ordered(cx: Cx) -> Result<()> {
@@ -65,7 +66,7 @@ async fn random_histories_with_silent_holders_are_exclusive_and_ordered(cx: Cx) 
     while let Some(done) = silent.join_next().await {
         done??;
     }
-    records.iter().try_for_each(|record| record.judge())
+    records.iter().try_for_each(|record| record.judge(&cx))
 }
 
 fn records(cx: &Cx) -> Vec<Arc<Record>> {
@@ -80,7 +81,8 @@ async fn contend(cx: &Cx, records: &[Arc<Record>], impatient: bool) -> Result<()
     for number in 0..clients {
         let (client, owner) = (cx.client().await?, Owner::new());
         for _ in 0..TASKS {
-            let taker = Taker { client: client.clone(), owner: owner.clone(), number: number as u64 };
+            let (client, owner, number) = (client.clone(), owner.clone(), number as u64);
+            let taker = Taker { cx: cx.clone(), client, owner, number };
             let (cx, records) = (cx.clone(), records.to_vec());
             tasks.spawn(async move {
                 for _ in 0..steps {
@@ -101,6 +103,7 @@ async fn contend(cx: &Cx, records: &[Arc<Record>], impatient: bool) -> Result<()
 
 /// Who takes locks.
 struct Taker {
+    cx: Cx,
     client: LockClient,
     owner: Owner,
     number: u64,
@@ -126,6 +129,8 @@ struct Record {
 #[derive(Default)]
 struct Kept {
     held: Vec<Held>,
+    /// The same, as their claims came to the store: a caller may have joined an attempt that was under way.
+    served: Vec<Held>,
     writes: Vec<Write>,
     operations: Vec<Operation>,
     /// Nobody renews them, but they are there: a backend may end a session that is dropped.
@@ -175,7 +180,7 @@ impl Record {
         guard.release().await?;
         self.note(Call::Release { owner, token }, called, Some(Answer::Released));
         self.held(owner, token, asked, granted, ended);
-        Ok(())
+        self.served(taker, asked, granted, ended, token)
     }
 
     /// Takes the lock and is never heard of again; false when it was not granted in time.
@@ -208,7 +213,7 @@ impl Record {
 
     fn write(&self, token: u64) -> Result<()> {
         let mut kept = self.kept();
-        let applied = self.fence.admit(lockkit_core::FencingToken::new(token));
+        let applied = self.fence.admit(FencingToken::new(token));
         kept.writes.push(Write { token, applied });
         ensure!(applied, "the write of a holder was refused");
         Ok(())
@@ -229,11 +234,28 @@ impl Record {
         self.kept().held.push(Held { lock, client, token, asked, queued: None, granted, ended });
     }
 
+    fn served(
+        &self,
+        taker: &Taker,
+        asked: Duration,
+        granted: Duration,
+        ended: Duration,
+        token: u64,
+    ) -> Result<()> {
+        let came = taker.cx.log().came(&self.name, FencingToken::new(token));
+        let came = came.with_context(|| format!("nobody was granted the token {token}"))?;
+        let (lock, client) = (self.name.to_string(), taker.number);
+        let asked = asked.min(came.claimed.duration_since(self.start));
+        let queued = came.queued.map(|at| at.duration_since(self.start));
+        self.kept().served.push(Held { lock, client, token, asked, queued, granted, ended });
+        Ok(())
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn judge(&self) -> Result<()> {
+    fn judge(&self, cx: &Cx) -> Result<()> {
         let kept = self.kept();
         ensure!(!kept.held.is_empty(), "nobody was ever granted the lock");
         // The cheapest first: what they find, the last one may search for long.
@@ -244,6 +266,9 @@ impl Record {
         found(overlaps(&kept.held))?;
         found(token_order(&kept.held))?;
         found(fenced_writes(&kept.writes))?;
+        if cx.info().queue == QueueKind::Fifo {
+            found(queue_order(&kept.served))?;
+        }
         found(linearizable(&kept.operations))
     }
 }

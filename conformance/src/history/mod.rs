@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn bad_histories_are_found() {
         type Checker = fn(&[Held]) -> Vec<String>;
-        let bad: [(&str, Checker, Vec<Held>); 12] = [
+        let bad: [(&str, Checker, Vec<Held>); 13] = [
             ("double hold", overlaps, vec![held(1, 1, 0, 1, 10), held(2, 2, 2, 9, 20)]),
             ("hold within a hold", overlaps, vec![held(1, 1, 0, 1, 30), held(2, 2, 2, 9, 20)]),
             (
@@ -148,6 +148,11 @@ mod tests {
                 "overtaken",
                 queue_order,
                 vec![queued(held(1, 2, 0, 30, 40), 1), queued(held(2, 1, 5, 20, 25), 6)],
+            ),
+            (
+                "overtaken by one that never waited",
+                queue_order,
+                vec![queued(held(1, 2, 0, 30, 40), 1), held(2, 1, 5, 20, 25)],
             ),
             (
                 "overtaken in the middle",

@@ -109,6 +109,11 @@ impl Claim {
     pub fn note_contended(&self) {
         self.control.contended.store(true, Ordering::Release);
     }
+
+    /// Whether that was noted.
+    pub fn was_contended(&self) -> bool {
+        self.control.was_contended()
+    }
 }
 
 impl ClaimControl {

@@ -50,6 +50,7 @@ impl Harness for EtcdHarness {
             Hook::Processes,
             Hook::Entries,
             Hook::Requests,
+            Hook::BareNotification,
             Hook::EndSessionOfHolder,
             Hook::EndSessionOfWaiter,
             Hook::DeleteEntries,

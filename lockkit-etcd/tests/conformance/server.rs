@@ -1,8 +1,8 @@
 //! One server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use etcd_client::{Client, PutOptions};
 use lockkit_conformance::{Access, AnyBackend, Fault, Link, Store};
@@ -12,6 +12,7 @@ use lockkit_core::{
 };
 use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::{Blocking, Etcd, SmallDisk};
+use tokio::time::Instant;
 
 use crate::{access::Beside, backend, link::ProxyLink};
 
@@ -159,5 +160,18 @@ impl Store for Server {
 
     async fn requests(&self) -> Result<u64> {
         self.etcd.with(|etcd| Ok(etcd.metrics()?.sum("grpc_server_msg_received_total", &[]))).await
+    }
+
+    async fn bare_notification(&self) -> Result<Duration> {
+        const KEY: &str = "bare/notification";
+        let (mut writer, mut watcher) = (self.plain().await?, self.plain().await?);
+        let mut watch = watcher.watch(KEY, None).await?;
+        ensure!(watch.message().await?.context("no watch")?.created(), "not watched");
+        let start = Instant::now();
+        writer.put(KEY, "", None).await?;
+        while watch.message().await?.context("the watch has ended")?.events().is_empty() {}
+        let took = start.elapsed();
+        writer.delete(KEY, None).await?;
+        Ok(took)
     }
 }

@@ -1,11 +1,12 @@
 //! What the conformance suite needs of a Redis, whatever servers it is made of.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
+mod bare;
 mod own;
 mod rights;
 mod servers;
 
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -95,6 +96,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
             Hook::Processes,
             Hook::Entries,
             Hook::Requests,
+            Hook::BareNotification,
             Hook::DeleteEntries,
             Hook::WriteJunk,
             Hook::Freeze,
@@ -240,6 +242,14 @@ impl<S: Servers> Store for Place<S> {
                 Ok(requests)
             })
             .await
+    }
+
+    async fn bare_notification(&self) -> Result<Duration> {
+        let endpoint = self.servers.with(|servers| {
+            let masters = servers.masters()?;
+            Ok(masters.first().context("no master")?.endpoint())
+        });
+        bare::bare_notification(&endpoint.await?).await
     }
 }
 

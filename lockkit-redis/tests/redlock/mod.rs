@@ -2,11 +2,16 @@
 #![allow(missing_docs, dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
 pub mod access;
+#[path = "../harness/bare.rs"]
+mod bare;
 pub mod cases;
 pub mod raw;
 pub mod rights;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -64,6 +69,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::Processes,
             Hook::Entries,
             Hook::Requests,
+            Hook::BareNotification,
             Hook::DeleteEntries,
             Hook::WriteJunk,
             Hook::Freeze,
@@ -270,6 +276,10 @@ impl Store for Masters {
             Ok(most)
         })
         .await
+    }
+
+    async fn bare_notification(&self) -> Result<Duration> {
+        bare::bare_notification(self.endpoints.first().context("no node")?).await
     }
 }
 

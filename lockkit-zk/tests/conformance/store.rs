@@ -1,8 +1,11 @@
 //! A ZooKeeper server as the suite wants it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -13,6 +16,8 @@ use lockkit_core::{
     backend::{Admin, Contender},
 };
 use lockkit_testbed::{Blocking, Proxy, ZooKeeper};
+use tokio::time::Instant;
+use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::{access::Beside, backend};
 
@@ -146,6 +151,18 @@ impl Store for Server {
     async fn requests(&self) -> Result<u64> {
         let looks = self.looks.fetch_add(1, SeqCst);
         self.zookeeper.with(move |zookeeper| Ok(zookeeper.metrics()?.packets_received() - looks)).await
+    }
+
+    async fn bare_notification(&self) -> Result<Duration> {
+        let endpoint = self.gate.endpoint();
+        let (writer, watcher) = (Client::connect(&endpoint).await?, Client::connect(&endpoint).await?);
+        let path = format!("/bare-{}", writer.session_id().0);
+        writer.create(&path, b"", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).await?;
+        let (_, _, changed) = watcher.get_and_watch_data(&path).await?;
+        let start = Instant::now();
+        writer.delete(&path, None).await?;
+        changed.changed().await;
+        Ok(start.elapsed())
     }
 }
 

@@ -1,0 +1,22 @@
+//! What a message takes without any lock.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use redis::{AsyncConnectionConfig, Client, PushKind};
+use tokio::{sync::mpsc::unbounded_channel, time::Instant};
+
+/// From the sending of a message at this server to its arrival at another connection.
+pub async fn bare_notification(endpoint: &str) -> Result<Duration> {
+    let client = Client::open(format!("redis://{endpoint}/?protocol=resp3"))?;
+    let (sender, mut pushes) = unbounded_channel();
+    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    let mut listener = client.get_multiplexed_async_connection_with_config(&config).await?;
+    let mut writer = client.get_multiplexed_async_connection().await?;
+    let channel = format!("bare-{:016x}", std::process::id());
+    listener.subscribe(&channel).await?;
+    let start = Instant::now();
+    redis::cmd("PUBLISH").arg(&channel).arg("").query_async::<i64>(&mut writer).await?;
+    while pushes.recv().await.context("the connection has ended")?.kind != PushKind::Message {}
+    Ok(start.elapsed())
+}
