@@ -1,6 +1,7 @@
 //! Random histories of contending clients, judged by the checkers.
 
 use std::{
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -129,6 +130,8 @@ struct Record {
 #[derive(Default)]
 struct Kept {
     held: Vec<Held>,
+    /// The same until their releases were answered: up to then another task of the owner may share the hold.
+    freed: Vec<Held>,
     /// The same, as their claims came to the store: a caller may have joined an attempt that was under way.
     served: Vec<Held>,
     writes: Vec<Write>,
@@ -178,9 +181,20 @@ impl Record {
         let (owner, token) = (taker.number, guard.token().get());
         let (called, ended) = (self.moment(), self.start.elapsed());
         guard.release().await?;
+        let freed = self.start.elapsed();
         self.note(Call::Release { owner, token }, called, Some(Answer::Released));
-        self.held(owner, token, asked, granted, ended);
-        self.served(taker, asked, granted, ended, token)
+        let held = self.held(owner, token, asked..granted, ended);
+        let came = taker.cx.log().came(&self.name, FencingToken::new(token));
+        let came = came.with_context(|| format!("nobody was granted the token {token}"))?;
+        let mut kept = self.kept();
+        kept.freed.push(Held { ended: freed, ..held.clone() });
+        kept.served.push(Held {
+            asked: asked.min(came.claimed.duration_since(self.start)),
+            queued: came.queued.map(|at| at.duration_since(self.start)),
+            ..held.clone()
+        });
+        kept.held.push(held);
+        Ok(())
     }
 
     /// Takes the lock and is never heard of again; false when it was not granted in time.
@@ -205,7 +219,10 @@ impl Record {
         let ended =
             granted.saturating_sub(clock.now().since(grant.armed_at())) + cx.bounds(session.ttl()).validity;
         if granted < ended {
-            self.held(owner, token, asked, granted, ended);
+            let held = self.held(owner, token, asked..granted, ended);
+            let mut kept = self.kept();
+            kept.freed.push(held.clone());
+            kept.held.push(held);
         }
         self.kept().silent.push(session);
         Ok(true)
@@ -229,26 +246,9 @@ impl Record {
         self.kept().operations.push(Operation { lock, call, called, answered });
     }
 
-    fn held(&self, client: u64, token: u64, asked: Duration, granted: Duration, ended: Duration) {
-        let lock = self.name.to_string();
-        self.kept().held.push(Held { lock, client, token, asked, queued: None, granted, ended });
-    }
-
-    fn served(
-        &self,
-        taker: &Taker,
-        asked: Duration,
-        granted: Duration,
-        ended: Duration,
-        token: u64,
-    ) -> Result<()> {
-        let came = taker.cx.log().came(&self.name, FencingToken::new(token));
-        let came = came.with_context(|| format!("nobody was granted the token {token}"))?;
-        let (lock, client) = (self.name.to_string(), taker.number);
-        let asked = asked.min(came.claimed.duration_since(self.start));
-        let queued = came.queued.map(|at| at.duration_since(self.start));
-        self.kept().served.push(Held { lock, client, token, asked, queued, granted, ended });
-        Ok(())
+    fn held(&self, client: u64, token: u64, acquire: Range<Duration>, ended: Duration) -> Held {
+        let (lock, asked, granted) = (self.name.to_string(), acquire.start, acquire.end);
+        Held { lock, client, token, asked, queued: None, granted, ended }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -264,7 +264,7 @@ impl Record {
             None => Ok(()),
         };
         found(overlaps(&kept.held))?;
-        found(token_order(&kept.held))?;
+        found(token_order(&kept.freed))?;
         found(fenced_writes(&kept.writes))?;
         if cx.info().queue == QueueKind::Fifo {
             found(queue_order(&kept.served))?;
