@@ -96,13 +96,13 @@ impl<S: Servers> Harness for RedisHarness<S> {
             Hook::Processes,
             Hook::Entries,
             Hook::Requests,
-            Hook::BareNotification,
             Hook::DeleteEntries,
             Hook::WriteJunk,
             Hook::Freeze,
             Hook::Restart,
         ];
         if self.has_links {
+            hooks.push(Hook::BareNotification);
             hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
             hooks.extend([
                 Hook::Refuse,
