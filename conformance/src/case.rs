@@ -175,6 +175,7 @@ impl Hook {
             Self::Processes
             | Self::Entries
             | Self::BareNotification
+            | Self::Lifetimes
             | Self::EndSessionOfHolder
             | Self::EndSessionOfWaiter
             | Self::DeleteEntries

@@ -228,6 +228,10 @@ impl Context {
         self.store.entries(name).await
     }
 
+    pub(crate) async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        self.store.frees_within(name).await
+    }
+
     pub(crate) async fn requests(&self) -> Result<u64> {
         self.store.requests().await
     }

@@ -33,7 +33,8 @@ pub(crate) async fn take(session: &Arc<dyn Session>, name: &LockName) -> Result<
     granted(session.acquire(claim(name, true).0).await?)
 }
 
-fn granted(end: Acquired) -> Result<Grant> {
+/// The grant that a claim has ended with.
+pub(crate) fn granted(end: Acquired) -> Result<Grant> {
     match end {
         Acquired::Granted(grant) => Ok(grant),
         other => bail!("the lock was not granted: {other:?}"),

@@ -17,6 +17,8 @@ pub enum Hook {
     Requests,
     /// [`Store::bare_notification`](crate::Store::bare_notification).
     BareNotification,
+    /// [`Store::frees_within`](crate::Store::frees_within).
+    Lifetimes,
     /// [`Fault::EndSessionOfHolder`].
     EndSessionOfHolder,
     /// [`Fault::EndSessionOfWaiter`].

@@ -227,6 +227,16 @@ pub trait Store: Debug + Send + Sync {
     async fn bare_notification(&self) -> Result<Duration> {
         bail!("the harness declares {:?}, but cannot measure one", Hook::BareNotification)
     }
+
+    /// When the store will have freed this lock if nothing is renewed, counted from its answer: rounded up where it says
+    /// it roughly. `None` when nobody holds the lock; asked for with [`Hook::Lifetimes`] only.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not say.
+    async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        bail!("the harness declares {:?}, but its store does not say when it frees {name:?}", Hook::Lifetimes)
+    }
 }
 
 /// One client's way to the store.

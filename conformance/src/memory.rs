@@ -17,10 +17,11 @@ use crate::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, 
 pub struct MemoryHarness;
 
 /// What a [`MemoryStore`] can do.
-pub const MEMORY_HOOKS: [Hook; 12] = [
+pub const MEMORY_HOOKS: [Hook; 13] = [
     Hook::Entries,
     Hook::BareNotification,
     Hook::Requests,
+    Hook::Lifetimes,
     Hook::EndSessionOfHolder,
     Hook::EndSessionOfWaiter,
     Hook::DeleteEntries,
@@ -132,6 +133,10 @@ impl Store for MemoryStore {
     /// On a paused clock it takes no time to tell another task.
     async fn bare_notification(&self) -> Result<Duration> {
         Ok(Duration::ZERO)
+    }
+
+    async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        Ok(self.server.frees_within(name))
     }
 }
 

@@ -15,6 +15,7 @@ mod tls;
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -311,6 +312,20 @@ impl Redis {
         let mut keys: Vec<String> = reply.list().iter().map(|key| key.text().to_owned()).collect();
         keys.sort_unstable();
         Ok(keys)
+    }
+
+    /// How long this key is still there, rounded up; `None` for one that is not.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn lifetime(&self, key: &str) -> Result<Option<Duration>> {
+        Ok(match self.cli(&["PTTL", key])?.number().context("PTTL answers a number")? {
+            -2 => None,
+            -1 => Some(Duration::MAX),
+            // Of the millisecond that runs a part may be left.
+            ms => Some(Duration::from_millis(ms.unsigned_abs() + 1)),
+        })
     }
 
     /// How often this command was executed, such as `evalsha` or `publish`, also from scripts.

@@ -43,6 +43,8 @@ pub enum Defect {
     LateStamp,
     /// A release is confirmed, and not done.
     EmptyRelease,
+    /// A renewal is confirmed, and not done.
+    EmptyRenewal,
     /// A closed session lives on, renewed for ever.
     EternalSession,
     /// Waiters are served in any order, while first come, first served is claimed.
@@ -89,7 +91,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -101,6 +103,7 @@ impl Defect {
         Self::UnseenLoss,
         Self::LateStamp,
         Self::EmptyRelease,
+        Self::EmptyRenewal,
         Self::EternalSession,
         Self::FalseFifo,
         Self::SlowExpiry,

@@ -73,4 +73,8 @@ impl Store for BrokenStore {
     async fn bare_notification(&self) -> Result<Duration> {
         self.inner.bare_notification().await
     }
+
+    async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        self.inner.frees_within(name).await
+    }
 }

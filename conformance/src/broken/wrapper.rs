@@ -197,6 +197,7 @@ impl Session for BrokenSession {
                 }
                 return beat;
             }
+            Defect::EmptyRenewal => return all_well(&self.clock),
             // The holds are not the server's.
             Defect::DoubleGrant => {
                 let _ = self.inner.renew(&[]).await;

@@ -5,6 +5,7 @@ mod cancel;
 mod clocks;
 mod disk;
 mod exclusion;
+mod lifetimes;
 mod links;
 mod losses;
 mod names;
@@ -29,6 +30,7 @@ pub(crate) fn all() -> Vec<Case> {
         order::CASES,
         reentry::CASES,
         ttl::CASES,
+        lifetimes::CASES,
         names::CASES,
         trust::CASES,
         cancel::CASES,

@@ -8,7 +8,7 @@ mod backend;
 mod session;
 mod store;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -123,6 +123,13 @@ impl MemoryServer {
         let mut inner = lock(&self.0);
         inner.store.sweep(Instant::now());
         inner.store.inspect(name)
+    }
+
+    /// Time until this lock is free if the session of its holder is not renewed; `None` when nobody holds it.
+    pub fn frees_within(&self, name: &LockName) -> Option<Duration> {
+        let (now, mut inner) = (Instant::now(), lock(&self.0));
+        inner.store.sweep(now);
+        inner.store.expiry_of_holder(name).map(|expires_at| expires_at - now)
     }
 
     /// Whether no lock has a holder or a waiter.

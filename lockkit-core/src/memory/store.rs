@@ -141,6 +141,12 @@ impl Store {
         self.sessions.values().map(|lease| lease.expires_at).min()
     }
 
+    /// When the session of whoever holds this lock expires.
+    pub(super) fn expiry_of_holder(&self, name: &LockName) -> Option<Instant> {
+        let session = self.queues.get(name)?.front()?.session;
+        Some(self.sessions.get(&session)?.expires_at)
+    }
+
     pub(super) fn expire_holder(&mut self, name: &LockName) -> bool {
         self.expire_at(name, 0)
     }

@@ -174,4 +174,15 @@ impl Store for Server {
         writer.delete(KEY, None).await?;
         Ok(took)
     }
+
+    async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        let entries = self.entries(name).await?;
+        let Some(holder) = entries.first() else { return Ok(None) };
+        let mut client = self.plain().await?;
+        let found = client.get(holder.as_str(), None).await?;
+        let Some(entry) = found.kvs().first() else { return Ok(None) };
+        // -1 when the lease is over; in whole seconds, cut off.
+        let left = client.lease_time_to_live(entry.lease(), None).await?.ttl();
+        Ok(u64::try_from(left).ok().map(|seconds| Duration::from_secs(seconds + 1)))
+    }
 }

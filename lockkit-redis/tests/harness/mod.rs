@@ -96,6 +96,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
             Hook::Processes,
             Hook::Entries,
             Hook::Requests,
+            Hook::Lifetimes,
             Hook::DeleteEntries,
             Hook::WriteJunk,
             Hook::Freeze,
@@ -250,6 +251,11 @@ impl<S: Servers> Store for Place<S> {
             Ok(masters.first().context("no master")?.endpoint())
         });
         bare::bare_notification(&endpoint.await?).await
+    }
+
+    async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        let lock = key(name);
+        self.servers.with(move |servers| servers.node_of(&lock)?.lifetime(&lock)).await
     }
 }
 

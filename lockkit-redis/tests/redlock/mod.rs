@@ -8,7 +8,10 @@ pub mod cases;
 pub mod raw;
 pub mod rights;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -66,6 +69,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::Processes,
             Hook::Entries,
             Hook::Requests,
+            Hook::Lifetimes,
             Hook::DeleteEntries,
             Hook::WriteJunk,
             Hook::Freeze,
@@ -273,6 +277,19 @@ impl Store for Masters {
                 most = most.max(counts.sum::<Result<u64>>()?);
             }
             Ok(most)
+        })
+        .await
+    }
+
+    /// When it is free at so many nodes that no majority is left.
+    async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        let (lock, majority) = (encoded(name), self.majority);
+        self.with(move |nodes| {
+            let ends = (0..nodes.len()).map(|number| nodes.node(number).lifetime(&lock));
+            let mut ends = ends.collect::<Result<Vec<_>>>()?;
+            // Where it is free already comes last.
+            ends.sort_unstable_by(|one, other| other.cmp(one));
+            Ok(ends[majority - 1])
         })
         .await
     }

@@ -51,6 +51,7 @@ impl Harness for ZkHarness {
             Hook::Entries,
             Hook::Requests,
             Hook::BareNotification,
+            Hook::Lifetimes,
             Hook::EndSessionOfHolder,
             Hook::EndSessionOfWaiter,
             Hook::DeleteEntries,

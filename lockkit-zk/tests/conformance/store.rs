@@ -164,6 +164,16 @@ impl Store for Server {
         changed.changed().await;
         Ok(start.elapsed())
     }
+
+    async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
+        let name = name.clone();
+        self.zookeeper
+            .with(move |zookeeper| match entries(zookeeper, &name)?.first() {
+                Some(holder) => zookeeper.lifetime(holder),
+                None => Ok(None),
+            })
+            .await
+    }
 }
 
 /// A client's way to a server.

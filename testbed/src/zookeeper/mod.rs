@@ -2,12 +2,12 @@
 
 mod ensemble;
 mod history;
+mod looks;
 mod options;
 mod wire;
 mod words;
 
 use std::{
-    collections::BTreeMap,
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -18,7 +18,6 @@ use anyhow::{Context, Result, ensure};
 pub use self::{ensemble::ZooKeeperEnsemble, options::ZooKeeperOptions, words::Connection};
 use self::{wire::Wire, words::Words};
 use crate::{
-    Metrics,
     address::{free_ports, own_address},
     daemon::Daemon,
 };
@@ -33,7 +32,7 @@ const JARS: [&str; 5] =
     ["zookeeper", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "slf4j-simple"];
 
 /// A small virtual machine that is there soon.
-const JAVA: [&str; 7] = [
+const JAVA: [&str; 8] = [
     "-XX:+UseSerialGC",
     "-Xmx128m",
     "-XX:TieredStopAtLevel=1",
@@ -43,6 +42,8 @@ const JAVA: [&str; 7] = [
     "-Dzookeeper.preAllocSize=1024",
     // A log without a snapshot is what `start_numbered` writes.
     "-Dzookeeper.snapshot.trust.empty=true",
+    // What it tells as dates is read.
+    "-Duser.timezone=UTC",
 ];
 
 /// Runs a single server and a member of an ensemble alike.
@@ -224,71 +225,6 @@ impl ZooKeeper {
     pub fn wipe(&mut self) -> Result<()> {
         self.daemon.lose_data()?;
         self.restart()
-    }
-
-    /// Its version, such as `3.8.0`.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn version(&self) -> Result<String> {
-        words::version(&self.words().ask("srvr")?)
-    }
-
-    /// The server's counters now (`mntr`). Each look is a packet received by itself.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn metrics(&self) -> Result<Metrics> {
-        Ok(Metrics::parse(&self.words().ask("mntr")?))
-    }
-
-    /// How many watches clients of this server have set (`wchs`).
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn watches(&self) -> Result<u64> {
-        words::watches(&self.words().ask("wchs")?)
-    }
-
-    /// The paths of all ephemeral nodes, by the session that they belong to (`dump`).
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn ephemerals(&self) -> Result<BTreeMap<i64, Vec<String>>> {
-        words::ephemerals(&self.words().ask("dump")?)
-    }
-
-    /// The connections of clients to this server (`cons`).
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn connections(&self) -> Result<Vec<Connection>> {
-        words::connections(&self.words().ask("cons")?)
-    }
-
-    /// The children of a node, sorted by name; none where there is no node.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn children(&self, path: &str) -> Result<Vec<String>> {
-        let mut children = Wire::open(self.plain())?.children(path)?;
-        children.sort();
-        Ok(children)
-    }
-
-    /// The paths of all nodes below this one, parents before their children.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn tree(&self, root: &str) -> Result<Vec<String>> {
-        Wire::open(self.plain())?.tree(root)
     }
 
     /// Creates a persistent node.

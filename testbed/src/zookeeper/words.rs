@@ -101,6 +101,36 @@ pub(super) fn ephemerals(answer: &str) -> Result<BTreeMap<i64, Vec<String>>> {
     Ok(sessions)
 }
 
+/// When each session in the answer to `dump` ends unless its client is heard of, as a second of the day in UTC.
+pub(super) fn expiries(answer: &str) -> BTreeMap<i64, u64> {
+    let mut expiries = BTreeMap::new();
+    let mut ends_at = None;
+    for line in answer.lines().take_while(|line| !line.starts_with("ephemeral nodes dump")) {
+        // `2 expire at Sat Nov 21 10:00:05 UTC 2026:`, and below it `\t0x1000`.
+        match (line.strip_prefix('\t').and_then(|id| parse_session(id).ok()), ends_at) {
+            (Some(session), Some(ends_at)) => drop(expiries.insert(session, ends_at)),
+            _ => ends_at = line.split_once(" expire at ").and_then(|(_, date)| second_of_day(date)),
+        }
+    }
+    expiries
+}
+
+fn second_of_day(date: &str) -> Option<u64> {
+    let clock = date.split(' ').find(|word| word.contains(':'))?;
+    clock.split(':').try_fold(0, |seconds, part| Some(seconds * 60 + part.parse::<u64>().ok()?))
+}
+
+/// What is left at `now` (since 1970) of a time that ends within the next half day, in a second that is not over.
+pub(super) fn left_of_day(second_of_day: u64, now: Duration) -> Duration {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let now = Duration::new(now.as_secs() % DAY.as_secs(), now.subsec_nanos());
+    let end = Duration::from_secs(second_of_day + 1);
+    let left = (end + DAY).saturating_sub(now);
+    let left = if left >= DAY { left - DAY } else { left };
+    // It ended a moment ago, and was not seen to yet.
+    if left > DAY / 2 { Duration::ZERO } else { left }
+}
+
 /// The connections in the answer to `cons`, without those that ask such questions.
 pub(super) fn connections(answer: &str) -> Result<Vec<Connection>> {
     // ` /127.0.0.1:40000[1](queued=0,recved=2,sent=2,sid=0x1000,...)`
@@ -146,6 +176,26 @@ mod tests {
             [(1, paths(&["/a", "/b:c"])), (0xf000_0000_0000_0001_u64.cast_signed(), paths(&["/d"]))];
         assert_eq!(ephemerals(answer).unwrap(), BTreeMap::from(expected));
         assert!(ephemerals("ephemeral nodes dump:\nSessions with Ephemerals (0):\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn expiries_are_seconds_of_the_day() {
+        let answer = "SessionTracker dump:\nSession Sets (2)/(3):\n\
+                      2 expire at Sat Nov 21 10:00:05 UTC 2026:\n\t0x1\n\t0xf000000000000001\n\
+                      1 expire at Sun Nov 22 00:00:01 UTC 2026:\n\t0x2\n\
+                      ephemeral nodes dump:\nSessions with Ephemerals (1):\n0x1:\n\t/a\n";
+        let (ten, last) = (36_005, 0xf000_0000_0000_0001_u64.cast_signed());
+        assert_eq!(expiries(answer), BTreeMap::from([(1, ten), (2, 1), (last, ten)]));
+        assert!(expiries("").is_empty());
+    }
+
+    #[test]
+    fn what_is_left_of_a_time_may_pass_midnight() {
+        let (day, ms) = (24 * 60 * 60 * 1000, Duration::from_millis);
+        assert_eq!(left_of_day(5, ms(3 * day + 2_500)), ms(3_500));
+        assert_eq!(left_of_day(1, ms(4 * day - 2_000)), ms(4_000), "tomorrow");
+        assert_eq!(left_of_day(5, ms(day + 6_001)), ms(0), "just over");
+        assert_eq!(left_of_day(24 * 60 * 60 - 1, ms(day + 10)), ms(0), "just over, yesterday");
     }
 
     #[test]
