@@ -1,0 +1,184 @@
+//! What a client keeps of locks that it has no more: nothing, however they ended.
+//!
+//! The tables are those that the client's `Debug` shows; tasks are counted by the runtime.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{TTL, client, eventually, in_time, kind, settle};
+use lockkit_core::{ErrorKind, Lock, LockClient, LockName, Owner, memory::MemoryServer};
+use tokio::{runtime::Handle, time::sleep};
+
+/// Locks that end in the same way: none of them must be kept.
+const LOCKS: usize = 20;
+
+/// What a client shows of tables that are empty.
+const EMPTY_TABLES: [&str; 2] = ["holds: Mutex { data: {}, ", "reentry: Reentry(Mutex { data: {}, "];
+
+/// A client, another one that is in its way, and the number of tasks while both are at rest.
+struct Scene {
+    server: MemoryServer,
+    client: LockClient,
+    other: LockClient,
+    tasks: usize,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let server = MemoryServer::new();
+        let (client, other) = (client(&server).await, client(&server).await);
+        settle().await;
+        Self { server, client, other, tasks: tasks() }
+    }
+
+    /// Locks of the client, each of an owner of its own, with the same lock of the other client.
+    fn locks(&self) -> impl Iterator<Item = (Lock, Lock)> {
+        let names = (0..LOCKS).map(|number| format!("lock {number}"));
+        names.map(|name| {
+            let lock = self.client.lock(&*name).unwrap().reentrant(&Owner::new());
+            (lock, self.other.lock(&*name).unwrap())
+        })
+    }
+
+    fn is_waiting(&self, name: &LockName) -> bool {
+        self.server.inspect(name).waiters.len() == 1
+    }
+
+    /// Waits until nothing is kept any more.
+    async fn is_at_rest(&self) {
+        eventually(TTL * 3, "all tables are empty", || self.kept().is_empty()).await;
+        eventually(TTL * 3, "as many tasks as before", || tasks() == self.tasks).await;
+    }
+
+    /// The tables that are not empty.
+    fn kept(&self) -> Vec<&'static str> {
+        let shown = format!("{:?}", self.client);
+        EMPTY_TABLES.into_iter().filter(|table| !shown.contains(table)).collect()
+    }
+}
+
+fn tasks() -> usize {
+    Handle::current().metrics().num_alive_tasks()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_or_waited_for_is_seen_in_the_tables() {
+    let scene = Scene::new().await;
+    assert_eq!(scene.kept(), [""; 0]);
+    let (lock, other) = scene.locks().next().unwrap();
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(scene.kept(), EMPTY_TABLES);
+    assert!(tasks() > scene.tasks);
+    guard.release().await.unwrap();
+    scene.is_at_rest().await;
+
+    let held = other.acquire().await.unwrap();
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    eventually(TTL, "it waits", || scene.is_waiting(held.name())).await;
+    assert_eq!(scene.kept(), EMPTY_TABLES[1..]);
+    waiter.abort();
+    held.release().await.unwrap();
+    scene.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_and_dropped_holds_are_forgotten() {
+    let scene = Scene::new().await;
+    for (lock, _) in scene.locks() {
+        let (guard, again, third) =
+            (lock.acquire().await.unwrap(), lock.acquire().await.unwrap(), lock.try_acquire().await.unwrap());
+        guard.release().await.unwrap();
+        drop(again);
+        third.unwrap().release().await.unwrap();
+        drop(lock.acquire().await.unwrap());
+    }
+    scene.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_without_a_grant_are_forgotten() {
+    let scene = Scene::new().await;
+    for (lock, other) in scene.locks() {
+        let held = other.acquire().await.unwrap();
+        assert!(lock.try_acquire().await.unwrap().is_none());
+        assert!(lock.acquire_timeout(Duration::from_millis(20)).await.unwrap().is_none());
+        let waiters = [lock.clone(), lock].map(|lock| tokio::spawn(async move { lock.acquire().await }));
+        eventually(TTL, "they wait", || scene.is_waiting(held.name())).await;
+        for waiter in waiters {
+            waiter.abort();
+        }
+        eventually(TTL, "they have left", || !scene.is_waiting(held.name())).await;
+        held.release().await.unwrap();
+    }
+    scene.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_one_owner_that_share_a_grant_are_forgotten() {
+    let scene = Scene::new().await;
+    for (lock, other) in scene.locks() {
+        let held = other.acquire().await.unwrap();
+        let waiters = [lock.clone(), lock].map(|lock| tokio::spawn(async move { lock.acquire().await }));
+        eventually(TTL, "they wait", || scene.is_waiting(held.name())).await;
+        held.release().await.unwrap();
+        for waiter in waiters {
+            in_time(waiter).await.unwrap().unwrap().release().await.unwrap();
+        }
+    }
+    scene.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_holds_are_forgotten_although_their_guards_live() {
+    let scene = Scene::new().await;
+    let mut lost = Vec::new();
+    for (lock, _) in scene.locks() {
+        let deleted = lock.acquire().await.unwrap();
+        scene.server.delete_entries(deleted.name());
+        assert_eq!(in_time(deleted.lost()).await.kind(), ErrorKind::Lost);
+        let too_long = lock.max_hold(Duration::from_millis(50)).acquire().await.unwrap();
+        in_time(too_long.lost()).await;
+        lost.extend([deleted, too_long]);
+    }
+    scene.is_at_rest().await;
+    for (lock, _) in scene.locks() {
+        lost.push(lock.acquire().await.unwrap());
+    }
+    scene.server.expire_all();
+    scene.is_at_rest().await;
+    assert!(lost.iter().all(|guard| kind(guard.check()) == ErrorKind::Lost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_pass_their_deadline_at_a_silent_server_are_forgotten() {
+    let scene = Scene::new().await;
+    let mut guards = Vec::new();
+    for (lock, _) in scene.locks() {
+        guards.push(lock.acquire().await.unwrap());
+    }
+    scene.server.hold_requests();
+    sleep(TTL).await;
+    scene.server.deliver_requests();
+    assert!(guards.iter().all(|guard| !guard.is_held()));
+    scene.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_close_end_all_their_tasks() {
+    let before = tasks();
+    let scene = Scene::new().await;
+    let mut guards = Vec::new();
+    for (lock, other) in scene.locks() {
+        guards.push(lock.acquire().await.unwrap());
+        tokio::spawn(async move { other.acquire().await });
+    }
+    settle().await;
+    scene.other.close().await.unwrap();
+    scene.client.close().await.unwrap();
+    eventually(TTL, "no task of a client is left", || tasks() == before).await;
+    assert_eq!(scene.kept(), [""; 0]);
+    drop(guards);
+}
