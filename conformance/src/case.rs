@@ -195,6 +195,8 @@ impl Hook {
             | Self::HoldNotifications => Sharing::Shared,
             // Others' requests would be counted too.
             Self::Requests
+            | Self::Counts
+            | Self::Contents
             | Self::Freeze
             | Self::Restart
             | Self::Wipe

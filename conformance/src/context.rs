@@ -1,6 +1,7 @@
 //! What a case has at hand.
 
 use std::{
+    collections::BTreeMap,
     fmt::Debug,
     future::Future,
     sync::{
@@ -21,14 +22,11 @@ use tokio::{
 };
 
 use crate::{
-    Access, AnyBackend, Bounds, Case, Fault, Harness, Hook, Link, Rounds, Store, Time, WallClock,
+    Access, AnyBackend, Bounds, Case, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time, WallClock,
     observed::{Log, Observed},
     report::Figures,
     worker::Worker,
 };
-
-/// Locks that the look for residue tries again, per case.
-const RESIDUE_CHECKS_MAX: usize = 8;
 
 /// Generous bound against a notification that never comes.
 const NOTIFICATION_MAX: Duration = Duration::from_secs(60);
@@ -78,6 +76,33 @@ impl Context {
 
     pub(crate) fn figures(&self) -> Figures {
         held(&self.figures).clone()
+    }
+
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.case.sharing()
+    }
+
+    pub(crate) fn harness(&self) -> &dyn Harness {
+        &*self.harness
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// The names of the case so far.
+    pub(crate) fn names(&self) -> Vec<LockName> {
+        held(&self.names).clone()
+    }
+
+    /// The links of the case so far.
+    pub(crate) fn links(&self) -> Vec<Arc<dyn Link>> {
+        held(&self.links).clone()
+    }
+
+    /// The clients of the case so far, which it has no more.
+    pub(crate) fn take_clients(&self) -> Vec<LockClient> {
+        std::mem::take(&mut *held(&self.clients))
     }
 
     pub(crate) fn info(&self) -> BackendInfo {
@@ -228,6 +253,10 @@ impl Context {
         self.store.entries(name).await
     }
 
+    pub(crate) async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        self.store.counts().await
+    }
+
     pub(crate) async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
         self.store.frees_within(name).await
     }
@@ -323,45 +352,6 @@ impl Context {
             sleep(pause).await;
             pause = (pause * 3 / 2).min(LOOK_PAUSE_MAX);
         }
-    }
-
-    /// After the case: every lock is free again, and nothing of it is left in the store.
-    pub(crate) async fn look_for_residue(&self) -> Result<()> {
-        let names: Vec<LockName> = held(&self.names).iter().take(RESIDUE_CHECKS_MAX).cloned().collect();
-        let clients = std::mem::take(&mut *held(&self.clients));
-        let longest = clients.iter().map(LockClient::ttl).filter(|ttl| *ttl < Duration::MAX).max();
-        let patience = self.bounds(longest.unwrap_or(Duration::MAX)).takeover();
-        // Clients need their ways to say goodbye: it is not for their ttl to tidy up behind a case.
-        let links = held(&self.links).clone();
-        for link in &links {
-            link.heal().await?;
-        }
-        // Side by side: on a real server each of them has its round trips.
-        let closing: Vec<_> =
-            clients.into_iter().map(|client| tokio::spawn(async move { client.close().await })).collect();
-        for closed in closing {
-            // A client that could not say goodbye is left to its ttl, which `patience` allows for.
-            let _ = closed.await?;
-        }
-        let looker = LockClient::builder(self.store.backend()?)
-            .ttl(self.long_ttl())
-            .clock(self.clock())
-            .build()
-            .await
-            .context("no client to look for residue with")?;
-        for name in &names {
-            match looker.lock(name.as_str())?.acquire_timeout(patience).await? {
-                Some(guard) => guard.release().await?,
-                None => bail!("residue: {name:?} is still locked {patience:?} after the case"),
-            }
-            let left = async || match looker.inspect(name.as_str()).await {
-                Ok(found) => Ok(found.holder.is_none() && found.waiters.is_empty()),
-                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(true),
-                Err(error) => Err(error.into()),
-            };
-            self.eventually(patience, &format!("nothing is left of {name:?}"), left).await?;
-        }
-        Ok(looker.close().await?)
     }
 }
 

@@ -17,6 +17,10 @@ pub enum Hook {
     Requests,
     /// [`Store::bare_notification`](crate::Store::bare_notification).
     BareNotification,
+    /// [`Store::contents`](crate::Store::contents) and [`Harness::may_stay`](crate::Harness::may_stay).
+    Contents,
+    /// [`Store::counts`](crate::Store::counts).
+    Counts,
     /// [`Store::frees_within`](crate::Store::frees_within).
     Lifetimes,
     /// [`Fault::EndSessionOfHolder`].

@@ -1,6 +1,7 @@
 //! What a backend hands to the suite.
 
 use std::{
+    collections::BTreeMap,
     fmt::{self, Debug},
     sync::Arc,
     time::Duration,
@@ -106,6 +107,12 @@ pub trait Harness: Debug + Send + Sync + 'static {
         bail!("the harness declares {:?}, but has none", Hook::WallClock)
     }
 
+    /// Why clients may leave this [entry](Entry::place) in a store for good; `None` for what they must not.
+    fn may_stay(&self, place: &str) -> Option<&'static str> {
+        let _ = place;
+        None
+    }
+
     /// Cases that only this backend has, to be run and counted with those of the suite.
     fn own_cases(&self) -> Vec<Case> {
         Vec::new()
@@ -161,6 +168,15 @@ pub enum Sharing {
     Cluster,
     /// For one case: a store whose clients log in.
     Login,
+}
+
+/// Something that clients have put into a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where it lies, for people and for [`Harness::may_stay`].
+    pub place: String,
+    /// Whether the store takes it away by itself some time: with a lifetime, a lease or a session.
+    pub is_bounded: bool,
 }
 
 /// A place that locks live in.
@@ -226,6 +242,26 @@ pub trait Store: Debug + Send + Sync {
     /// When nothing is told.
     async fn bare_notification(&self) -> Result<Duration> {
         bail!("the harness declares {:?}, but cannot measure one", Hook::BareNotification)
+    }
+
+    /// Everything that clients have put into the store and that is still there; what the server keeps for itself is left
+    /// out. Asked for with [`Hook::Contents`] only.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read.
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        bail!("the harness declares {:?}, but its store does not list what it holds", Hook::Contents)
+    }
+
+    /// What the store counts of its clients, each count by its name: connections, sessions, subscriptions, watches. All are
+    /// zero while it has none. Asked for with [`Hook::Counts`] only.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not say.
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        bail!("the harness declares {:?}, but its store does not count", Hook::Counts)
     }
 
     /// When the store will have freed this lock if nothing is renewed, counted from its answer: rounded up where it says

@@ -16,7 +16,8 @@
 //!   [scenarios](Case::scenarios) of the design it stands for, and [what it needs](Need).
 //! * Outcomes are honest: what a backend does not claim, or what its harness has no hook for, is *ignored with the
 //!   reason*, never passed.
-//! * After every case the suite looks for residue: each lock that the case used must be free again.
+//! * After every case the suite looks for residue: each lock that the case used must be free again, and a store of its own
+//!   holds nothing for good but what may stay. The store that cases share is looked through after the last one.
 //! * No bound on time is a guess: each comes from what the backend declares (see [`Bounds`]).
 //! * The suite is tested itself: [`broken`] holds wrong backends, and `tests/self_check/` says which cases fail on
 //!   each.
@@ -37,6 +38,7 @@ pub mod memory;
 mod observed;
 mod plain;
 mod report;
+mod residue;
 mod runner;
 mod worker;
 
@@ -45,7 +47,7 @@ pub use self::{
     bounds::Bounds,
     case::{Case, Need, Property, Running},
     fault::{Fault, Hook, LinkFault},
-    harness::{AnyBackend, Harness, Link, Rounds, Sharing, Store, Time, WallClock},
+    harness::{AnyBackend, Entry, Harness, Link, Rounds, Sharing, Store, Time, WallClock},
     plain::Plain,
     report::{Figures, Outcome, Record},
     runner::{cases, main, run_case},

@@ -1,6 +1,6 @@
 //! The memory backend's harness: the suite's own reference, on a paused clock.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
@@ -10,18 +10,20 @@ use lockkit_core::{
     memory::MemoryServer,
 };
 
-use crate::{AnyBackend, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time};
+use crate::{AnyBackend, Entry, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time};
 
 /// The memory backend's harness. Every case has a server of its own: it costs nothing, and each case has a clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryHarness;
 
 /// What a [`MemoryStore`] can do.
-pub const MEMORY_HOOKS: [Hook; 13] = [
+pub const MEMORY_HOOKS: [Hook; 15] = [
     Hook::Entries,
     Hook::BareNotification,
     Hook::Requests,
     Hook::Lifetimes,
+    Hook::Contents,
+    Hook::Counts,
     Hook::EndSessionOfHolder,
     Hook::EndSessionOfWaiter,
     Hook::DeleteEntries,
@@ -133,6 +135,15 @@ impl Store for MemoryStore {
     /// On a paused clock it takes no time to tell another task.
     async fn bare_notification(&self) -> Result<Duration> {
         Ok(Duration::ZERO)
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        let queues = Entry { place: "the queues".to_owned(), is_bounded: true };
+        Ok(if self.server.is_empty() { Vec::new() } else { vec![queues] })
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        Ok(BTreeMap::from([("sessions", self.server.sessions() as u64)]))
     }
 
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {

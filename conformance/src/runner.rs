@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    collections::HashSet,
     env,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
@@ -14,11 +15,11 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    Case, Figures, Harness, Outcome, Record, Time,
+    Case, Figures, Harness, Hook, Outcome, Record, Sharing, Time,
     case::Run,
     cases as all_cases,
     context::{Context, within},
-    report, worker,
+    report, residue, worker,
 };
 
 /// Names the backends to test, separated by commas; all when it is not set.
@@ -153,11 +154,33 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments, seed: u64) -> ExitC
         println!("no report: {error:#}");
         well = false;
     }
+    // What a case that has failed leaves behind says nothing more.
+    if well && let Err(error) = look_at_shared(harness, &records) {
+        println!("after the last case: {error:#}");
+        well = false;
+    }
     println!(
         "conformance {name}: {} passed, {} failed, {} ignored",
         conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
     );
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Looks through the store that cases have shared, if any has.
+fn look_at_shared(harness: &Arc<dyn Harness>, records: &[Record]) -> Result<()> {
+    let shares = |case: &Case| matches!(case.run, Run::Suite(_)) && case.sharing() == Sharing::Shared;
+    let sharing: HashSet<_> =
+        all_cases::all().iter().filter(|case| shares(case)).map(|case| case.name).collect();
+    let has_run = |record: &Record| record.outcome == Outcome::Passed && sharing.contains(record.case);
+    if harness.hooks().contains(&Hook::Contents) && records.iter().any(has_run) {
+        let (runtime, longest) = runtime(harness.time())?;
+        return runtime.block_on(within(
+            longest,
+            "the look at the store",
+            residue::look_at_shared(harness),
+        ))?;
+    }
+    Ok(())
 }
 
 /// Runs one case on one backend.

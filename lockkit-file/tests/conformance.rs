@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -10,7 +11,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time, WallClock};
+use lockkit_conformance::{
+    AnyBackend, Entry, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time, WallClock,
+};
 use lockkit_core::{
     LockName,
     backend::{Backend, BackendInfo},
@@ -18,6 +21,9 @@ use lockkit_core::{
 use lockkit_file::{FileBackend, FileConfig};
 use lockkit_testbed::{ServerClock, SmallDisk};
 use tempfile::TempDir;
+
+/// The files that this process has open.
+const OPEN_FILES: &str = "/proc/self/fd";
 
 /// Size of a disk that gets full.
 const DISK_BYTES: u64 = 1 << 20;
@@ -49,7 +55,11 @@ impl Harness for FileHarness {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        let mut hooks = vec![Hook::Processes, Hook::DeleteEntries, Hook::WriteJunk, Hook::WallClock];
+        let mut hooks =
+            vec![Hook::Processes, Hook::DeleteEntries, Hook::WriteJunk, Hook::WallClock, Hook::Contents];
+        if Path::new(OPEN_FILES).exists() {
+            hooks.push(Hook::Counts);
+        }
         if no_small_disk().is_none() {
             hooks.push(Hook::FullDisk);
         }
@@ -57,7 +67,11 @@ impl Harness for FileHarness {
     }
 
     fn why_not(&self, hook: Hook) -> Option<String> {
-        if hook == Hook::FullDisk { no_small_disk().clone() } else { None }
+        match hook {
+            Hook::FullDisk => no_small_disk().clone(),
+            Hook::Counts => Some(format!("there is no {OPEN_FILES}")),
+            _ => None,
+        }
     }
 
     fn parallel(&self) -> usize {
@@ -78,6 +92,14 @@ impl Harness for FileHarness {
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
         Ok(Box::new(ServerClock::new()?))
+    }
+
+    fn may_stay(&self, place: &str) -> Option<&'static str> {
+        match Path::new(place).extension()?.to_str()? {
+            "lock" => Some("the last token is in it, and who deletes it may delete the next holder's"),
+            "holder" => Some("a place for the next holder, whose it is once it is locked"),
+            _ => None,
+        }
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
@@ -152,6 +174,21 @@ impl Store for Folder {
 
     async fn entries(&self, _: &LockName) -> Result<Vec<String>> {
         anyhow::bail!("lock files stay: they count the tokens")
+    }
+
+    /// Files of the folder that this process has open.
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        let folder = self.locks();
+        let open = fs::read_dir(OPEN_FILES)?.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        let count = open.filter(|place| place.starts_with(&folder)).count();
+        Ok(BTreeMap::from([("open files", count as u64)]))
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        let entry = |file: std::io::Result<fs::DirEntry>| {
+            Ok(Entry { place: file?.file_name().to_string_lossy().into_owned(), is_bounded: false })
+        };
+        fs::read_dir(self.locks())?.map(entry).collect()
     }
 
     async fn requests(&self) -> Result<u64> {

@@ -286,6 +286,15 @@ impl Etcd {
         self.gateway.keys(prefix)
     }
 
+    /// All keys, each with whether it hangs on a lease.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn leased(&self) -> Result<Vec<(String, bool)>> {
+        self.gateway.leased()
+    }
+
     /// How many leases there are.
     ///
     /// # Errors

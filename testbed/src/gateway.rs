@@ -106,6 +106,17 @@ impl Gateway {
             .collect()
     }
 
+    /// All keys, each with whether it hangs on a lease.
+    pub(crate) fn leased(&self) -> Result<Vec<(String, bool)>> {
+        let leased = |key: String| {
+            // An answer with keys only need not say it.
+            let answer = self.post("/v3/kv/range", &json!({ "key": STANDARD.encode(&key) }))?;
+            let found = answer["kvs"].as_array().and_then(|found| found.first());
+            Ok(found.map(|found| (key, found["lease"].as_str().is_some_and(|lease| lease != "0"))))
+        };
+        self.keys("")?.into_iter().filter_map(|key| leased(key).transpose()).collect()
+    }
+
     pub(crate) fn put(&self, key: &str, value: &str) -> Result<()> {
         let pair = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
         self.post("/v3/kv/put", &pair).map(drop)

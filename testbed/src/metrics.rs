@@ -49,6 +49,13 @@ impl Metrics {
         self.sum("etcd_debugging_mvcc_watcher_total", &[])
     }
 
+    /// etcd: streams that are open, those of watches and heartbeats.
+    pub fn streams(&self) -> u64 {
+        let bidi = ["grpc_type=\"bidi_stream\""];
+        let started = self.sum("grpc_server_started_total", &bidi);
+        started.saturating_sub(self.sum("grpc_server_handled_total", &bidi))
+    }
+
     /// ZooKeeper: packets from clients, pings and looks at these counters among them.
     pub fn packets_received(&self) -> u64 {
         self.sum("zk_packets_received", &[])

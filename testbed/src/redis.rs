@@ -3,6 +3,7 @@
 mod clock;
 mod cluster;
 mod gate;
+mod looks;
 mod masters;
 mod migration;
 mod nodes;
@@ -15,7 +16,6 @@ mod tls;
 use std::{
     net::Ipv4Addr,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -300,43 +300,6 @@ impl Redis {
     /// When the server does not answer.
     pub fn is_replicating(&self) -> Result<bool> {
         Ok(self.info("replication")?.get("master_link_status") == Some("up"))
-    }
-
-    /// All keys that match the pattern, in alphabetical order.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn keys(&self, pattern: &str) -> Result<Vec<String>> {
-        let reply = self.cli(&["KEYS", pattern])?;
-        let mut keys: Vec<String> = reply.list().iter().map(|key| key.text().to_owned()).collect();
-        keys.sort_unstable();
-        Ok(keys)
-    }
-
-    /// How long this key is still there, rounded up; `None` for one that is not.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn lifetime(&self, key: &str) -> Result<Option<Duration>> {
-        Ok(match self.cli(&["PTTL", key])?.number().context("PTTL answers a number")? {
-            -2 => None,
-            -1 => Some(Duration::MAX),
-            // Of the millisecond that runs a part may be left.
-            ms => Some(Duration::from_millis(ms.unsigned_abs() + 1)),
-        })
-    }
-
-    /// How often this command was executed, such as `evalsha` or `publish`, also from scripts.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn calls(&self, command: &str) -> Result<u64> {
-        let stats = self.info("commandstats")?;
-        let calls = stats.get(&format!("cmdstat_{command}")).and_then(|stat| stat.strip_prefix("calls="));
-        Ok(calls.and_then(|rest| rest.split(',').next()).and_then(|count| count.parse().ok()).unwrap_or(0))
     }
 
     fn info(&self, section: &str) -> Result<Info> {

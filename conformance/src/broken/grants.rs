@@ -19,6 +19,10 @@ impl BrokenSession {
             Defect::DoubleGrant => Ok(self.invented(&claim)),
             Defect::OrphanOnCancel => self.orphan_on_cancel(claim).await,
             Defect::OrphanOnTry if !claim.wait() => self.orphan_on_try(claim).await,
+            Defect::LeftWatch if claim.wait() => {
+                self.shared.state().left_watches += 1;
+                self.inner.acquire(claim).await
+            }
             Defect::SlowWakeUp | Defect::LostWakeUp => self.wake_up_late(claim).await,
             Defect::FalseFifo => self.serve_the_youngest(claim).await,
             Defect::LossyNames => self.under_a_cut_name(claim).await,

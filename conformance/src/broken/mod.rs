@@ -87,11 +87,15 @@ pub enum Defect {
     ToldSecret,
     /// A store without room is told as busy.
     NoRoomToldAsBusy,
+    /// A release leaves something in the store for good.
+    LeftEntry,
+    /// A wait leaves a watch at the server.
+    LeftWatch,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -125,6 +129,8 @@ impl Defect {
         Self::DenialToldAsBusy,
         Self::ToldSecret,
         Self::NoRoomToldAsBusy,
+        Self::LeftEntry,
+        Self::LeftWatch,
     ];
 }
 

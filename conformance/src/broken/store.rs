@@ -1,7 +1,7 @@
 //! The store of broken backends: a memory server that plays, for wrong clients to fail at, what a memory server has
 //! not: a disk, certificates, logins.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -11,7 +11,7 @@ use super::{
     Defect,
     wrapper::{BrokenBackend, Shared},
 };
-use crate::{Access, AnyBackend, Fault, Hook, Link, Store, memory::MemoryStore};
+use crate::{Access, AnyBackend, Entry, Fault, Hook, Link, Store, memory::MemoryStore};
 
 /// What it plays.
 pub(super) const PLAYED_HOOKS: [Hook; 4] = [Hook::FullDisk, Hook::Tls, Hook::Secret, Hook::DenyLock];
@@ -72,6 +72,19 @@ impl Store for BrokenStore {
 
     async fn bare_notification(&self) -> Result<Duration> {
         self.inner.bare_notification().await
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        let mut entries = self.inner.contents().await?;
+        let left = self.shared.state().left_entries;
+        entries.extend((0..left).map(|number| Entry { place: format!("entry {number}"), is_bounded: false }));
+        Ok(entries)
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        let mut counts = self.inner.counts().await?;
+        counts.insert("watches", self.shared.state().left_watches);
+        Ok(counts)
     }
 
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {

@@ -38,6 +38,10 @@ pub(super) struct State {
     pub(super) waiting: HashMap<LockName, Vec<oneshot::Sender<Grant>>>,
     /// Until when a lock is held, by the clock of whoever took it.
     pub(super) held_until: HashMap<LockName, Duration>,
+    /// Entries that nobody will take away.
+    pub(super) left_entries: u64,
+    /// Watches that nobody will end.
+    pub(super) left_watches: u64,
     /// Whether nothing can be written.
     pub(super) is_full: bool,
 }
@@ -229,6 +233,7 @@ impl Session for BrokenSession {
     async fn release(&self, grant: &Grant) -> Result<()> {
         match self.defect {
             Defect::EmptyRelease => return Ok(()),
+            Defect::LeftEntry => self.shared.state().left_entries += 1,
             Defect::ForeignRelease => {
                 let holds = self.shared.state().holds.remove(grant.name()).unwrap_or_default();
                 for (session, held) in holds {

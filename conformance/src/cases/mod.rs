@@ -5,6 +5,7 @@ mod cancel;
 mod clocks;
 mod disk;
 mod exclusion;
+mod leftovers;
 mod lifetimes;
 mod links;
 mod losses;
@@ -31,6 +32,7 @@ pub(crate) fn all() -> Vec<Case> {
         reentry::CASES,
         ttl::CASES,
         lifetimes::CASES,
+        leftovers::CASES,
         names::CASES,
         trust::CASES,
         cancel::CASES,

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Fault, Link, Store};
+use lockkit_conformance::{AnyBackend, Entry, Fault, Link, Store};
 use lockkit_core::LockName;
 use lockkit_testbed::{Blocking, EtcdCluster};
 
-use crate::{backend, link::ProxyLink, server::queue};
+use crate::{
+    backend,
+    link::ProxyLink,
+    server::{entries_of, queue},
+};
 
 /// Three members.
 #[derive(Debug)]
@@ -99,6 +103,10 @@ impl Store for Cluster {
                 state.cluster.member(leader).keys(&queue).context("the keys of the cluster")
             })
             .await
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        self.cluster.with(|state| entries_of(state.cluster.member(state.cluster.leader()?))).await
     }
 
     async fn requests(&self) -> Result<u64> {

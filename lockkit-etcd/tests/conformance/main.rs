@@ -17,7 +17,10 @@ use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{ServerClock, SmallDisk, StartedOnce};
 
-use crate::{cluster::Cluster, server::Server};
+use crate::{
+    cluster::Cluster,
+    server::{BALLAST, Server},
+};
 
 fn main() -> ExitCode {
     lockkit_conformance::main(EtcdHarness::default())
@@ -52,6 +55,8 @@ impl Harness for EtcdHarness {
             Hook::Requests,
             Hook::BareNotification,
             Hook::Lifetimes,
+            Hook::Contents,
+            Hook::Counts,
             Hook::EndSessionOfHolder,
             Hook::EndSessionOfWaiter,
             Hook::DeleteEntries,
@@ -109,6 +114,10 @@ impl Harness for EtcdHarness {
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
         Ok(Box::new(ServerClock::new()?))
+    }
+
+    fn may_stay(&self, place: &str) -> Option<&'static str> {
+        (place == BALLAST).then_some("written by this harness to fill a disk")
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

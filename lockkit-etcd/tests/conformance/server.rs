@@ -1,11 +1,11 @@
 //! One server.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use etcd_client::{Client, PutOptions};
-use lockkit_conformance::{Access, AnyBackend, Fault, Link, Store};
+use lockkit_conformance::{Access, AnyBackend, Entry, Fault, Link, Store};
 use lockkit_core::{
     LockName,
     backend::{Admin, Contender},
@@ -23,6 +23,9 @@ const LOGIN: &str = "app:secret@";
 
 /// Room for the log that a server reserves in advance, and some more.
 const DISK_BYTES: u64 = 256 << 20;
+
+/// A key that fills the disk.
+pub(crate) const BALLAST: &str = "ballast";
 
 /// A server.
 #[derive(Debug)]
@@ -87,6 +90,12 @@ pub(crate) fn queue(name: &LockName) -> String {
     format!("lockkit/{}/", name.encode(3 * 1024))
 }
 
+/// Everything in the store.
+pub(crate) fn entries_of(etcd: &Etcd) -> Result<Vec<Entry>> {
+    let entry = |(place, is_bounded)| Entry { place, is_bounded };
+    Ok(etcd.leased()?.into_iter().map(entry).collect())
+}
+
 #[async_trait]
 impl Store for Server {
     fn backend(&self) -> Result<AnyBackend> {
@@ -132,7 +141,7 @@ impl Store for Server {
                 self.etcd
                     .with(|etcd| {
                         let value = "x".repeat(512 << 10);
-                        while etcd.put("ballast", &value).is_ok() {}
+                        while etcd.put(BALLAST, &value).is_ok() {}
                         Ok(())
                     })
                     .await
@@ -173,6 +182,20 @@ impl Store for Server {
         let took = start.elapsed();
         writer.delete(KEY, None).await?;
         Ok(took)
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        self.etcd.with(|etcd| entries_of(etcd)).await
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        self.etcd
+            .with(|etcd| {
+                let (metrics, leases) = (etcd.metrics()?, etcd.leases()? as u64);
+                Ok([("leases", leases), ("watches", metrics.watchers()), ("streams", metrics.streams())]
+                    .into())
+            })
+            .await
     }
 
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {

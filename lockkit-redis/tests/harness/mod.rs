@@ -6,12 +6,12 @@ mod own;
 mod rights;
 mod servers;
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    AnyBackend, Case, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
+    AnyBackend, Case, Entry, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
 };
 use lockkit_core::{
     LockName,
@@ -97,6 +97,8 @@ impl<S: Servers> Harness for RedisHarness<S> {
             Hook::Entries,
             Hook::Requests,
             Hook::Lifetimes,
+            Hook::Contents,
+            Hook::Counts,
             Hook::DeleteEntries,
             Hook::WriteJunk,
             Hook::Freeze,
@@ -129,6 +131,10 @@ impl<S: Servers> Harness for RedisHarness<S> {
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
         backend(address)
+    }
+
+    fn may_stay(&self, place: &str) -> Option<&'static str> {
+        place.ends_with(":fence").then_some("no later token may be below one that was granted")
     }
 
     fn own_cases(&self) -> Vec<Case> {
@@ -251,6 +257,32 @@ impl<S: Servers> Store for Place<S> {
             Ok(masters.first().context("no master")?.endpoint())
         });
         bare::bare_notification(&endpoint.await?).await
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        self.servers
+            .with(|servers| {
+                let mut entries = Vec::new();
+                for node in servers.masters()? {
+                    let keys = node.lifetimes()?;
+                    entries.extend(keys.into_iter().map(|(place, is_bounded)| Entry { place, is_bounded }));
+                }
+                Ok(entries)
+            })
+            .await
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        self.servers
+            .with(|servers| {
+                let mut counts = BTreeMap::new();
+                for node in servers.masters()? {
+                    *counts.entry("connections").or_default() += node.clients()?;
+                    *counts.entry("channels").or_default() += node.channels()?;
+                }
+                Ok(counts)
+            })
+            .await
     }
 
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {

@@ -9,6 +9,7 @@ pub mod raw;
 pub mod rights;
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -16,7 +17,8 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    Access, AnyBackend, Case, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time, WallClock,
+    Access, AnyBackend, Case, Entry, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
+    WallClock,
 };
 use lockkit_core::{
     LockName,
@@ -70,6 +72,8 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::Entries,
             Hook::Requests,
             Hook::Lifetimes,
+            Hook::Contents,
+            Hook::Counts,
             Hook::DeleteEntries,
             Hook::WriteJunk,
             Hook::Freeze,
@@ -123,6 +127,14 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
         backend(address)
+    }
+
+    fn may_stay(&self, place: &str) -> Option<&'static str> {
+        match place {
+            "lockkit:redlock" => Some("the marker of the node"),
+            place if place.ends_with(":fence") => Some("no later token may be below one that was granted"),
+            _ => None,
+        }
     }
 
     fn own_cases(&self) -> Vec<Case> {
@@ -277,6 +289,30 @@ impl Store for Masters {
                 most = most.max(counts.sum::<Result<u64>>()?);
             }
             Ok(most)
+        })
+        .await
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        self.with(|nodes| {
+            let mut entries = Vec::new();
+            for number in 0..nodes.len() {
+                let keys = nodes.node(number).lifetimes()?;
+                entries.extend(keys.into_iter().map(|(place, is_bounded)| Entry { place, is_bounded }));
+            }
+            Ok(entries)
+        })
+        .await
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        self.with(|nodes| {
+            let mut counts = BTreeMap::new();
+            for number in 0..nodes.len() {
+                *counts.entry("connections").or_default() += nodes.node(number).clients()?;
+                *counts.entry("channels").or_default() += nodes.node(number).channels()?;
+            }
+            Ok(counts)
         })
         .await
     }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Fault, Link, Store};
+use lockkit_conformance::{AnyBackend, Entry, Fault, Link, Store};
 use lockkit_core::LockName;
 use lockkit_testbed::{Blocking, Proxy, ZooKeeperEnsemble};
 
 use crate::{
     backend,
-    store::{OPTIONS, Way, entries},
+    store::{OPTIONS, Way, contents, entries},
 };
 
 /// Three members.
@@ -102,6 +102,10 @@ impl Store for Cluster {
                 entries(state.ensemble.member(leader), &name)
             })
             .await
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        self.cluster.with(|state| contents(state.ensemble.member(state.ensemble.leader()?))).await
     }
 
     async fn requests(&self) -> Result<u64> {

@@ -52,6 +52,8 @@ impl Harness for ZkHarness {
             Hook::Requests,
             Hook::BareNotification,
             Hook::Lifetimes,
+            Hook::Contents,
+            Hook::Counts,
             Hook::EndSessionOfHolder,
             Hook::EndSessionOfWaiter,
             Hook::DeleteEntries,
@@ -104,6 +106,12 @@ impl Harness for ZkHarness {
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
         Ok(Box::new(ServerClock::new()?))
+    }
+
+    fn may_stay(&self, place: &str) -> Option<&'static str> {
+        // `/lockkit`, and below it one for each lock and one for all clients.
+        let is_directory = place.split('/').count() <= 3 && place.starts_with("/lockkit");
+        is_directory.then_some("a container: the server takes it away some time after it has become empty")
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

@@ -1,6 +1,7 @@
 //! A ZooKeeper server as the suite wants it.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -10,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{Access, AnyBackend, Fault, Link, LinkFault, Store};
+use lockkit_conformance::{Access, AnyBackend, Entry, Fault, Link, LinkFault, Store};
 use lockkit_core::{
     LockName,
     backend::{Admin, Contender},
@@ -90,6 +91,14 @@ pub(crate) fn entries(zookeeper: &ZooKeeper, name: &LockName) -> Result<Vec<Stri
     Ok(children.iter().map(|child| format!("{directory}/{child}")).collect())
 }
 
+/// Everything in the tree.
+pub(crate) fn contents(zookeeper: &ZooKeeper) -> Result<Vec<Entry>> {
+    let of_sessions: BTreeSet<String> = zookeeper.ephemerals()?.into_values().flatten().collect();
+    let of_server = |place: &String| place == "/zookeeper" || place.starts_with("/zookeeper/");
+    let places = zookeeper.tree("/")?.into_iter().filter(|place| !of_server(place));
+    Ok(places.map(|place| Entry { is_bounded: of_sessions.contains(&place), place }).collect())
+}
+
 #[async_trait]
 impl Store for Server {
     fn backend(&self) -> Result<AnyBackend> {
@@ -163,6 +172,20 @@ impl Store for Server {
         writer.delete(&path, None).await?;
         changed.changed().await;
         Ok(start.elapsed())
+    }
+
+    async fn contents(&self) -> Result<Vec<Entry>> {
+        self.zookeeper.with(|zookeeper| contents(zookeeper)).await
+    }
+
+    async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        self.zookeeper
+            .with(|zookeeper| {
+                let (sessions, connections) = (zookeeper.sessions()?, zookeeper.connections()?.len() as u64);
+                let watches = zookeeper.watches()?;
+                Ok([("sessions", sessions), ("connections", connections), ("watches", watches)].into())
+            })
+            .await
     }
 
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {

@@ -75,6 +75,15 @@ impl ZooKeeper {
         bail!("ZooKeeper does not say when the session of {path} ends")
     }
 
+    /// How many sessions there are, those of the testbed itself left out (`dump`).
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn sessions(&self) -> Result<u64> {
+        Ok(words::expiries(&self.words().ask("dump")?).len() as u64)
+    }
+
     /// The connections of clients to this server (`cons`).
     ///
     /// # Errors
