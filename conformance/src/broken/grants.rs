@@ -13,6 +13,9 @@ use super::{Defect, wrapper::BrokenSession};
 /// Longer than a request that arrives takes, on a paused clock.
 const NO_ANSWER: Duration = Duration::from_millis(200);
 
+/// So many ttls longer is a lifetime believed.
+pub(super) const BELIEVED_TTLS: u32 = 10;
+
 impl BrokenSession {
     pub(super) async fn broken_acquire(&self, claim: Claim) -> Result<Acquired> {
         match self.defect {
@@ -25,6 +28,7 @@ impl BrokenSession {
             }
             Defect::SlowWakeUp | Defect::LostWakeUp => self.wake_up_late(claim).await,
             Defect::FalseFifo => self.serve_the_youngest(claim).await,
+            Defect::SentBack if claim.wait() => self.from_the_end(claim).await,
             Defect::LossyNames => self.under_a_cut_name(claim).await,
             Defect::NoRetry => self.without_retry(claim).await,
             Defect::WallClockInStore => {
@@ -62,6 +66,14 @@ impl BrokenSession {
             (Defect::LateStamp, Acquired::Granted(grant)) => {
                 Acquired::Granted(Grant::new(claim, grant.token(), self.clock.now()))
             }
+            (Defect::LongBelief, Acquired::Granted(grant)) => {
+                let armed_at = grant.armed_at().after(self.ttl * BELIEVED_TTLS);
+                Acquired::Granted(Grant::new(claim, grant.token(), armed_at))
+            }
+            (Defect::TokensStartAgain, Acquired::Granted(grant)) => {
+                Acquired::Granted(Grant::new(claim, self.next_token(), grant.armed_at()))
+            }
+            (Defect::LeakyGiveUp, Acquired::Granted(_)) if claim.has_given_up() => Acquired::GaveUp,
             (Defect::GrantOnDeadEntry, Acquired::EntryGone) => self.invented(claim),
             (Defect::BusyToldAsFailure, Acquired::GaveUp) if !claim.has_given_up() => {
                 return Err(Error::new(ErrorKind::Unavailable, "acquire"));

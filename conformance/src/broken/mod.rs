@@ -49,6 +49,8 @@ pub enum Defect {
     EternalSession,
     /// Waiters are served in any order, while first come, first served is claimed.
     FalseFifo,
+    /// The first waiter of a lock is sent back to the end of the queue, while first come, first served is claimed.
+    SentBack,
     /// The server's sessions live ten times as long as told.
     SlowExpiry,
     /// The server's sessions live a third of what is told.
@@ -91,11 +93,27 @@ pub enum Defect {
     LeftEntry,
     /// A wait leaves a watch at the server.
     LeftWatch,
+    /// Lifetimes are believed longer than the server grants them.
+    LongBelief,
+    /// A session reports a shorter ttl than the least that its backend claims.
+    ShortTtl,
+    /// A renewal that is not answered is told as the loss of the session.
+    DoubtToldAsLoss,
+    /// A claim that was granted while it gave up is answered as given up, and keeps the lock.
+    LeakyGiveUp,
+    /// A renewal brings a hold back that was released meanwhile.
+    RevivingRenewal,
+    /// A release is answered at once, and passes the lock on half a ttl later.
+    SlowHandOver,
+    /// Tokens begin anew when the server was started again.
+    TokensStartAgain,
+    /// The server forgets its sessions when it was started again, and answers their renewals as if all were well.
+    ForgetfulRestart,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 44] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -110,6 +128,7 @@ impl Defect {
         Self::EmptyRenewal,
         Self::EternalSession,
         Self::FalseFifo,
+        Self::SentBack,
         Self::SlowExpiry,
         Self::EarlyExpiry,
         Self::FailureToldAsBusy,
@@ -131,6 +150,14 @@ impl Defect {
         Self::NoRoomToldAsBusy,
         Self::LeftEntry,
         Self::LeftWatch,
+        Self::LongBelief,
+        Self::ShortTtl,
+        Self::DoubtToldAsLoss,
+        Self::LeakyGiveUp,
+        Self::RevivingRenewal,
+        Self::SlowHandOver,
+        Self::TokensStartAgain,
+        Self::ForgetfulRestart,
     ];
 }
 
@@ -176,7 +203,7 @@ fn info(defect: Defect) -> BackendInfo {
     let mut info = MemoryServer::new().backend().info();
     match defect {
         Defect::AnyTtl => info.ttl_max = Duration::MAX,
-        Defect::FalseFifo => info.queue = QueueKind::Fifo,
+        Defect::FalseFifo | Defect::SentBack => info.queue = QueueKind::Fifo,
         _ => {}
     }
     info

@@ -1,4 +1,4 @@
-//! A queue that serves the youngest first.
+//! Queues that serve the youngest first, or send the first one back.
 
 use std::sync::Arc;
 
@@ -11,6 +11,22 @@ use tokio::sync::oneshot;
 use super::wrapper::BrokenSession;
 
 impl BrokenSession {
+    /// Queues like everybody; whoever is the first to be served after a wait queues once more.
+    pub(super) async fn from_the_end(&self, claim: Claim) -> Result<Acquired> {
+        let contended = self.contended(&claim).await;
+        let acquired = self.inner.acquire(claim.clone()).await?;
+        let is_first = || self.shared.state().sent_back.insert(claim.name().clone());
+        match &acquired {
+            Acquired::Granted(grant) if contended && is_first() => {
+                let (again, _control) = self.detached(&claim, claim.name().clone(), true);
+                let queued = self.inner.acquire(again);
+                self.inner.release(grant).await?;
+                queued.await
+            }
+            _ => Ok(acquired),
+        }
+    }
+
     /// Queues like everybody, but whatever grant arrives goes to the youngest waiter.
     pub(super) async fn serve_the_youngest(&self, claim: Claim) -> Result<Acquired> {
         if !claim.wait() {

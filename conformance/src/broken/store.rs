@@ -1,5 +1,5 @@
 //! The store of broken backends: a memory server that plays, for wrong clients to fail at, what a memory server has
-//! not: a disk, certificates, logins.
+//! not: a disk, certificates, logins, a restart.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,8 @@ use super::{
 use crate::{Access, AnyBackend, Entry, Fault, Hook, Link, Store, memory::MemoryStore};
 
 /// What it plays.
-pub(super) const PLAYED_HOOKS: [Hook; 4] = [Hook::FullDisk, Hook::Tls, Hook::Secret, Hook::DenyLock];
+pub(super) const PLAYED_HOOKS: [Hook; 6] =
+    [Hook::FullDisk, Hook::Tls, Hook::Secret, Hook::DenyLock, Hook::Restart, Hook::Wipe];
 
 #[derive(Debug)]
 pub(super) struct BrokenStore {
@@ -48,6 +49,14 @@ impl Store for BrokenStore {
         match fault {
             Fault::FillDisk => self.shared.state().is_full = true,
             Fault::EmptyDisk => self.shared.state().is_full = false,
+            // With its data: what is under way is asked again.
+            Fault::Restart => {
+                self.shared.state().last_token = 0;
+                if self.defect == Defect::ForgetfulRestart {
+                    self.inner.server().expire_all();
+                }
+            }
+            Fault::Wipe => self.inner.server().expire_all(),
             other => return Store::inflict(&self.inner, other).await,
         }
         Ok(())

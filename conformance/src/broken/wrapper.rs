@@ -1,7 +1,7 @@
 //! The broken backend and its session: each method does what the defect says, or what the memory backend does.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, Error, ErrorKind, FencingToken, LockName, Result,
+    Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Result,
     backend::{
         Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimControl, Grant, Loss, Renewal, Session,
     },
@@ -20,7 +20,7 @@ use lockkit_core::{
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Defect, info};
+use super::{Defect, grants::BELIEVED_TTLS, info};
 use crate::{Access, Shown};
 
 /// What the clients of one broken store share.
@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) released: HashMap<LockName, Instant>,
     /// Who waits for a grant of the lock, the youngest last.
     pub(super) waiting: HashMap<LockName, Vec<oneshot::Sender<Grant>>>,
+    /// Locks whose first waiter was sent back.
+    pub(super) sent_back: HashSet<LockName>,
     /// Until when a lock is held, by the clock of whoever took it.
     pub(super) held_until: HashMap<LockName, Duration>,
     /// Entries that nobody will take away.
@@ -161,6 +163,22 @@ impl BrokenSession {
         contended
     }
 
+    /// Takes the lock once more for a hold that was released since its renewal began, for nobody.
+    fn revive(&self, grant: &Grant, begun: Instant) {
+        let released = self.shared.state().released.get(grant.name()).copied();
+        if released.is_some_and(|at| at >= begun) {
+            let control = ClaimControl::new();
+            let metadata = Metadata::of_this_process(None);
+            let again = Claim::new(grant.name().clone(), true, metadata, &control);
+            let inner = Arc::clone(&self.inner);
+            tokio::spawn(async move {
+                let revived = inner.acquire(again).await;
+                drop(control);
+                revived
+            });
+        }
+    }
+
     /// Another claim for the same lock, or for that of `name`, that does not hear when the first one gives up.
     pub(super) fn detached(&self, claim: &Claim, name: LockName, wait: bool) -> (Claim, ClaimControl) {
         let control = ClaimControl::new();
@@ -171,7 +189,7 @@ impl BrokenSession {
 #[async_trait]
 impl Session for BrokenSession {
     fn ttl(&self) -> Duration {
-        self.ttl
+        if self.defect == Defect::ShortTtl { self.ttl / 2 } else { self.ttl }
     }
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
@@ -209,9 +227,29 @@ impl Session for BrokenSession {
             }
             _ => {}
         }
+        let begun = Instant::now();
         let mut beat = self.inner.renew(held).await;
         match self.defect {
-            Defect::UnseenLoss if !matches!(beat.session, Renewal::Unknown(_)) => all_well(&self.clock),
+            Defect::UnseenLoss | Defect::ForgetfulRestart if !matches!(beat.session, Renewal::Unknown(_)) => {
+                all_well(&self.clock)
+            }
+            Defect::DoubtToldAsLoss if matches!(beat.session, Renewal::Unknown(_)) => {
+                beat.session = Renewal::Gone;
+                beat
+            }
+            Defect::LongBelief => {
+                let renewals = beat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut beat.session]);
+                for renewal in renewals {
+                    if let Renewal::Renewed { armed_at } = renewal {
+                        *armed_at = armed_at.after(self.ttl * BELIEVED_TTLS);
+                    }
+                }
+                beat
+            }
+            Defect::RevivingRenewal => {
+                held.iter().for_each(|grant| self.revive(grant, begun));
+                beat
+            }
             Defect::LateStamp => {
                 let now = self.clock.now();
                 let renewals = beat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut beat.session]);
@@ -244,11 +282,19 @@ impl Session for BrokenSession {
         }
         self.shared.state().held_until.remove(grant.name());
         self.shared.state().released.insert(grant.name().clone(), Instant::now());
+        if self.defect == Defect::SlowHandOver {
+            let (inner, grant, pause) = (Arc::clone(&self.inner), grant.clone(), self.ttl / 2);
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                inner.release(&grant).await
+            });
+            return Ok(());
+        }
         self.inner.release(grant).await
     }
 
     async fn lost(&self) -> Loss {
-        if self.defect == Defect::UnseenLoss {
+        if matches!(self.defect, Defect::UnseenLoss | Defect::ForgetfulRestart) {
             std::future::pending::<()>().await;
         }
         self.inner.lost().await
