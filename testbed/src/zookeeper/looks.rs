@@ -104,7 +104,8 @@ impl ZooKeeper {
         Ok(children)
     }
 
-    /// The paths of all nodes below this one, parents before their children.
+    /// The paths of all nodes below this one, parents before their children. What lies below a node that not
+    /// everybody may list is left out.
     ///
     /// # Errors
     ///

@@ -24,6 +24,7 @@ const CLOSE: i32 = -11;
 // Errors.
 const OK: i32 = 0;
 const NO_NODE: i32 = -101;
+const NO_AUTH: i32 = -102;
 
 /// `Perms.ALL`.
 pub(super) const ALL: i32 = 31;
@@ -113,12 +114,17 @@ impl Wire {
     }
 
     pub(super) fn children(&mut self, path: &str) -> Result<Vec<String>> {
+        self.list(path, &[NO_NODE])
+    }
+
+    /// The children of a node; none where the server answers with one of these errors.
+    fn list(&mut self, path: &str, empty: &[i32]) -> Result<Vec<String>> {
         let mut body = Vec::new();
         write_bytes(&mut body, path.as_bytes());
         // No watch.
         body.push(0);
         let (error, answer) = self.call(GET_CHILDREN, &body)?;
-        if error == NO_NODE {
+        if empty.contains(&error) {
             return Ok(Vec::new());
         }
         ensure!(error == OK, "cannot list {path}: error {error}");
@@ -127,11 +133,13 @@ impl Wire {
         (0..count).map(|_| Ok(String::from_utf8(read_bytes(&mut answer)?.to_vec())?)).collect()
     }
 
-    /// All nodes below this one, parents before their children.
+    /// All nodes below this one, parents before their children. What lies below one that only others may list is
+    /// left out.
     pub(super) fn tree(&mut self, root: &str) -> Result<Vec<String>> {
         let (mut paths, mut unread) = (Vec::new(), vec![root.trim_end_matches('/').to_owned()]);
         while let Some(parent) = unread.pop() {
-            let children = self.children(if parent.is_empty() { "/" } else { &parent })?;
+            let parent_path = if parent.is_empty() { "/" } else { &parent };
+            let children = self.list(parent_path, &[NO_NODE, NO_AUTH])?;
             let below: Vec<String> = children.iter().map(|child| format!("{parent}/{child}")).collect();
             paths.extend_from_slice(&below);
             unread.extend(below);
