@@ -100,8 +100,8 @@ async fn mail_that_came_while_the_stream_was_broken_is_read_later() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mail_whose_history_was_compacted_is_read_at_its_place() {
     const ROUNDS: usize = 20;
-    let setting = Setting::start().await;
-    for _ in 0..ROUNDS {
+    let (setting, mut rounds, mut by_mail) = (Setting::start().await, 0, false);
+    while rounds < ROUNDS && !by_mail {
         let (held, waiting) = setting.held_and_waited_for().await;
         setting.watches(1).await;
         setting.proxy.refuse();
@@ -111,11 +111,9 @@ async fn mail_whose_history_was_compacted_is_read_at_its_place() {
         setting.proxy.pass();
         let grant = waiting.granted().await;
         release(&setting.other, &grant).await;
-        if grant.token().get() == mailed_at {
-            return;
-        }
+        (rounds, by_mail) = (rounds + 1, grant.token().get() == mailed_at);
     }
-    panic!("in none of {ROUNDS} rounds was the mail what the grant came by");
+    assert!(by_mail, "in none of {ROUNDS} rounds was the mail what the grant came by");
 }
 
 #[tokio::test(flavor = "multi_thread")]
