@@ -28,7 +28,7 @@ impl BrokenSession {
             }
             Defect::SlowWakeUp | Defect::LostWakeUp => self.wake_up_late(claim).await,
             Defect::FalseFifo => self.serve_the_youngest(claim).await,
-            Defect::SentBack if claim.wait() => self.from_the_end(claim).await,
+            Defect::SentBack if claim.wait() => self.sent_back(claim).await,
             Defect::LossyNames => self.under_a_cut_name(claim).await,
             Defect::NoRetry => self.without_retry(claim).await,
             Defect::WallClockInStore => {

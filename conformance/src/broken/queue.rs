@@ -12,7 +12,7 @@ use super::wrapper::BrokenSession;
 
 impl BrokenSession {
     /// Queues like everybody; whoever is the first to be served after a wait queues once more.
-    pub(super) async fn from_the_end(&self, claim: Claim) -> Result<Acquired> {
+    pub(super) async fn sent_back(&self, claim: Claim) -> Result<Acquired> {
         let contended = self.contended(&claim).await;
         let acquired = self.inner.acquire(claim.clone()).await?;
         let is_first = || self.shared.state().sent_back.insert(claim.name().clone());

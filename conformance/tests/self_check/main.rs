@@ -125,11 +125,11 @@ fn run_all(work: Vec<(Defect, Case)>) -> Said {
 
 fn expected() -> Said {
     let line = |line: &str| {
-        let (case, reason) = line.trim().split_once(": ").unwrap_or_else(|| panic!("no reason: {line}"));
+        let (case, reason) = line.trim().split_once(": ").ok_or(line).unwrap();
         (case.to_owned(), reason.to_owned())
     };
     let blocks = MATRIX.trim().split("\n\n").map(|block| {
-        let (defect, cases) = block.split_once('\n').unwrap_or_else(|| panic!("no cases: {block}"));
+        let (defect, cases) = block.split_once('\n').ok_or(block).unwrap();
         (defect.to_owned(), cases.lines().map(line).collect())
     });
     blocks.collect()
