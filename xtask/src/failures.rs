@@ -26,7 +26,8 @@ impl Failures {
             self.reading = false;
         }
         let is_closing_line = line.starts_with("conformance ") && !line.contains(" 0 failed,");
-        if is_closing_line && line.contains(" failed,") {
+        let is_residue = line.starts_with("after the last case: ");
+        if is_residue || is_closing_line && line.contains(" failed,") {
             self.tests.push(vec![line.to_owned()]);
         } else if let Some(test) = self.tests.last_mut().filter(|test| self.reading && test.len() < LINES_MAX)
         {

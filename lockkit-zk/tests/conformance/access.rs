@@ -9,6 +9,9 @@ use crate::{
     store::{LOGIN, OPEN, OPTIONS, directory},
 };
 
+/// Nodes that the locks of a client who logs in lie below: its own, and one of somebody else.
+pub(crate) const CHROOTS: [&str; 2] = ["/own", "/of-others"];
+
 /// Servers beside the store, each there for one client, with what this reads whenever a session begins; they run as
 /// long as this value.
 #[derive(Debug, Default)]
@@ -28,9 +31,9 @@ impl Beside {
             Access::Secret { text, right } => {
                 // The server accepts every password, and every other one is somebody else's.
                 let (chroot, owner) = if *right {
-                    ("/own", format!("app:{text}"))
+                    (CHROOTS[0], format!("app:{text}"))
                 } else {
-                    ("/of-others", format!("app:{text}, but another"))
+                    (CHROOTS[1], format!("app:{text}, but another"))
                 };
                 reserve(endpoint, &owner, chroot).await?;
                 format!("zk://app:{text}@{endpoint}{chroot}{OPTIONS}")
