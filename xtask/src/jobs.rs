@@ -47,24 +47,24 @@ impl Queue {
     }
 }
 
-/// Runs all jobs of all queues to their ends, and tells each end at once. The files with their output are in `folder`.
+/// Runs all jobs of all queues to their ends, and reports each end at once. The files with their output are in `folder`.
 pub(crate) fn run(queues: &[Queue], folder: &Path, mut ended: impl FnMut(Ended)) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
         for queue in queues {
             for _ in 0..queue.side_by_side {
-                let tell = tell.clone();
+                let sender = sender.clone();
                 scope.spawn(move || {
                     while let Some(job) = queue.next() {
                         // The other side is there until all of these threads have ended.
-                        let _ = tell.send(job.run(folder));
+                        let _ = sender.send(job.run(folder));
                     }
                 });
             }
         }
-        drop(tell);
-        told.iter().for_each(&mut ended);
+        drop(sender);
+        receiver.iter().for_each(&mut ended);
     });
     Ok(())
 }

@@ -39,7 +39,7 @@ struct Row {
 }
 
 impl Report {
-    /// Prints what a job that ran beside others has to say, and notes how it ended.
+    /// Prints the output of a job that ran side by side with others, and notes how it ended.
     pub(crate) fn ended(&mut self, Ended { name, error, output, took }: Ended) {
         println!("\n==> {name} ({:.1} s)\n{}", took.as_secs_f64(), output.trim_end());
         let mut tests = Tests::default();

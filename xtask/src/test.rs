@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check of the project.
 //!
 //! What shows mistakes soonest comes first. Once everything is built, test programs run side by side, as most of them
-//! wait for servers and ttls; beside them runs what calls the compiler, one after the other, as cargo would make them
+//! wait for servers and ttls. What calls the compiler runs at the same time, one after the other, as cargo would make them
 //! wait for each other anyway.
 
 use std::{env, process::Command};

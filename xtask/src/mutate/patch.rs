@@ -102,6 +102,12 @@ mod tests {
     }
 
     #[test]
+    fn headers_of_all_mutations_can_be_read() {
+        let patches = Patch::read(&crate::project::Project::here().root().join("xtask/mutations")).unwrap();
+        assert!(patches.iter().all(|patch| patch.package != "?"), "{patches:?}");
+    }
+
+    #[test]
     fn half_a_header_is_refused() {
         for header in [
             "",
