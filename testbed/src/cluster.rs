@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{Etcd, Proxy, daemon::Daemon, gateway::MemberStatus};
+use crate::{Direction, Etcd, Flow, Proxy, daemon::Daemon, gateway::MemberStatus};
 
 /// Members of a cluster: one may be missing.
 const MEMBERS: usize = 3;
@@ -120,6 +120,17 @@ impl EtcdCluster {
         Ok(())
     }
 
+    /// From now on a member is not heard by the others, and hears of them only what comes over its own connections to
+    /// them; all connections stay open. Until [`heal`](Self::heal), which delivers all that was said.
+    pub fn deafen(&self, number: usize) {
+        self.set(number, Flow::Hold);
+    }
+
+    /// From now on the others hear a member so much later. Until [`heal`](Self::heal).
+    pub fn delay(&self, number: usize, delay: Duration) {
+        self.set(number, Flow::Delay(delay));
+    }
+
     /// Lets all members reach each other.
     pub fn heal(&self) {
         self.peers.iter().for_each(Proxy::pass);
@@ -133,6 +144,13 @@ impl EtcdCluster {
     pub fn wipe(&mut self) -> Result<()> {
         self.members.iter_mut().try_for_each(Etcd::lose_data)?;
         self.launch()
+    }
+
+    /// What happens to the connections of the others to a member: over these it speaks to them.
+    fn set(&self, number: usize, flow: Flow) {
+        for direction in [Direction::Requests, Direction::Replies] {
+            self.peers[number].set(direction, flow);
+        }
     }
 
     fn launch(&mut self) -> Result<()> {

@@ -4,7 +4,11 @@ use std::{
     collections::{HashMap, HashSet},
     fs,
     net::{IpAddr, SocketAddr},
+    sync::{LazyLock, mpsc},
+    thread,
 };
+
+use tokio::sync::oneshot;
 
 /// How often the kernel's table is read for one connection: it is no snapshot, and while others come and go it leaves
 /// some out.
@@ -12,67 +16,104 @@ const LOOKS_MAX: usize = 5;
 
 /// Whether this process has the socket at the `own` end of the connection to `other`; `None` when nobody has it, or the
 /// kernel would not say.
-pub(crate) fn owns_socket(pid: u32, own: SocketAddr, other: SocketAddr) -> Option<bool> {
-    let links = (0..LOOKS_MAX).find_map(|_| {
-        let links: Vec<String> = inodes_of(own, other).map(|inode| format!("socket:[{inode}]")).collect();
-        (!links.is_empty()).then_some(links)
-    })?;
-    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Some(false) };
-    let mut targets = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
-    Some(targets.any(|target| links.iter().any(|link| target.as_os_str() == &**link)))
+///
+/// All who ask at the same time are answered by the same look at the table: a look takes long on a busy machine, and clients
+/// that are not answered in time come again.
+pub(crate) async fn owns_socket(pid: u32, own: SocketAddr, other: SocketAddr) -> Option<bool> {
+    static QUESTIONS: LazyLock<mpsc::Sender<Question>> = LazyLock::new(|| {
+        let (sender, questions) = mpsc::channel();
+        // Without a thread every answer is that nobody knows.
+        let _ = thread::Builder::new().name("testbed-owners".to_owned()).spawn(|| answer(questions));
+        sender
+    });
+    let (answer, answered) = oneshot::channel();
+    QUESTIONS.send(Question { pid, ends: [own, other], answer }).ok()?;
+    answered.await.ok()?
+}
+
+/// Who wants to know whether this process has the socket at the first of these ends.
+#[derive(Debug)]
+struct Question {
+    pid: u32,
+    ends: [SocketAddr; 2],
+    answer: oneshot::Sender<Option<bool>>,
+}
+
+fn answer(questions: mpsc::Receiver<Question>) {
+    while let Ok(first) = questions.recv() {
+        let mut open: Vec<Question> = std::iter::once(first).chain(questions.try_iter()).collect();
+        for _ in 0..LOOKS_MAX {
+            let table = table();
+            let mut of_processes = HashMap::new();
+            let mut unanswered = Vec::new();
+            for question in open {
+                let inodes = of_processes.entry(question.pid).or_insert_with(|| inodes_of(question.pid));
+                match has(&table, inodes, question.ends) {
+                    // Who asked may have gone.
+                    Some(has) => drop(question.answer.send(Some(has))),
+                    None => unanswered.push(question),
+                }
+            }
+            open = unanswered;
+            if open.is_empty() {
+                break;
+            }
+        }
+    }
 }
 
 /// The connections of one process, as they were at one moment.
 #[derive(Debug)]
 pub(crate) struct Owned {
-    /// The inodes of the process.
     inodes: HashSet<String>,
-    /// The inodes of all connections, by their two ends.
-    table: HashMap<[String; 2], Vec<String>>,
+    table: Table,
 }
 
 impl Owned {
     /// Looks at this process.
     pub(crate) fn by(pid: u32) -> Self {
-        let mut table = HashMap::<_, Vec<_>>::new();
-        for line in fs::read_to_string("/proc/net/tcp").unwrap_or_default().lines() {
-            let row: Vec<&str> = line.split_whitespace().collect();
-            if let [_, own, other, .., inode] = *row.get(..10).unwrap_or_default()
-                && inode != "0"
-            {
-                table.entry([own.to_owned(), other.to_owned()]).or_default().push(inode.to_owned());
-            }
-        }
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let inodes = files.filter_map(|file| {
-            let link = fs::read_link(file.path()).ok()?;
-            Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
-        });
-        Self { inodes: inodes.collect(), table }
+        let table = table();
+        Self { inodes: inodes_of(pid), table }
     }
 
-    /// As [`owns_socket`]; `None` for a connection that the table has left out.
+    /// As [`owns_socket`]; `None` also for a connection that the table has left out.
     pub(crate) fn has(&self, own: SocketAddr, other: SocketAddr) -> Option<bool> {
-        let inodes = self.table.get(&[in_table(own), in_table(other)])?;
-        Some(inodes.iter().any(|inode| self.inodes.contains(inode)))
+        has(&self.table, &self.inodes, [own, other])
     }
 }
 
-/// From the kernel's table of connections, proc_pid_net(5): columns 1 and 2 are the two ends, column 9 is the inode.
-/// (More than one, because an earlier connection between the same ends may linger.)
-fn inodes_of(own: SocketAddr, other: SocketAddr) -> impl Iterator<Item = String> {
-    let ends = [own, other].map(in_table);
-    let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
-    let rows: Vec<String> = table.lines().filter_map(|line| inode_of(line, &ends)).collect();
-    // One that nobody has any more has none.
-    rows.into_iter().filter(|inode| inode != "0")
+/// The inodes of all connections, by their two ends. (More than one, because an earlier connection between the same ends
+/// may linger.)
+type Table = HashMap<[String; 2], Vec<String>>;
+
+/// The kernel's table of connections, proc_pid_net(5): columns 1 and 2 are the two ends, column 9 is the inode.
+fn table() -> Table {
+    let mut table = Table::new();
+    for line in fs::read_to_string("/proc/net/tcp").unwrap_or_default().lines() {
+        let mut row = line.split_ascii_whitespace();
+        // One that nobody has any more has none.
+        if let (Some(own), Some(other), Some(inode)) = (row.nth(1), row.next(), row.nth(6))
+            && inode != "0"
+        {
+            table.entry([own.to_owned(), other.to_owned()]).or_default().push(inode.to_owned());
+        }
+    }
+    table
 }
 
-fn inode_of(line: &str, ends: &[String; 2]) -> Option<String> {
-    // Before the rest is looked at: there may be thousands.
-    line.contains(&*ends[0]).then_some(())?;
-    let row: Vec<&str> = line.split_whitespace().collect();
-    (row.get(1..3)? == ends).then(|| row.get(9).map(|&inode| inode.to_owned()))?
+/// The inodes of a process; none when it has gone.
+fn inodes_of(pid: u32) -> HashSet<String> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let inodes = files.filter_map(|file| {
+        let link = fs::read_link(file.path()).ok()?;
+        Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+    });
+    inodes.collect()
+}
+
+fn has(table: &Table, inodes: &HashSet<String>, ends: [SocketAddr; 2]) -> Option<bool> {
+    let found = table.get(&ends.map(in_table))?;
+    Some(found.iter().any(|inode| inodes.contains(inode)))
 }
 
 fn in_table(address: SocketAddr) -> String {
@@ -89,17 +130,23 @@ mod tests {
 
     use super::*;
 
+    fn asked(pid: u32, own: SocketAddr, other: SocketAddr) -> Option<bool> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(owns_socket(pid, own, other))
+    }
+
     #[test]
     fn a_connection_belongs_to_the_process_that_made_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-        assert_eq!(owns_socket(std::process::id(), own, other), Some(true));
-        assert_eq!(owns_socket(1, own, other), Some(false));
         assert_eq!(Owned::by(std::process::id()).has(own, other), Some(true));
         assert_eq!(Owned::by(1).has(own, other), Some(false));
         assert_eq!(Owned::by(1).has(own, "127.0.0.1:1".parse().unwrap()), None);
+        let at_once = [(std::process::id(), true), (1, false)]
+            .map(|(pid, is_own)| thread::spawn(move || assert_eq!(asked(pid, own, other), Some(is_own))));
+        at_once.into_iter().for_each(|asked| asked.join().unwrap());
         drop((client, listener));
-        assert_eq!(owns_socket(std::process::id(), own, other), None);
+        assert_eq!(asked(std::process::id(), own, other), None);
     }
 }

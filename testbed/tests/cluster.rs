@@ -36,6 +36,12 @@ fn members_come_and_go() {
     cluster.heal();
     until(|| cluster.member(first).keys("").is_ok_and(|keys| keys == ["a", "b"]));
 
+    let unheard = cluster.leader().unwrap();
+    cluster.deafen(unheard);
+    until(|| cluster.leader().unwrap() != unheard);
+    cluster.heal();
+    until(|| cluster.member(unheard).keys("").is_ok());
+
     let second = cluster.leader().unwrap();
     cluster.member_mut(second).kill().unwrap();
     assert_ne!(cluster.leader().unwrap(), second);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use lockkit_testbed::{
-    OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, Reply, ServerClock,
+    Flow, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, Reply, ServerClock,
 };
 
 /// Generous bound against hangs.
@@ -157,6 +157,13 @@ fn servers_behind_proxies_are_cut_from_each_other_and_clients_from_them() {
     assert!(!is_answered(redis.node(second)) && !is_answered(redis.sentinel(0)));
     redis.heal_client(std::process::id());
     assert!(is_answered(redis.node(second)) && is_answered(redis.sentinel(0)));
+
+    redis.set_clients(second, Flow::Hold);
+    assert!(!is_answered(redis.node(second)) && is_answered(redis.sentinel(0)));
+    set(redis.node(second), "told to replicas");
+    assert_eq!(timed("the replicas hear the master", || redis.wait_until_in_sync()), second);
+    redis.set_clients(second, Flow::Pass);
+    assert!(is_answered(redis.node(second)));
 }
 
 #[test]

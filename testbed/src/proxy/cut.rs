@@ -1,8 +1,8 @@
 //! Some of the clients of a proxy are cut off, the others are not.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::{Proxy, Shared, link::Fate};
+use super::{Proxy, Shared, link::Fate, lock};
 use crate::process::Owned;
 
 /// Where connections come from.
@@ -26,11 +26,11 @@ impl Proxy {
         for proxy in &proxies {
             proxy.shared.block(Origin::Process(pid));
         }
-        let owned = Owned::by(pid);
+        // The second one for what the first one has left out.
+        let looks = [Owned::by(pid), Owned::by(pid)];
         for proxy in proxies {
             for link in proxy.links() {
-                let is_of =
-                    owned.has(link.client, proxy.address).or_else(|| proxy.shared.is_of(pid, link.client));
+                let is_of = looks.iter().find_map(|owned| owned.has(link.client, proxy.address));
                 // In doubt too: it makes a new one.
                 if is_of != Some(false) {
                     link.meets(Fate::Reset);
@@ -52,6 +52,11 @@ impl Proxy {
         self.shared.unblock(Origin::Address(address));
     }
 
+    /// From now on connections from these addresses pass, whatever is [set](Self::set).
+    pub(crate) fn spare(&self, addresses: &[IpAddr]) {
+        *lock(&self.shared.spared) = addresses.to_vec();
+    }
+
     /// Takes connections of this process again after [`cut_off`](Self::cut_off), and resets those that were not answered.
     pub fn let_in(&self, pid: u32) {
         self.shared.unblock(Origin::Process(pid));
@@ -59,6 +64,10 @@ impl Proxy {
 }
 
 impl Shared {
+    pub(super) fn spares(&self, client: SocketAddr) -> bool {
+        lock(&self.spared).contains(&client.ip())
+    }
+
     fn block(&self, origin: Origin) {
         self.blocked.send_modify(|blocked| blocked.push(origin));
     }

@@ -36,25 +36,29 @@ enum Entry {
 }
 
 impl Shared {
-    /// Whether a connection is this process's; `None` where nobody can tell.
-    pub(super) fn is_of(&self, pid: u32, client: SocketAddr) -> Option<bool> {
-        owns_socket(pid, client, self.address)
-    }
-
     /// What becomes of a connection that has just been taken.
-    fn entry_of(&self, client: SocketAddr) -> Entry {
+    async fn entry(&self, client: SocketAddr) -> Entry {
         let blocked = self.blocked.borrow().clone();
-        let comes_from = |origin: &Origin| match *origin {
-            Origin::Process(pid) => self.is_of(pid, client),
-            Origin::Address(address) => Some(client.ip() == address),
-        };
-        let comes_from: Vec<_> = blocked.iter().map(comes_from).collect();
-        let cut_off = blocked.iter().zip(&comes_from).find(|(_, comes_from)| **comes_from == Some(true));
+        let (mut cut_off, mut is_unknown) = (None, false);
+        for origin in blocked {
+            match self.comes_from(client, origin).await {
+                Some(true) => cut_off = Some(origin),
+                Some(false) => {}
+                None => is_unknown = true,
+            }
+        }
         // The last question: a refusal meanwhile is seen.
-        if self.is_refusing.load(SeqCst) || comes_from.contains(&None) {
+        if self.is_refusing.load(SeqCst) || is_unknown {
             Entry::Refused
         } else {
-            cut_off.map_or(Entry::Served, |(&origin, _)| Entry::CutOff(origin))
+            cut_off.map_or(Entry::Served, Entry::CutOff)
+        }
+    }
+
+    async fn comes_from(&self, client: SocketAddr, origin: Origin) -> Option<bool> {
+        match origin {
+            Origin::Process(pid) => owns_socket(pid, client, self.address).await,
+            Origin::Address(address) => Some(client.ip() == address),
         }
     }
 
@@ -91,16 +95,14 @@ async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
     lock(&shared.links).push(Arc::clone(&link));
     // The sender lives as long as this.
     let _ = shared.is_holding_new.subscribe().wait_for(|is_holding| !is_holding).await;
-    let server = shared.reach_server(&link).await;
-    // Beside the other connections: whose it is takes a look into long tables.
-    let asked = tokio::task::spawn_blocking({
-        let shared = Arc::clone(&shared);
-        move || shared.entry_of(address)
-    });
-    match (asked.await, server) {
-        (Ok(Entry::Served), Ok(server)) => link::serve(&link, client, server, &shared).await,
-        (Ok(Entry::CutOff(origin)), _) => unanswered(client, origin, &shared).await,
-        _ => link::reset(client),
+    match shared.entry(address).await {
+        // A cut or a refusal from here on finds the link on the list.
+        Entry::Served => match shared.reach_server(&link).await {
+            Ok(server) => link::serve(&link, client, server, &shared).await,
+            Err(_) => link::reset(client),
+        },
+        Entry::Refused => link::reset(client),
+        Entry::CutOff(origin) => unanswered(client, origin, &shared).await,
     }
     lock(&shared.links).retain(|other| !Arc::ptr_eq(other, &link));
 }

@@ -122,7 +122,8 @@ async fn pump(
     let mut flow = shared.flow(direction).subscribe();
     let mut read = vec![0; READ_BYTES];
     loop {
-        let now = *flow.borrow_and_update();
+        let set = *flow.borrow_and_update();
+        let now = if shared.spares(link.client) { Flow::Pass } else { set };
         // Asked after the flow: what is held when a script says `leave` and then `pass` does not pass.
         if link.fate() != Fate::Served {
             return Err(Gone);

@@ -15,7 +15,7 @@ mod rules;
 mod zookeeper;
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -126,6 +126,8 @@ struct Shared {
     is_holding_new: watch::Sender<bool>,
     /// Nothing may come from them.
     blocked: watch::Sender<Vec<Origin>>,
+    /// What comes from here passes always.
+    spared: Mutex<Vec<IpAddr>>,
     links: Mutex<Vec<Arc<Link>>>,
     rules: Mutex<Rules>,
     accepted: AtomicU64,
@@ -185,6 +187,7 @@ impl Proxy {
             is_refusing: AtomicBool::new(false),
             is_holding_new: watch::Sender::new(false),
             blocked: watch::Sender::default(),
+            spared: Mutex::default(),
             links: Mutex::default(),
             rules: Mutex::default(),
             accepted: AtomicU64::new(0),

@@ -9,7 +9,7 @@ use super::{
     gate::{Entrance, Gate, Gated},
     nodes::{endpoints, wait_for, wait_until},
 };
-use crate::address::free_ports;
+use crate::{Flow, address::free_ports};
 
 /// Nodes that own slots at the start, and one replica for each.
 const MASTERS: usize = 3;
@@ -207,6 +207,12 @@ impl RedisCluster {
     /// Lets a client reach the nodes again.
     pub fn heal_client(&self, pid: u32) {
         self.gated().heal_client(pid);
+    }
+
+    /// From now on this happens to what clients and a node send each other; what servers send each other passes. Needs
+    /// [`start_behind_proxies`](Self::start_behind_proxies).
+    pub fn set_clients(&self, number: usize, flow: Flow) {
+        self.gated().set_clients(number, flow);
     }
 
     fn gated(&self) -> Gated<'_> {

@@ -4,12 +4,12 @@
 //! server has one for all, and says that it is there. A client is known by the process that
 //! its connection belongs to, a server by the address that it comes from.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::Result;
 
 use super::Redis;
-use crate::{Proxy, address::own_address, proxy::Speech};
+use crate::{Direction, Flow, Proxy, address::own_address, proxy::Speech};
 
 /// Whether a server is reached directly or through a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,16 @@ impl Gated<'_> {
 
     pub(super) fn heal_client(&self, pid: u32) {
         self.proxies().for_each(|proxy| proxy.let_in(pid));
+    }
+
+    /// From now on this happens to what clients and a server send each other; what servers send each other passes.
+    pub(super) fn set_clients(&self, number: usize, flow: Flow) {
+        let servers: Vec<IpAddr> = self.0.iter().map(|server| server.address.into()).collect();
+        for proxy in self.0[number].proxies() {
+            proxy.spare(&servers);
+            proxy.set(Direction::Requests, flow);
+            proxy.set(Direction::Replies, flow);
+        }
     }
 
     /// Cuts a server from the others, in both directions.

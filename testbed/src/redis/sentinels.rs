@@ -9,6 +9,7 @@ use super::{
     gate::{Entrance, Gate, Gated},
     nodes::{endpoints, launch_all, wait_for, wait_until},
 };
+use crate::Flow;
 
 /// Sentinels: one may be missing.
 const SENTINELS: usize = 3;
@@ -175,6 +176,12 @@ impl RedisSentinels {
     /// Lets a client reach the servers again.
     pub fn heal_client(&self, pid: u32) {
         self.gated().heal_client(pid);
+    }
+
+    /// From now on this happens to what clients and a server (the Sentinels come behind the nodes) send each other; what servers send each other passes. Needs
+    /// [`start_behind_proxies`](Self::start_behind_proxies).
+    pub fn set_clients(&self, number: usize, flow: Flow) {
+        self.gated().set_clients(number, flow);
     }
 
     fn gated(&self) -> Gated<'_> {
