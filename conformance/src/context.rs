@@ -49,6 +49,7 @@ pub(crate) struct Context {
     links: Mutex<Vec<Arc<dyn Link>>>,
     names: Mutex<Vec<LockName>>,
     figures: Mutex<Figures>,
+    rounds: Rounds,
 }
 
 impl Context {
@@ -66,6 +67,7 @@ impl Context {
             links: Mutex::default(),
             names: Mutex::default(),
             figures: Mutex::default(),
+            rounds: Rounds::asked_for()?.unwrap_or_else(|| harness.rounds()),
         }))
     }
 
@@ -109,12 +111,9 @@ impl Context {
         self.harness.info()
     }
 
-    /// How often to do something, by what the harness says of the price.
+    /// How often to do something: what the environment asks for, or what the harness says of the price.
     pub(crate) fn times(&self, many: usize, few: usize) -> usize {
-        match self.harness.rounds() {
-            Rounds::Many => many,
-            Rounds::Few => few,
-        }
+        self.rounds.times(many, few)
     }
 
     pub(crate) fn is_paused(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    env,
     fmt::{self, Debug},
     sync::Arc,
     time::Duration,
@@ -148,6 +149,9 @@ pub enum Time {
     Real,
 }
 
+/// Asks for so many rounds on every store.
+const ROUNDS: &str = "LOCKKIT_ROUNDS";
+
 /// How often cases repeat what chance decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
@@ -155,6 +159,30 @@ pub enum Rounds {
     Many,
     /// Some dozens of times: each round is a few requests to a real store.
     Few,
+}
+
+impl Rounds {
+    /// What the environment asks of every harness, as a nightly run does; own cases ask too.
+    ///
+    /// # Errors
+    ///
+    /// A word that is not understood.
+    pub fn asked_for() -> Result<Option<Self>> {
+        match env::var(ROUNDS).as_deref() {
+            Ok("many") => Ok(Some(Self::Many)),
+            Ok("few") => Ok(Some(Self::Few)),
+            Ok(other) => bail!("{ROUNDS}: {other:?} is neither \"many\" nor \"few\""),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Chooses between two counts.
+    pub fn times<N>(self, many: N, few: N) -> N {
+        match self {
+            Self::Many => many,
+            Self::Few => few,
+        }
+    }
 }
 
 /// Which store a case needs.

@@ -15,7 +15,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    Case, Figures, Harness, Hook, Outcome, Record, Sharing, Time,
+    Case, Figures, Harness, Hook, Outcome, Record, Rounds, Sharing, Time,
     case::Run,
     cases as all_cases,
     context::{Context, within},
@@ -34,8 +34,8 @@ const SEED: &str = "LOCKKIT_SEED";
 /// Longest time that a case may take before it counts as hanging: a bound against hangs and nothing else.
 const CASE_MAX: Duration = Duration::from_secs(300);
 
-/// The same on a paused clock, whose time costs little.
-const PAUSED_CASE_MAX: Duration = Duration::from_secs(30 * 60);
+/// The same on a paused clock, whose time costs little, and where many rounds are asked for.
+const LONG_CASE_MAX: Duration = Duration::from_secs(30 * 60);
 
 /// Longest time that a case's runtime may take to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
@@ -51,13 +51,15 @@ pub fn cases() -> Vec<Case> {
 /// Prints one line per case and, at the end, `conformance NAME: 61 passed, 0 failed, 3 ignored`; writes
 /// `target/conformance/NAME.json` when all cases ran. `LOCKKIT_BACKENDS=memory,file` narrows a run on purpose, and fails
 /// with a name that is neither a backend of this project nor [known to the harness](Harness::siblings); `--seed N`, or
-/// `LOCKKIT_SEED=N`, repeats the order and the chance of an earlier one.
+/// `LOCKKIT_SEED=N`, repeats the order and the chance of an earlier one. `LOCKKIT_ROUNDS=many` repeats on a real store as
+/// often what chance decides as in memory, which takes hours.
 pub fn main(harness: impl Harness) -> ExitCode {
     if let Some(exit) = worker::serve_if_asked(&harness) {
         return exit;
     }
     let asked = seed_asked_for(env::args().collect(), env::var(SEED).ok());
     let wanted = env::var(BACKENDS).map_or(Ok(true), |wanted| is_wanted(&wanted, &harness));
+    let asked = asked.and_then(|asked| Rounds::asked_for().map(|_| asked));
     let ((arguments, seed), wanted) = match asked.and_then(|asked| Ok((asked, wanted?))) {
         Ok(((arguments, seed), wanted)) => ((Arguments::from_iter(arguments), seed), wanted),
         Err(error) => {
@@ -230,11 +232,12 @@ fn runtime(time: Time) -> std::io::Result<(Runtime, Duration)> {
     match time {
         Time::Paused => {
             let runtime = Builder::new_current_thread().enable_all().start_paused(true).build()?;
-            Ok((runtime, PAUSED_CASE_MAX))
+            Ok((runtime, LONG_CASE_MAX))
         }
         Time::Real => {
             let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-            Ok((runtime, CASE_MAX))
+            let is_long = matches!(Rounds::asked_for(), Ok(Some(Rounds::Many)));
+            Ok((runtime, if is_long { LONG_CASE_MAX } else { CASE_MAX }))
         }
     }
 }

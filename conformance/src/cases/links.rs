@@ -166,7 +166,7 @@ async fn a_request_that_arrives_after_its_cancel_leaves_nothing(cx: Cx) -> Resul
     let (link, client) = linked(&cx, cx.long_ttl()).await?;
     let other = cx.client().await?;
     let bound = cx.bounds_of(&other).cleanup();
-    for _ in 0..cx.times(200, 10) {
+    for _ in 0..cx.times(1_000, 10) {
         let name = cx.name();
         let lock = client.lock(name.as_str())?;
         link.inflict(LinkFault::HoldRequests).await?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use lockkit_conformance::{Case, Store, by_hand, own_case};
+use lockkit_conformance::{Case, Rounds, Store, by_hand, own_case};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, LockGuard, LockName, TimeSource,
     backend::{Backend, ClaimId, Renewal},
@@ -325,14 +325,14 @@ async fn a_client_that_dies_between_lock_and_write_back_harms_no_token() -> Resu
 
 async fn split_votes_end() -> Result<()> {
     const CLIENTS: usize = 5;
-    const ROUNDS: usize = 20;
+    let rounds = Rounds::asked_for()?.unwrap_or(Rounds::Few).times(200, 20);
     let masters = Masters::start(3)?;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(client(&masters.url(), LONG).await?);
     }
     let mut tokens = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let all = clients.iter().map(|client| async move {
             let guard = acquire(client).await?;
             let token = guard.token();
@@ -346,7 +346,7 @@ async fn split_votes_end() -> Result<()> {
     }
     tokens.sort_unstable();
     tokens.dedup();
-    ensure!(tokens.len() == CLIENTS * ROUNDS, "{} tokens of {} grants", tokens.len(), CLIENTS * ROUNDS);
+    ensure!(tokens.len() == CLIENTS * rounds, "{} tokens of {} grants", tokens.len(), CLIENTS * rounds);
     is_clean(&masters).await
 }
 

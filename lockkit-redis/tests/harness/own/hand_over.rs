@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lockkit_conformance::{Case, own_case};
+use lockkit_conformance::{Case, Rounds, own_case};
 use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 use tokio::time::{Instant, timeout};
 
@@ -28,12 +28,12 @@ pub(super) fn anywhere<S: Servers>() -> Vec<Case> {
 }
 
 async fn a_lost_reply_to_an_acquire_holds_or_frees() -> Result<()> {
-    const ROUNDS: u64 = 200;
+    let rounds = Rounds::asked_for()?.unwrap_or(Rounds::Few).times(500, 200);
     let server = off(<Redis as Servers>::start)?;
     let proxy = Proxy::start_redis(server.endpoint())?;
     let client = client(&url_at(&proxy.endpoint()), LONG).await?;
     let (lock, key) = (client.lock("r1")?, key(&name("r1")));
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         proxy.swallow_reply(1);
         let lost = async || Ok(proxy.counts().dropped > round);
         if round % 4 == 3 {
@@ -60,13 +60,13 @@ async fn a_lost_reply_to_an_acquire_holds_or_frees() -> Result<()> {
 
 async fn a_release_between_the_try_and_the_wait_is_not_missed() -> Result<()> {
     const HELD_BACK: usize = 50;
-    const CHANCE: usize = 1_000;
+    let chance = Rounds::asked_for()?.unwrap_or(Rounds::Few).times(5_000, 1_000);
     let server = off(<Redis as Servers>::start)?;
     let proxy = Proxy::start_redis(server.endpoint())?;
     let (holder, waiter) =
         (client(&server.url_for_clients(), LONG).await?, client(&url_at(&proxy.endpoint()), LONG).await?);
     let (held, waited, queue) = (holder.lock("r3")?, waiter.lock("r3")?, side(&name("r3"), "queue"));
-    for round in 0..HELD_BACK + CHANCE {
+    for round in 0..HELD_BACK + chance {
         let guard = held.acquire().await?;
         let holds_back = round < HELD_BACK;
         if holds_back {
