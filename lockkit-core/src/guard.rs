@@ -106,10 +106,9 @@ impl LockGuard {
         let mut work = pin!(work);
         let mut lost = pin!(self.lost());
         poll_fn(|context| {
+            // Wakes this task at a loss. The look behind it knows of one that has woken nobody yet, too.
+            let _ = lost.as_mut().poll(context);
             self.check().map_err(RunError::Stopped)?;
-            if let Poll::Ready(error) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(RunError::Stopped(error)));
-            }
             let Poll::Ready(outcome) = work.as_mut().poll(context) else { return Poll::Pending };
             Poll::Ready(match self.check() {
                 Ok(()) => Ok(outcome),

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use common::{NAME, TTL, lock_of_new_client, name};
+use common::{NAME, TTL, in_time, lock_of_new_client, name};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, Lock, LockClient, RunError, TimeSource, memory::MemoryServer,
 };
@@ -67,14 +67,28 @@ async fn work_that_awaits_when_the_lock_is_lost_is_stopped_without_an_outcome() 
     let lock = lock_of_new_client(&server).await;
     let stopped = lock.run(async |_| {
         server.expire_holder(&name());
-        // The loss is known before this is over.
-        tokio::time::sleep(TTL).await;
-        "payment booked"
+        // Nothing but the loss wakes it.
+        std::future::pending::<()>().await;
     });
-    match stopped.await {
+    let start = tokio::time::Instant::now();
+    match in_time(stopped).await {
         Err(RunError::Stopped(error)) => assert_eq!(error.kind(), ErrorKind::Lost),
         other => panic!("{other:?}"),
     }
+    // Not by the limit of this test, which wakes it too.
+    assert!(start.elapsed() < TTL);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_wakes_behind_its_deadline_is_stopped_although_no_timer_has_fired() {
+    let (lock, suspended_ms) = suspendable_lock().await;
+    let guard = lock.acquire().await.unwrap();
+    let stopped = guard.run(async {
+        suspend(&suspended_ms);
+        tokio::task::yield_now().await;
+        "payment booked"
+    });
+    assert!(matches!(stopped.await, Err(RunError::Stopped(_))));
 }
 
 #[tokio::test(start_paused = true)]

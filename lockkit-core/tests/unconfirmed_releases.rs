@@ -77,6 +77,22 @@ async fn a_right_that_is_given_back_in_time_costs_nothing() {
     assert_eq!(backend.script.opened.load(Ordering::SeqCst), 1, "the session lives");
 }
 
+/// One after the other, and more than there may be workers.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_has_nothing_left_to_repeat_makes_room_for_the_next() {
+    let (backend, client) = refusing(Lifetime::Session).await;
+    let (lock, script) = (client.lock(NAME).unwrap(), &backend.script);
+    for tries in 0..=RELEASE_WORKERS_MAX as u64 {
+        let guard = in_time(lock.acquire()).await.unwrap();
+        let released = tokio::spawn(guard.release());
+        let refused = || script.releases_tried.load(Ordering::SeqCst) > 2 * tries;
+        eventually(TTL, "the release is refused", refused).await;
+        script.releases_refused.store(false, Ordering::SeqCst);
+        in_time(released).await.unwrap().unwrap();
+        script.releases_refused.store(true, Ordering::SeqCst);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn where_holds_have_lifetimes_of_their_own_a_refused_release_ends_with_its_hold() {
     let (backend, client) = refusing(Lifetime::Hold).await;

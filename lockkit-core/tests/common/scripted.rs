@@ -8,7 +8,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,8 +18,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockClient, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Beat, BeatInterval, Claim, FailoverLoss, Grant, Lifetime,
-        Loss, Renewal, Session,
+        Acquired, Admin, Backend, BackendInfo, Beat, BeatInterval, Claim, ClaimId, FailoverLoss, Grant,
+        Lifetime, Loss, Renewal, Session,
     },
 };
 use tokio::sync::Notify;
@@ -33,6 +33,7 @@ pub struct Script {
     pub opened: AtomicU64,
     pub closed: AtomicU64,
     pub claims: AtomicU64,
+    pub beats: AtomicU64,
     pub releases: AtomicU64,
     pub releases_tried: AtomicU64,
     /// Opening a session never answers.
@@ -45,6 +46,8 @@ pub struct Script {
     pub flapping: AtomicBool,
     /// Tells the session that it is over, once.
     pub lose_session: Notify,
+    /// Tells the session that its latest grant is lost, once.
+    pub lose_grant: Notify,
     /// The next report of a loss panics.
     pub lost_panics: AtomicBool,
     /// Claims wait here for their grant, also when they were given up or their session was closed.
@@ -54,10 +57,16 @@ pub struct Script {
     pub acquires_silent: AtomicBool,
     /// What was given up is not withdrawn before its session is closed.
     pub withdrawals_hang: AtomicBool,
+    /// Every claim ends because its entry has vanished.
+    pub entries_vanish: AtomicBool,
+    /// Every claim is denied, and its session ends by that.
+    pub denials_end_sessions: AtomicBool,
     /// The next acquire panics.
     pub acquire_panics: AtomicBool,
     /// The next release panics.
     pub release_panics: AtomicBool,
+    /// Beats say that the session is gone, and tell nothing about holds.
+    pub session_gone: AtomicBool,
     /// Beats prove the session alive and tell nothing about holds.
     pub holds_unknown: AtomicBool,
     /// Releases are refused, as after a right was taken away.
@@ -112,7 +121,14 @@ impl Backend for Scripted {
             _ => ttl + Duration::from_secs(1),
         };
         let script = Arc::clone(&self.script);
-        Ok(Arc::new(ScriptedSession { script, number, ttl, clock, closed: CancellationToken::new() }))
+        Ok(Arc::new(ScriptedSession {
+            script,
+            number,
+            ttl,
+            clock,
+            closed: CancellationToken::new(),
+            granted: Mutex::default(),
+        }))
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
@@ -127,6 +143,8 @@ struct ScriptedSession {
     ttl: Duration,
     clock: Clock,
     closed: CancellationToken,
+    /// The latest claim that was granted.
+    granted: Mutex<Option<ClaimId>>,
 }
 
 impl ScriptedSession {
@@ -164,23 +182,34 @@ impl Session for ScriptedSession {
                 false => Err(Error::new(ErrorKind::Unavailable, "acquire")),
             };
         }
+        if self.script.entries_vanish.load(Ordering::SeqCst) {
+            return Ok(Acquired::EntryGone);
+        }
+        if self.script.denials_end_sessions.load(Ordering::SeqCst) {
+            self.script.lose_session.notify_one();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            return Err(Error::new(ErrorKind::Denied, "acquire"));
+        }
         let armed_at = self.clock.now();
         if self.script.late.load(Ordering::SeqCst) {
             self.script.grants.notified().await;
         }
+        *self.granted.lock().unwrap() = Some(claim.id());
         Ok(Acquired::Granted(Grant::new(&claim, FencingToken::new(number), armed_at)))
     }
 
     async fn renew(&self, held: &[Grant]) -> Beat {
+        self.script.beats.fetch_add(1, Ordering::SeqCst);
         let armed_at = self.clock.now();
         let silent = self.script.silent.load(Ordering::SeqCst);
-        let holds_unknown = silent || self.script.holds_unknown.load(Ordering::SeqCst);
+        let gone = self.script.session_gone.load(Ordering::SeqCst);
+        let holds_unknown = silent || gone || self.script.holds_unknown.load(Ordering::SeqCst);
         let answer = |unknown| match unknown {
             true => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "renew")),
             false => Renewal::Renewed { armed_at },
         };
         let holds = held.iter().map(|grant| (grant.claim(), answer(holds_unknown))).collect();
-        Beat::new(answer(silent), holds)
+        Beat::new(if gone { Renewal::Gone } else { answer(silent) }, holds)
     }
 
     async fn release(&self, _: &Grant) -> Result<()> {
@@ -197,11 +226,15 @@ impl Session for ScriptedSession {
     }
 
     async fn lost(&self) -> Loss {
-        if !self.script.flapping.load(Ordering::SeqCst) {
-            self.script.lose_session.notified().await;
-        }
+        let is_flapping = self.script.flapping.load(Ordering::SeqCst);
+        let lost = tokio::select! {
+            biased;
+            () = std::future::ready(()), if is_flapping => Loss::Session,
+            () = self.script.lose_session.notified() => Loss::Session,
+            () = self.script.lose_grant.notified() => Loss::Grant(self.granted.lock().unwrap().unwrap()),
+        };
         assert!(!self.script.lost_panics.swap(false, Ordering::SeqCst), "told to");
-        Loss::Session
+        lost
     }
 
     async fn close(&self) -> Result<()> {
