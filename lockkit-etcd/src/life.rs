@@ -1,9 +1,6 @@
 //! Whether a session still lives.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering},
-};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
@@ -54,9 +51,9 @@ impl Life {
     }
 }
 
-/// The mod revision of the client's epoch key, as far as it is known.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Epoch(Arc<AtomicI64>);
+/// The mod revision of the client's epoch key, as far as answers have shown it.
+#[derive(Debug, Default)]
+pub(crate) struct Epoch(AtomicI64);
 
 impl Epoch {
     pub(crate) fn current(&self) -> Revision {

@@ -96,3 +96,37 @@ impl Outage {
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(fastrand::f64().mul_add(0.5, 0.75))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAR: Duration = Duration::from_secs(3600);
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_between_turns_grow_to_their_bound() {
+        let outage = Outage::default();
+        outage.found(Fault::no_reply());
+        let mut pauses = Vec::new();
+        for _ in 0..20 {
+            let start = Instant::now();
+            outage.turn(start + FAR).await.unwrap();
+            outage.found(Fault::no_reply());
+            pauses.push(start.elapsed());
+        }
+        assert!(pauses[0] < TURN_PAUSE_MIN * 2, "{pauses:?}");
+        let bounds = TURN_PAUSE_MAX.mul_f64(0.74)..=TURN_PAUSE_MAX.mul_f64(1.26);
+        assert!(pauses[10..].iter().all(|pause| bounds.contains(pause)), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_answer_ends_the_wait_of_all() {
+        let outage = Outage::default();
+        outage.found(Fault::no_reply());
+        let start = Instant::now();
+        let waiting = async { tokio::join!(outage.turn(start + FAR), outage.turn(start + FAR)) };
+        let (waited, ()) = tokio::join!(waiting, async { outage.end() });
+        assert!(waited.0.is_ok() && waited.1.is_ok());
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+}

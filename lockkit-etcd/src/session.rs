@@ -96,7 +96,6 @@ impl EtcdSession {
             server: self.server.clone(),
             life: self.life.clone(),
             keys: self.keys.clone(),
-            epoch: self.epoch.clone(),
             claims: Arc::clone(&self.claims),
             watches: Arc::clone(&self.watches),
             next: None,

@@ -54,3 +54,21 @@ impl SpareKeys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::LockName;
+
+    use super::*;
+    use crate::keys::{Layout, Names};
+
+    #[test]
+    fn keys_that_are_kept_are_bounded() {
+        let queue = Layout::new("", Names::Encoded).queue(&LockName::new("x").unwrap()).unwrap();
+        let spare = SpareKeys::default();
+        for number in 0..=SPARE_KEYS_MAX {
+            spare.leave(&queue, number.to_string());
+        }
+        assert!(std::iter::from_fn(|| spare.take(&queue)).count() <= SPARE_KEYS_MAX);
+    }
+}

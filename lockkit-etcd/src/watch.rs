@@ -1,4 +1,4 @@
-//! The one watch stream of a session: mail, the epoch, and the predecessors of its waiting claims.
+//! The one watch stream of a session: mail, the end of the session, and the predecessors of its waiting claims.
 //!
 //! Failure cases:
 //!
@@ -31,7 +31,7 @@ use crate::{
     claims::{Claims, Place},
     error::{Effect, Fault},
     keys::ClientKeys,
-    life::{Epoch, Life},
+    life::Life,
     login::LoginNumber,
     mail::Mail,
     txn::{Revision, revision_of},
@@ -141,7 +141,6 @@ pub(crate) struct Follower {
     pub(crate) server: Server,
     pub(crate) life: Life,
     pub(crate) keys: ClientKeys,
-    pub(crate) epoch: Epoch,
     pub(crate) claims: Arc<Claims>,
     pub(crate) watches: Arc<Watches>,
     /// The next revision of the client's own keys that has not been seen; `None` before the first stream.
@@ -249,14 +248,11 @@ impl Follower {
     }
 
     fn own_event(&self, event: &Event, kv: &KeyValue) {
-        if kv.key() == self.keys.epoch.as_bytes() {
-            match event.event_type() {
-                EventType::Put => self.epoch.moved_to(kv.mod_revision()),
-                // It goes with the lease, or an operator took it away to end the session.
-                EventType::Delete => self.life.lose(),
-            }
-        } else if event.event_type() == EventType::Put {
-            self.mail(kv);
+        match event.event_type() {
+            EventType::Put if kv.key() == self.keys.mailbox.as_bytes() => self.mail(kv),
+            // It goes with the lease, or an operator took it away to end the session.
+            EventType::Delete if kv.key() == self.keys.epoch.as_bytes() => self.life.lose(),
+            EventType::Put | EventType::Delete => {}
         }
     }
 
@@ -298,9 +294,8 @@ impl Follower {
     async fn catch_up(&mut self) -> Result<(), Fault> {
         let answer = self.server.range(&self.keys.folder, GetOptions::new().with_prefix()).await?;
         let find = |key: &str| answer.kvs().iter().find(|kv| kv.key() == key.as_bytes());
-        match find(&self.keys.epoch) {
-            Some(kv) => self.epoch.moved_to(kv.mod_revision()),
-            None => self.life.lose(),
+        if find(&self.keys.epoch).is_none() {
+            self.life.lose();
         }
         if let Some(kv) = find(&self.keys.mailbox) {
             self.mail(kv);

@@ -84,3 +84,15 @@ async fn requests_that_wait_for_a_leader_share_their_pauses() {
         release(&session, &claim.granted().await).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watch_ends_on_a_member_that_has_lost_its_leader() {
+    let mut cluster = EtcdCluster::start().unwrap();
+    let _session = session_at(&cluster.member(0).url(), LONGEST).await;
+    let watchers = |cluster: &EtcdCluster| cluster.member(0).metrics().unwrap().watchers();
+    until("the session watches its own keys", async || watchers(&cluster) == 1).await;
+    for other in [1, 2] {
+        cluster.member_mut(other).kill().unwrap();
+    }
+    until("the member has ended the watch", async || watchers(&cluster) == 0).await;
+}

@@ -3,7 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockkit_core::backend::{ClaimId, Grant, Session};
+use lockkit_core::{
+    backend::{ClaimId, Grant, Session},
+    limits::RETRY_PAUSE_MAX,
+};
 use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::common::{
@@ -193,4 +196,61 @@ async fn waiter_that_is_told_nothing_looks_in_time() {
         release(&waiter, &grant).await;
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_is_opened_again_is_sent_nothing_twice() {
+    let setting = Setting::start().await;
+    for _ in 0..3 {
+        let (held, waiting) = setting.held_and_waited_for().await;
+        release(&setting.one, &held).await;
+        setting.ends_with_a_grant(waiting).await;
+    }
+    setting.watches(0).await;
+    setting.proxy.refuse();
+    let metrics = || setting.etcd.metrics().unwrap();
+    until("its watch has ended", async || metrics().watchers() == 1).await;
+    let before = metrics();
+    setting.proxy.pass();
+    setting.watches(0).await;
+    // A mail that is behind everything that a watch from the past would be sent.
+    let (held, waiting) = setting.held_and_waited_for().await;
+    release(&setting.one, &held).await;
+    setting.ends_with_a_grant(waiting).await;
+    // That mail, and the end of the predecessor, which the waiter may watch by then.
+    assert!(metrics().events() - before.events() <= 2, "{}", metrics().events() - before.events());
+}
+
+/// Connections are taken and reset at once: each of them opens, as far as a client can see.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_breaks_at_once_is_opened_again_with_pauses() {
+    const WATCHED: Duration = Duration::from_secs(2);
+    // Five pauses, and some connections at once before each.
+    const CONNECTIONS_MAX: u64 = 30;
+    let setting = Setting::start().await;
+    setting.watches(0).await;
+    let accepted = || setting.proxy.counts().accepted;
+    let before = accepted();
+    setting.proxy.refuse();
+    tokio::time::sleep(WATCHED).await;
+    let made = accepted() - before;
+    assert!((1..=CONNECTIONS_MAX).contains(&made), "{made} connections in {WATCHED:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_lived_is_opened_again_after_a_short_pause() {
+    const BREAKS: usize = 6;
+    let setting = Setting::start().await;
+    let watches = || setting.etcd.metrics().unwrap().grpc_received("Watch");
+    let break_stream = async || {
+        setting.watches(0).await;
+        let before = watches();
+        setting.proxy.reset();
+        until("the next stream is open", async || watches() > before).await;
+    };
+    for _ in 0..BREAKS {
+        break_stream().await;
+    }
+    // By then growing pauses would have reached this.
+    sooner_than(RETRY_PAUSE_MAX / 2, break_stream).await;
 }

@@ -10,8 +10,9 @@ use lockkit_core::{
 use lockkit_testbed::{Etcd, Proxy};
 
 use crate::common::{
-    LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, is_gave_up, is_renewed,
-    key_of, lease_of_only_session, plain, queue, release, session, session_at, start, until, url_through,
+    LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, granted, is_entry_gone, is_gave_up,
+    is_renewed, key_of, lease_of_only_session, plain, queue, release, session, session_at, sooner_than,
+    start, try_acquire, until, url_through,
 };
 
 /// A short ttl for tests that wait for a lease to end, or for a waiter's re-check (every 2 s then; who is not renewed
@@ -310,4 +311,42 @@ async fn a_server_without_room_still_releases_and_renews() {
     release(&one, &held).await;
     release(&other, &waiting.granted().await).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn try_fails_while_the_server_is_away_and_is_granted_as_soon_as_it_is_back() {
+    let mut etcd = Etcd::start().unwrap();
+    let (session, name) = (session(&etcd, LONG).await, fresh_name());
+    etcd.kill().unwrap();
+    // The connection is known to be broken then: nothing of the try gets through.
+    assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
+    assert_eq!(try_acquire(&session, &name).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    etcd.restart().unwrap();
+    let grant = granted(try_acquire(&session, &name).await);
+    release(&session, &grant).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beat_whose_stream_has_broken_goes_out_on_a_new_one() {
+    let mut etcd = Etcd::start().unwrap();
+    let session = session(&etcd, LONG).await;
+    assert!(is_renewed(&bounded(session.renew(&[])).await.session));
+    etcd.restart().unwrap();
+    let beat = bounded(session.renew(&[])).await;
+    assert!(is_renewed(&beat.session), "{beat:?}");
+}
+
+/// Long before HTTP/2 pings find the connection dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_ends_at_its_time_limit() {
+    let etcd = Etcd::start().unwrap();
+    let url = format!("{}/?request_timeout=1500ms", etcd.url());
+    let session = session_at(&url, LONGEST).await;
+    let held = acquire(&session, &fresh_name()).await;
+    etcd.pause().unwrap();
+    sooner_than(Duration::from_secs(4), async || {
+        assert_eq!(bounded(session.release(&held)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    })
+    .await;
+    etcd.resume().unwrap();
 }

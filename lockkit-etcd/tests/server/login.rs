@@ -89,3 +89,18 @@ async fn requests_share_one_new_login() {
     }
     assert_eq!(logins(&etcd) - before, 1);
 }
+
+/// A session that sends nothing by itself still gets its mail, and hears of its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_breaks_behind_the_end_of_the_login_comes_back() {
+    let (etcd, _) = with_login(Etcd::start());
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let _session = session_at(&format!("etcd://app:{PASSWORD}@{}", proxy.endpoint()), LONG).await;
+    let watchers = || etcd.metrics().unwrap().watchers();
+    until("the session watches its own keys", async || watchers() == 1).await;
+    proxy.refuse();
+    until("the watch has ended", async || watchers() == 0).await;
+    etcd.expire_logins("app", PASSWORD).unwrap();
+    proxy.pass();
+    until("the session watches its own keys again", async || watchers() == 1).await;
+}

@@ -50,6 +50,9 @@ async fn late_enqueue_after_cancel_leaves_nothing() {
     proxy.deliver_late();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
+    // The epoch key has been written by the withdrawal; it still ends with the session.
+    bounded(session.close()).await.unwrap();
+    assert_eq!(etcd.keys("").unwrap(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

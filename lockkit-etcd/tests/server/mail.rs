@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use lockkit_core::{LockName, backend::Session};
-use lockkit_testbed::{Etcd, Proxy};
+use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, enqueued, fresh_name, key_of, name, plain, release, session, session_at, url_through,
+    LONG, acquire, cut, enqueued, fresh_name, is_gave_up, key_of, name, plain, release, session, session_at,
+    until, url_through,
 };
 
 /// Whether the client that has this key, and whose own keys lie below `prefix`, has a mail for it.
@@ -54,4 +55,27 @@ async fn next_client_gets_mail_where_its_own_keys_lie_below_another_prefix() {
     assert!(releases_by_mail(&etcd, (&prefixed, &own), (&raw, &its), "").await, "to the raw one");
     let (its, own) = both(fresh_name());
     assert!(releases_by_mail(&etcd, (&raw, &its), (&prefixed, &own), "lockkit/").await, "from the raw one");
+}
+
+/// The mail comes while the withdrawal is on its way, whose reply gets lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_that_was_granted_while_it_withdraws_passes_the_lock_on_by_mail() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (one, other) = (session(&etcd, LONG).await, session_at(&url_through(&proxy), LONG).await);
+    let lock = fresh_name();
+    let held = acquire(&one, &lock).await;
+    let leaving = enqueued(&other, &lock).await;
+    let next = enqueued(&one, &lock).await;
+    let (key, next_key) = (key_of(&etcd, &leaving.claim), key_of(&etcd, &next.claim));
+    proxy.set(Direction::Requests, Flow::Hold);
+    leaving.control.give_up();
+    until("the withdrawal is on its way", async || proxy.holds(&key)).await;
+    let heard = proxy.counts().to_client;
+    release(&one, &held).await;
+    until("the mail has come", async || proxy.counts().to_client > heard + key.len() as u64).await;
+    cut(&proxy);
+    assert!(is_gave_up(&leaving.ends().await));
+    release(&one, &next.granted().await).await;
+    assert!(has_mail(&etcd, "lockkit/", &next_key).await);
 }

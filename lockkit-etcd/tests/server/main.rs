@@ -16,6 +16,8 @@ mod lost_replies;
 mod mail;
 mod notifications;
 mod rights;
+mod successors;
 #[cfg(feature = "tls")]
 mod tls;
+mod unheard;
 mod waiting;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lockkit_core::{ErrorKind, LockClient, backend::Loss};
+use lockkit_core::{
+    Clock, ErrorKind, LockClient,
+    backend::{Backend, Loss},
+};
 use lockkit_testbed::Etcd;
 
 use crate::common::{
@@ -61,4 +64,13 @@ async fn lock_of_a_client_without_rights_passes_on_when_it_is_dropped() {
     revoke_rights(&etcd).await;
     drop(held);
     drop(bounded(waiting).await.unwrap().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_that_may_not_write_leaves_no_lease() {
+    let (etcd, url) = with_login(Etcd::start());
+    revoke_rights(&etcd).await;
+    let refused = bounded(backend(&url).open_session(LONGEST, Clock::boot())).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied);
+    assert_eq!(etcd.leases().unwrap(), 0);
 }
