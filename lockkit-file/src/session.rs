@@ -331,3 +331,6 @@ impl Session for FileSession {
 fn closed() -> Error {
     Error::new(ErrorKind::Closed, ACQUIRE)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+use lockkit_core::{LockName, Metadata, backend::ClaimControl};
+use tokio::{task::JoinHandle, time::timeout};
+
+use super::*;
+
+fn session(folder: &tempfile::TempDir) -> Arc<FileSession> {
+    Arc::new(FileSession::new(Arc::new(Folder::new(folder.path())), Disk::new(), Clock::boot()))
+}
+
+fn claim(control: &ClaimControl) -> Claim {
+    Claim::new(LockName::new("a").unwrap(), true, Metadata::of_this_process(None), control)
+}
+
+async fn granted(session: &FileSession) -> Grant {
+    match session.acquire(claim(&ClaimControl::new())).await.unwrap() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A waiter that has found the lock held.
+async fn waiter(session: &Arc<FileSession>, control: &ClaimControl) -> JoinHandle<Over> {
+    let (waiting, claim) = (Arc::clone(session), claim(control));
+    let waiter = tokio::spawn(async move { waiting.acquire(claim).await });
+    while !control.was_contended() {
+        tokio::task::yield_now().await;
+    }
+    waiter
+}
+
+/// The file's lock is held by another client, so the waiter polls.
+async fn ends_a_poll(end: impl AsyncFnOnce(&FileSession, &ClaimControl)) -> Over {
+    let folder = tempfile::tempdir().unwrap();
+    let (holding, waiting, control) = (session(&folder), session(&folder), ClaimControl::new());
+    let _held = granted(&holding).await;
+    let waiter = waiter(&waiting, &control).await;
+    let start = Instant::now();
+    end(&waiting, &control).await;
+    let over = waiter.await.unwrap();
+    // Time stands still while anything is to do: the waiter has not slept through a single pause.
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    over
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_polls_gives_up_at_once() {
+    let over = ends_a_poll(async |_: &FileSession, control: &ClaimControl| control.give_up()).await;
+    assert!(matches!(over, Ok(Acquired::GaveUp)), "{over:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_polls_is_ended_by_the_close_at_once() {
+    let close = async |session: &FileSession, _: &ClaimControl| session.close().await.unwrap();
+    assert_eq!(ends_a_poll(close).await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_follows_each_pause() {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let folder = tempfile::tempdir().unwrap();
+    let (holding, waiting, control) = (session(&folder), session(&folder), ClaimControl::new());
+    let _held = granted(&holding).await;
+    let claim = claim(&control);
+    let Ok(Tried::Busy(file)) = waiting.attempt(&claim, None).await else { panic!("it is held") };
+    let mut taken = 0;
+    let mut pauses = std::iter::repeat_with(|| {
+        taken += 1;
+        PAUSE
+    });
+    let polling = waiting.poll(&claim, file, &mut pauses);
+    assert!(timeout(PAUSE * 5 / 2, polling).await.is_err(), "it is held");
+    assert_eq!(taken, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_had_the_lock_for_long_lets_others_poll() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let held = granted(&session).await;
+    let waiter = waiter(&session, &ClaimControl::new()).await;
+    tokio::time::advance(crate::turns::STREAK_MAX).await;
+    let released = Instant::now();
+    session.release(&held).await.unwrap();
+    assert!(matches!(waiter.await.unwrap(), Ok(Acquired::Granted(_))));
+    assert!(released.elapsed() >= YIELD, "{:?}", released.elapsed());
+}
+
+#[tokio::test]
+async fn a_grant_that_comes_after_the_close_is_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (closing, other) = (session(&folder), session(&folder));
+    let tried = closing.attempt(&claim(&ClaimControl::new()), None).await;
+    let Ok(Tried::Granted(grant, hold)) = tried else { panic!("{tried:?}") };
+    closing.close().await.unwrap();
+    assert_eq!(closing.keep(grant, hold).unwrap_err().kind(), ErrorKind::Closed);
+    assert!(closing.holds().is_empty());
+    granted(&other).await;
+}
