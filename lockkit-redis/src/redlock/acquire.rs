@@ -80,8 +80,7 @@ impl RedlockSession {
             tokio::select! {
                 () = claim.give_up() => {}
                 () = self.closed.cancelled() => {}
-                () = sleep(pause) => {}
-                () = hint => sleep(AFTER_HINT_MAX.mul_f64(fastrand::f64())).await,
+                () = next_attempt(pause, hint) => {}
             }
         }
     }
@@ -109,7 +108,47 @@ struct Ear {
     hint: Arc<Notify>,
 }
 
+/// Passes when it is time for the next attempt: after a pause, or soon after a hint.
+async fn next_attempt(pause: Duration, hint: impl Future<Output = ()>) {
+    tokio::select! {
+        () = sleep(pause) => {}
+        () = hint => sleep(after_hint()).await,
+    }
+}
+
 /// From a third of this time to all of it.
 fn jittered(longest: Duration) -> Duration {
     longest.mul_f64(fastrand::f64().mul_add(0.67, 0.33))
+}
+
+/// Any time up to the longest.
+fn after_hint() -> Duration {
+    AFTER_HINT_MAX.mul_f64(fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn hint_ends_a_pause() {
+        let start = Instant::now();
+        next_attempt(PAUSE_MAX, std::future::ready(())).await;
+        // The timer counts whole milliseconds.
+        assert!(start.elapsed() <= AFTER_HINT_MAX + Duration::from_millis(1), "{:?}", start.elapsed());
+        let start = Instant::now();
+        next_attempt(PAUSE_MAX, std::future::pending()).await;
+        assert!(start.elapsed() >= PAUSE_MAX, "{:?}", start.elapsed());
+    }
+
+    /// Waiters that ask in step split the nodes between them again and again.
+    #[test]
+    fn no_two_waiters_pause_for_the_same_time() {
+        for pause in [after_hint, || jittered(AFTER_HINT_MAX)] {
+            let (one, other) = (pause(), pause());
+            assert!(one != other && one.max(other) <= AFTER_HINT_MAX, "{one:?} and {other:?}");
+        }
+    }
 }

@@ -278,6 +278,19 @@ mod tests {
         assert!(fault.message().contains("(0 of 3 failed"), "{fault:?}");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn one_node_that_has_confirmed_is_not_enough() {
+        let open = Progress::Open;
+        let (report, progress) = watch::channel(vec![Progress::Done, open.clone(), open]);
+        let ending = Ending { nodes: nodes(), over: Instant::now() + HANG, progress };
+        let confirmed = ending.confirmed();
+        tokio::pin!(confirmed);
+        let early = tokio::time::timeout(HANG / 2, confirmed.as_mut()).await;
+        assert!(early.is_err(), "{early:?}");
+        report.send_modify(|progress| progress[2] = Progress::Done);
+        confirmed.await.unwrap();
+    }
+
     /// How the end of a claim goes at nodes that were asked for nothing else than what each of these has done.
     async fn end_after(done: impl Fn(&Trace, usize)) -> Result<(), Fault> {
         let nodes = nodes();

@@ -272,4 +272,14 @@ mod tests {
         let listening = node.listen(Duration::from_millis(50), "channel", true);
         tokio::time::timeout(HANG, listening).await.expect("nobody waits for a hint for ever");
     }
+
+    /// All nodes are lost in the same moment when a network fails, to all clients.
+    #[test]
+    fn no_two_connections_are_opened_again_after_the_same_pause() {
+        let (one, other) = (reconnect_pause(), reconnect_pause());
+        assert!(
+            one != other && one.max(other) <= lockkit_core::limits::RETRY_PAUSE_MIN,
+            "{one:?} and {other:?}"
+        );
+    }
 }

@@ -125,17 +125,10 @@ local function serve()
   return more and 'unserved' or 'free'
 end
 
--- Whether the claim waits: it has a place, and a deadline. An operator may have removed either.
+-- Whether the claim waits: it has a place, and a deadline. An operator may have removed either; what is left goes with
+-- the claim's withdrawal.
 local function queued()
-  if redis.call('ZSCORE', queue, claim) and redis.call('HEXISTS', deadlines, claim) == 1 then
-    return true
-  end
-  -- A deadline without a place would never be removed. A newcomer has none: for it this must not be the write that lets
-  -- the rest of the script pass a server at its memory limit.
-  if redis.call('HEXISTS', deadlines, claim) == 1 then
-    redis.call('HDEL', deadlines, claim)
-  end
-  return false
+  return redis.call('ZSCORE', queue, claim) and redis.call('HEXISTS', deadlines, claim) == 1
 end
 
 -- The claim goes on waiting: its deadline is one ttl from now. `state` is what `serve` answered.

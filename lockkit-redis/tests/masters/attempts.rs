@@ -8,7 +8,7 @@ use std::{
 use lockkit_conformance::Store;
 use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata, Result,
-    backend::{Acquired, Backend, Claim, ClaimControl, Grant, Session},
+    backend::{Acquired, Backend, Claim, ClaimControl, Grant, Renewal, Session},
 };
 use lockkit_testbed::{Direction, Flow, Proxy};
 use tokio::{net::TcpStream, time::Instant};
@@ -95,6 +95,20 @@ async fn a_lock_is_busy_and_not_unavailable_while_a_minority_is_down() {
         assert!(matches!(end, Acquired::GaveUp), "{end:?}");
     }
     holder.release(&grant).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_do_not_answer_have_not_lost_the_lock() {
+    let masters = Masters::start(3).unwrap();
+    let session = open(&masters.url(), LONG).await;
+    let grant = take(&session).await;
+    let renewal = async || session.renew(std::slice::from_ref(&grant)).await.holds.remove(0).1;
+    masters.with(|nodes| (1..3).try_for_each(|node| nodes.node_mut(node).kill())).await.unwrap();
+    let unanswered = renewal().await;
+    assert!(matches!(unanswered, Renewal::Unknown(_)), "{unanswered:?}");
+    masters.with(|nodes| (1..3).try_for_each(|node| nodes.node_mut(node).restart())).await.unwrap();
+    until("it is renewed", async || matches!(renewal().await, Renewal::Renewed { .. })).await;
+    session.release(&grant).await.unwrap();
 }
 
 /// Tasks of this test's runtime.

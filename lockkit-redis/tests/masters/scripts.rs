@@ -153,6 +153,19 @@ fn a_beat_extends_what_is_there_and_brings_nothing_back() {
 }
 
 #[test]
+fn what_a_node_is_asked_for_ends_and_its_counter_as_long_after_the_last_beat() {
+    let (node, (one, _)) = (shared(), two());
+    let lives = |key: &str| node.cli(&["PTTL", key]).unwrap().number().unwrap();
+    one.ask(node, 0).unwrap();
+    for key in [&one.lock, &one.side("fence")] {
+        assert!(lives(key) > 0, "{key} stays for ever");
+    }
+    node.cli(&["PEXPIRE", &one.side("fence"), "1000"]).unwrap();
+    one.renew(node).unwrap();
+    assert!(lives(&one.side("fence")) > 60_000);
+}
+
+#[test]
 fn a_node_without_its_marker_says_nothing_that_counts() {
     let (node, (one, other)) = (node(), two());
     let (_, token) = one.ask(&node, 0).unwrap();

@@ -249,3 +249,21 @@ async fn a_server_that_was_never_of_the_set_is_not_let_in_for_one_that_was() {
     assert!(error.to_string().contains(&masters.node(3).endpoint()), "{error}");
     masters.node(1).resume().unwrap();
 }
+
+/// What a token must be above may be known to the one that is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_node_counts_again_only_with_a_majority_of_the_others() {
+    let mut masters = RedisMasters::start(3).unwrap();
+    let client = short_client(&set_up_short(&masters).await).await;
+    masters.node_mut(2).kill().unwrap();
+    masters.node_mut(0).wipe().unwrap();
+    let start = Instant::now();
+    while start.elapsed() < 2 * STAYS_OUT {
+        let error = client.lock("x").unwrap().try_acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(marker(&masters, 0), "", "one other is enough");
+        tokio::time::sleep(STAYS_OUT / 100).await;
+    }
+    masters.node_mut(2).restart().unwrap();
+    until(&client, "the node counts again", || marker(&masters, 0).starts_with("ready")).await;
+}

@@ -11,6 +11,9 @@ use crate::common::{LONG, acquire, enqueued, fresh_name, release, session, sessi
 /// A waiter without heartbeats looks after half of this ttl.
 const SHORT: Duration = Duration::from_secs(6);
 
+/// The ttl of a holder that is never renewed.
+const DEAD: Duration = Duration::from_secs(2);
+
 /// What a machine may add to a wait of seconds, in the best of some rounds.
 const SLACK: Duration = Duration::from_secs(1);
 
@@ -46,13 +49,19 @@ async fn heartbeat_finds_the_grant_whose_message_was_lost() {
     .await;
 }
 
+/// After half a ttl, ten seconds at most, and a tenth of that.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_without_messages_and_heartbeats_looks_in_time() {
     let redis = Redis::start().unwrap();
     let proxy = deaf(&redis);
-    let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), SHORT).await);
-    // Half a ttl, and a tenth of that.
-    sooner_than((SHORT / 2).mul_f64(1.1) + SLACK, async || {
+    for (ttl, pause) in [(SHORT, SHORT / 2), (LONG, RECHECK_PAUSE_MAX)] {
+        looks_after(&redis, &proxy, ttl, pause.mul_f64(1.1) + SLACK).await;
+    }
+}
+
+async fn looks_after(redis: &Redis, proxy: &Proxy, ttl: Duration, pause: Duration) {
+    let (one, other) = (session(redis, LONG).await, session_at(&url_through(proxy), ttl).await);
+    sooner_than(pause, async || {
         let (name, dropped) = (fresh_name(), proxy.counts().dropped);
         let held = acquire(&one, &name).await;
         let waiting = enqueued(&other, &name).await;
@@ -60,6 +69,20 @@ async fn waiter_without_messages_and_heartbeats_looks_in_time() {
         let grant = waiting.granted().await;
         assert!(proxy.counts().dropped > dropped, "no message was lost");
         release(&other, &grant).await;
+    })
+    .await;
+}
+
+/// It says nothing; the waiter knows from the answer to its request how long its lifetime is.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_looks_when_the_lifetime_of_a_dead_holder_is_over() {
+    let redis = Redis::start().unwrap();
+    sooner_than(before_any_look(), async || {
+        let (dead, other) = (session(&redis, DEAD).await, session(&redis, LONG).await);
+        let name = fresh_name();
+        acquire(&dead, &name).await;
+        let waiting = enqueued(&other, &name).await;
+        release(&other, &waiting.granted().await).await;
     })
     .await;
 }

@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
-    LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, release, session,
-    session_at, side, start, try_acquire, until, verdict,
+    LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up, release,
+    session, session_at, side, start, try_acquire, until, verdict,
 };
 
 fn url_through(proxy: &Proxy) -> String {
@@ -198,6 +198,24 @@ async fn an_acquire_that_was_given_up_at_a_standing_server_leaves_nothing() {
         release(&one, &grant).await;
     }
     granted(try_acquire(&other, &name).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawal_is_repeated_until_it_is_answered() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(redis.endpoint()).unwrap();
+    let (one, other, name) =
+        (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
+    let (sent, dropped) = (scripts(), proxy.counts().dropped);
+    proxy.swallow_reply(1);
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(proxy.counts().dropped, dropped + 1, "no answer was lost");
+    assert!(scripts() >= sent + 2, "it was not sent again");
+    release(&one, &held).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

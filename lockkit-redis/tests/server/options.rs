@@ -50,6 +50,21 @@ async fn a_user_with_the_documented_rights_can_do_everything() {
     assert_eq!(refused.list(), [], "{refused:?}");
 }
 
+/// The next heartbeat finds what no message has said.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_is_handed_over_although_the_message_is_refused() {
+    let redis = Redis::start().unwrap();
+    set_user(&redis, RIGHTS);
+    let (one, other, name) =
+        (session_at(&url_of(&redis), LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    redis.cli(&["ACL", "SETUSER", "app", "-publish"]).unwrap();
+    bounded(one.release(&held)).await.unwrap();
+    other.renew(&[]).await;
+    release(&other, &waiting.granted().await).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_cluster_the_user_needs_two_rights_more() {
     let cluster = RedisCluster::start().unwrap();

@@ -1,6 +1,9 @@
 //! Long queues: what waiting costs, and what a queue of dead waiters does to those who live.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use lockkit_core::backend::Session;
 use lockkit_testbed::Redis;
@@ -157,6 +160,28 @@ async fn waiters_without_heartbeats_keep_themselves_waiting() {
     .await;
     release(&one, &held).await;
     waiter.granted().await;
+}
+
+/// The same heartbeat has kept them waiting.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_without_heartbeats_do_not_look_in_the_same_moment() {
+    let redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, TTL).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let mut waiting = Vec::new();
+    for _ in 0..WAITERS {
+        waiting.push(enqueued(&other, &name).await);
+    }
+    other.renew(&[]).await;
+    let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
+    let before = scripts();
+    until("the first one looks", async || scripts() > before).await;
+    let first = Instant::now();
+    until("the last one looks", async || scripts() >= before + WAITERS as u64).await;
+    // They come within a tenth of a ttl: half a ttl, give or take a tenth.
+    assert!(first.elapsed() > TTL / 40, "all within {:?}", first.elapsed());
+    release(&one, &held).await;
+    waiting.remove(0).granted().await;
 }
 
 /// The waiters of a client for one lock look together when a heartbeat finds that nobody holds it: one of them is enough.

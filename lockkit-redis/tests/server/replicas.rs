@@ -9,7 +9,7 @@ use lockkit_core::{
     ErrorKind, FencingToken, LockClient, LockName,
     backend::{Renewal, Session},
 };
-use lockkit_testbed::RedisReplicas;
+use lockkit_testbed::{Proxy, RedisReplicas};
 
 use crate::{
     common::{
@@ -76,6 +76,27 @@ async fn the_connection_that_asks_replicas_may_have_died_meanwhile() {
     nodes.wait_until_in_sync(1).unwrap();
     until("all but that connection is at the new master", async || is_renewed(&session, &held).await).await;
     assert!(until_replicas_count(&session, &name).await > last);
+}
+
+/// The first one was lost with a master, and the claim asked again elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_is_found_with_another_token_is_none() {
+    let nodes = RedisReplicas::start().unwrap();
+    let proxy = Proxy::start_redis(nodes.node(0).endpoint()).unwrap();
+    let url = format!("redis://{}/{PATIENT}&min_replicas=1", proxy.endpoint());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    until_replicas_count(&session, &name).await;
+    proxy.hold_at("WAIT");
+    let claim = start(&session, &name);
+    until("replicas are asked", async || proxy.holds("WAIT")).await;
+    let value = nodes.node(0).cli(&["GET", name.as_str()]).unwrap();
+    let (id, token) = value.text().split_once(':').unwrap();
+    let another = format!("{id}:{}", token.parse::<u64>().unwrap() + 1);
+    nodes.node(0).cli(&["SET", name.as_str(), &another, "PX", "60000"]).unwrap();
+    proxy.pass();
+    let error = claim.ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "not given back");
 }
 
 #[tokio::test(flavor = "multi_thread")]

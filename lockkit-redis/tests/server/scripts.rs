@@ -238,6 +238,11 @@ fn a_beat_of_waiters_moves_deadlines_and_adds_none() {
         beat();
         assert!(redis.cli(&["PTTL", key]).unwrap().number() > Some(100_000), "{key} ends");
     }
+    // A place that has lost its deadline is a dead claim's, whatever its client says.
+    redis.cli(&["HDEL", &deadlines, &waiter.claim]).unwrap();
+    assert_eq!(beat(), [-3, -3]);
+    assert_eq!(redis.cli(&["HLEN", &deadlines]).unwrap().number(), Some(0));
+    redis.cli(&["HSET", &deadlines, &waiter.claim, "1:60000:c0ffee"]).unwrap();
     redis.cli(&["PERSIST", name.as_str()]).unwrap();
     assert_eq!(beat(), [-1, -3], "another program's lock without an end");
     // Nobody holds it: a reason to look.
@@ -306,4 +311,21 @@ fn a_beat_of_waiters_goes_round_what_is_no_queue() {
     let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.name, &*waiter.claim)).collect();
     let answers = beat(redis, &waiters);
     assert!(matches!(answers[..], [-3, -3, -3, pttl] if pttl > 0), "{answers:?}");
+}
+
+#[test]
+fn metadata_go_with_the_holder_however_it_ends_and_do_not_outlive_all_use() {
+    let (redis, name) = (shared(), fresh_name());
+    let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
+    let metadata = side(&name, "metadata");
+    holder.acquire();
+    assert!(redis.cli(&["PTTL", &metadata]).unwrap().number() > Some(0), "they stay for ever");
+    waiter.acquire();
+    // As if it had expired.
+    redis.cli(&["DEL", name.as_str()]).unwrap();
+    assert_eq!(waiter.confirm().0, "granted");
+    let kept = redis.cli(&["HKEYS", &metadata]).unwrap();
+    let mut kept: Vec<&str> = kept.list().iter().map(Reply::text).collect();
+    kept.sort_unstable_by_key(|field| *field == "holder");
+    assert_eq!(kept, [&*waiter.claim, "holder"]);
 }
