@@ -68,6 +68,15 @@ struct Found {
     holds: HashMap<ClaimId, bool>,
 }
 
+impl Found {
+    fn note(&mut self, ids: impl IntoIterator<Item = ClaimId>, there: impl IntoIterator<Item = bool>) {
+        for (id, is_there) in ids.into_iter().zip(there) {
+            // Two heartbeats may come here in any order: what was missing once stays missing.
+            *self.holds.entry(id).or_insert(true) &= is_there;
+        }
+    }
+}
+
 impl Default for Heartbeats {
     fn default() -> Self {
         Self { found: Arc::default(), unanswered: Arc::new(Semaphore::new(UNANSWERED_MAX)) }
@@ -132,13 +141,7 @@ impl Heartbeat {
         lock(&self.found).is_alive = true;
         let (ids, nodes): (Vec<ClaimId>, Vec<Sought>) = asked.into_iter().unzip();
         let there = self.server.are_there(&nodes).await?;
-        {
-            let mut found = lock(&self.found);
-            for (id, is_there) in ids.into_iter().zip(there) {
-                // Two heartbeats may come here in any order: what was missing once stays missing.
-                *found.holds.entry(id).or_insert(true) &= is_there;
-            }
-        }
+        lock(&self.found).note(ids, there);
         match is_missing {
             true => make_own_node(&self.server, &self.layout).await,
             false => Ok(()),
@@ -163,4 +166,18 @@ pub(crate) async fn make_own_node(server: &Server, layout: &Layout) -> Result<()
 
 fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
     found.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_that_one_of_two_heartbeats_has_missed_is_gone() {
+        for answers in [[[true, false], [true, true]], [[true, true], [true, false]]] {
+            let (mut found, ids) = (Found::default(), [ClaimId::random(), ClaimId::random()]);
+            answers.into_iter().for_each(|there| found.note(ids, there));
+            assert_eq!((found.holds[&ids[0]], found.holds[&ids[1]]), (true, false));
+        }
+    }
 }

@@ -180,17 +180,11 @@ impl Server {
         tokio::time::timeout(within, connected).await.map_err(|_| Fault::not_connected())
     }
 
-    /// Ends the session; `Ok` when the server has confirmed it, or has ended it before.
+    /// Lets the [watchdog](crate::watchdog) end the session; `Ok` when the server has confirmed it, or has ended it before.
     pub(crate) async fn close(&self, within: Duration) -> Result<(), Fault> {
-        self.hang_up();
+        self.life.close();
         let closed = self.state(SessionState::is_terminated);
         tokio::time::timeout(within, closed).await.map_err(|_| Fault::no_reply())
-    }
-
-    /// Ends the session without waiting for the answer.
-    pub(crate) fn hang_up(&self) {
-        self.life.close();
-        self.client.end();
     }
 
     /// Waits for a state of this kind.
@@ -208,15 +202,7 @@ impl Server {
         sent: BootInstant,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, Fault> {
-        let answer = self.answer(request).await;
-        let is_answered = match &answer {
-            Ok(_) => true,
-            Err(fault) => matches!(fault.effect, Effect::Missing | Effect::Exists),
-        };
-        if is_answered {
-            self.proof.answered(sent);
-        }
-        answer
+        self.answer(request).await.inspect(|_| self.proof.answered(sent))
     }
 
     /// The answer to a request, unless the session is over.

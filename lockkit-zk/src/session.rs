@@ -78,7 +78,7 @@ impl ZkSession {
         match bounded(config.request_timeout, session.prepare()).await {
             Ok(()) => Ok(session),
             Err(fault) => {
-                session.server.hang_up();
+                session.server.life.close();
                 Err(fault)
             }
         }

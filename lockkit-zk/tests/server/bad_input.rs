@@ -6,8 +6,8 @@ use lockkit_core::{ErrorKind, LockClient, backend::Renewal};
 use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
 use crate::common::{
-    LONG, acquire, backend, beat, bounded, contend, enqueued, fresh_name, is_renewed, name, node, plain,
-    queue, refusal, release, session, session_at, shared, start, until,
+    BEFORE_A_LOOK, LONG, acquire, backend, beat, bounded, contend, enqueued, fresh_name, is_renewed, name,
+    node, plain, queue, refusal, release, session, session_at, shared, sooner_than, start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,6 +60,20 @@ async fn who_has_no_permission_is_told_so() {
     let waiting = enqueued(&other, &name).await;
     release(&owner, &held).await;
     release(&other, &waiting.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_leaves_no_session() {
+    let server = ZooKeeper::start().unwrap();
+    let _owner = session_at(&format!("zk://app:hunter2@{}/?root=/private", server.endpoint()), LONG).await;
+    let before = server.sessions().unwrap();
+    // Long before its time is over.
+    sooner_than(BEFORE_A_LOOK, async || {
+        let error = refusal(&format!("{}/?root=/private", server.url())).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        until("its session is closed", async || server.sessions().unwrap() == before).await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,11 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockkit_core::{
+    Clock,
+    backend::{Backend, Renewal},
+};
 use lockkit_testbed::ZooKeeper;
 
 use crate::common::{
-    LONG, acquire, beat, fresh_name, is_gave_up, is_renewed, release, session, start, try_acquire,
-    undisturbed, watching,
+    LONG, acquire, backend, beat, bounded, fresh_name, is_gave_up, is_renewed, release, session, start,
+    try_acquire, undisturbed, watching,
 };
 
 /// Packets that the server has received and sent so far.
@@ -75,6 +79,15 @@ async fn a_release_of_a_name_that_recurs_asks_the_leader_and_looks_first() {
         let spent = spent(&server, async || release(&session, &held).await).await;
         assert_eq!(spent, (3, 3), "{form}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn release_that_was_confirmed_is_not_sent_again() {
+    let server = ZooKeeper::start().unwrap();
+    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    release(&session, &held).await;
+    assert_eq!(spent(&server, async || release(&session, &held).await).await, (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,6 +158,24 @@ async fn heartbeat_is_two_requests_however_much_is_held() {
         let requests = 1 + count.min(1);
         assert_eq!(spent, (requests, requests), "{count} held");
     }
+}
+
+/// The sessions of a backend know each other's holds, and forget them when one ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
+    let server = ZooKeeper::start().unwrap();
+    let backend = backend(&server.url());
+    let open = async || backend.open_session(LONG, Clock::boot()).await.unwrap();
+    let (session, ended) = (open().await, open().await);
+    let held = acquire(&ended, &fresh_name()).await;
+    bounded(ended.close()).await.unwrap();
+    drop(ended);
+    let spent = spent(&server, async || {
+        let beat = beat(&session, &[&held]).await;
+        assert!(is_renewed(&beat.session) && matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
+    })
+    .await;
+    assert_eq!(spent, (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

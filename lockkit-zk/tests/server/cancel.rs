@@ -3,8 +3,9 @@
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, acquire, bounded, cancel_right_at_the_wake, enqueued, fresh_name, is_gave_up, mark, node, queue,
-    release, session, session_at, shared, start, until, url_through, watching,
+    BEFORE_A_LOOK, LONG, acquire, beat, bounded, cancel_right_at_the_wake, enqueued, fresh_name, is_gave_up,
+    mark, node, queue, release, session, session_at, shared, sooner_than, start, until, url_through,
+    watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,6 +41,26 @@ async fn a_cancelled_waiter_at_the_head_does_not_let_in_the_next() {
     assert!(third.is_waiting());
     release(&one, &held).await;
     release(&one, &third.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_that_is_given_up_leaves_before_its_next_look() {
+    let server = ZooKeeper::start().unwrap();
+    for form in ["curator", "single"] {
+        let session = session_at(&format!("{}/?form={form}", server.url()), LONG).await;
+        sooner_than(BEFORE_A_LOOK, async || {
+            let name = fresh_name();
+            let held = acquire(&session, &name).await;
+            let waiting = watching(&server, &session, &name).await;
+            // The answer comes behind that to the watch.
+            beat(&session, &[&held]).await;
+            waiting.control.give_up();
+            assert!(is_gave_up(&waiting.ends().await), "{form}");
+            release(&session, &held).await;
+            until("no watch is left", async || server.watches().unwrap() == 0).await;
+        })
+        .await;
+    }
 }
 
 /// At every request of an acquire: it is under way, and its answer held back, when the claim is given up.

@@ -9,8 +9,9 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, SHORT, acquire, backend, beat, bounded, enqueued, fresh_name, is_entry_gone, is_renewed, mark,
-    node, queue, refusal, release, session, session_at, shared, start, until, url_through, watching,
+    BEFORE_A_LOOK, HANG, LONG, SHORT, acquire, backend, beat, bounded, enqueued, fresh_name, is_entry_gone,
+    is_renewed, mark, node, queue, refusal, release, session, session_at, shared, sooner_than, start, until,
+    url_through, watching,
 };
 
 /// The session that owns the only node below this one.
@@ -60,6 +61,22 @@ async fn a_session_that_was_ended_is_told_and_ends_everything() {
     assert!(matches!(beat.session, Renewal::Gone), "{beat:?}");
     assert!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
     bounded(session.close()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_session_that_was_ended_is_told_before_its_next_heartbeat() {
+    let server = ZooKeeper::start().unwrap();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    sooner_than(BEFORE_A_LOOK, async || {
+        let session = session_at(&url_through(&proxy), LONG).await;
+        let owner = owner_of(&server, "/lockkit/:clients/");
+        // Its client must not come back while somebody else takes the session over to end it.
+        proxy.refuse();
+        server.end_session(owner).unwrap();
+        proxy.pass();
+        assert_eq!(bounded(session.lost()).await, Loss::Session);
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,7 +226,9 @@ async fn a_frozen_server_bounds_every_call() {
     let beat = beat(&session, &[&held]).await;
     assert!(matches!(beat.session, Renewal::Unknown(_)), "{beat:?}");
     assert!(matches!(beat.holds[..], [(_, Renewal::Unknown(_))]), "{beat:?}");
-    let error = bounded(session.release(&held)).await.unwrap_err();
+    // Long before the session is over.
+    let released = tokio::time::timeout(HANG / 4, session.release(&held)).await;
+    let error = released.expect("without a bound").unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)));
     let pending = start(&session, &fresh_name());
     let error = bounded(session.close()).await.unwrap_err();
@@ -260,6 +279,22 @@ async fn a_lifetime_counts_from_the_sending_of_a_beat() {
         Renewal::Renewed { armed_at } => assert!(opened <= armed_at && armed_at <= still_frozen),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_lifetime_counts_from_the_sending_of_the_open() {
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    proxy.set(Direction::Replies, Flow::Hold);
+    let url = format!("zk://{}", proxy.endpoint());
+    let opening = tokio::spawn(async move { session_at(&url, LONG).await });
+    until("it is asked for", async || proxy.counts().to_server > 0).await;
+    let asked = Clock::boot().now();
+    proxy.pass();
+    let session = bounded(opening).await.unwrap();
+    // Less than half a tick later nothing else counts.
+    let held = acquire(&session, &fresh_name()).await;
+    assert!(held.armed_at() <= asked, "{:?} late", held.armed_at().since(asked));
+    release(&session, &held).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

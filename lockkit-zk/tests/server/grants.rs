@@ -4,8 +4,8 @@ use lockkit_core::{ErrorKind, Fence, backend::Backend};
 use lockkit_testbed::ZooKeeper;
 
 use crate::common::{
-    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, name, node, queue,
-    release, session, session_at, shared, start, start_claim, try_acquire,
+    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up, name, node,
+    queue, release, session, session_at, shared, start, start_claim, try_acquire,
 };
 
 const FORMS: [&str; 3] = ["curator", "bare", "single"];
@@ -82,6 +82,16 @@ async fn tokens_rise_when_the_directory_is_made_anew() {
         assert!(server.delete(&node(&name)).unwrap());
     }
     assert_rising(&tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn try_of_a_name_without_a_directory_is_granted() {
+    let (server, name) = (shared(), fresh_name());
+    let session = session(server, LONG).await;
+    for _ in 0..2 {
+        release(&session, &granted(try_acquire(&session, &name).await)).await;
+        assert!(server.delete(&node(&name)).unwrap());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,9 @@
 //! Replies that never come, requests that come late, and events that get lost.
 
+use std::time::Duration;
+
 use lockkit_core::ErrorKind;
-use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
+use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper, ZooKeeperEnsemble};
 
 use crate::common::{
     BEFORE_A_LOOK, LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up,
@@ -32,6 +34,28 @@ async fn a_create_whose_reply_was_lost_is_found_again() {
             release(&session, &grant).await;
         }
     }
+}
+
+/// When its connection breaks it is proposed, and shown by no server yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_that_is_decided_late_is_found_again() {
+    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let number = ensemble.leader().unwrap();
+    let leader = ensemble.member(number);
+    let proxy = Proxy::start_zookeeper(leader.endpoint()).unwrap();
+    let (session, name) = (session_at(&format!("zk://{}", proxy.endpoint()), LONG).await, fresh_name());
+    release(&session, &acquire(&session, &name).await).await;
+    (0..ensemble.len()).filter(|other| *other != number).for_each(|follower| {
+        ensemble.delay(follower, Duration::from_secs(1));
+    });
+    let logged = leader.log_bytes().unwrap();
+    let claim = start(&session, &name);
+    until("the create is proposed", async || leader.log_bytes().unwrap() > logged).await;
+    proxy.reset();
+    let grant = claim.granted().await;
+    ensemble.heal();
+    assert_eq!(queue(leader, &name).len(), 1, "it was created twice");
+    release(&session, &grant).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,11 +6,12 @@ use lockkit_core::{
     ErrorKind, LockClient, LockName,
     backend::{Loss, Session},
 };
-use lockkit_testbed::ZooKeeper;
+use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, node, plain, queue, session, shared,
+    BEFORE_A_LOOK, LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, node, plain, queue,
+    release, session, session_at, shared, sooner_than, start, url_through,
 };
 
 /// Makes the lock's directory, and lets everybody do only this in it.
@@ -42,7 +43,7 @@ async fn a_session_that_is_given_up_is_ended_by_its_keeper_and_not_before() {
     assert_eq!(bounded(session.lost()).await, Loss::Session);
     // The holder has not been told: there must be time for it.
     for _ in 0..20 {
-        crate::common::release(&other, &acquire(&other, &fresh_name()).await).await;
+        release(&other, &acquire(&other, &fresh_name()).await).await;
         assert_eq!(queue(server, &kept_name).len(), 2);
     }
     bounded(session.close()).await.unwrap();
@@ -73,4 +74,54 @@ async fn a_release_that_is_refused_gives_the_session_up() {
     assert_eq!(bounded(session.lost()).await, Loss::Session);
     bounded(session.close()).await.unwrap();
     assert_eq!(queue(shared(), &name), [""; 0]);
+}
+
+/// Gives the session up, by a release that is refused.
+async fn give_up(session: &Arc<dyn Session>, name: &LockName) {
+    let held = acquire(session, name).await;
+    assert!(bounded(session.release(&held)).await.is_err());
+    bounded(session.lost()).await;
+}
+
+/// No server knows of that yet, so nothing else wakes them.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_a_session_that_is_given_up_end_before_their_next_look() {
+    sooner_than(BEFORE_A_LOOK, async || {
+        let (session, name) = irrevocable().await;
+        let (other, awaited) = (crate::common::session(shared(), LONG).await, fresh_name());
+        let held = acquire(&other, &awaited).await;
+        let waiting = enqueued(&session, &awaited).await;
+        give_up(&session, &name).await;
+        assert!(is_entry_gone(&waiting.ends().await));
+        bounded(session.close()).await.unwrap();
+        release(&other, &held).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_given_up_creates_nothing_more() {
+    let (session, name) = irrevocable().await;
+    let late = fresh_name();
+    release(&session, &acquire(&session, &late).await).await;
+    give_up(&session, &name).await;
+    assert!(is_entry_gone(&start(&session, &late).ends().await));
+    bounded(session.close()).await.unwrap();
+    let _next = acquire(&crate::common::session(shared(), LONG).await, &late).await;
+    let children = queue(shared(), &late);
+    assert!(matches!(&children[..], [next] if next.ends_with("-lock-0000000001")), "{children:?}");
+}
+
+/// Whether it was done cannot be found out, so what it may have left goes with the session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_that_may_not_be_looked_for_gives_the_session_up() {
+    let server = ZooKeeper::start().unwrap();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    permit(&server, &name, Permission::CREATE | Permission::DELETE).await;
+    proxy.swallow_reply(1);
+    let error = start(&session, &name).ends().await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+    bounded(session.close()).await.unwrap();
 }

@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use lockkit_core::backend::Session;
-use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_testbed::{Message, Proxy, ZooKeeper};
+use zookeeper_client::{Acls, CreateMode};
 
-use crate::common::{LONG, SHORT, acquire, enqueued, fresh_name, release, session_at, until, url_through};
+use crate::common::{
+    LONG, SHORT, acquire, enqueued, fresh_name, node, plain, release, session_at, until, url_through,
+    watching,
+};
 
 async fn renew_now_and_then(session: Arc<dyn Session>) {
     loop {
@@ -68,4 +72,31 @@ async fn recheck_of_a_single_node_writes_nothing() {
     assert_eq!(server.log_bytes().unwrap(), logged);
     release(&holder, &held).await;
     release(&session, &waiting.granted().await).await;
+}
+
+/// Another program's, in the moment in which ours goes; only the event that gets lost would have said so.
+#[tokio::test(flavor = "multi_thread")]
+async fn recheck_of_a_single_node_watches_the_one_that_has_taken_its_place() {
+    let server = ZooKeeper::start().unwrap();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
+    let session = session_at(&format!("{}&form=single", url_through(&proxy)), SHORT).await;
+    let name = fresh_name();
+    let held = acquire(&holder, &name).await;
+    let waiting = watching(&server, &session, &name).await;
+    let renewing = tokio::spawn(renew_now_and_then(Arc::clone(&session)));
+    proxy.drop_messages(Message::Events, |_| true);
+    let (other, path) = (plain(&server).await, node(&name));
+    let mut taking = other.new_multi_writer();
+    taking.add_delete(&path, None).unwrap();
+    taking.add_create(&path, b"", &CreateMode::Ephemeral.with_acls(Acls::anyone_all())).unwrap();
+    taking.commit().await.unwrap();
+    until("the event is lost", async || proxy.counts().dropped > 0).await;
+    proxy.pass();
+    until("it watches the other one", async || server.watches().unwrap() == 1).await;
+    assert!(waiting.is_waiting());
+    other.delete(&path, None).await.unwrap();
+    release(&session, &waiting.granted().await).await;
+    release(&holder, &held).await;
+    renewing.abort();
 }
