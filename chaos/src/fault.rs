@@ -47,12 +47,14 @@ pub(crate) enum ServerFault {
     Stop,
     /// It does not reach the other servers, but clients do reach it.
     Cut,
-    /// It hears nothing of the other servers, while its connections to them stay open.
+    /// It hears nothing of the other servers, or they nothing of it, while their connections stay open.
     Deafen,
-    /// It hears the others so much later, in milliseconds.
+    /// It hears the others so much later, or they it, in milliseconds.
     Delay(u32),
-    /// Its clients are not heard, and hear nothing.
+    /// Its clients are not heard, and hear nothing, while their connections stay open.
     Silence,
+    /// It and its clients hear each other so much later, in milliseconds.
+    Slow(u32),
     /// Another one leads.
     MoveLeader,
     /// Its wall clock is put forward by so many milliseconds, and stays so.
@@ -118,6 +120,7 @@ impl fmt::Display for ServerFault {
             Self::Deafen => write!(f, "deafen"),
             Self::Delay(ms) => write!(f, "delay by {:.1} s", seconds(ms)),
             Self::Silence => write!(f, "cut off from clients"),
+            Self::Slow(ms) => write!(f, "clients {:.1} s late at", seconds(ms)),
             Self::MoveLeader => write!(f, "replace"),
             Self::ClockForward(ms) => write!(f, "clock {:.1} s forward at", seconds(ms)),
             Self::ClockBack(ms) => write!(f, "clock {:.1} s back at", seconds(ms)),

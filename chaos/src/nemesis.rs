@@ -32,6 +32,9 @@ pub(crate) struct Inflicted {
     /// For people: with the server or client that it came to be.
     pub(crate) what: String,
     pub(crate) client: Option<ClientId>,
+    /// The process that was cut off. Its place may have another one when that ends.
+    #[serde(skip)]
+    pub(crate) cut: Option<u32>,
     pub(crate) from: Duration,
     pub(crate) until: Duration,
     /// Why it could not be done.
@@ -131,7 +134,10 @@ impl Nemesis<'_> {
                 match fault {
                     Fault::StopClient { .. } => drop(self.hub.clients().stop(client)?),
                     Fault::KillClient { .. } => drop(self.hub.clients().kill(client)?),
-                    _ => self.store().cut_client(pid),
+                    _ => {
+                        self.store().cut_client(pid);
+                        one.cut = Some(pid);
+                    }
                 }
             }
             Fault::StopHolder { .. } | Fault::KillHolder { .. } => {}
@@ -147,11 +153,8 @@ impl Nemesis<'_> {
                     one.client.map_or(Ok(()), |client| self.hub.clients().resume(client))?;
                 }
                 Fault::KillClient { slot } => self.hub.clients().start(slot)?,
-                Fault::CutClient { slot } => {
-                    // Killed meanwhile, it has left nothing that could be healed.
-                    if let Some(pid) = self.hub.clients().pid(slot) {
-                        self.store().heal_client(pid);
-                    }
+                Fault::CutClient { .. } => {
+                    one.cut.into_iter().for_each(|pid| self.store().heal_client(pid));
                 }
                 Fault::StopHolder { .. } | Fault::KillHolder { .. } => {}
             }
@@ -207,6 +210,7 @@ impl Inflicted {
             fault,
             what,
             client: None,
+            cut: None,
             from,
             until: from,
             failed: None,

@@ -7,7 +7,7 @@ use comfy_table::{Table, presets};
 use serde_json::json;
 
 use crate::{
-    schedule::Schedule,
+    schedule::{Cast, Schedule},
     timeline,
     verdict::{History, Verdict},
 };
@@ -16,14 +16,15 @@ use crate::{
 const COLUMNS: &str = "backend, seed, took, grants, waited, lost, overtaken, faults, noticed, refused, lost unfenced, \
                        lost fenced, in order, verdict";
 
+/// Violations of one run on the terminal.
+const VIOLATIONS_SHOWN_MAX: usize = 20;
+
 /// Everything that a run has shown.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) backend: String,
     pub(crate) seed: u64,
-    pub(crate) clients: usize,
-    pub(crate) locks: usize,
-    pub(crate) ttl: Duration,
+    pub(crate) cast: Cast,
     pub(crate) start: Duration,
     pub(crate) took: Duration,
     pub(crate) schedule: Schedule,
@@ -50,9 +51,9 @@ impl Outcome {
         json!({
             "backend": self.backend,
             "seed": self.seed,
-            "clients": self.clients,
-            "locks": self.locks,
-            "ttl_s": self.ttl.as_secs_f64(),
+            "clients": self.cast.clients,
+            "locks": self.cast.locks,
+            "ttl_s": self.cast.ttl.as_secs_f64(),
             // All other times are on this clock: since the start of the machine.
             "start": self.start,
             "took_s": self.took.as_secs_f64(),
@@ -100,8 +101,11 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut text = format!("{table}\n");
     for outcome in outcomes {
         let verdict = &outcome.verdict;
-        for violation in &verdict.violations {
+        for violation in verdict.violations.iter().take(VIOLATIONS_SHOWN_MAX) {
             text += &format!("{}: VIOLATION: {violation}\n", outcome.backend);
+        }
+        if let Some(more) = verdict.violations.len().checked_sub(VIOLATIONS_SHOWN_MAX + 1) {
+            text += &format!("{}: and {} more, in the report\n", outcome.backend, more + 1);
         }
         for missing in &verdict.missing {
             text += &format!("{}: had not enough in it: {missing}\n", outcome.backend);

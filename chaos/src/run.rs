@@ -16,11 +16,11 @@ use crate::{
     clients::Clients,
     clock::now,
     hub::Hub,
-    nemesis::{Inflicted, Nemesis},
+    nemesis::Nemesis,
     report::Outcome,
     schedule::{Cast, Schedule},
     store::{self, Store},
-    verdict::History,
+    verdict::{Demand, History},
     watchdog,
     wire::{ClientId, Orders},
 };
@@ -82,9 +82,22 @@ pub(crate) fn run(plan: &Plan) -> Result<Outcome> {
     let mut violations = finish(&hub)?;
     bar.set_message("what is left");
     let store = store.into_inner().unwrap_or_else(PoisonError::into_inner);
-    violations.extend(residue(&*store)?);
+    violations.extend(residue(&*store, RESIDUE_MAX)?);
     bar.finish_and_clear();
-    Ok(judge(plan, &hub, schedule, faults, start, violations))
+    let demand = Demand { steps: schedule.0.len(), has_queue: menu.has_queue };
+    let history = hub.look(|registers, reports| History::new(registers, reports, faults, cast.ttl));
+    let verdict = history.judge(demand, violations);
+    let took = now().saturating_sub(start);
+    Ok(Outcome {
+        backend: backend.clone(),
+        seed: *seed,
+        cast: *cast,
+        start,
+        took,
+        schedule,
+        verdict,
+        history,
+    })
 }
 
 /// Lets every client take every lock once more, and close; what did not go well.
@@ -103,40 +116,16 @@ fn finish(hub: &Hub) -> Result<Vec<String>> {
 }
 
 /// What is left in the store for too long.
-fn residue(store: &dyn Store) -> Result<Vec<String>> {
+fn residue(store: &dyn Store, longest: Duration) -> Result<Vec<String>> {
     let start = Instant::now();
     loop {
         let left = store.residue();
         match left {
             Ok(left) if left.is_empty() => return Ok(left),
             // A store that has no leader at the moment.
-            Err(_) | Ok(_) if start.elapsed() < RESIDUE_MAX => thread::sleep(RESIDUE_POLL),
+            Err(_) | Ok(_) if start.elapsed() < longest => thread::sleep(RESIDUE_POLL),
             left => return Ok(left?.iter().map(|left| format!("left in the store: {left}")).collect()),
         }
-    }
-}
-
-fn judge(
-    plan: &Plan,
-    hub: &Hub,
-    schedule: Schedule,
-    faults: Vec<Inflicted>,
-    start: Duration,
-    violations: Vec<String>,
-) -> Outcome {
-    let history = hub.look(|registers, reports| History::new(registers, reports, faults, plan.cast.ttl));
-    let verdict = history.judge(violations);
-    Outcome {
-        backend: plan.backend.clone(),
-        seed: plan.seed,
-        clients: plan.cast.clients,
-        locks: plan.cast.locks,
-        ttl: plan.cast.ttl,
-        start,
-        took: now().saturating_sub(start),
-        schedule,
-        verdict,
-        history,
     }
 }
 
@@ -156,4 +145,20 @@ fn clear(folder: &Path) -> Result<()> {
         fs::remove_dir_all(folder)?;
     }
     Ok(fs::create_dir_all(folder)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_in_the_store_is_a_violation() {
+        let store = store::start("file").unwrap();
+        let url = store.url();
+        let folder = Path::new(url.strip_prefix("file://").unwrap());
+        fs::write(folder.join("lock-0.lock"), "").unwrap();
+        assert_eq!(residue(&*store, Duration::ZERO).unwrap(), [""; 0]);
+        fs::write(folder.join("stray"), "").unwrap();
+        assert_eq!(residue(&*store, Duration::ZERO).unwrap(), ["left in the store: stray"]);
+    }
 }

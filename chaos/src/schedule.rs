@@ -78,13 +78,14 @@ fn fault(random: &mut Rng, cast: Cast, menu: &Menu) -> Fault {
             ServerFault::ClockForward(most) => ServerFault::ClockForward(random.u32(most / 5..most)),
             ServerFault::ClockBack(most) => ServerFault::ClockBack(random.u32(most / 5..most)),
             ServerFault::Delay(most) => ServerFault::Delay(random.u32(most / 5..most)),
+            ServerFault::Slow(most) => ServerFault::Slow(random.u32(most / 5..most)),
             other => other,
         };
         let number = Member::Number(random.usize(0..menu.members));
         let member = if menu.has_leader && random.bool() { Member::Leader } else { number };
         return Fault::Server { fault, member };
     }
-    match random.u8(0..if menu.can_cut_clients { 6 } else { 5 }) {
+    match random.u8(0..if menu.members > 0 { 6 } else { 5 }) {
         0 => Fault::StopHolder { lock, until: Until::Overtaken },
         1 => Fault::StopHolder { lock, until: Until::Thousandths(random.u32(300..1_300)) },
         2 => Fault::KillHolder { lock },
@@ -149,7 +150,7 @@ mod tests {
         Menu {
             members: 3,
             has_leader: true,
-            can_cut_clients: true,
+            has_queue: true,
             faults: vec![ServerFault::Kill, ServerFault::Stop, ServerFault::Cut, ServerFault::Wipe],
             failover: Duration::from_secs(1),
         }

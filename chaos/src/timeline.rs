@@ -64,17 +64,18 @@ fn strips(outcome: &Outcome) -> Vec<Strip<'_>> {
 
 fn lanes(faults: &[Inflicted], from: Duration, length: Duration) -> Vec<Vec<&Inflicted>> {
     let per_pixel = length.as_secs_f64() / WIDTH;
-    // The text beside a short band counts too.
-    let end = |fault: &Inflicted| {
-        let text = Duration::from_secs_f64((label(fault).chars().count() + 2) as f64 * LETTER * per_pixel);
-        fault.until.max(fault.from.max(from) + text)
+    let text = |fault: &Inflicted| {
+        Duration::from_secs_f64((label(fault).chars().count() + 2) as f64 * LETTER * per_pixel)
     };
+    // The text of a short band counts too; at the right end it stands in front of its band.
+    let begin = |fault: &Inflicted| fault.from.max(from).min((from + length).saturating_sub(text(fault)));
+    let end = |fault: &Inflicted| fault.until.max(begin(fault) + text(fault));
     let mut lanes: Vec<Vec<&Inflicted>> = Vec::new();
     let mut here: Vec<_> =
         faults.iter().filter(|fault| fault.from < from + length && fault.until >= from).collect();
-    here.sort_by_key(|fault| fault.from);
+    here.sort_by_key(|fault| begin(fault));
     for fault in here {
-        let free = |lane: &&mut Vec<&Inflicted>| lane.last().is_none_or(|last| end(last) < fault.from);
+        let free = |lane: &&mut Vec<&Inflicted>| lane.last().is_none_or(|last| end(last) < begin(fault));
         match lanes.iter_mut().find(free) {
             Some(lane) => lane.push(fault),
             None => lanes.push(vec![fault]),
@@ -120,10 +121,10 @@ impl Strip<'_> {
                 self.band(svg, fault, top + number as f64 * LANE, bottom);
             }
         }
-        for lock in 0..outcome.locks {
+        for lock in 0..outcome.cast.locks {
             let y = rows_top + lock_top(outcome, lock);
             text(svg, 4.0, y + ROW, "font-weight=\"bold\"", &format!("lock-{lock}"));
-            for slot in 0..outcome.clients {
+            for slot in 0..outcome.cast.clients {
                 let y = y + slot as f64 * ROW;
                 text(svg, LEFT - 44.0, y + ROW - 3.0, "fill=\"#555\"", &format!("client {slot}"));
                 line(svg, [LEFT, y + ROW / 2.0], [LEFT + WIDTH, y + ROW / 2.0], "#e4e4e4");
@@ -256,11 +257,11 @@ fn heading(svg: &mut String, outcome: &Outcome) {
 }
 
 fn lock_top(outcome: &Outcome, lock: usize) -> f64 {
-    lock as f64 * (outcome.clients as f64 * ROW + GAP)
+    lock as f64 * (outcome.cast.clients as f64 * ROW + GAP)
 }
 
 fn rows_height(outcome: &Outcome) -> f64 {
-    lock_top(outcome, outcome.locks)
+    lock_top(outcome, outcome.cast.locks)
 }
 
 fn rect(svg: &mut String, [x, y]: [f64; 2], [width, height]: [f64; 2], style: &str) {

@@ -5,35 +5,40 @@ use std::time::Duration;
 use anyhow::Result;
 use lockkit_testbed::EtcdCluster;
 
-use super::{Menu, Store, gates::Gates, not_on_the_menu};
+use super::{
+    Menu,
+    gates::{Gates, Proxies},
+    not_on_the_menu,
+    servers::{Server, Servers},
+};
 use crate::fault::ServerFault;
 
 #[derive(Debug)]
 pub(super) struct EtcdStore {
-    gates: Gates,
+    gates: Proxies,
     cluster: EtcdCluster,
 }
 
 impl EtcdStore {
     pub(super) fn start() -> Result<Self> {
         let cluster = EtcdCluster::start()?;
-        let gates = Gates::open((0..cluster.len()).map(|number| cluster.member(number).endpoint()))?;
+        let gates = Proxies::open((0..cluster.len()).map(|number| cluster.member(number).endpoint()))?;
         Ok(Self { gates, cluster })
     }
 }
 
-impl Store for EtcdStore {
+impl Servers for EtcdStore {
     fn url(&self) -> String {
         format!("etcd://{}", self.gates.endpoints())
     }
 
     fn menu(&self) -> Menu {
-        use ServerFault::{Cut, Kill, MoveLeader, Silence, Stop};
+        use ServerFault::{Cut, Deafen, Delay, MoveLeader};
         Menu {
             members: self.cluster.len(),
             has_leader: true,
-            can_cut_clients: true,
-            faults: vec![Kill, Stop, Cut, Silence, MoveLeader],
+            has_queue: true,
+            faults: vec![Cut, Deafen, Delay(1_000), MoveLeader],
             failover: Duration::from_secs(2),
         }
     }
@@ -42,35 +47,32 @@ impl Store for EtcdStore {
         self.cluster.leader()
     }
 
-    fn inflict(&mut self, fault: ServerFault, member: usize) -> Result<()> {
+    fn server(&mut self, number: usize) -> &mut dyn Server {
+        self.cluster.member_mut(number)
+    }
+
+    fn gates(&self) -> &dyn Gates {
+        &self.gates
+    }
+
+    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Kill => self.cluster.member_mut(member).kill()?,
-            ServerFault::Stop => self.cluster.member(member).pause()?,
-            ServerFault::Cut => self.cluster.cut(member)?,
-            ServerFault::Silence => self.gates.silence(member),
-            ServerFault::MoveLeader => drop(self.cluster.move_leader()?),
-            other => not_on_the_menu(other)?,
+            ServerFault::Cut => self.cluster.cut(server),
+            ServerFault::Deafen => {
+                self.cluster.deafen(server);
+                Ok(())
+            }
+            ServerFault::Delay(ms) => {
+                self.cluster.delay(server, Duration::from_millis(ms.into()));
+                Ok(())
+            }
+            ServerFault::MoveLeader => self.cluster.move_leader().map(drop),
+            other => not_on_the_menu(other),
         }
-        Ok(())
     }
 
-    fn undo(&mut self, fault: ServerFault, member: usize) -> Result<()> {
-        match fault {
-            ServerFault::Kill => self.cluster.member_mut(member).restart()?,
-            ServerFault::Stop => self.cluster.member(member).resume()?,
-            ServerFault::Cut => self.cluster.heal(),
-            ServerFault::Silence => self.gates.let_speak(member),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn cut_client(&mut self, pid: u32) {
-        self.gates.cut_client(pid);
-    }
-
-    fn heal_client(&mut self, pid: u32) {
-        self.gates.heal_client(pid);
+    fn undo(&mut self, _fault: ServerFault, _server: usize) {
+        self.cluster.heal();
     }
 
     fn settle(&mut self) -> Result<()> {

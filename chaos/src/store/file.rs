@@ -23,13 +23,7 @@ impl Store for FileStore {
     }
 
     fn menu(&self) -> Menu {
-        Menu {
-            members: 0,
-            has_leader: false,
-            can_cut_clients: false,
-            faults: Vec::new(),
-            failover: Duration::ZERO,
-        }
+        Menu { members: 0, has_leader: false, has_queue: false, faults: Vec::new(), failover: Duration::ZERO }
     }
 
     fn inflict(&mut self, fault: ServerFault, _member: usize) -> Result<()> {

@@ -7,6 +7,7 @@ mod redis;
 mod redis_cluster;
 mod redlock;
 mod sentinel;
+mod servers;
 mod zookeeper;
 
 use std::time::Duration;
@@ -22,12 +23,12 @@ pub(crate) const BACKENDS: [&str; 7] =
 /// What can happen to a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Menu {
-    /// Servers; faults name one of them.
+    /// How many servers there are; faults name one of them.
     pub(crate) members: usize,
     /// Whether one of them leads.
     pub(crate) has_leader: bool,
-    /// Whether single clients can be cut off.
-    pub(crate) can_cut_clients: bool,
+    /// Whether clients that wait are granted the lock in the order in which they came.
+    pub(crate) has_queue: bool,
     /// Clock steps and delays with their longest in milliseconds; none where there is no server.
     pub(crate) faults: Vec<ServerFault>,
     /// How long a server must be gone until others take over.

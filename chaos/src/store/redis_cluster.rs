@@ -5,7 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lockkit_testbed::RedisCluster;
 
-use super::{Menu, Store, not_on_the_menu, redis_residue};
+use super::{
+    Menu,
+    gates::Gates,
+    not_on_the_menu, redis_residue,
+    servers::{Server, Servers},
+};
 use crate::fault::ServerFault;
 
 /// The slot whose owner counts as the leader.
@@ -34,20 +39,27 @@ impl ClusterStore {
         }
         Ok(masters == replicas && masters + replicas == self.0.len())
     }
+
+    /// Makes a replica take over from its master: the first one from this node on.
+    fn promote_a_replica(&self, first: usize) -> Result<()> {
+        let nodes = (0..self.0.len()).map(|offset| (first + offset) % self.0.len());
+        let mut replicas = nodes.filter(|&number| self.0.node(number).is_replicating().unwrap_or(false));
+        self.0.failover(replicas.next().context("no replica")?)
+    }
 }
 
-impl Store for ClusterStore {
+impl Servers for ClusterStore {
     fn url(&self) -> String {
         format!("{}/?min_replicas=1", self.0.url())
     }
 
     fn menu(&self) -> Menu {
-        use ServerFault::{Cut, Kill, MoveLeader, Stop};
+        use ServerFault::{Cut, MoveLeader};
         Menu {
             members: self.0.len(),
             has_leader: true,
-            can_cut_clients: true,
-            faults: vec![Kill, Stop, Cut, MoveLeader],
+            has_queue: true,
+            faults: vec![Cut, MoveLeader],
             failover: Duration::from_secs(8),
         }
     }
@@ -56,39 +68,25 @@ impl Store for ClusterStore {
         self.0.owner(SLOT)
     }
 
-    fn inflict(&mut self, fault: ServerFault, member: usize) -> Result<()> {
+    fn server(&mut self, number: usize) -> &mut dyn Server {
+        self.0.node_mut(number)
+    }
+
+    fn gates(&self) -> &dyn Gates {
+        &self.0
+    }
+
+    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Kill => self.0.node_mut(member).kill()?,
-            ServerFault::Stop => self.0.node(member).pause()?,
-            ServerFault::Cut => self.0.cut(member),
-            ServerFault::MoveLeader => {
-                // Some replica: whose master that is does not matter.
-                let order = (0..self.0.len()).map(|offset| (member + offset) % self.0.len());
-                let mut replicas =
-                    order.filter(|&number| self.0.node(number).is_replicating().unwrap_or(false));
-                self.0.failover(replicas.next().context("no replica")?)?;
-            }
+            ServerFault::Cut => self.0.cut(server),
+            ServerFault::MoveLeader => self.promote_a_replica(server)?,
             other => not_on_the_menu(other)?,
         }
         Ok(())
     }
 
-    fn undo(&mut self, fault: ServerFault, member: usize) -> Result<()> {
-        match fault {
-            ServerFault::Kill => self.0.node_mut(member).restart()?,
-            ServerFault::Stop => self.0.node(member).resume()?,
-            ServerFault::Cut => self.0.heal(member),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn cut_client(&mut self, pid: u32) {
-        self.0.cut_client(pid);
-    }
-
-    fn heal_client(&mut self, pid: u32) {
-        self.0.heal_client(pid);
+    fn undo(&mut self, _fault: ServerFault, server: usize) {
+        self.0.heal(server);
     }
 
     fn settle(&mut self) -> Result<()> {

@@ -6,7 +6,12 @@ use anyhow::{Context, Result, ensure};
 use lockkit::backend::BackendUrl;
 use lockkit_testbed::{RedisMasters, ServerClock};
 
-use super::{Menu, Store, gates::Gates, not_on_the_menu, redis_residue};
+use super::{
+    Menu,
+    gates::{Gates, Proxies},
+    redis_residue,
+    servers::{Server, Servers, step},
+};
 use crate::fault::ServerFault;
 
 const NODES: usize = 3;
@@ -24,7 +29,7 @@ const SETTLE_POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct RedlockStore {
-    gates: Gates,
+    gates: Proxies,
     nodes: RedisMasters,
     clocks: Vec<ServerClock>,
 }
@@ -33,62 +38,44 @@ impl RedlockStore {
     pub(super) fn start() -> Result<Self> {
         let clocks = (0..NODES).map(|_| ServerClock::new()).collect::<Result<Vec<_>>>()?;
         let nodes = RedisMasters::start_on(&clocks)?;
-        let gates = Gates::open((0..NODES).map(|number| nodes.node(number).endpoint()))?;
+        let gates = Proxies::open((0..NODES).map(|number| nodes.node(number).endpoint()))?;
         let store = Self { gates, nodes, clocks };
-        let config = lockkit::redis::RedlockConfig::from_url(BackendUrl::parse(&store.url())?)?;
+        let config = lockkit::redis::RedlockConfig::from_url(BackendUrl::parse(&Servers::url(&store))?)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(lockkit::redis::init(&config))?;
         Ok(store)
     }
 }
 
-impl Store for RedlockStore {
+impl Servers for RedlockStore {
     fn url(&self) -> String {
         format!("redlock://{}/?max_ttl={MAX_TTL_S}s", self.gates.endpoints())
     }
 
     fn menu(&self) -> Menu {
-        use ServerFault::{ClockBack, ClockForward, Kill, Silence, Stop, Wipe};
+        use ServerFault::{ClockBack, ClockForward, Wipe};
         Menu {
             members: NODES,
             has_leader: false,
-            can_cut_clients: true,
-            faults: vec![Kill, Stop, Silence, ClockForward(6_000), ClockBack(6_000), Wipe],
+            has_queue: false,
+            faults: vec![ClockForward(6_000), ClockBack(6_000), Wipe],
             failover: Duration::from_secs(2),
         }
     }
 
-    fn inflict(&mut self, fault: ServerFault, member: usize) -> Result<()> {
+    fn server(&mut self, number: usize) -> &mut dyn Server {
+        self.nodes.node_mut(number)
+    }
+
+    fn gates(&self) -> &dyn Gates {
+        &self.gates
+    }
+
+    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Kill => self.nodes.node_mut(member).kill()?,
-            ServerFault::Stop => self.nodes.node(member).pause()?,
-            ServerFault::Silence => self.gates.silence(member),
-            ServerFault::ClockForward(ms) => {
-                self.clocks[member].step_forward(Duration::from_millis(ms.into()))?;
-            }
-            ServerFault::ClockBack(ms) => self.clocks[member].step_back(Duration::from_millis(ms.into()))?,
-            ServerFault::Wipe => self.nodes.node_mut(member).wipe()?,
-            other => not_on_the_menu(other)?,
+            ServerFault::Wipe => self.nodes.node_mut(server).wipe(),
+            other => step(&self.clocks[server], other),
         }
-        Ok(())
-    }
-
-    fn undo(&mut self, fault: ServerFault, member: usize) -> Result<()> {
-        match fault {
-            ServerFault::Kill => self.nodes.node_mut(member).restart()?,
-            ServerFault::Stop => self.nodes.node(member).resume()?,
-            ServerFault::Silence => self.gates.let_speak(member),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn cut_client(&mut self, pid: u32) {
-        self.gates.cut_client(pid);
-    }
-
-    fn heal_client(&mut self, pid: u32) {
-        self.gates.heal_client(pid);
     }
 
     /// A second node must not lose its data while the first one does not count.
@@ -112,8 +99,8 @@ impl Store for RedlockStore {
         for number in 0..NODES {
             let node = self.nodes.node(number);
             for key in redis_residue(node).with_context(|| format!("node {number}"))? {
-                // A request that came late, when its claim had ended: that lock has a ttl, but what it says about itself
-                // stays as long as the counter does, or until the next claim.
+                // A request came late, when its claim had ended: the lock has a ttl, but its metadata stay as long as the
+                // counter does, or until the next claim (docs/guarantees.md, Redlock).
                 let of_one_claim =
                     key.ends_with(":metadata") && node.cli(&["HLEN", &key])?.number() <= Some(2);
                 if !of_one_claim {

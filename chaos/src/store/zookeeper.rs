@@ -5,36 +5,41 @@ use std::time::Duration;
 use anyhow::Result;
 use lockkit_testbed::ZooKeeperEnsemble;
 
-use super::{Menu, Store, gates::Gates, not_on_the_menu};
+use super::{
+    Menu,
+    gates::{Gates, Proxies},
+    not_on_the_menu,
+    servers::{Server, Servers},
+};
 use crate::fault::ServerFault;
 
 #[derive(Debug)]
 pub(super) struct ZooKeeperStore {
-    gates: Gates,
+    gates: Proxies,
     ensemble: ZooKeeperEnsemble,
 }
 
 impl ZooKeeperStore {
     pub(super) fn start() -> Result<Self> {
         let ensemble = ZooKeeperEnsemble::start()?;
-        let gates = Gates::open((0..ensemble.len()).map(|number| ensemble.member(number).endpoint()))?;
+        let gates = Proxies::open((0..ensemble.len()).map(|number| ensemble.member(number).endpoint()))?;
         Ok(Self { gates, ensemble })
     }
 }
 
-impl Store for ZooKeeperStore {
+impl Servers for ZooKeeperStore {
     fn url(&self) -> String {
         // The tick of the testbed's servers, which clients cannot ask for.
         format!("zk://{}/?tick=500ms", self.gates.endpoints())
     }
 
     fn menu(&self) -> Menu {
-        use ServerFault::{Cut, Deafen, Delay, Kill, Silence, Stop};
+        use ServerFault::{Cut, Deafen, Delay};
         Menu {
             members: self.ensemble.len(),
             has_leader: true,
-            can_cut_clients: true,
-            faults: vec![Kill, Stop, Cut, Deafen, Delay(1_000), Silence],
+            has_queue: true,
+            faults: vec![Cut, Deafen, Delay(1_000)],
             failover: Duration::from_secs(3),
         }
     }
@@ -43,36 +48,26 @@ impl Store for ZooKeeperStore {
         self.ensemble.leader()
     }
 
-    fn inflict(&mut self, fault: ServerFault, member: usize) -> Result<()> {
+    fn server(&mut self, number: usize) -> &mut dyn Server {
+        self.ensemble.member_mut(number)
+    }
+
+    fn gates(&self) -> &dyn Gates {
+        &self.gates
+    }
+
+    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Kill => self.ensemble.member_mut(member).kill()?,
-            ServerFault::Stop => self.ensemble.member(member).pause()?,
-            ServerFault::Cut => self.ensemble.cut(member),
-            ServerFault::Deafen => self.ensemble.deafen(member),
-            ServerFault::Delay(ms) => self.ensemble.delay(member, Duration::from_millis(ms.into())),
-            ServerFault::Silence => self.gates.silence(member),
+            ServerFault::Cut => self.ensemble.cut(server),
+            ServerFault::Deafen => self.ensemble.deafen(server),
+            ServerFault::Delay(ms) => self.ensemble.delay(server, Duration::from_millis(ms.into())),
             other => not_on_the_menu(other)?,
         }
         Ok(())
     }
 
-    fn undo(&mut self, fault: ServerFault, member: usize) -> Result<()> {
-        match fault {
-            ServerFault::Kill => self.ensemble.member_mut(member).restart()?,
-            ServerFault::Stop => self.ensemble.member(member).resume()?,
-            ServerFault::Cut | ServerFault::Deafen | ServerFault::Delay(_) => self.ensemble.heal(),
-            ServerFault::Silence => self.gates.let_speak(member),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn cut_client(&mut self, pid: u32) {
-        self.gates.cut_client(pid);
-    }
-
-    fn heal_client(&mut self, pid: u32) {
-        self.gates.heal_client(pid);
+    fn undo(&mut self, _fault: ServerFault, _server: usize) {
+        self.ensemble.heal();
     }
 
     fn settle(&mut self) -> Result<()> {

@@ -1,5 +1,8 @@
 //! What a run has shown: violations, and whether there was enough in it to show any.
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use lockkit_conformance::history::{Held, Write, fenced_writes, overlaps, queue_order, token_order};
@@ -8,7 +11,7 @@ use serde::Serialize;
 use crate::{
     fault::{Fault, Until},
     hub::Report,
-    nemesis::Inflicted,
+    nemesis::{EndedHolds, Inflicted},
     register::{Registers, Use},
     wire::{ClientId, Said},
 };
@@ -16,12 +19,22 @@ use crate::{
 /// So much longer than a ttl may what a fault did to a place in a queue take to be seen.
 const AFTER_A_FAULT: u32 = 2;
 
-/// Grants that a run must have, and those that somebody had to wait for.
+/// Grants that the shortest run must have, and those that somebody had to wait for.
 const GRANTS_MIN: usize = 20;
 const CONTENDED_MIN: usize = 10;
 
+/// Grants and contended grants for each step of the schedule of a longer run.
+const GRANTS_PER_STEP: usize = 3;
+const CONTENDED_PER_STEP: usize = 2;
+
+/// For each so many steps there must be one more of what is rarer.
+const STEPS_PER_RARITY: usize = 15;
+
 /// A time without any grant that shows a fault.
 const NO_GRANT_MIN: Duration = Duration::from_secs(1);
+
+/// Grants right after a release from which their pauses can be judged.
+const HAND_OVERS_MIN: usize = 10;
 
 /// One hold, with who had it.
 #[derive(Clone, Debug, Serialize)]
@@ -38,6 +51,8 @@ pub(crate) struct Hold {
     pub(crate) is_lost: bool,
     /// Its end was reported: it was not killed.
     pub(crate) is_ended: bool,
+    /// Its release was confirmed.
+    pub(crate) is_released: bool,
 }
 
 /// What a run has shown.
@@ -74,6 +89,15 @@ pub(crate) struct Figures {
     pub(crate) in_order: usize,
 }
 
+/// What a run is asked to have in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    /// Steps of its schedule.
+    pub(crate) steps: usize,
+    /// The store grants in the order of its queue.
+    pub(crate) has_queue: bool,
+}
+
 /// Everything there is of a run.
 #[derive(Debug)]
 pub(crate) struct History {
@@ -103,7 +127,7 @@ impl History {
     }
 
     /// Judges it; `others` are violations that were found otherwise.
-    pub(crate) fn judge(&self, others: Vec<String>) -> Verdict {
+    pub(crate) fn judge(&self, demand: Demand, others: Vec<String>) -> Verdict {
         let figures = self.figures();
         let mut violations = others;
         violations.extend(named("exclusion", overlaps(&self.beliefs())));
@@ -111,7 +135,8 @@ impl History {
             .extend(named("token order", token_order(&self.holds.iter().map(held).collect::<Vec<_>>())));
         violations.extend(named("queue order", queue_order(&self.quiet())));
         violations.extend(named("fencing", self.fencing()));
-        let missing = figures.missing();
+        violations.extend(named("hand-over", self.late_hand_overs().into_iter().collect()));
+        let missing = figures.missing(demand);
         Verdict { figures, violations, missing }
     }
 
@@ -119,13 +144,21 @@ impl History {
     fn beliefs(&self) -> Vec<Held> {
         let believed = self.holds.iter().filter_map(|hold| {
             let ended = self.faults.iter().filter_map(|fault| fault.ended_holds.as_ref());
-            let ended = ended.filter(|ended| {
-                ended.at > hold.granted && ended.lock.as_ref().is_none_or(|lock| *lock == hold.lock)
-            });
-            let end = ended.map(|ended| ended.at).chain([hold.believed?]).min()?;
-            Some(Held { ended: end, ..held(hold) })
+            let ended = ended.filter(|ended| self.may_end(ended, hold)).map(|ended| ended.at).min();
+            let end = ended.into_iter().chain([hold.believed?]).min()?;
+            // What the store had ended before the client had the answer counts for nothing.
+            (end >= hold.granted).then(|| Held { ended: end, ..held(hold) })
         });
         believed.collect()
+    }
+
+    /// Whether the store may have had this hold when it ended all holds, or those of this lock.
+    fn may_end(&self, ended: &EndedHolds, hold: &Hold) -> bool {
+        match &ended.lock {
+            Some(lock) => *lock == hold.lock && hold.granted < ended.at,
+            // The answer of a server comes later, by a ttl at most.
+            None => hold.asked < ended.at && hold.granted < ended.at + self.ttl,
+        }
     }
 
     /// The holds, with places in the queue only where no fault can have cost one.
@@ -182,19 +215,34 @@ impl History {
 
     /// Grants that were asked for while another client had the lock.
     fn contended(&self) -> usize {
+        self.waited_for().count()
+    }
+
+    /// Each hold that was asked for while another client had the lock, behind that one's.
+    fn waited_for(&self) -> impl Iterator<Item = (&Hold, &Hold)> {
         let mut locks: BTreeMap<&str, Vec<&Hold>> = BTreeMap::new();
         for hold in &self.holds {
             locks.entry(&hold.lock).or_default().push(hold);
         }
-        let waited = |pair: &[&Hold]| {
-            pair[0].client != pair[1].client && pair[0].believed.is_some_and(|end| end > pair[1].asked)
-        };
-        let mut count = 0;
-        for holds in locks.values_mut() {
+        let pairs = locks.into_values().flat_map(|mut holds| {
             holds.sort_by_key(|hold| hold.granted);
-            count += holds.windows(2).filter(|pair| waited(pair)).count();
-        }
-        count
+            holds.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>()
+        });
+        pairs.filter(|(first, next)| {
+            first.client != next.client && first.believed.is_some_and(|end| end > next.asked)
+        })
+    }
+
+    /// Whether releases free nothing, so that others wait for the ttl. One grant may come late for a fault, and all come
+    /// later on a busy machine: half of them tell.
+    fn late_hand_overs(&self) -> Option<String> {
+        let released = self.waited_for().filter(|(first, _)| first.is_released);
+        let mut pauses: Vec<Duration> =
+            released.filter_map(|(first, next)| Some(next.granted.saturating_sub(first.believed?))).collect();
+        pauses.sort_unstable();
+        let (count, median) = (pauses.len(), *pauses.get(pauses.len() / 2)?);
+        (count >= HAND_OVERS_MIN && median > self.ttl / 2)
+            .then(|| format!("half of {count} grants came more than {median:.1?} after the release"))
     }
 
     /// Whether any client has noticed a fault.
@@ -220,14 +268,18 @@ impl History {
 }
 
 impl Figures {
-    fn missing(&self) -> Vec<String> {
+    /// What there was too little of. A short run needs what its first two steps cause; a long one needs more of all.
+    fn missing(&self, Demand { steps, has_queue }: Demand) -> Vec<String> {
+        let rare = steps / STEPS_PER_RARITY;
+        let in_order = if has_queue { rare } else { 0 };
         let wanted = [
-            ("grants", self.grants, GRANTS_MIN),
-            ("grants that were waited for", self.contended, CONTENDED_MIN),
-            ("holders that were overtaken", self.overtaken, 2),
-            ("faults that anybody noticed", self.hits, 2),
-            ("reads and writes that the fenced register refused", self.refused, 1),
-            ("updates that the unfenced register lost", self.lost_unfenced, 1),
+            ("grants", self.grants, GRANTS_MIN.max(GRANTS_PER_STEP * steps)),
+            ("grants that were waited for", self.contended, CONTENDED_MIN.max(CONTENDED_PER_STEP * steps)),
+            ("holders that were overtaken", self.overtaken, 2 + rare),
+            ("faults that anybody noticed", self.hits, 2.max(self.faults / 2)),
+            ("reads and writes that the fenced register refused", self.refused, 1 + rare),
+            ("updates that the unfenced register lost", self.lost_unfenced, 1 + rare),
+            ("grants whose place in the queue was known", self.in_order, in_order),
         ];
         let short = wanted.into_iter().filter(|(_, count, least)| count < least);
         short.map(|(what, count, least)| format!("{count} {what}, {least} wanted")).collect()
@@ -270,6 +322,7 @@ fn holds(reports: &[Report]) -> Vec<Hold> {
                     believed: is_held.then_some(*granted),
                     is_lost: false,
                     is_ended: false,
+                    is_released: false,
                 });
             }
             Said::Believed { lock, token, at } => {
@@ -277,110 +330,16 @@ fn holds(reports: &[Report]) -> Vec<Hold> {
                     holds[place].believed = Some(*at);
                 }
             }
-            Said::Ended { lock, token, believed, lost, .. } => {
+            Said::Ended { lock, token, believed, lost, released } => {
                 if let Some(&place) = places.get(&(client, lock.clone(), *token)) {
                     let hold = &mut holds[place];
                     hold.believed = hold.believed.map(|_| *believed);
                     (hold.is_lost, hold.is_ended) = (*lost, true);
+                    hold.is_released = !lost && released.is_none();
                 }
             }
             _ => {}
         }
     }
     holds
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        nemesis::EndedHolds,
-        wire::{Ask, Reading},
-    };
-
-    const LOCK: &str = "a";
-
-    fn ms(milliseconds: u64) -> Duration {
-        Duration::from_millis(milliseconds)
-    }
-
-    fn client(slot: usize) -> ClientId {
-        ClientId { slot, generation: 0 }
-    }
-
-    /// A hold from one time to another, as its client reports it.
-    fn reports(slot: usize, token: u64, granted: u64, ended: u64) -> [Report; 2] {
-        let (client, lock) = (client(slot), LOCK.to_owned());
-        let (asked, granted) = (ms(granted - 1), ms(granted));
-        let said = Said::Granted { lock: lock.clone(), token, asked, queued: None, granted, is_held: true };
-        let end = Said::Ended { lock, token, believed: ms(ended), lost: false, released: None };
-        [(granted, said), (ms(ended), end)].map(|(at, said)| Report { at, client, said })
-    }
-
-    fn violations(reports: &[[Report; 2]], faults: Vec<Inflicted>) -> Vec<String> {
-        let history = History::new(&Registers::default(), &reports.concat(), faults, ms(1_000));
-        history.judge(Vec::new()).violations
-    }
-
-    fn clock_step(at: u64) -> Inflicted {
-        let fault = Fault::StopClient { slot: 0 };
-        Inflicted {
-            fault,
-            what: String::new(),
-            client: None,
-            from: ms(at),
-            until: ms(at),
-            failed: None,
-            is_overtaken: false,
-            ended_holds: Some(EndedHolds { at: ms(at), lock: None }),
-        }
-    }
-
-    #[test]
-    fn two_who_believe_at_the_same_time_are_a_violation() {
-        let overlapping = [reports(0, 1, 10, 30), reports(1, 2, 20, 40)];
-        let found = violations(&overlapping, Vec::new());
-        assert!(matches!(&*found, [one] if one.starts_with("exclusion")), "{found:?}");
-        assert_eq!(violations(&[reports(0, 1, 10, 20), reports(1, 2, 20, 40)], Vec::new()), [""; 0]);
-    }
-
-    #[test]
-    fn what_a_clock_step_has_ended_excludes_nobody_but_what_came_after_it_does() {
-        let before = [reports(0, 1, 10, 30), reports(1, 2, 20, 40)];
-        assert_eq!(violations(&before, vec![clock_step(15)]), [""; 0]);
-        assert_eq!(violations(&before, vec![clock_step(25)]).len(), 1);
-        assert_eq!(violations(&before, vec![clock_step(5)]).len(), 1);
-    }
-
-    #[test]
-    fn tokens_that_fall_are_a_violation() {
-        let found = violations(&[reports(0, 5, 10, 20), reports(1, 4, 30, 40)], Vec::new());
-        assert!(matches!(&*found, [one] if one.starts_with("token order")), "{found:?}");
-    }
-
-    #[test]
-    fn a_fenced_register_that_loses_an_update_is_a_violation() {
-        let mut registers = Registers::default();
-        let mut ask = |slot, ask| registers.serve(ms(1), client(slot), LOCK, 1, ask);
-        let [one, other]: [Reading; 2] = [ask(0, Ask::Read), ask(1, Ask::Read)];
-        ask(0, Ask::Write { read: one });
-        ask(1, Ask::Write { read: other });
-        let verdict = History::new(&registers, &[], Vec::new(), ms(1_000)).judge(Vec::new());
-        assert!(verdict.violations.iter().all(|one| one.starts_with("fencing")), "{verdict:?}");
-        assert_eq!(verdict.violations.len(), 2, "the update, and the sum: {verdict:?}");
-    }
-
-    #[test]
-    fn a_run_without_faults_has_not_enough_in_it() {
-        let verdict = History::new(&Registers::default(), &[], Vec::new(), ms(1_000)).judge(Vec::new());
-        assert!(verdict.violations.is_empty() && verdict.missing.len() == 6, "{verdict:?}");
-    }
-
-    #[test]
-    fn a_killed_client_believed_as_long_as_it_said_so() {
-        let [granted, _] = reports(0, 1, 10, 30);
-        let said = Said::Believed { lock: LOCK.to_owned(), token: 1, at: ms(25) };
-        let found = holds(&[granted, Report { at: ms(25), client: client(0), said }]);
-        assert!(matches!(&*found, [hold] if hold.believed == Some(ms(25)) && !hold.is_ended));
-    }
 }
