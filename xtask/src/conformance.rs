@@ -2,7 +2,10 @@
 
 use anyhow::{Result, bail};
 
-use crate::{project, project::Project, report::Report};
+use crate::{project, project::Project, report::Report, setup};
+
+/// The backends that need no server.
+const SERVERLESS: [&str; 2] = ["memory", "file"];
 
 /// A backend, and the package and test program that run the suite on it.
 pub(crate) type Suite = (&'static str, &'static str, &'static str);
@@ -21,8 +24,11 @@ pub(crate) fn backends() -> Vec<Suite> {
 
 /// Runs the suite on these backends; on all when none is named. Each prints one line per case and its closing line.
 pub(crate) fn run(project: &Project, wanted: &[String]) -> Result<()> {
-    let mut report = Report::default();
-    for (backend, package, program) in chosen(wanted)? {
+    let (mut report, chosen) = (Report::default(), chosen(wanted)?);
+    if chosen.iter().any(|(backend, ..)| !SERVERLESS.contains(backend)) {
+        setup::servers()?;
+    }
+    for (backend, package, program) in chosen {
         let arguments = format!("test -p {package} --all-features --test {program}");
         report.step(backend, |tests| project::run_tests(&mut project.cargo(&arguments), tests));
     }

@@ -1,6 +1,6 @@
 //! Project chores of lockkit. `cargo xtask` lists the commands.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -66,8 +66,11 @@ enum Command {
     Tidy,
     /// Removes one safety step at a time and sees whether the tests named in the patch turn red.
     Mutate {
-        /// Files of xtask/mutations, without `.patch`; default: all.
+        /// Files of the folder, without `.patch`; default: all.
         names: Vec<String>,
+        /// The folder of the mutations.
+        #[arg(long, default_value = "xtask/mutations")]
+        folder: PathBuf,
         /// Tries at most so many, drawn by chance.
         #[arg(long, value_name = "COUNT")]
         sample: Option<usize>,
@@ -100,8 +103,9 @@ fn run(command: Command) -> Result<()> {
         Command::Chaos { options } => chaos::run(&project, &options),
         Command::Guarantees => guarantees::run(&project),
         Command::Tidy => tidy::run(&project),
-        Command::Mutate { names, sample, seed, jobs } => {
-            mutate::run(&project, &mutate::Choice { names, sample, seed }, jobs)
+        Command::Mutate { names, folder, sample, seed, jobs } => {
+            setup::servers()?;
+            mutate::run(&project, &mutate::Choice { folder, names, sample, seed }, jobs)
         }
     }
 }

@@ -33,22 +33,24 @@ const CARGO: [(&str, &str); 5] = [
 ];
 
 /// Test programs that run side by side.
-const PROGRAMS_SIDE_BY_SIDE: usize = 3;
+const PROGRAMS_SIDE_BY_SIDE: usize = 4;
 
 /// The test programs that take longest, longest first: whatever begins last shall not be one of them.
-const LONGEST_FIRST: [&str; 12] = [
-    "lockkit-redis server",
-    "lockkit-etcd conformance",
-    "lockkit-zk server",
+const LONGEST_FIRST: [&str; 14] = [
     "lockkit-etcd server",
+    "lockkit-zk server",
+    "lockkit-redis server",
+    "chaos short_runs",
     "lockkit-zk conformance",
+    "lockkit-etcd conformance",
     "lockkit-redis conformance_redlock",
-    "lockkit-redis conformance_redlock_3",
+    "testbed redis_nodes",
     "lockkit-redis conformance",
     "lockkit-redis conformance_cluster",
-    "testbed redis_nodes",
-    "testbed zookeeper",
+    "lockkit-redis conformance_redlock_3",
     "lockkit-redis conformance_sentinel",
+    "lockkit-cli it",
+    "lockkit-redis masters",
 ];
 
 /// Where the flash sale is held.

@@ -1,6 +1,9 @@
 //! Which mutations to try.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    path::PathBuf,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::{Result, ensure};
 
@@ -9,6 +12,8 @@ use super::patch::Patch;
 /// Which mutations to try; by default all.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
+    /// Where they are, below the root of the project.
+    pub(crate) folder: PathBuf,
     /// Those of these names, if there are any.
     pub(crate) names: Vec<String>,
     /// At most so many of them, drawn by chance.

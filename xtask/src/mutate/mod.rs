@@ -47,7 +47,7 @@ const TEST_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Tries the mutations that are chosen, `jobs` side by side; an error unless every test that is named turned red.
 pub(crate) fn run(project: &Project, choice: &Choice, jobs: usize) -> Result<()> {
-    let all = Patch::read(&project.root().join("xtask/mutations"))?;
+    let all = Patch::read(&project.root().join(&choice.folder))?;
     let chosen = choice.of(&all)?;
     let run = Run::prepare(project, &all, &chosen, TEST_TIME_MAX)?;
     let outcomes = run.try_all(jobs)?;
@@ -121,9 +121,15 @@ impl<'a> Run<'a> {
         let unfit: BTreeMap<&str, Option<Verdict>> = unfit.into_iter().collect();
         let is_switched = |patch: &&Patch| !self.alone.contains_key(&patch.name);
         let (switched, alone): (Vec<_>, Vec<_>) = self.chosen.iter().copied().partition(is_switched);
-        let mut outcomes = side_by_side(jobs, &switched, |patch| self.outcome(patch, &unfit))?;
-        for patch in alone {
-            outcomes.push(self.outcome(patch, &unfit)?);
+        let tried = side_by_side(jobs, &switched, |patch| self.outcome(patch, None, &unfit))?;
+        // Tests include scripts as constants, too, and a constant cannot ask.
+        let is_settled =
+            |outcome: &Outcome<'_>| outcome.verdict != Verdict::NeverReached || !outcome.patch.has_script;
+        let (mut outcomes, unreached): (Vec<_>, Vec<_>) = tried.into_iter().partition(is_settled);
+        let constant = || "its script is a constant of the tests".to_owned();
+        let alone = alone.into_iter().map(|patch| (patch, self.alone[&patch.name].clone()));
+        for (patch, reason) in alone.chain(unreached.into_iter().map(|outcome| (outcome.patch, constant()))) {
+            outcomes.push(self.outcome(patch, Some(reason), &unfit)?);
         }
         outcomes.sort_by_key(|outcome| outcome.patch.name.as_str());
         Ok(outcomes)
@@ -138,9 +144,14 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn outcome(&self, patch: &'a Patch, unfit: &BTreeMap<&str, Option<Verdict>>) -> Result<Outcome<'a>> {
+    /// Tries a mutation, in a build of its own if there is a reason for one.
+    fn outcome(
+        &self,
+        patch: &'a Patch,
+        alone: Option<String>,
+        unfit: &BTreeMap<&str, Option<Verdict>>,
+    ) -> Result<Outcome<'a>> {
         let start = Instant::now();
-        let alone = self.alone.get(&patch.name).cloned();
         let verdict = match patch.red.iter().filter_map(|line| unfit[line.as_str()]).max() {
             Some(verdict) => verdict,
             None if alone.is_some() => self.verdict_alone(patch)?,

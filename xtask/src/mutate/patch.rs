@@ -31,6 +31,8 @@ pub(super) struct Patch {
     pub(super) survives: Option<String>,
     /// The folder that it changes first.
     pub(super) package: String,
+    /// Whether it changes a Lua script.
+    pub(super) has_script: bool,
 }
 
 impl Patch {
@@ -73,7 +75,9 @@ impl Patch {
         ensure!(CLASSES.contains(&class.as_str()), "`# class: {class}` is none of {CLASSES:?}");
         let changed = text.lines().find_map(|line| line.strip_prefix("+++ b/")?.split_once('/'));
         let package = changed.map_or("?", |(package, _)| package).to_owned();
-        Ok(Self { name: name.to_owned(), path: path.to_owned(), removes, red, class, survives, package })
+        let has_script = text.lines().any(|line| line.starts_with("+++ ") && line.ends_with(".lua"));
+        let (name, path) = (name.to_owned(), path.to_owned());
+        Ok(Self { name, path, removes, red, class, survives, package, has_script })
     }
 }
 

@@ -180,7 +180,7 @@ fn only_what_is_chosen_is_tried() {
     let all = Patch::read(&project.root().join("xtask/mutations")).unwrap();
     let chosen = |names: &[&str], sample| {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let chosen = Choice { names, sample, seed: Some(1) }.of(&all)?;
+        let chosen = Choice { names, sample, seed: Some(1), ..Choice::default() }.of(&all)?;
         anyhow::Ok(chosen.into_iter().map(|patch| patch.name.clone()).collect::<Vec<_>>())
     };
     assert_eq!(chosen(&[], None).unwrap(), ["a", "b", "c"]);
@@ -191,6 +191,7 @@ fn only_what_is_chosen_is_tried() {
     assert!(unknown.ends_with("there are: a, b, c"), "{unknown}");
 
     let choice = |names: &[&str]| Choice {
+        folder: "xtask/mutations".into(),
         names: names.iter().map(|name| (*name).into()).collect(),
         ..Choice::default()
     };

@@ -18,6 +18,9 @@ use super::{
 };
 use crate::{counts::TestCounts, project};
 
+/// The stack of a thread, in bytes: 64 MiB.
+const STACK: &str = "67108864";
+
 /// How a run of tests ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -43,6 +46,8 @@ pub(super) fn try_programs(
     for program in programs {
         let mut command = Command::new(&program.path);
         command.args(words).current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+        // A function with many variants has a frame as large as all of them, unoptimised.
+        command.env("RUST_MIN_STACK", STACK);
         if let Some(name) = mutation {
             command.env(SWITCH, name).env(REACHED, scratch.reached(name));
         }
