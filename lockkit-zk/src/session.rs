@@ -28,7 +28,7 @@ use crate::{
     call::{Server, bounded},
     claims::Claims,
     connect::connect,
-    error::Fault,
+    error::{Effect, Fault},
     keys::Layout,
     presence::Sought,
     proof::Proof,
@@ -79,7 +79,8 @@ impl ZkSession {
             Ok(()) => Ok(session),
             Err(fault) => {
                 session.server.life.close();
-                Err(fault)
+                // It has lived as long as it could without an answer; nobody has closed a client.
+                Err(if fault.effect == Effect::SessionOver { Fault::no_reply() } else { fault })
             }
         }
     }

@@ -1,9 +1,12 @@
 //! What servers, networks and operators do.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use lockkit_core::{
-    Clock, ErrorKind, LockClient,
+    BootInstant, Clock, ErrorKind, LockClient, TimeSource,
     backend::{Acquired, Backend, Loss, Renewal},
 };
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
@@ -295,6 +298,23 @@ async fn the_first_lifetime_counts_from_the_sending_of_the_open() {
     let held = acquire(&session, &fresh_name()).await;
     assert!(held.armed_at() <= asked, "{:?} late", held.armed_at().since(asked));
     release(&session, &held).await;
+}
+
+/// A clock of a machine that sleeps for an hour before each look at it.
+struct Sleepy(AtomicU64);
+
+impl TimeSource for Sleepy {
+    fn now(&self) -> BootInstant {
+        BootInstant::from_start(Duration::from_secs(3600 * self.0.fetch_add(1, Ordering::SeqCst)))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_that_ends_while_it_is_opened_is_unavailable() {
+    let clock = Clock::new(Sleepy(AtomicU64::new(0)));
+    let opened = bounded(backend(&shared().url()).open_session(LONG, clock)).await;
+    // Nobody has closed a client.
+    assert_eq!(opened.err().unwrap().kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread")]
