@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{ErrorKind, LockClient, limits::TTL_DEFAULT};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Case, Fault, Hook, LinkFault,
@@ -131,7 +131,7 @@ async fn a_client_of_an_isolated_member_loses_its_lock_in_time(cx: Cx) -> Result
     let alone = cx.client_of(cx.observe(link.backend()?), cx.short_ttl()).await?;
     let (name, bounds) = (cx.name(), cx.bounds_of(&alone));
     let other = cx.client_with_ttl(TTL_DEFAULT.max(cx.info().ttl_min)).await?;
-    let kept = other.lock(cx.name().as_str())?.acquire().await?;
+    let (kept, kept_since) = (other.lock(cx.name().as_str())?.acquire().await?, Instant::now());
     let believed = alone.lock(name.as_str())?.acquire().await?;
     cx.inflict(Fault::IsolateMember).await?;
     let told = within(bounds.validity + bounds.slack, "the loss is told", believed.lost()).await?;
@@ -144,7 +144,7 @@ async fn a_client_of_an_isolated_member_loses_its_lock_in_time(cx: Cx) -> Result
     let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
     let next = next.context("the others serve the lock")?;
     ensure!(next.token() > believed.token(), "{} after {}", next.token(), believed.token());
-    ensure!(kept.is_held(), "lost: {:?}", kept.check().err());
+    ensure!(kept.is_held(), "lost after {:?}: {:?}", kept_since.elapsed(), kept.check().err());
     cx.inflict(Fault::RejoinMember).await?;
     next.release().await?;
     let again = alone.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;

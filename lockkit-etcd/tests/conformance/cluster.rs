@@ -32,7 +32,7 @@ impl Cluster {
     pub(crate) fn start() -> Result<Self> {
         let cluster = EtcdCluster::start()?;
         // A member that does not answer is given up early enough for another try.
-        let url = format!("{}/?request_timeout=1s", cluster.url());
+        let url = format!("{}/?request_timeout=2s", cluster.url());
         Ok(Self { cluster: Blocking::new(State { cluster, linked: None }), url })
     }
 }
