@@ -33,7 +33,7 @@ const CARGO: [(&str, &str); 5] = [
 ];
 
 /// Test programs that run side by side.
-const PROGRAMS_SIDE_BY_SIDE: usize = 4;
+const PROGRAMS_SIDE_BY_SIDE: usize = 3;
 
 /// The test programs that take longest, longest first: whatever begins last shall not be one of them.
 const LONGEST_FIRST: [&str; 14] = [
