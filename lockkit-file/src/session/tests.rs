@@ -1,3 +1,5 @@
+use std::os::unix::fs::symlink;
+
 use lockkit_core::{LockName, Metadata, backend::ClaimControl};
 use tokio::{task::JoinHandle, time::timeout};
 
@@ -95,4 +97,24 @@ async fn a_grant_that_comes_after_the_close_is_given_back() {
     assert_eq!(closing.keep(grant, hold).unwrap_err().kind(), ErrorKind::Closed);
     assert!(closing.holds().is_empty());
     granted(&other).await;
+}
+
+/// As where rights are missing, which root would not notice: the way to the file has become a link to itself.
+#[tokio::test(start_paused = true)]
+async fn a_hold_whose_file_cannot_be_looked_at_is_unknown_and_not_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let deeper = folder.path().join("deeper");
+    std::fs::create_dir(&deeper).unwrap();
+    let attempt = LockFile::take(&Folder::new(&deeper), &deeper.join("a.lock"), None).unwrap();
+    let Attempt::Locked(lock, token) = attempt else { panic!("{attempt:?}") };
+    let place = Arc::clone(lock.place());
+    let grant = Grant::new(&claim(&ClaimControl::new()), token, session.clock.now());
+    session.holds().insert(grant.claim(), Hold { _announcement: None, lock, _turn: None });
+    std::fs::rename(&deeper, folder.path().join("moved")).unwrap();
+    symlink("deeper", &deeper).unwrap();
+    place.is_in_place().unwrap_err();
+    let beat = session.renew(&[grant]).await;
+    assert!(matches!(beat.session, Renewal::Renewed { .. }), "{beat:?}");
+    assert!(matches!(beat.holds[..], [(_, Renewal::Unknown(_))]), "{beat:?}");
 }
