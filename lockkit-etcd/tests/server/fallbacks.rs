@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use etcd_client::WatchOptions;
 use lockkit_core::{
     backend::{ClaimId, Grant, Session},
     limits::RETRY_PAUSE_MAX,
@@ -10,8 +11,8 @@ use lockkit_core::{
 use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::common::{
-    LONG, Waiting, acquire, earliest_recheck, enqueued, fresh_name, latest_recheck, plain, queue, release,
-    session, session_at, sooner_than, until, url_through,
+    LONG, Waiting, acquire, bounded, earliest_recheck, enqueued, fresh_name, latest_recheck, plain, queue,
+    release, session, session_at, sooner_than, until, url_through,
 };
 
 /// A ttl with a re-check every 2 s; whoever is not renewed has time for a second one.
@@ -219,6 +220,36 @@ async fn stream_that_is_opened_again_is_sent_nothing_twice() {
     setting.ends_with_a_grant(waiting).await;
     // That mail, and the end of the predecessor, which the waiter may watch by then.
     assert!(metrics().events() - before.events() <= 2, "{}", metrics().events() - before.events());
+}
+
+/// Otherwise it would ask for what is forgotten again and again, and every other watch of it would end with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_that_is_opened_again_after_a_compaction_stays_open() {
+    const ROUNDS_MAX: usize = 3;
+    const REFUSALS: u64 = 10;
+    let setting = Setting::start().await;
+    setting.watches(0).await;
+    setting.proxy.refuse();
+    setting.etcd.put("y", "").unwrap();
+    setting.compact().await;
+    let watches = || setting.etcd.metrics().unwrap().grpc_received("Watch");
+    let before = watches();
+    setting.proxy.pass();
+    until("its watch was refused, and opened again", async || watches() >= before + 2).await;
+    let mut plain = plain(&setting.etcd).await;
+    let (mut rounds, mut stayed_open) = (0, false);
+    // A busy machine may break a stream.
+    while rounds < ROUNDS_MAX && !stayed_open {
+        let before = watches();
+        for _ in 0..REFUSALS {
+            // The server refuses such watches all at once: with this one goes that of a client that asks the same.
+            let forgotten = Some(WatchOptions::new().with_start_revision(1));
+            let mut refused = plain.watch("x", forgotten).await.unwrap();
+            while !bounded(refused.message()).await.unwrap().unwrap().canceled() {}
+        }
+        (rounds, stayed_open) = (rounds + 1, watches() == before + REFUSALS);
+    }
+    assert!(stayed_open, "opened again in each of {ROUNDS_MAX} rounds");
 }
 
 /// Connections are taken and reset at once: each of them opens, as far as a client can see.
