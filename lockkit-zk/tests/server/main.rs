@@ -18,3 +18,4 @@ mod owned;
 mod refusals;
 mod secure;
 mod waits;
+mod warnings;
