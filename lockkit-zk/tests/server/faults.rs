@@ -284,6 +284,22 @@ async fn a_lifetime_counts_from_the_sending_of_a_beat() {
     }
 }
 
+/// A follower that has lost its leader goes on answering them.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_that_are_answered_renew_no_lifetime() {
+    let (server, name, clock) = (shared(), fresh_name(), Clock::boot());
+    let at = |options| format!("{}/?form=bare{options}", server.url());
+    let (other, session) = (session_at(&at(""), LONG).await, session_at(&at("&tick=1us"), LONG).await);
+    let held = acquire(&other, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    let enqueued_at = clock.now();
+    release(&other, &held).await;
+    // By a list and by a look at its node, one after the other.
+    let grant = waiting.granted().await;
+    assert!(grant.armed_at() <= enqueued_at, "{:?} late", grant.armed_at().since(enqueued_at));
+    release(&session, &grant).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_lifetime_counts_from_the_sending_of_the_open() {
     let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
