@@ -58,6 +58,36 @@ async fn a_create_that_is_decided_late_is_found_again() {
     release(&session, &grant).await;
 }
 
+/// The session comes back to a follower, which takes it at once and hears later that the create is decided. (The server
+/// that the create was sent to would let the reads of its session wait for that.)
+#[tokio::test(flavor = "multi_thread")]
+async fn a_create_that_a_follower_does_not_show_yet_is_found_there() {
+    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let (number, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
+    let leader = ensemble.member(number);
+    let to_leader = Proxy::start_zookeeper(leader.endpoint()).unwrap();
+    let to_follower = Proxy::start_zookeeper(ensemble.member(follower).endpoint()).unwrap();
+    to_follower.refuse();
+    let url = format!("zk://{},{}", to_leader.endpoint(), to_follower.endpoint());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    release(&session, &acquire(&session, &name).await).await;
+    (0..ensemble.len()).filter(|other| *other != number).for_each(|follower| {
+        ensemble.delay(follower, Duration::from_secs(1));
+    });
+    let logged = leader.log_bytes().unwrap();
+    let claim = start(&session, &name);
+    until("the create is proposed", async || leader.log_bytes().unwrap() > logged).await;
+    to_follower.pass();
+    to_leader.refuse();
+    // A look at the list would be a session of its own, which has to be decided too.
+    let nodes =
+        || leader.ephemerals().unwrap().into_values().flatten().filter(|path| path.contains(&node(&name)));
+    until("it is looked up", async || !claim.is_waiting() || nodes().count() > 1).await;
+    assert_eq!(nodes().count(), 1, "it was created twice");
+    ensemble.heal();
+    release(&session, &claim.granted().await).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_claims_of_one_session_are_told_apart_after_a_lost_reply() {
     let server = shared();
