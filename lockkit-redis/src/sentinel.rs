@@ -231,7 +231,42 @@ fn of_login(fault: Fault) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use lockkit_conformance::by_hand::{HANG, until};
+    use lockkit_testbed::{Redis, RedisSentinels};
+
     use super::*;
+    use crate::node::Login;
+
+    /// Nobody looks by itself before the test is over.
+    const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn address_of(server: &Redis) -> Address {
+        let endpoint = server.endpoint();
+        let (host, port) = endpoint.split_once(':').unwrap();
+        Address::Tcp(host.to_owned(), port.parse().unwrap())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_failover_is_heard_of_although_nobody_asks() {
+        let servers = RedisSentinels::start().unwrap();
+        let addresses = servers.sentinels().iter().map(address_of).collect();
+        let sentinels = Sentinels { addresses, master: RedisSentinels::NAME.to_owned() };
+        let dialer = Dialer { login: Login::default(), tls: None, timeout: NEVER };
+        let master = sentinels.find(&dialer).await.unwrap();
+        let broken = CancellationToken::new();
+        let _watch = sentinels.watch(&dialer, &master, &broken);
+        // It subscribes, and asks once.
+        let has_asked = |sentinel: &Redis| {
+            let clients = sentinel.cli(&["CLIENT", "LIST"]).unwrap();
+            clients.text().lines().any(|line| line.contains(" sub=2 ") && line.contains(" cmd=sentinel"))
+        };
+        until("it listens to all", async || servers.sentinels().iter().all(has_asked)).await;
+        servers.failover().unwrap();
+        let heard = tokio::time::timeout(HANG, broken.cancelled()).await;
+        heard.expect("the Sentinels tell of the new master");
+    }
 
     fn master(epoch: u64, port: u16) -> Master {
         Master { epoch, address: Address::Tcp("h".to_owned(), port) }
