@@ -1,16 +1,27 @@
 //! Claims on their way to a grant, and from there to their end.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind,
+    BootInstant, Clock, ErrorKind, TimeSource,
     backend::{Acquired, Backend, Renewal},
+    limits::RELEASE_ANSWER_MAX,
 };
-use lockkit_testbed::Redis;
+use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
-use crate::common::{
-    LONG, SHORT, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
-    release, session, shared, side, start, try_acquire, until, verdict,
+use crate::{
+    common::{
+        LONG, SHORT, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
+        release, session, session_at, shared, side, start, try_acquire, until, verdict,
+    },
+    raw,
+    topologies::PATIENT,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,6 +172,58 @@ async fn a_close_takes_everything_back() {
     release(&other, &grant).await;
     let left = redis.keys("*").unwrap();
     assert!(left.iter().all(|key| key.ends_with(":fence")), "{left:?}");
+}
+
+/// The server has forgotten the script of the acquire, which is sent in full when the close has begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_takes_back_what_an_acquire_is_granted_meanwhile() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let session = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
+    let name = fresh_name();
+    redis.cli(&["SCRIPT", "LOAD", raw::RELEASE]).unwrap();
+    proxy.set(Direction::Requests, Flow::Hold);
+    let acquiring = start(&session, &name);
+    until("the acquire is on its way", async || proxy.holds("EVALSHA")).await;
+    let mut closing = session.close();
+    // All that a close sends at once stands behind the acquire now.
+    assert!(futures_util::poll!(&mut closing).is_pending());
+    proxy.pass();
+    bounded(closing).await.unwrap();
+    let end = acquiring.ends().await;
+    assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0], "left by an acquire that ended so: {end:?}");
+}
+
+/// A clock that is put forward by hand, in milliseconds.
+struct ByHand(Arc<AtomicU64>);
+
+impl TimeSource for ByHand {
+    fn now(&self) -> BootInstant {
+        BootInstant::from_start(Duration::from_millis(self.0.load(SeqCst)))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_beat_forgets_a_hold_of_an_unconfirmed_release_when_nobody_asks_for_it_any_more() {
+    let mut redis = Redis::start().unwrap();
+    let now_ms = Arc::new(AtomicU64::new(0));
+    let advance = |by: Duration| now_ms.fetch_add(u64::try_from(by.as_millis()).unwrap(), SeqCst);
+    let quick = backend(&format!("{}/?request_timeout=1s", redis.url()));
+    let session = quick.open_session(LONG, Clock::new(ByHand(Arc::clone(&now_ms)))).await.unwrap();
+    let grant = acquire(&session, &fresh_name()).await;
+    redis.kill().unwrap();
+    // A release of what is known asks the server, which is not there.
+    let is_forgotten_by_a_beat = async || {
+        bounded(session.renew(&[])).await;
+        bounded(session.release(&grant)).await.is_ok()
+    };
+    assert!(!is_forgotten_by_a_beat().await);
+    advance(LONG + Duration::from_secs(1));
+    assert!(!is_forgotten_by_a_beat().await, "the server may have the lock yet");
+    advance(RELEASE_ANSWER_MAX);
+    assert!(!is_forgotten_by_a_beat().await, "who waits for its end is told that all is well");
+    advance(Duration::from_millis(1));
+    assert!(is_forgotten_by_a_beat().await, "it is kept as long as the session lives");
 }
 
 #[tokio::test(flavor = "multi_thread")]
