@@ -135,7 +135,12 @@ impl Node {
     /// The connection that there is, or that is being made.
     pub(super) async fn link(&self, deadline: Instant) -> Result<Link, Fault> {
         let mut state = self.state.clone();
-        let known = state.wait_for(|state| !matches!(state, State::Opening));
+        // A connection that was given up may not have been taken away yet.
+        let known = state.wait_for(|state| match state {
+            State::Up(link) => !link.broken.is_cancelled(),
+            State::Opening => false,
+            State::Down(_) => true,
+        });
         match tokio::time::timeout_at(deadline, known).await {
             Ok(Ok(known)) => match &*known {
                 State::Up(link) => Ok(link.clone()),
