@@ -10,7 +10,7 @@ use lockkit_testbed::RedisCluster;
 
 use crate::{
     common::{LONG, acquire, bounded, fresh_name, release, session_at, until},
-    topologies::{QUICK, is_renewed},
+    topologies::{PATIENT, QUICK, is_renewed},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,6 +134,43 @@ async fn a_hold_in_a_moving_slot_is_renewed_by_a_client_that_is_busy() {
     for task in busy {
         task.abort();
     }
+}
+
+/// While the client has no connection to the slot's owner, its requests go to any node. The one that the slot moves to
+/// answers for keys that the owner has yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_hold_in_a_moving_slot_is_gone_while_its_owner_is_away() {
+    // Most of them are asked for at the wrong node at least once.
+    const HOLDS: usize = 16;
+    let mut cluster = RedisCluster::start().unwrap();
+    // An owner that is away stays the owner.
+    for node in cluster.nodes() {
+        node.cli(&["CONFIG", "SET", "cluster-node-timeout", "3600000"]).unwrap();
+    }
+    let session = session_at(&format!("{}/{PATIENT}&names=raw", cluster.url()), 10 * LONG).await;
+    let mut held = Vec::new();
+    for number in 0..HOLDS {
+        held.push(acquire(&session, &crate::common::name(&format!("{{tenant}}:{number}"))).await);
+    }
+    let slot = cluster.slot("{tenant}").unwrap();
+    let (from, to) = (cluster.owner(slot).unwrap(), another_master(&cluster, slot));
+    cluster.migrate(slot, to).unwrap();
+    cluster.node_mut(from).kill().unwrap();
+    let answers = || cluster.node(to).calls("eval").unwrap();
+    let before = answers();
+    until("the node that the slot moves to has answered", async || {
+        let beat = bounded(session.renew(&held)).await;
+        let untold = beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Unknown(_)));
+        assert!(untold, "{beat:?}");
+        answers() > before
+    })
+    .await;
+    cluster.node_mut(from).restart().unwrap();
+    until("every hold is renewed", async || {
+        let beat = bounded(session.renew(&held)).await;
+        beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. }))
+    })
+    .await;
 }
 
 async fn assert_all_renewed(session: &Arc<dyn Session>, held: &[Grant]) {
