@@ -14,6 +14,9 @@ use crate::{report::Tests, setup};
 /// Folders that are no part of the project's text, wherever they stand.
 const FOREIGN_FOLDERS: [&str; 2] = [".git", "target"];
 
+/// Cargo's variable.
+const INCREMENTAL: &str = "CARGO_INCREMENTAL";
+
 /// A checkout of the project.
 #[derive(Debug)]
 pub(crate) struct Project {
@@ -65,7 +68,18 @@ impl Project {
         if let Some(protoc) = setup::bundled_protoc() {
             cargo.env("PROTOC", protoc);
         }
+        if env::var_os(INCREMENTAL).is_none() && !self.keeps_increments() {
+            cargo.env(INCREMENTAL, "0");
+        }
         cargo
+    }
+
+    /// Whether the next build has something of an earlier one to go on from. What cargo keeps for that makes a first build a
+    /// third longer.
+    fn keeps_increments(&self) -> bool {
+        let kept = fs::read_dir(self.root.join("target/debug/incremental")).into_iter().flatten().flatten();
+        // `cargo xtask` itself is built before this is asked.
+        kept.map(|kept| kept.file_name()).any(|kept| !kept.to_string_lossy().starts_with("xtask"))
     }
 }
 
@@ -133,6 +147,17 @@ mod tests {
         }
         let files = Project::at(folder.path()).files().unwrap();
         assert_eq!(files, [".ci/run", "a/b/c.rs", "d"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn first_build_of_a_checkout_keeps_nothing_for_a_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let project = Project::at(folder.path());
+        let is_off = || project.cargo("build").get_envs().any(|(name, _)| name == INCREMENTAL);
+        for (build, due) in [("xtask-1", true), ("lockkit_core-1", false)] {
+            fs::create_dir_all(folder.path().join("target/debug/incremental").join(build)).unwrap();
+            assert_eq!(is_off(), due && env::var_os(INCREMENTAL).is_none(), "{build}");
+        }
     }
 
     #[test]
