@@ -1,11 +1,12 @@
 //! Locks shared with other programs: their contenders are waited for, whatever family they are of.
 
 use lockkit_core::LockName;
+use lockkit_testbed::ZooKeeper;
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
 use crate::common::{
-    LONG, acquire, bounded, contend, enqueued, fresh_name, is_gave_up, node, plain, release, session,
-    session_at, shared, try_acquire,
+    LONG, SHORT, acquire, bounded, contend, enqueued, fresh_name, is_gave_up, node, plain, release, session,
+    session_at, shared, try_acquire, watching,
 };
 
 /// Curator's mutex, its read-write lock and its latch; kazoo; ZooKeeper's own recipes in Java and C; Medallion.
@@ -46,15 +47,16 @@ async fn contenders_of_every_family_are_waited_for_in_their_place() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_contender_that_may_not_be_read_is_waited_for_as_well() {
-    let (server, name) = (shared(), fresh_name());
-    let session = session(server, LONG).await;
+    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    // Servers with the fix of CVE-2024-23944 report no event of a node to who may not read it: this takes a re-check then.
+    let session = session(&server, SHORT).await;
     release(&session, &acquire(&session, &name).await).await;
-    let client = plain(server).await;
+    let client = plain(&server).await;
     client.auth("digest", b"other:secret").await.unwrap();
     let prefix = format!("{}/lock-", node(&name));
     let options = CreateMode::EphemeralSequential.with_acls(Acls::creator_all());
     let (_, number) = client.create(&prefix, b"", &options).await.unwrap();
-    let waiting = enqueued(&session, &name).await;
+    let waiting = watching(&server, &session, &name).await;
     client.delete(&format!("{prefix}{number}"), None).await.unwrap();
     release(&session, &waiting.granted().await).await;
 }
