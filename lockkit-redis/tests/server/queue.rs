@@ -162,6 +162,9 @@ async fn waiters_without_heartbeats_keep_themselves_waiting() {
     waiter.granted().await;
 }
 
+/// How often a measurement is repeated that a busy machine may disturb.
+const ROUNDS_MAX: usize = 5;
+
 /// The same heartbeat has kept them waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_without_heartbeats_do_not_look_in_the_same_moment() {
@@ -172,14 +175,18 @@ async fn waiters_without_heartbeats_do_not_look_in_the_same_moment() {
     for _ in 0..WAITERS {
         waiting.push(enqueued(&other, &name).await);
     }
-    other.renew(&[]).await;
     let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
-    let before = scripts();
-    until("the first one looks", async || scripts() > before).await;
-    let first = Instant::now();
-    until("the last one looks", async || scripts() >= before + WAITERS as u64).await;
-    // They come within a tenth of a ttl: half a ttl, give or take a tenth.
-    assert!(first.elapsed() > TTL / 40, "all within {:?}", first.elapsed());
+    let mut spreads = Vec::new();
+    // They come within a tenth of a ttl: half a ttl, give or take a tenth. A busy machine may stand still meanwhile.
+    while spreads.last().is_none_or(|spread| *spread <= TTL / 40) {
+        assert!(spreads.len() < ROUNDS_MAX, "each time all within {spreads:?}");
+        other.renew(&[]).await;
+        let before = scripts();
+        until("the first one looks", async || scripts() > before).await;
+        let first = Instant::now();
+        until("the last one looks", async || scripts() >= before + WAITERS as u64).await;
+        spreads.push(first.elapsed());
+    }
     release(&one, &held).await;
     waiting.remove(0).granted().await;
 }
