@@ -1,7 +1,7 @@
-//! Measures lockkit beside bare requests and beside other locks on the same stores.
+//! Measures lockkit in comparison with bare requests and other locks on the same stores.
 //!
-//! Machines are shared and noisy, so only rows that ran next to each other are compared: rows take turns, several rounds
-//! long, and a ratio is the median of the rounds' own ratios. A store joins with one file: a [`Store`] and its [`Row`]s.
+//! Machines are shared and noisy, so only measurements of the same round are compared: rows take turns for several
+//! rounds, and a ratio is the median of the ratios of all rounds. A store is one file: a [`Store`] and its [`Row`]s.
 
 mod measure;
 mod ours;
@@ -18,18 +18,19 @@ use anyhow::{Result, bail};
 use indicatif::ProgressBar;
 
 pub use self::{
-    measure::Measured,
-    report::{Comparison, Report},
+    measure::{Measured, Percentiles},
+    report::{Comparison, Report, Spread},
     store::{Contender, Row, Store},
+    usage::Usage,
     workload::Workload,
 };
 
-/// How long everything takes.
+/// How often and how long rows are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// How often the rows take turns.
+    /// How often each row runs, for each workload.
     pub rounds: usize,
-    /// How long each of them runs, for each workload.
+    /// How long a row runs in one round.
     pub each: Duration,
 }
 
@@ -37,7 +38,7 @@ pub struct Plan {
 ///
 /// # Errors
 ///
-/// For an unknown store, and when a server or a row fails; so does a row that lets two hold the lock at a time.
+/// For an unknown store, and when a server or a row fails. A row that grants the lock to two clients at a time fails.
 pub async fn run(store: &str, plan: Plan, folder: &Path) -> Result<Report> {
     let store: Box<dyn Store> = match store {
         "redis" => Box::new(redis::RedisStore::start()?),
@@ -49,7 +50,7 @@ pub async fn run(store: &str, plan: Plan, folder: &Path) -> Result<Report> {
     let mut report = Report::new(&*store, plan);
     for workload in Workload::ALL {
         for round in 0..plan.rounds {
-            // Each is first in its turn.
+            // A different row is first in each round.
             for turn in 0..rows.len() {
                 let row = (round + turn) % rows.len();
                 let measured = measure::measure(&*store, &*rows[row], workload, plan.each).await?;

@@ -1,4 +1,4 @@
-//! Measures lockkit on a server of its own: `cargo xtask bench zk`.
+//! Measures lockkit on a temporary server: `cargo xtask bench zk`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,18 +6,18 @@ use anyhow::Result;
 use clap::Parser;
 use lockkit_bench::Plan;
 
-/// Measures lockkit beside bare requests and other locks, and prints a table.
+/// Measures lockkit in comparison with bare requests and other locks, and prints a table.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// redis or zk
     store: String,
-    /// How often the rows take turns
+    /// How often each row runs, for each workload
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// How long each row runs in each round, for each workload
+    /// How long a row runs in one round
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Where report.md and report.json go
+    /// The folder for report.md and report.json
     #[arg(long, default_value = "target/bench")]
     folder: PathBuf,
 }

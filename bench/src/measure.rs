@@ -19,35 +19,35 @@ use crate::{
     workload::Workload,
 };
 
-/// Digits that the histograms keep.
+/// Significant digits of the histograms.
 const DIGITS: u8 = 3;
 
-/// What one run of one row came to; times in microseconds.
+/// The result of one run of one row; times in microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// How often the lock went to somebody.
+    /// How often the lock was granted.
     pub grants: u64,
-    /// The same per second.
+    /// Grants per second.
     pub per_second: f64,
-    /// From the call of a release to the next one's grant, where that is another one.
-    pub hand_over: Percentiles,
+    /// From the call of a release to the next grant, if that is another client's.
+    pub handoff: Percentiles,
     /// From the call of an acquire to its grant.
     pub acquire: Percentiles,
-    /// Share of grants that went to the one who had just released.
+    /// Share of grants to the client that has just released.
     pub to_self: f64,
-    /// The least and the largest share of a client; 1 is fair.
+    /// The smallest and the largest share of a client; 1 is fair.
     pub shares: (f64, f64),
-    /// What the server received and sent, per grant.
+    /// Requests (or what the server counts) that the server received, per grant.
     pub received: f64,
-    /// See `received`.
+    /// What the server sent, per grant.
     pub sent: f64,
-    /// Time of the processor per grant, of all clients and of the server.
+    /// CPU time of all clients, per grant.
     pub client_cpu: f64,
-    /// See `client_cpu`.
+    /// CPU time of the server, per grant.
     pub server_cpu: f64,
 }
 
-/// Of a distribution of times, in microseconds.
+/// Percentiles of times, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Percentiles {
     /// Half are shorter.
@@ -58,22 +58,23 @@ pub struct Percentiles {
     pub max: u64,
 }
 
-/// What contenders share.
-struct Course {
+/// What the contenders of one run share.
+struct SharedRun {
     workload: Workload,
     is_over: AtomicBool,
     is_held: AtomicBool,
-    /// Who released last, and when it was called.
+    /// The last contender that released, and when it called the release.
     released: Mutex<Option<(usize, Instant)>>,
     to_self: AtomicU64,
 }
 
-/// What one contender saw.
-struct Seen {
-    hand_over: Histogram<u64>,
+/// The times that one contender measured.
+struct Times {
+    handoff: Histogram<u64>,
     acquire: Histogram<u64>,
 }
 
+/// Runs all contenders of a row for some time.
 pub(crate) async fn measure(
     store: &dyn Store,
     row: &dyn Row,
@@ -86,7 +87,7 @@ pub(crate) async fn measure(
     for _ in 0..Workload::CONTENDERS {
         contenders.push(row.contender(&lock).await.with_context(|| row.name())?);
     }
-    let course = Arc::new(Course {
+    let shared = Arc::new(SharedRun {
         workload,
         is_over: AtomicBool::new(false),
         is_held: AtomicBool::new(false),
@@ -96,31 +97,31 @@ pub(crate) async fn measure(
     let (used, cpu, start) = (store.usage()?, own_cpu(), Instant::now());
     let mut running = JoinSet::new();
     for (number, contender) in contenders.into_iter().enumerate() {
-        running.spawn(run(Arc::clone(&course), number, contender));
+        running.spawn(run(Arc::clone(&shared), number, contender));
     }
     sleep(for_time).await;
-    course.is_over.store(true, SeqCst);
-    let (mut seen, mut contenders) = (Vec::new(), Vec::new());
+    shared.is_over.store(true, SeqCst);
+    let (mut times, mut contenders) = (Vec::new(), Vec::new());
     while let Some(ended) = running.join_next().await {
-        let (contender, what) = ended?.with_context(|| row.name())?;
+        let (contender, measured) = ended?.with_context(|| row.name())?;
         contenders.push(contender);
-        seen.push(what);
+        times.push(measured);
     }
     let (took, cpu, now) = (start.elapsed(), own_cpu().saturating_sub(cpu), store.usage()?);
     for contender in contenders {
         contender.close().await?;
     }
-    let grants: u64 = seen.iter().map(|seen| seen.acquire.len()).sum();
+    let grants: u64 = times.iter().map(|times| times.acquire.len()).sum();
     ensure!(grants > 0, "{} has granted nothing", row.name());
     let each = |total: f64| total / grants as f64;
-    let share = |seen: &Seen| each(seen.acquire.len() as f64) * Workload::CONTENDERS as f64;
-    let shares = seen.iter().map(share);
+    let share = |times: &Times| each(times.acquire.len() as f64) * Workload::CONTENDERS as f64;
+    let shares = times.iter().map(share);
     Ok(Measured {
         grants,
         per_second: grants as f64 / took.as_secs_f64(),
-        hand_over: percentiles(seen.iter().map(|seen| &seen.hand_over))?,
-        acquire: percentiles(seen.iter().map(|seen| &seen.acquire))?,
-        to_self: each(course.to_self.load(SeqCst) as f64),
+        handoff: percentiles(times.iter().map(|times| &times.handoff))?,
+        acquire: percentiles(times.iter().map(|times| &times.acquire))?,
+        to_self: each(shared.to_self.load(SeqCst) as f64),
         shares: (shares.clone().fold(f64::MAX, f64::min), shares.fold(0.0, f64::max)),
         received: each((now.received - used.received) as f64),
         sent: each((now.sent - used.sent) as f64),
@@ -130,37 +131,37 @@ pub(crate) async fn measure(
 }
 
 async fn run(
-    course: Arc<Course>,
+    shared: Arc<SharedRun>,
     number: usize,
     mut contender: Box<dyn Contender>,
-) -> Result<(Box<dyn Contender>, Seen)> {
-    let mut seen = Seen { hand_over: Histogram::new(DIGITS)?, acquire: Histogram::new(DIGITS)? };
-    while !course.is_over.load(SeqCst) {
+) -> Result<(Box<dyn Contender>, Times)> {
+    let mut times = Times { handoff: Histogram::new(DIGITS)?, acquire: Histogram::new(DIGITS)? };
+    while !shared.is_over.load(SeqCst) {
         let called = Instant::now();
         contender.acquire().await?;
         let granted = Instant::now();
-        ensure!(!course.is_held.swap(true, SeqCst), "two hold the lock");
-        seen.acquire.record(micros(granted - called))?;
-        match course.released().take() {
-            Some((other, at)) if other != number => seen.hand_over.record(micros(granted - at))?,
-            Some(_) => drop(course.to_self.fetch_add(1, SeqCst)),
+        ensure!(!shared.is_held.swap(true, SeqCst), "two hold the lock");
+        times.acquire.record(micros(granted - called))?;
+        match shared.released().take() {
+            Some((other, at)) if other != number => times.handoff.record(micros(granted - at))?,
+            Some(_) => drop(shared.to_self.fetch_add(1, SeqCst)),
             None => {}
         }
-        if !course.workload.holds().is_zero() {
-            sleep(course.workload.holds()).await;
+        if !shared.workload.holds().is_zero() {
+            sleep(shared.workload.holds()).await;
         }
-        *course.released() = Some((number, Instant::now()));
-        course.is_held.store(false, SeqCst);
+        *shared.released() = Some((number, Instant::now()));
+        shared.is_held.store(false, SeqCst);
         contender.release().await?;
-        let pause = fastrand::u64(course.workload.pauses());
+        let pause = fastrand::u64(shared.workload.pauses());
         if pause > 0 {
             sleep(Duration::from_millis(pause)).await;
         }
     }
-    Ok((contender, seen))
+    Ok((contender, times))
 }
 
-impl Course {
+impl SharedRun {
     fn released(&self) -> std::sync::MutexGuard<'_, Option<(usize, Instant)>> {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The row that every store has.
+//! lockkit itself: a row of every store.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lockkit::{Lock, LockClient, LockGuard};
 
 use crate::store::{Contender, Row};
 
-/// lockkit, on whichever store.
+/// lockkit, on the store of this URL.
 pub(crate) struct Lockkit {
     pub(crate) url: String,
     pub(crate) ttl: Duration,

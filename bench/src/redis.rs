@@ -18,16 +18,16 @@ use crate::{
 /// The same for all rows.
 const TTL: Duration = Duration::from_secs(10);
 
-/// Takes the lock, or a place in its queue.
+/// Acquires the lock, or joins its queue.
 const TAKE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
 redis.call('RPUSH', KEYS[2], ARGV[1])
 return 0";
 
-/// Starts the lifetime of what was handed over.
+/// Restarts the lifetime of a lock that was handed off.
 const CONFIRM: &str = "return redis.call('PEXPIRE', KEYS[1], ARGV[1])";
 
-/// Gives the lock to the next in the queue, and says so.
-const PASS_ON: &str = "local next = redis.call('LPOP', KEYS[2])
+/// Hands the lock off to the first in the queue, and notifies it.
+const HAND_OFF: &str = "local next = redis.call('LPOP', KEYS[2])
 if not next then return redis.call('DEL', KEYS[1]) end
 redis.call('SET', KEYS[1], next, 'PX', ARGV[1])
 return redis.call('PUBLISH', next, next)";
@@ -46,7 +46,7 @@ impl Store for RedisStore {
         "redis"
     }
 
-    fn describes(&self) -> Vec<(String, String)> {
+    fn conditions(&self) -> Vec<(String, String)> {
         let info = self.0.cli(&["INFO", "server"]);
         let info = info.as_ref().map_or("", |info| info.text());
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("unknown");
@@ -67,17 +67,18 @@ impl Store for RedisStore {
 
     fn usage(&self) -> Result<Usage> {
         let stats = self.0.cli(&["INFO", "stats"])?;
-        // Its counters of commands have in them what scripts call. Nobody here sends two requests at once.
+        // Not its counters of commands: they include calls from scripts. No client here pipelines requests, so that a
+        // read of the server is one request.
         let count = |name| stats.text().lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
         let counts = count("total_reads_processed:").zip(count("total_writes_processed:"));
-        let (received, sent) = counts.context("the server does not count")?;
+        let (received, sent) = counts.context("the server reports no counters")?;
         let pid = self.0.pid().context("the server is not running")?;
         Ok(Usage { received, sent, cpu: cpu_of(pid)? })
     }
 }
 
-/// The least that a queue takes: take or stand in line, be told, confirm, pass on. Nothing is renewed, repeated,
-/// checked or cleaned up.
+/// The fewest requests that a queue needs: acquire or enqueue, receive the notification, confirm, hand off. Nothing is
+/// renewed, repeated, checked or cleaned up.
 struct Raw(String);
 
 struct RawContender {
@@ -89,7 +90,7 @@ struct RawContender {
 }
 
 impl RawContender {
-    async fn told(&mut self) -> Result<()> {
+    async fn notified(&mut self) -> Result<()> {
         while self.pushes.recv().await.context("the connection has ended")?.kind != PushKind::Message {}
         Ok(())
     }
@@ -109,7 +110,7 @@ impl Row for Raw {
         let own = format!("{:032x}", fastrand::u128(..));
         connection.subscribe(&own).await?;
         let keys = [format!("raw:{lock}"), format!("raw:{lock}:queue")];
-        let scripts = [TAKE, CONFIRM, PASS_ON].map(Script::new);
+        let scripts = [TAKE, CONFIRM, HAND_OFF].map(Script::new);
         Ok(Box::new(RawContender { connection, pushes, own, keys, scripts }))
     }
 }
@@ -123,16 +124,16 @@ impl Contender for RawContender {
         if take.invoke_async::<u64>(&mut self.connection).await? == 1 {
             return Ok(());
         }
-        self.told().await?;
+        self.notified().await?;
         let mut confirm = self.scripts[1].prepare_invoke();
         confirm.key(&self.keys).arg(ttl);
         Ok(confirm.invoke_async(&mut self.connection).await?)
     }
 
     async fn release(&mut self) -> Result<()> {
-        let mut pass_on = self.scripts[2].prepare_invoke();
-        pass_on.key(&self.keys).arg(TTL.as_millis() as u64);
-        Ok(pass_on.invoke_async(&mut self.connection).await?)
+        let mut hand_off = self.scripts[2].prepare_invoke();
+        hand_off.key(&self.keys).arg(TTL.as_millis() as u64);
+        Ok(hand_off.invoke_async(&mut self.connection).await?)
     }
 
     async fn close(self: Box<Self>) -> Result<()> {
@@ -140,7 +141,7 @@ impl Contender for RawContender {
     }
 }
 
-/// The lock of crate rslock: SET NX, again after up to 200 ms.
+/// The lock of crate rslock: SET NX, repeated after up to 200 ms.
 struct Polling(String);
 
 struct PollingContender {

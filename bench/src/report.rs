@@ -1,4 +1,4 @@
-//! Rows side by side: on the terminal, as text and as JSON.
+//! The report: on the terminal, as text and as JSON.
 
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use crate::{Plan, Store, measure::Measured, workload::Workload};
 
-/// What was measured.
+/// The measurements on one store.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     store: &'static str,
-    /// What it ran on.
+    /// Versions, machine and the like.
     conditions: BTreeMap<String, String>,
     rows: Vec<Runs>,
 }
@@ -25,25 +25,25 @@ struct Runs {
     runs: Vec<Measured>,
 }
 
-/// A row beside the first one of its workload.
+/// A row in comparison with the first one of its workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
-    /// What was done.
+    /// The workload of both rows.
     pub workload: Workload,
-    /// Who did it.
+    /// The name of the row.
     pub row: &'static str,
-    /// How many times as often as the first row of the same round.
+    /// Grants per second, divided by those of the first row in the same round.
     pub ratio: Spread,
 }
 
-/// The median of some rounds, and the least and the largest.
+/// Median, minimum and maximum of all rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The largest.
+    /// The maximum.
     pub max: f64,
 }
 
@@ -65,12 +65,12 @@ impl fmt::Display for Spread {
 
 impl Report {
     pub(crate) fn new(store: &dyn Store, plan: Plan) -> Self {
-        let mut conditions: BTreeMap<_, _> = store.describes().into_iter().collect();
-        let mut tell = |what: &str, value: String| drop(conditions.insert(what.to_owned(), value));
-        tell("lockkit", env!("CARGO_PKG_VERSION").to_owned());
-        tell("profile", if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned());
-        tell("machine", machine());
-        tell("rounds", format!("{} of {:?} each, in turns", plan.rounds, plan.each));
+        let mut conditions: BTreeMap<_, _> = store.conditions().into_iter().collect();
+        let mut add = |what: &str, value: String| drop(conditions.insert(what.to_owned(), value));
+        add("lockkit", env!("CARGO_PKG_VERSION").to_owned());
+        add("profile", if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned());
+        add("machine", machine());
+        add("rounds", format!("{} of {:?} each, in turns", plan.rounds, plan.each));
         Self { store: store.name(), conditions, rows: Vec::new() }
     }
 
@@ -81,15 +81,15 @@ impl Report {
         }
     }
 
-    /// Every row beside the first one of its workload.
+    /// Compares every row with the first one of its workload.
     pub fn comparisons(&self) -> Vec<Comparison> {
-        let beside = |runs: &Runs| {
+        let compare = |runs: &Runs| {
             let first = self.rows.iter().find(|first| first.workload == runs.workload)?;
             let pairs = runs.runs.iter().zip(&first.runs);
             let ratio = Spread::of(pairs.map(|(run, first)| run.per_second / first.per_second));
             Some(Comparison { workload: runs.workload, row: runs.row, ratio })
         };
-        self.rows.iter().filter_map(beside).collect()
+        self.rows.iter().filter_map(compare).collect()
     }
 
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
@@ -107,8 +107,8 @@ impl Report {
             "workload",
             "row",
             "grants/s",
-            "times the first",
-            "hand-over p50 / p99 us",
+            "ratio to the first",
+            "handoff p50 / p99 us",
             "to self",
             "shares",
             "received, sent per grant",
@@ -123,8 +123,8 @@ impl Report {
                 comparison.ratio.to_string(),
                 format!(
                     "{} / {}",
-                    median(|run| run.hand_over.p50 as f64),
-                    median(|run| run.hand_over.p99 as f64)
+                    median(|run| run.handoff.p50 as f64),
+                    median(|run| run.handoff.p99 as f64)
                 ),
                 format!("{:.2}", median(|run| run.to_self)),
                 format!("{:.2}-{:.2}", median(|run| run.shares.0), median(|run| run.shares.1)),
@@ -145,7 +145,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Processor and system, as far as Linux tells.
+/// Returns processor and system, as far as Linux reports them.
 fn machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_has_its_median_in_the_middle() {
+    fn spread_shows_median_minimum_and_maximum() {
         let spread = Spread::of([3.0, 1.0, 2.0].into_iter());
         assert_eq!(spread.to_string(), "2.00 [1.00-3.00]");
         assert_eq!(Spread::of([1000.4].into_iter()).to_string(), "1000 [1000-1000]");

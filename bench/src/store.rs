@@ -1,36 +1,36 @@
-//! What a store brings along.
+//! What a store implements to be measured.
 
 use anyhow::Result;
 use async_trait::async_trait;
 
 use crate::usage::Usage;
 
-/// A running server and the ways to lock in it.
+/// A running server and the locks to measure on it.
 pub trait Store: Send + Sync {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// Versions, and how durable it is: a line of the report each.
-    fn describes(&self) -> Vec<(String, String)>;
+    /// Returns the conditions of the measurement, such as version and durability: a line of the report each.
+    fn conditions(&self) -> Vec<(String, String)>;
 
-    /// The rows; the first is what the others are compared with.
+    /// Returns the rows; the others are compared with the first.
     fn rows(&self) -> Vec<Box<dyn Row>>;
 
-    /// What the server has used so far.
+    /// Returns what the server has used so far.
     ///
     /// # Errors
     ///
-    /// When it does not say.
+    /// When the server does not report it.
     fn usage(&self) -> Result<Usage>;
 }
 
-/// One way to lock.
+/// A way to lock: lockkit, another lock, or bare requests.
 #[async_trait]
 pub trait Row: Send + Sync {
-    /// Its name in the report.
+    /// Returns its name in the report.
     fn name(&self) -> &'static str;
 
-    /// A client with a connection of its own, which will contend for this lock.
+    /// Makes a client with its own connection, which will contend for this lock.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ pub trait Row: Send + Sync {
     async fn contender(&self, lock: &str) -> Result<Box<dyn Contender>>;
 }
 
-/// One client that takes a lock again and again.
+/// One client that acquires a lock repeatedly.
 #[async_trait]
 pub trait Contender: Send {
     /// Waits for the lock.
@@ -48,14 +48,14 @@ pub trait Contender: Send {
     /// When the store fails.
     async fn acquire(&mut self) -> Result<()>;
 
-    /// Gives it back.
+    /// Releases the lock.
     ///
     /// # Errors
     ///
     /// When the store fails.
     async fn release(&mut self) -> Result<()>;
 
-    /// Says goodbye, so that nothing of it is left when the next row runs.
+    /// Closes the client, so that nothing of it remains when the next row runs.
     ///
     /// # Errors
     ///

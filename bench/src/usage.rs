@@ -1,4 +1,4 @@
-//! What processes and servers have used.
+//! The requests and CPU time that processes have used.
 
 use std::{fs, time::Duration};
 
@@ -8,26 +8,30 @@ use rustix::time::{ClockId, clock_gettime};
 /// What a server has used so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Requests, or whatever the server counts, that it has received.
+    /// Requests, or what the server counts instead, that it has received.
     pub received: u64,
     /// What it has sent.
     pub sent: u64,
-    /// Time of the processor.
+    /// CPU time.
     pub cpu: Duration,
 }
 
-/// Time of the processor that this process has used.
+/// Returns the CPU time of this process.
 pub(crate) fn own_cpu() -> Duration {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec.unsigned_abs(), used.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Time of the processor that another process has used, from proc_pid_stat(5).
+/// Returns the CPU time of another process, from proc_pid_stat(5).
 pub(crate) fn cpu_of(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    // utime and stime are fields 14 and 15; behind the name in brackets, field 3 is the first.
-    let ticks: u64 =
-        fields.get(11..13).context("a short stat")?.iter().flat_map(|field| field.parse::<u64>()).sum();
+    // utime and stime are fields 14 and 15; the first field after the name in brackets is field 3.
+    let ticks: u64 = fields
+        .get(11..13)
+        .context("/proc/PID/stat is too short")?
+        .iter()
+        .flat_map(|field| field.parse::<u64>())
+        .sum();
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }

@@ -1,37 +1,38 @@
-//! What contenders do.
+//! Workloads.
 
 use std::{fmt, ops::Range, time::Duration};
 
 use serde::{Serialize, Serializer};
 
-/// What contenders do.
+/// What the contenders do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// W3: eight clients, one lock, nothing to do while it is held.
-    HandOver,
-    /// W3H: as before, and each holds it for 5 ms and then lets the others have it for 5 to 15 ms, so that whoever
-    /// releases cannot just take it again.
-    TrueHandOver,
+    /// W3: eight clients acquire one lock and release it at once.
+    Handoff,
+    /// W3H: as W3, but each client holds the lock for 5 ms and then pauses for 5 to 15 ms, so that a client that
+    /// releases does not acquire it again at once.
+    TrueHandoff,
 }
 
 impl Workload {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::HandOver, Self::TrueHandOver];
+    /// All workloads.
+    pub const ALL: [Self; 2] = [Self::Handoff, Self::TrueHandoff];
 
     pub(crate) const CONTENDERS: usize = 8;
 
+    /// How long a client holds the lock.
     pub(crate) fn holds(self) -> Duration {
         match self {
-            Self::HandOver => Duration::ZERO,
-            Self::TrueHandOver => Duration::from_millis(5),
+            Self::Handoff => Duration::ZERO,
+            Self::TrueHandoff => Duration::from_millis(5),
         }
     }
 
-    /// In milliseconds, after a release.
+    /// The range of a client's pause after a release, in milliseconds.
     pub(crate) fn pauses(self) -> Range<u64> {
         match self {
-            Self::HandOver => 0..1,
-            Self::TrueHandOver => 5..16,
+            Self::Handoff => 0..1,
+            Self::TrueHandoff => 5..16,
         }
     }
 }
@@ -39,8 +40,8 @@ impl Workload {
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::HandOver => "W3",
-            Self::TrueHandOver => "W3H",
+            Self::Handoff => "W3",
+            Self::TrueHandoff => "W3H",
         })
     }
 }

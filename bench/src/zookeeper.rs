@@ -30,7 +30,7 @@ impl Store for ZooKeeperStore {
         "zk"
     }
 
-    fn describes(&self) -> Vec<(String, String)> {
+    fn conditions(&self) -> Vec<(String, String)> {
         let version = self.0.version().unwrap_or_else(|error| format!("{error:#}"));
         let durability = "one server, its log in memory (/dev/shm) where there is such a folder";
         [("server", format!("ZooKeeper {version}")), ("durability", durability.to_owned())]
@@ -58,14 +58,14 @@ async fn connect(endpoint: &str) -> Result<Client> {
     Ok(Client::connector().with_session_timeout(TTL).connect(endpoint).await?)
 }
 
-/// A client that is gone for the server too.
+/// Closes a client, and waits until its session has ended at the server.
 async fn disconnect(client: Client) {
     let mut states = client.state_watcher();
     drop(client);
     while !states.changed().await.is_terminated() {}
 }
 
-/// The least that a queue takes: create, list, watch the next before the own node, list again, delete. Nothing is
+/// The fewest requests that a queue needs: create, list, watch the predecessor, list again, delete. Nothing is
 /// repeated, checked or cleaned up.
 struct Raw(String);
 

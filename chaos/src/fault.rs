@@ -1,4 +1,4 @@
-//! What is done to clients and servers.
+//! The faults of clients and servers.
 
 use std::{fmt, time::Duration};
 
@@ -7,83 +7,83 @@ use serde::Serialize;
 /// One fault of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Fault {
-    /// Whoever reads the registers of this lock next is stopped in its critical section.
-    StopHolder { lock: usize, until: Until },
-    /// Whoever reads the registers of this lock next is killed in its critical section.
+    /// Stops the next client that reads the registers of this lock, in its critical section.
+    StopHolder { lock: usize, length: StopLength },
+    /// Kills the next client that reads the registers of this lock, in its critical section.
     KillHolder { lock: usize },
-    /// The client in this place stands still.
+    /// Stops the client in this slot.
     StopClient { slot: usize },
-    /// The client in this place is killed; another one comes when the step is over.
+    /// Kills the client in this slot. Another one is started at the end of the step.
     KillClient { slot: usize },
-    /// The client in this place reaches no server.
+    /// Cuts the client in this slot off from all servers.
     CutClient { slot: usize },
-    /// Something happens to the servers.
-    Server { fault: ServerFault, member: Member },
+    /// A fault of a server.
+    Server { fault: ServerFault, target: Target },
 }
 
-/// How long a stopped holder stands.
+/// How long a holder is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Until {
-    /// Until another client has taken the lock over, and written.
+pub(crate) enum StopLength {
+    /// Until another client has acquired the lock and written.
     Overtaken,
-    /// So many thousandths of a ttl.
+    /// For this many thousandths of a ttl.
     Thousandths(u32),
 }
 
-/// Which server.
+/// Which server a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Member {
-    /// The leader or master at that time; the first one where none leads.
+pub(crate) enum Target {
+    /// The leader or master at that time; the first server if there is none.
     Leader,
     Number(usize),
 }
 
-/// What happens to a server.
+/// The faults that a server can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum ServerFault {
-    /// It is killed, and started again when the step is over.
+    /// It is killed, and restarted at the end of the step.
     Kill,
-    /// It stands still.
+    /// Its process is stopped.
     Stop,
-    /// It does not reach the other servers, but clients do reach it.
-    Cut,
-    /// It hears nothing of the other servers, or they nothing of it, while their connections stay open.
-    Deafen,
-    /// It hears the others so much later, or they it, in milliseconds.
-    Delay(u32),
-    /// Its clients are not heard, and hear nothing, while their connections stay open.
-    Silence,
-    /// It and its clients hear each other so much later, in milliseconds.
-    Slow(u32),
-    /// Another one leads.
+    /// It cannot reach the other servers, but clients can reach it.
+    Partition,
+    /// Messages to it from the other servers, or from it to them, are held back while the connections stay open.
+    BlockPeers,
+    /// Messages to it from the other servers, or from it to them, are delayed by this many milliseconds.
+    DelayPeers(u32),
+    /// Requests and replies of its clients are held back while their connections stay open.
+    BlockClients,
+    /// Requests and replies of its clients are delayed by this many milliseconds.
+    DelayClients(u32),
+    /// Another server becomes the leader.
     MoveLeader,
-    /// Its wall clock is put forward by so many milliseconds, and stays so.
+    /// Its wall clock is set forward by this many milliseconds, for good.
     ClockForward(u32),
-    /// Its wall clock is put back by so many milliseconds, and stays so.
+    /// Its wall clock is set back by this many milliseconds, for good.
     ClockBack(u32),
     /// It loses its data.
     Wipe,
 }
 
 impl ServerFault {
-    /// Whether the server has to be started again afterwards, which may need the others.
+    /// Whether the server must be restarted afterwards, which may need the others.
     pub(crate) fn needs_restart(self) -> bool {
         self == Self::Kill
     }
 
-    /// Whether nothing has to be made good.
-    pub(crate) fn is_over_at_once(self) -> bool {
+    /// Whether the fault has no duration and nothing must be undone.
+    pub(crate) fn is_instant(self) -> bool {
         matches!(self, Self::MoveLeader | Self::ClockForward(_) | Self::ClockBack(_) | Self::Wipe)
     }
 
-    /// Whether the store may end holds before their holders know, so that exclusion is promised for later grants only.
+    /// Whether the store may end holds before their deadline. Exclusion is promised for later grants only then.
     pub(crate) fn ends_holds(self) -> bool {
         matches!(self, Self::ClockForward(_))
     }
 }
 
 impl Fault {
-    /// Whether it is one of a client.
+    /// Whether it is a fault of a client.
     pub(crate) fn is_of_client(self) -> bool {
         !matches!(self, Self::Server { .. })
     }
@@ -92,19 +92,19 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::StopHolder { lock, until: Until::Overtaken } => {
+            Self::StopHolder { lock, length: StopLength::Overtaken } => {
                 write!(f, "stop the holder of lock {lock} until it is overtaken")
             }
-            Self::StopHolder { lock, until: Until::Thousandths(ttl) } => {
+            Self::StopHolder { lock, length: StopLength::Thousandths(ttl) } => {
                 write!(f, "stop the holder of lock {lock} for {:.2} ttl", f64::from(*ttl) / 1_000.0)
             }
             Self::KillHolder { lock } => write!(f, "kill the holder of lock {lock}"),
             Self::StopClient { slot } => write!(f, "stop client {slot}"),
             Self::KillClient { slot } => write!(f, "kill client {slot}"),
-            Self::CutClient { slot } => write!(f, "cut client {slot} off"),
-            Self::Server { fault, member } => match member {
-                Member::Leader => write!(f, "{fault} the leader"),
-                Member::Number(number) => write!(f, "{fault} server {number}"),
+            Self::CutClient { slot } => write!(f, "cut off client {slot}"),
+            Self::Server { fault, target } => match target {
+                Target::Leader => write!(f, "{fault} the leader"),
+                Target::Number(number) => write!(f, "{fault} server {number}"),
             },
         }
     }
@@ -116,14 +116,14 @@ impl fmt::Display for ServerFault {
         match self {
             Self::Kill => write!(f, "kill"),
             Self::Stop => write!(f, "stop"),
-            Self::Cut => write!(f, "cut off from the others"),
-            Self::Deafen => write!(f, "deafen"),
-            Self::Delay(ms) => write!(f, "delay by {:.1} s", seconds(ms)),
-            Self::Silence => write!(f, "cut off from clients"),
-            Self::Slow(ms) => write!(f, "clients {:.1} s late at", seconds(ms)),
-            Self::MoveLeader => write!(f, "replace"),
-            Self::ClockForward(ms) => write!(f, "clock {:.1} s forward at", seconds(ms)),
-            Self::ClockBack(ms) => write!(f, "clock {:.1} s back at", seconds(ms)),
+            Self::Partition => write!(f, "partition"),
+            Self::BlockPeers => write!(f, "block peer traffic of"),
+            Self::DelayPeers(ms) => write!(f, "delay peer traffic by {:.1} s of", seconds(ms)),
+            Self::BlockClients => write!(f, "block client traffic of"),
+            Self::DelayClients(ms) => write!(f, "delay client traffic by {:.1} s of", seconds(ms)),
+            Self::MoveLeader => write!(f, "move leadership from"),
+            Self::ClockForward(ms) => write!(f, "set the clock {:.1} s forward of", seconds(ms)),
+            Self::ClockBack(ms) => write!(f, "set the clock {:.1} s back of", seconds(ms)),
             Self::Wipe => write!(f, "wipe"),
         }
     }

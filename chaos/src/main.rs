@@ -1,12 +1,12 @@
 //! Random histories on real stores: `cargo xtask chaos --backend etcd --minutes 5 --seed 1`.
 //!
-//! Client processes take locks and use what they protect, while a seeded schedule disturbs clients and servers. Checkers
-//! judge the history afterwards; a run says itself whether there was enough in it.
+//! Client processes take locks and use what they protect, while a seeded schedule disturbs clients and servers.
+//! Checkers judge the history afterwards. A run fails also if too little happened in it.
 
 mod clients;
 mod clock;
+mod coordinator;
 mod fault;
-mod hub;
 mod nemesis;
 mod register;
 mod report;
@@ -24,40 +24,40 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Result, ensure};
 use clap::Parser;
 
-use crate::{run::Plan, schedule::Cast, store::BACKENDS};
+use crate::{run::Plan, schedule::Scale, store::BACKENDS};
 
-/// Disturbs clients and servers of a store, and judges what comes of it.
+/// Disturbs clients and servers of a store, and checks the history.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask chaos", bin_name = "cargo xtask chaos")]
 struct Arguments {
     /// etcd, zk, redis, redis-sentinel, redis-cluster, redlock, file, or all
     #[arg(long, default_value = "all")]
     backend: String,
-    /// How long the faults of each run last together
+    /// Total duration of the faults of each run
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// Decides which faults come when; without it, one that is thrown, and printed
+    /// Determines the faults and their order; random by default, and printed
     #[arg(long)]
     seed: Option<u64>,
-    /// Client processes
+    /// Number of client processes
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=8))]
     clients: u8,
-    /// Locks that they take
+    /// Number of locks
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     locks: u8,
-    /// How long a lock outlives the last heartbeat of its holder, in seconds
+    /// The ttl of the clients, in seconds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..=60))]
     ttl: u64,
-    /// Where reports, timelines and the clients' own output go
+    /// Folder for reports, timelines and the output of the clients
     #[arg(long, default_value = "target/chaos")]
     folder: PathBuf,
-    /// End at once when the standard input does, as that of a test does when its process is killed
+    /// Exit when the standard input is closed: a killed test leaves no run behind
     #[arg(long)]
     end_with_input: bool,
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = worker::serve_if_asked() {
+    if let Some(code) = worker::run_if_client() {
         return code;
     }
     let arguments = Arguments::parse();
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all runs were good.
+/// Runs all backends. Returns whether every run passed.
 fn run_all(arguments: &Arguments) -> Result<bool> {
     let backends = match &*arguments.backend {
         "all" => BACKENDS.to_vec(),
@@ -86,25 +86,25 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let length = Duration::try_from_secs_f64(arguments.minutes * 60.0)?;
     ensure!(length <= Duration::from_secs(24 * 60 * 60), "at most a day");
-    let (mut outcomes, mut are_made) = (Vec::new(), true);
+    let (mut results, mut are_made) = (Vec::new(), true);
     for backend in backends {
         let plan = Plan {
             backend: backend.to_owned(),
             seed,
             length,
-            cast: Cast {
+            scale: Scale {
                 clients: arguments.clients.into(),
                 locks: arguments.locks.into(),
                 ttl: Duration::from_secs(arguments.ttl),
             },
             folder: arguments.folder.clone(),
         };
-        // One that cannot be made says nothing about the others.
+        // A run that cannot be made says nothing about the others.
         match run::run(&plan) {
-            Ok(outcome) => {
-                outcome.write(&arguments.folder)?;
-                println!("{}", report::table(std::slice::from_ref(&outcome)));
-                outcomes.push(outcome);
+            Ok(result) => {
+                result.write(&arguments.folder)?;
+                println!("{}", report::table(std::slice::from_ref(&result)));
+                results.push(result);
             }
             Err(error) => {
                 eprintln!("error: {backend}: {error:#}");
@@ -112,9 +112,9 @@ fn run_all(arguments: &Arguments) -> Result<bool> {
             }
         }
     }
-    if outcomes.len() > 1 {
-        println!("{}", report::table(&outcomes));
+    if results.len() > 1 {
+        println!("{}", report::table(&results));
     }
     println!("reports and timelines are in {}", arguments.folder.display());
-    Ok(are_made && outcomes.iter().all(report::Outcome::is_good))
+    Ok(are_made && results.iter().all(report::RunResult::passed))
 }

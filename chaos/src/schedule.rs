@@ -1,4 +1,4 @@
-//! Which faults come when: all of it decided by the seed, before anything starts.
+//! The faults and their times, all determined by the seed before a run starts.
 
 use std::{fmt, time::Duration};
 
@@ -6,16 +6,16 @@ use fastrand::Rng;
 use serde::Serialize;
 
 use crate::{
-    fault::{Fault, Member, ServerFault, Until},
-    store::Menu,
+    fault::{Fault, ServerFault, StopLength, Target},
+    store::StoreInfo,
 };
 
-/// A quiet phase, then faults at the same time.
+/// A quiet phase, then one or two faults at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Step {
     pub(crate) quiet: Duration,
     pub(crate) faults: Vec<Fault>,
-    /// How long the faults last, but for those that end by themselves.
+    /// How long the faults last, except those that end by themselves.
     pub(crate) lasts: Duration,
 }
 
@@ -23,71 +23,71 @@ pub(crate) struct Step {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Schedule(pub(crate) Vec<Step>);
 
-/// Who takes part.
+/// The size of a run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cast {
+pub(crate) struct Scale {
     pub(crate) clients: usize,
     pub(crate) locks: usize,
     pub(crate) ttl: Duration,
 }
 
 impl Schedule {
-    /// Steps that last for some `length` together.
+    /// Creates steps that last about `length` together.
     ///
-    /// The first two bite for certain: a holder is stopped until it is overtaken, and one is killed.
-    pub(crate) fn new(seed: u64, cast: Cast, menu: &Menu, length: Duration) -> Self {
+    /// The first two always have an effect: a holder is stopped until it is overtaken, and one is killed.
+    pub(crate) fn new(seed: u64, scale: Scale, info: &StoreInfo, length: Duration) -> Self {
         let mut random = Rng::with_seed(seed);
         let (mut steps, mut sum) = (Vec::new(), Duration::ZERO);
         while sum < length || steps.len() < 2 {
             let quiet = Duration::from_millis(random.u64(500..2_500));
-            let lock = random.usize(0..cast.locks);
+            let lock = random.usize(0..scale.locks);
             let faults = match steps.len() {
-                0 => vec![Fault::StopHolder { lock, until: Until::Overtaken }],
+                0 => vec![Fault::StopHolder { lock, length: StopLength::Overtaken }],
                 1 => vec![Fault::KillHolder { lock }],
-                _ => faults(&mut random, cast, menu),
+                _ => faults(&mut random, scale, info),
             };
-            let lasts = duration(&mut random, cast.ttl, &faults, menu);
+            let lasts = duration(&mut random, scale.ttl, &faults, info);
             sum += quiet + lasts;
             steps.push(Step { quiet, faults, lasts });
         }
         Self(steps)
     }
 
-    /// About how long all of it takes.
+    /// Returns how long all steps take, approximately.
     pub(crate) fn length(&self) -> Duration {
         self.0.iter().map(|step| step.quiet + step.lasts).sum()
     }
 }
 
-/// One fault, or two that can be at the same time.
-fn faults(random: &mut Rng, cast: Cast, menu: &Menu) -> Vec<Fault> {
-    let first = fault(random, cast, menu);
+/// Creates one fault, or two that are possible at the same time.
+fn faults(random: &mut Rng, scale: Scale, info: &StoreInfo) -> Vec<Fault> {
+    let first = fault(random, scale, info);
     if random.u8(0..3) == 0 {
         return vec![first];
     }
-    // Tried so often, two that go together are found, or there are none.
-    let second = (0..20).map(|_| fault(random, cast, menu)).find(|second| go_together(first, *second));
+    // After this many tries there is probably no compatible one.
+    let second = (0..20).map(|_| fault(random, scale, info)).find(|second| are_compatible(first, *second));
     std::iter::once(first).chain(second).collect()
 }
 
-fn fault(random: &mut Rng, cast: Cast, menu: &Menu) -> Fault {
-    let (lock, slot) = (random.usize(0..cast.locks), random.usize(0..cast.clients));
-    let of_server = !menu.faults.is_empty() && random.bool();
+fn fault(random: &mut Rng, scale: Scale, info: &StoreInfo) -> Fault {
+    let (lock, slot) = (random.usize(0..scale.locks), random.usize(0..scale.clients));
+    let of_server = !info.faults.is_empty() && random.bool();
     if of_server {
-        let fault = match menu.faults[random.usize(0..menu.faults.len())] {
+        let fault = match info.faults[random.usize(0..info.faults.len())] {
             ServerFault::ClockForward(most) => ServerFault::ClockForward(random.u32(most / 5..most)),
             ServerFault::ClockBack(most) => ServerFault::ClockBack(random.u32(most / 5..most)),
-            ServerFault::Delay(most) => ServerFault::Delay(random.u32(most / 5..most)),
-            ServerFault::Slow(most) => ServerFault::Slow(random.u32(most / 5..most)),
+            ServerFault::DelayPeers(most) => ServerFault::DelayPeers(random.u32(most / 5..most)),
+            ServerFault::DelayClients(most) => ServerFault::DelayClients(random.u32(most / 5..most)),
             other => other,
         };
-        let number = Member::Number(random.usize(0..menu.members));
-        let member = if menu.has_leader && random.bool() { Member::Leader } else { number };
-        return Fault::Server { fault, member };
+        let number = Target::Number(random.usize(0..info.servers));
+        let target = if info.has_leader && random.bool() { Target::Leader } else { number };
+        return Fault::Server { fault, target };
     }
-    match random.u8(0..if menu.members > 0 { 6 } else { 5 }) {
-        0 => Fault::StopHolder { lock, until: Until::Overtaken },
-        1 => Fault::StopHolder { lock, until: Until::Thousandths(random.u32(300..1_300)) },
+    match random.u8(0..if info.servers > 0 { 6 } else { 5 }) {
+        0 => Fault::StopHolder { lock, length: StopLength::Overtaken },
+        1 => Fault::StopHolder { lock, length: StopLength::Thousandths(random.u32(300..1_300)) },
         2 => Fault::KillHolder { lock },
         3 => Fault::StopClient { slot },
         4 => Fault::KillClient { slot },
@@ -95,23 +95,23 @@ fn fault(random: &mut Rng, cast: Cast, menu: &Menu) -> Fault {
     }
 }
 
-fn go_together(first: Fault, second: Fault) -> bool {
-    let (Fault::Server { fault: one, member: here }, Fault::Server { fault: other, member: there }) =
+fn are_compatible(first: Fault, second: Fault) -> bool {
+    let (Fault::Server { fault: one, target: here }, Fault::Server { fault: other, target: there }) =
         (first, second)
     else {
-        // Of two faults of clients one is a cut: a client that is stopped cannot be killed in its section.
+        // Of two client faults one must be a cut: a client that is stopped cannot be killed in its section.
         let is_cut = |fault| matches!(fault, Fault::CutClient { .. });
         return first.is_of_client() != second.is_of_client() || is_cut(first) != is_cut(second);
     };
-    let is_alone = |fault: ServerFault| matches!(fault, ServerFault::Wipe | ServerFault::MoveLeader);
-    // Of two servers that were killed none gets well without the other.
+    let must_be_alone = |fault: ServerFault| matches!(fault, ServerFault::Wipe | ServerFault::MoveLeader);
+    // Of two killed servers none recovers without the other.
     let both_killed = one.needs_restart() && other.needs_restart();
-    !(here == there || both_killed || is_alone(one) || is_alone(other))
+    !(here == there || both_killed || must_be_alone(one) || must_be_alone(other))
 }
 
-fn duration(random: &mut Rng, ttl: Duration, faults: &[Fault], menu: &Menu) -> Duration {
+fn duration(random: &mut Rng, ttl: Duration, faults: &[Fault], info: &StoreInfo) -> Duration {
     let at_once = |fault: &Fault| match fault {
-        Fault::Server { fault, .. } => fault.is_over_at_once(),
+        Fault::Server { fault, .. } => fault.is_instant(),
         Fault::KillHolder { .. } => true,
         _ => false,
     };
@@ -119,8 +119,8 @@ fn duration(random: &mut Rng, ttl: Duration, faults: &[Fault], menu: &Menu) -> D
     if faults.iter().all(at_once) {
         ttl.mul_f32(0.5)
     } else if of_server {
-        // Often long enough for others to take over.
-        menu.failover.mul_f32(random.f32() * 1.2) + ttl.mul_f32(0.3 + random.f32())
+        // Often long enough for a failover.
+        info.failover.mul_f32(random.f32() * 1.2) + ttl.mul_f32(0.3 + random.f32())
     } else {
         ttl.mul_f32(0.3 + 1.7 * random.f32())
     }
@@ -144,29 +144,29 @@ impl fmt::Display for Schedule {
 mod tests {
     use super::*;
 
-    const CAST: Cast = Cast { clients: 4, locks: 3, ttl: Duration::from_secs(3) };
+    const SCALE: Scale = Scale { clients: 4, locks: 3, ttl: Duration::from_secs(3) };
 
-    fn menu() -> Menu {
-        Menu {
-            members: 3,
+    fn info() -> StoreInfo {
+        StoreInfo {
+            servers: 3,
             has_leader: true,
             has_queue: true,
-            faults: vec![ServerFault::Kill, ServerFault::Stop, ServerFault::Cut, ServerFault::Wipe],
+            faults: vec![ServerFault::Kill, ServerFault::Stop, ServerFault::Partition, ServerFault::Wipe],
             failover: Duration::from_secs(1),
         }
     }
 
     #[test]
-    fn a_seed_decides_everything() {
-        let schedule = |seed| Schedule::new(seed, CAST, &menu(), Duration::from_secs(600));
+    fn schedule_is_determined_by_the_seed() {
+        let schedule = |seed| Schedule::new(seed, SCALE, &info(), Duration::from_secs(600));
         assert_eq!(schedule(7), schedule(7));
         assert_ne!(schedule(7), schedule(8));
         assert!(schedule(7).length() >= Duration::from_secs(600));
     }
 
     #[test]
-    fn two_faults_at_a_time_never_need_each_other_to_heal() {
-        let Schedule(steps) = Schedule::new(1, CAST, &menu(), Duration::from_secs(20_000));
+    fn concurrent_faults_never_need_each_other_to_heal() {
+        let Schedule(steps) = Schedule::new(1, SCALE, &info(), Duration::from_secs(20_000));
         let (mut kinds, mut pairs) = (0, 0);
         for step in &steps {
             let killed =

@@ -1,10 +1,10 @@
-//! A run as a picture (SVG): who held which lock when, faults as bands, refused writes as marks.
+//! Draws a run (SVG): holders of each lock over time, faults as bands, refused writes as marks.
 //!
-//! Time goes from left to right, in as many strips as it takes. Each strip has one row per lock and client.
+//! Time runs from left to right, in several strips. Each strip has one row per lock and client.
 
 use std::{fmt::Write, time::Duration};
 
-use crate::{fault::Fault, nemesis::Inflicted, register::Use, report::Outcome, verdict::Hold};
+use crate::{fault::Fault, nemesis::AppliedFault, register::Access, report::RunResult, verdict::Hold};
 
 /// Longest time in one strip.
 const STRIP_MAX: Duration = Duration::from_secs(60);
@@ -19,63 +19,63 @@ const AXIS: f64 = 18.0;
 const LETTER: f64 = 5.6;
 const HEAD: f64 = 76.0;
 
-/// A colour for each place of a client.
+/// A colour for each client slot.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#228833", "#ccbb44", "#aa3377", "#66ccee", "#7a5230", "#777777", "#ee8866"];
 
-/// The picture.
-pub(crate) fn draw(outcome: &Outcome) -> String {
-    let strips = strips(outcome);
-    let height = HEAD + strips.iter().map(|strip| strip.height(outcome)).sum::<f64>();
+/// Draws the picture.
+pub(crate) fn draw(result: &RunResult) -> String {
+    let strips = strips(result);
+    let height = HEAD + strips.iter().map(|strip| strip.height(result)).sum::<f64>();
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height:.0}\" \
          font-family=\"sans-serif\" font-size=\"10\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
         width = LEFT + WIDTH + 20.0,
     );
-    heading(&mut svg, outcome);
+    heading(&mut svg, result);
     let mut top = HEAD;
     for strip in &strips {
-        strip.draw(&mut svg, outcome, top);
-        top += strip.height(outcome);
+        strip.draw(&mut svg, result, top);
+        top += strip.height(result);
     }
     svg + "</svg>\n"
 }
 
-/// A part of the time.
+/// A part of the run.
 #[derive(Debug)]
 struct Strip<'a> {
     from: Duration,
     length: Duration,
-    /// Faults that do not touch each other share a lane.
-    lanes: Vec<Vec<&'a Inflicted>>,
+    /// Faults that do not overlap share a lane.
+    lanes: Vec<Vec<&'a AppliedFault>>,
 }
 
-fn strips(outcome: &Outcome) -> Vec<Strip<'_>> {
-    let ends = outcome.history.holds.iter().map(|hold| hold.believed.unwrap_or(hold.granted));
-    let end = ends.chain(outcome.history.faults.iter().map(|fault| fault.until)).max();
-    let total = end.unwrap_or(outcome.start).saturating_sub(outcome.start) + Duration::from_millis(200);
+fn strips(result: &RunResult) -> Vec<Strip<'_>> {
+    let ends = result.history.holds.iter().map(|hold| hold.believed.unwrap_or(hold.granted));
+    let end = ends.chain(result.history.faults.iter().map(|fault| fault.until)).max();
+    let total = end.unwrap_or(result.start).saturating_sub(result.start) + Duration::from_millis(200);
     let count = (total.as_secs_f64() / STRIP_MAX.as_secs_f64()).ceil().max(1.0);
     let length = total.div_f64(count);
-    let starts = std::iter::successors(Some(outcome.start), |from| Some(*from + length));
-    let strip = |from| Strip { from, length, lanes: lanes(&outcome.history.faults, from, length) };
+    let starts = std::iter::successors(Some(result.start), |from| Some(*from + length));
+    let strip = |from| Strip { from, length, lanes: lanes(&result.history.faults, from, length) };
     starts.take(count as usize).map(strip).collect()
 }
 
-fn lanes(faults: &[Inflicted], from: Duration, length: Duration) -> Vec<Vec<&Inflicted>> {
+fn lanes(faults: &[AppliedFault], from: Duration, length: Duration) -> Vec<Vec<&AppliedFault>> {
     let per_pixel = length.as_secs_f64() / WIDTH;
-    let text = |fault: &Inflicted| {
+    let text = |fault: &AppliedFault| {
         Duration::from_secs_f64((label(fault).chars().count() + 2) as f64 * LETTER * per_pixel)
     };
-    // The text of a short band counts too; at the right end it stands in front of its band.
-    let begin = |fault: &Inflicted| fault.from.max(from).min((from + length).saturating_sub(text(fault)));
-    let end = |fault: &Inflicted| fault.until.max(begin(fault) + text(fault));
-    let mut lanes: Vec<Vec<&Inflicted>> = Vec::new();
+    // The label of a short band needs room too; at the right end it is placed before its band.
+    let begin = |fault: &AppliedFault| fault.from.max(from).min((from + length).saturating_sub(text(fault)));
+    let end = |fault: &AppliedFault| fault.until.max(begin(fault) + text(fault));
+    let mut lanes: Vec<Vec<&AppliedFault>> = Vec::new();
     let mut here: Vec<_> =
         faults.iter().filter(|fault| fault.from < from + length && fault.until >= from).collect();
     here.sort_by_key(|fault| begin(fault));
     for fault in here {
-        let free = |lane: &&mut Vec<&Inflicted>| lane.last().is_none_or(|last| end(last) < begin(fault));
+        let free = |lane: &&mut Vec<&AppliedFault>| lane.last().is_none_or(|last| end(last) < begin(fault));
         match lanes.iter_mut().find(free) {
             Some(lane) => lane.push(fault),
             None => lanes.push(vec![fault]),
@@ -84,9 +84,9 @@ fn lanes(faults: &[Inflicted], from: Duration, length: Duration) -> Vec<Vec<&Inf
     lanes
 }
 
-fn label(fault: &Inflicted) -> String {
+fn label(fault: &AppliedFault) -> String {
     match (&fault.failed, fault.client) {
-        (Some(why), _) => format!("{} (not done: {})", fault.what, why.chars().take(40).collect::<String>()),
+        (Some(why), _) => format!("{} (failed: {})", fault.what, why.chars().take(40).collect::<String>()),
         (None, Some(client)) if !fault.what.contains(&client.to_string()) => {
             format!("{} ({client})", fault.what)
         }
@@ -95,8 +95,8 @@ fn label(fault: &Inflicted) -> String {
 }
 
 impl Strip<'_> {
-    fn height(&self, outcome: &Outcome) -> f64 {
-        self.rows_top() + rows_height(outcome) + AXIS + GAP
+    fn height(&self, result: &RunResult) -> f64 {
+        self.rows_top() + rows_height(result) + AXIS + GAP
     }
 
     fn rows_top(&self) -> f64 {
@@ -112,45 +112,45 @@ impl Strip<'_> {
         from < self.from + self.length && until >= self.from
     }
 
-    fn draw(&self, svg: &mut String, outcome: &Outcome, top: f64) {
+    fn draw(&self, svg: &mut String, result: &RunResult, top: f64) {
         let rows_top = top + self.rows_top();
-        let bottom = rows_top + rows_height(outcome);
-        self.axis(svg, outcome, rows_top, bottom);
+        let bottom = rows_top + rows_height(result);
+        self.axis(svg, result, rows_top, bottom);
         for (number, lane) in self.lanes.iter().enumerate() {
             for fault in lane {
                 self.band(svg, fault, top + number as f64 * LANE, bottom);
             }
         }
-        for lock in 0..outcome.cast.locks {
-            let y = rows_top + lock_top(outcome, lock);
+        for lock in 0..result.scale.locks {
+            let y = rows_top + lock_top(result, lock);
             text(svg, 4.0, y + ROW, "font-weight=\"bold\"", &format!("lock-{lock}"));
-            for slot in 0..outcome.cast.clients {
+            for slot in 0..result.scale.clients {
                 let y = y + slot as f64 * ROW;
                 text(svg, LEFT - 44.0, y + ROW - 3.0, "fill=\"#555\"", &format!("client {slot}"));
                 line(svg, [LEFT, y + ROW / 2.0], [LEFT + WIDTH, y + ROW / 2.0], "#e4e4e4");
             }
             let name = format!("lock-{lock}");
-            let holds = outcome.history.holds.iter().filter(|hold| hold.lock == name);
+            let holds = result.history.holds.iter().filter(|hold| hold.lock == name);
             holds.for_each(|hold| self.bar(svg, hold, y));
-            let uses = outcome.history.uses.iter().filter(|one| one.lock == name);
-            uses.for_each(|one| self.mark(svg, one, y));
+            let accesses = result.history.accesses.iter().filter(|one| one.lock == name);
+            accesses.for_each(|one| self.mark(svg, one, y));
         }
     }
 
     /// Whole seconds since the start.
-    fn axis(&self, svg: &mut String, outcome: &Outcome, top: f64, bottom: f64) {
-        let first = self.from.saturating_sub(outcome.start).as_secs_f64();
+    fn axis(&self, svg: &mut String, result: &RunResult, top: f64, bottom: f64) {
+        let first = self.from.saturating_sub(result.start).as_secs_f64();
         let every = if self.length.as_secs_f64() > 30.0 { 5.0 } else { 1.0 };
         let mut second = (first / every).ceil() * every;
         while second <= first + self.length.as_secs_f64() {
-            let x = self.x(outcome.start + Duration::from_secs_f64(second));
+            let x = self.x(result.start + Duration::from_secs_f64(second));
             line(svg, [x, top], [x, bottom], "#d0d0d0");
             text(svg, x - 6.0, bottom + AXIS - 5.0, "fill=\"#555\"", &format!("{second:.0} s"));
             second += every;
         }
     }
 
-    fn band(&self, svg: &mut String, fault: &Inflicted, y: f64, bottom: f64) {
+    fn band(&self, svg: &mut String, fault: &AppliedFault, y: f64, bottom: f64) {
         let (from, until) = (self.x(fault.from), self.x(fault.until));
         let colour = match fault.fault {
             _ if fault.failed.is_some() => "#bbbbbb",
@@ -161,7 +161,7 @@ impl Strip<'_> {
         rect(svg, [from, y], [width, bottom - y], &format!("fill=\"{colour}\" fill-opacity=\"0.13\""));
         rect(svg, [from, y], [width, LANE - 2.0], &format!("fill=\"{colour}\" fill-opacity=\"0.35\""));
         let label = label(fault);
-        // At the right end there is no room behind the band's start.
+        // At the right end there is no room after the start of the band.
         let most = LEFT + WIDTH - label.chars().count() as f64 * LETTER;
         text(svg, (from + 3.0).min(most), y + LANE - 4.0, "", &label);
     }
@@ -190,8 +190,8 @@ impl Strip<'_> {
         );
     }
 
-    /// What the fenced register refused, and what the other one lost.
-    fn mark(&self, svg: &mut String, one: &Use, lock_top: f64) {
+    /// Marks an access that the fenced register refused, or an update that the unfenced one lost.
+    fn mark(&self, svg: &mut String, one: &Access, lock_top: f64) {
         if (one.is_admitted && !one.lost_unfenced) || !self.shows(one.at, one.at) {
             return;
         }
@@ -208,14 +208,14 @@ impl Strip<'_> {
     }
 }
 
-fn heading(svg: &mut String, outcome: &Outcome) {
-    let verdict = &outcome.verdict;
+fn heading(svg: &mut String, result: &RunResult) {
+    let verdict = &result.verdict;
     let judged = match (verdict.violations.len(), verdict.missing.len()) {
         (0, 0) => "no violation".to_owned(),
-        (0, _) => "no violation, but not enough in it".to_owned(),
+        (0, _) => "no violation, but inconclusive".to_owned(),
         (count, _) => format!("{count} violations"),
     };
-    let title = format!("{}, seed {}: {judged}", outcome.backend, outcome.seed);
+    let title = format!("{}, seed {}: {judged}", result.backend, result.seed);
     text(svg, 4.0, 20.0, "font-size=\"16\" font-weight=\"bold\"", &title);
     let figures = &verdict.figures;
     let figures = format!(
@@ -224,7 +224,7 @@ fn heading(svg: &mut String, outcome: &Outcome) {
         figures.grants,
         figures.contended,
         figures.faults,
-        figures.hits,
+        figures.noticed,
         figures.losses,
         figures.refused,
         figures.lost_unfenced,
@@ -252,16 +252,16 @@ fn heading(svg: &mut String, outcome: &Outcome) {
     rect(svg, [at, 49.0], [12.0, ROW - 4.0], "fill=\"#dd7711\" fill-opacity=\"0.35\"");
     let at = key(svg, "fault of a client");
     rect(svg, [at, 49.0], [12.0, ROW - 4.0], "fill=\"#5566dd\" fill-opacity=\"0.35\"");
-    let at = key(svg, "fault that could not be done");
+    let at = key(svg, "fault that failed");
     rect(svg, [at, 49.0], [12.0, ROW - 4.0], "fill=\"#bbbbbb\"");
 }
 
-fn lock_top(outcome: &Outcome, lock: usize) -> f64 {
-    lock as f64 * (outcome.cast.clients as f64 * ROW + GAP)
+fn lock_top(result: &RunResult, lock: usize) -> f64 {
+    lock as f64 * (result.scale.clients as f64 * ROW + GAP)
 }
 
-fn rows_height(outcome: &Outcome) -> f64 {
-    lock_top(outcome, outcome.cast.locks)
+fn rows_height(result: &RunResult) -> f64 {
+    lock_top(result, result.scale.locks)
 }
 
 fn rect(svg: &mut String, [x, y]: [f64; 2], [width, height]: [f64; 2], style: &str) {
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_cannot_break_the_picture() {
+    fn text_is_escaped() {
         assert_eq!(escaped("<a> & \"b\""), "&lt;a&gt; &amp; &quot;b&quot;");
     }
 }

@@ -1,4 +1,4 @@
-//! Ends a run that has got out of hand: one that does not end, or whose processes have too many threads.
+//! Ends a run that takes too long or whose processes have too many threads.
 
 use std::{
     fs,
@@ -10,33 +10,33 @@ use std::{
 use anyhow::Result;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::hub::Hub;
+use crate::coordinator::Coordinator;
 
-/// Threads of one process: a client has some thirty at most, the coordinator one for each proxy and client.
+/// Maximum number of threads of one process. A client has about thirty, the coordinator one for each proxy and client.
 const THREADS_MAX: usize = 150;
 
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
+const CHECK_PAUSE: Duration = Duration::from_millis(500);
 
-/// From now on this process, and the clients of this hub, are watched. The servers end with this process.
-pub(crate) fn watch(hub: &Arc<Hub>, longest: Duration) -> Result<()> {
-    let (hub, start) = (Arc::downgrade(hub), Instant::now());
+/// Watches this process and the clients of this coordinator. The servers end with this process.
+pub(crate) fn watch(coordinator: &Arc<Coordinator>, longest: Duration) -> Result<()> {
+    let (coordinator, start) = (Arc::downgrade(coordinator), Instant::now());
     thread::Builder::new().name("chaos-watchdog".to_owned()).spawn(move || {
-        while let Some(hub) = hub.upgrade() {
-            let pids = hub.clients().pids();
+        while let Some(coordinator) = coordinator.upgrade() {
+            let pids = coordinator.clients().pids();
             let all = pids.iter().copied().chain([std::process::id()]);
-            let crowded = all.clone().find(|&pid| threads(pid) > THREADS_MAX);
-            let why = match crowded {
+            let offender = all.clone().find(|&pid| threads(pid) > THREADS_MAX);
+            let why = match offender {
                 Some(pid) => format!("process {pid} has {} threads", threads(pid)),
-                None if start.elapsed() > longest => format!("it does not end within {longest:.0?}"),
+                None if start.elapsed() > longest => format!("it has not ended within {longest:.0?}"),
                 None => {
-                    drop(hub);
-                    thread::sleep(LOOK_PAUSE);
+                    drop(coordinator);
+                    thread::sleep(CHECK_PAUSE);
                     continue;
                 }
             };
-            eprintln!("chaos: the run is ended: {why}");
+            eprintln!("chaos: run aborted: {why}");
             for pid in pids {
-                // One that has gone needs no end.
+                // This fails for a process that is gone.
                 let _ = Pid::from_raw(pid.cast_signed()).map(|pid| kill_process(pid, Signal::KILL));
             }
             std::process::exit(2);

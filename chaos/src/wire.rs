@@ -1,10 +1,10 @@
-//! What client processes and the coordinator send each other: JSON, one message a line, over one connection per client.
+//! The messages between client processes and the coordinator: JSON, one per line, over one connection per client.
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// One client process: the place that it fills, and how often that place was filled before.
+/// One client process: its slot, and how many clients that slot had before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct ClientId {
     pub(crate) slot: usize,
@@ -24,27 +24,27 @@ impl fmt::Display for ClientId {
     }
 }
 
-/// What a client process is started with.
+/// The parameters of a client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Orders {
+pub(crate) struct ClientSetup {
     pub(crate) client: ClientId,
-    /// Where the coordinator listens.
+    /// The address of the coordinator.
     pub(crate) coordinator: String,
-    /// The store.
+    /// The URL of the store.
     pub(crate) url: String,
     pub(crate) ttl: Duration,
     pub(crate) locks: Vec<String>,
     pub(crate) seed: u64,
 }
 
-/// What a client reports. All times are readings of [`now`](crate::clock::now).
+/// A message of a client. All times are readings of [`now`](crate::clock::now).
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Said {
-    /// First, once.
+pub(crate) enum ClientMessage {
+    /// The first message, sent once.
     Hello { client: ClientId },
-    /// Asks the registers of this lock for something; answered by [`Told::Answer`].
-    Ask { number: u64, lock: String, token: u64, what: Ask },
-    /// The lock was acquired; `is_held`: what the guard said at once.
+    /// A read or write of this lock's registers; answered by [`CoordinatorMessage::Answer`].
+    UseRegisters { number: u64, lock: String, token: u64, request: RegisterRequest },
+    /// The lock was acquired. `is_held` is what the guard reported right after.
     Granted {
         lock: String,
         token: u64,
@@ -53,23 +53,23 @@ pub(crate) enum Said {
         granted: Duration,
         is_held: bool,
     },
-    /// The guard said at this time, or later, that it is held.
+    /// The guard reported at this time, or later, that it is held.
     Believed { lock: String, token: u64, at: Duration },
-    /// The guard is gone.
+    /// The guard was released or dropped.
     Ended { lock: String, token: u64, believed: Duration, lost: bool, released: Option<String> },
-    /// The wait for the lock ended without a grant: busy all the time, or an error.
+    /// The wait for the lock ended without a grant: the lock was busy, or an error.
     Missed { lock: String, error: Option<String> },
-    /// The session is in doubt or over, or the client cannot connect.
-    Trouble { what: String },
-    /// The last message of a client that was told to finish.
+    /// The session is suspect or has ended, or the client cannot connect.
+    SessionProblem { problem: String },
+    /// The last message of a client that was asked to finish.
     Closed { error: Option<String> },
 }
 
-/// What is asked of the registers.
+/// A request to the registers of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ask {
+pub(crate) enum RegisterRequest {
     Read,
-    /// Writes values that are one more than those that were read.
+    /// Writes the values that were read, plus one.
     Write {
         read: Reading,
     },
@@ -78,23 +78,23 @@ pub(crate) enum Ask {
 /// The values of the two registers of a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reading {
-    /// `None`: refused, because a higher token has been there.
+    /// `None` if it was refused, because the register has seen a higher token.
     pub(crate) fenced: Option<u64>,
     pub(crate) unfenced: u64,
 }
 
-/// What a client is told.
+/// A message to a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Told {
-    /// The registers' answer; to a write, the values that it left.
+pub(crate) enum CoordinatorMessage {
+    /// The answer of the registers; to a write, the values after it.
     Answer { number: u64, reading: Reading },
     /// Take every lock once more, release it, close the client and end.
     Finish,
 }
 
-/// A message as a line.
+/// Serializes a message as a line.
 pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
-    // These types have nothing that JSON cannot say.
+    // All of these types can be represented in JSON.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line

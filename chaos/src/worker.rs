@@ -1,8 +1,8 @@
-//! A client in a process of its own: takes locks, and reads and writes what they protect, until it is told to finish.
+//! A client process: takes locks, reads and writes what they protect, until the coordinator asks it to finish.
 //!
-//! It ends when the coordinator does, however that ends: its standard input is a pipe of the coordinator's. Stopped, it
-//! cannot notice; but it leads a process group of its own, and the kernel ends a stopped group whose parent has gone
-//! (SIGHUP, then SIGCONT).
+//! The process ends with the coordinator, however that ends: its standard input is a pipe of the coordinator. While it
+//! is stopped it cannot notice that. But it leads a process group, and the kernel ends a stopped group whose parent has
+//! exited (SIGHUP, then SIGCONT).
 
 use std::{
     collections::HashMap,
@@ -29,42 +29,42 @@ use tokio::{
 
 use crate::{
     clock::now,
-    wire::{Ask, ClientId, Orders, Reading, Said, Told, line},
+    wire::{ClientId, ClientMessage, ClientSetup, CoordinatorMessage, Reading, RegisterRequest, line},
 };
 
-/// Set for a process in this role, to its [`Orders`].
+/// The environment variable that makes a process a client: its [`ClientSetup`].
 pub(crate) const ROLE: &str = "LOCKKIT_CHAOS_WORKER";
 
-/// Memory and files that a client can do with.
+/// Limits of memory and open files for a client.
 const MEMORY_BYTES_MAX: u64 = 4 << 30;
 const FILES_MAX: u64 = 512;
 
-/// Threads beside the two that run its tasks.
+/// Maximum number of threads in addition to the two that run its tasks.
 const BLOCKING_THREADS_MAX: usize = 24;
 
-/// How often the guard is asked whether it is held, while work goes on under it.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// How often a client checks whether its guard is held, while it works under the lock.
+const CHECK_PAUSE: Duration = Duration::from_millis(5);
 
-/// How often the coordinator is told of that: what a killed client believed is known up to then.
+/// How often a client reports that. What a killed client believed is known up to its last report.
 const REPORT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Pauses before a waiter looks into the queue for itself.
-const QUEUE_LOOK_FIRST: Duration = Duration::from_millis(20);
-const QUEUE_LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// Pauses before a waiter looks for its own entry in the queue.
+const QUEUE_CHECK_FIRST: Duration = Duration::from_millis(20);
+const QUEUE_CHECK_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a client looks whether it stood still.
-const STANDSTILL_LOOK: Duration = Duration::from_millis(50);
+/// How often a client checks whether its process was stopped.
+const STANDSTILL_CHECK: Duration = Duration::from_millis(50);
 
-/// One in so many holds is longer than a ttl.
+/// One of this many holds is longer than a ttl.
 const LONG_HOLD_ONE_IN: u8 = 40;
 
-/// Pause before another try to connect.
+/// The pause between attempts to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Plays the client when this process was started as one.
-pub(crate) fn serve_if_asked() -> Option<ExitCode> {
-    let orders = env::var(ROLE).ok()?;
-    Some(match serve(&orders) {
+/// Runs the client if this process was started as one.
+pub(crate) fn run_if_client() -> Option<ExitCode> {
+    let setup = env::var(ROLE).ok()?;
+    Some(match serve(&setup) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("client: {error:#}");
@@ -73,73 +73,73 @@ pub(crate) fn serve_if_asked() -> Option<ExitCode> {
     })
 }
 
-fn serve(orders: &str) -> Result<()> {
-    let orders: Orders = serde_json::from_str(orders)?;
+fn serve(setup: &str) -> Result<()> {
+    let setup: ClientSetup = serde_json::from_str(setup)?;
     for (resource, most) in [(Resource::As, MEMORY_BYTES_MAX), (Resource::Nofile, FILES_MAX)] {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
     std::thread::spawn(|| {
-        // Nothing is ever written there: it ends with the coordinator.
+        // The coordinator never writes to it; the read returns when the coordinator ends.
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(3);
     });
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(2).max_blocking_threads(BLOCKING_THREADS_MAX).enable_all();
-    runtime.build()?.block_on(work(orders))
+    runtime.build()?.block_on(work(setup))
 }
 
 /// The connection to the coordinator.
 #[derive(Clone, Debug)]
-struct Coordinator {
-    said: mpsc::UnboundedSender<Said>,
-    asked: Arc<Mutex<HashMap<u64, oneshot::Sender<Reading>>>>,
+struct Connection {
+    outgoing: mpsc::UnboundedSender<ClientMessage>,
+    pending: Arc<Mutex<HashMap<u64, oneshot::Sender<Reading>>>>,
     next: Arc<AtomicU64>,
     is_finishing: watch::Receiver<bool>,
 }
 
-impl Coordinator {
+impl Connection {
     async fn connect(address: &str) -> Result<(Self, tokio::task::JoinHandle<()>)> {
-        let stream = TcpStream::connect(address).await.context("no coordinator")?;
+        let stream = TcpStream::connect(address).await.context("cannot reach the coordinator")?;
         stream.set_nodelay(true)?;
         let (reading, mut writing) = stream.into_split();
-        let (said, mut queue) = mpsc::unbounded_channel::<Said>();
+        let (outgoing, mut queue) = mpsc::unbounded_channel::<ClientMessage>();
         let writer = tokio::spawn(async move {
-            while let Some(said) = queue.recv().await {
-                if writing.write_all(&line(&said)).await.is_err() {
+            while let Some(message) = queue.recv().await {
+                if writing.write_all(&line(&message)).await.is_err() {
                     return;
                 }
             }
             let _ = writing.shutdown().await;
         });
-        let asked = Arc::<Mutex<HashMap<_, oneshot::Sender<Reading>>>>::default();
+        let pending = Arc::<Mutex<HashMap<_, oneshot::Sender<Reading>>>>::default();
         let (finish, is_finishing) = watch::channel(false);
-        let waiting = Arc::clone(&asked);
+        let waiting = Arc::clone(&pending);
         tokio::spawn(async move {
             let mut lines = BufReader::new(reading).lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 match serde_json::from_str(&line) {
-                    Ok(Told::Answer { number, reading }) => {
+                    Ok(CoordinatorMessage::Answer { number, reading }) => {
                         if let Some(waiting) = locked(&waiting).remove(&number) {
                             let _ = waiting.send(reading);
                         }
                     }
-                    Ok(Told::Finish) => drop(finish.send(true)),
+                    Ok(CoordinatorMessage::Finish) => drop(finish.send(true)),
                     Err(_) => return,
                 }
             }
         });
-        Ok((Self { said, asked, next: Arc::default(), is_finishing }, writer))
+        Ok((Self { outgoing, pending, next: Arc::default(), is_finishing }, writer))
     }
 
-    fn say(&self, said: Said) {
-        // The process ends with the coordinator.
-        let _ = self.said.send(said);
+    fn send(&self, message: ClientMessage) {
+        // If the connection is gone, the coordinator is too, and this process ends with it.
+        let _ = self.outgoing.send(message);
     }
 
-    async fn ask(&self, lock: &str, token: u64, what: Ask) -> Result<Reading> {
+    async fn use_registers(&self, lock: &str, token: u64, request: RegisterRequest) -> Result<Reading> {
         let (number, (sender, answer)) = (self.next.fetch_add(1, SeqCst), oneshot::channel());
-        locked(&self.asked).insert(number, sender);
-        self.say(Said::Ask { number, lock: lock.to_owned(), token, what });
+        locked(&self.pending).insert(number, sender);
+        self.send(ClientMessage::UseRegisters { number, lock: lock.to_owned(), token, request });
         Ok(answer.await?)
     }
 
@@ -148,109 +148,110 @@ impl Coordinator {
     }
 }
 
-async fn work(orders: Orders) -> Result<()> {
-    let (coordinator, writer) = Coordinator::connect(&orders.coordinator).await?;
-    coordinator.say(Said::Hello { client: orders.client });
-    let client = connect(&orders, &coordinator).await?;
-    let troubles = Arc::new(Troubles::default());
-    tokio::spawn(Arc::clone(&troubles).follow(client.clone(), coordinator.clone()));
-    tokio::spawn(Arc::clone(&troubles).watch_standstills(orders.ttl / 4));
+async fn work(setup: ClientSetup) -> Result<()> {
+    let (connection, writer) = Connection::connect(&setup.coordinator).await?;
+    connection.send(ClientMessage::Hello { client: setup.client });
+    let client = connect(&setup, &connection).await?;
+    let disturbances = Arc::new(Disturbances::default());
+    tokio::spawn(Arc::clone(&disturbances).follow(client.clone(), connection.clone()));
+    tokio::spawn(Arc::clone(&disturbances).watch_standstills(setup.ttl / 4));
     let mut users = JoinSet::new();
-    for (number, name) in orders.locks.iter().enumerate() {
+    for (number, name) in setup.locks.iter().enumerate() {
         let mut user = User {
             lock: client.lock(name)?,
             client: client.clone(),
-            id: orders.client,
-            ttl: orders.ttl,
-            coordinator: coordinator.clone(),
-            troubles: Arc::clone(&troubles),
-            random: fastrand::Rng::with_seed(orders.seed.wrapping_add(number as u64)),
+            id: setup.client,
+            ttl: setup.ttl,
+            connection: connection.clone(),
+            disturbances: Arc::clone(&disturbances),
+            random: fastrand::Rng::with_seed(setup.seed.wrapping_add(number as u64)),
             has_left: true,
         };
-        users.spawn(async move { user.use_until_the_end().await });
+        users.spawn(async move { user.run().await });
     }
     while let Some(user) = users.join_next().await {
         user??;
     }
     let closed = client.close().await;
-    coordinator.say(Said::Closed { error: closed.err().map(|error| format!("{error:#}")) });
-    // The last sender that counts: the writer sends what there is, and ends.
-    drop((client, coordinator));
+    connection.send(ClientMessage::Closed { error: closed.err().map(|error| format!("{error:#}")) });
+    // This drops the last sender: the writer sends what is queued, and ends.
+    drop((client, connection));
     let _ = tokio::time::timeout(Duration::from_secs(5), writer).await;
     Ok(())
 }
 
-/// Connects to the store, which may be down, as often as it takes.
-async fn connect(orders: &Orders, coordinator: &Coordinator) -> Result<LockClient> {
+/// Connects to the store. Retries until it succeeds, since the store may be down.
+async fn connect(setup: &ClientSetup, connection: &Connection) -> Result<LockClient> {
     loop {
-        let builder = lockkit::builder(&orders.url)?.ttl(orders.ttl).label(orders.client.to_string());
+        let builder = lockkit::builder(&setup.url)?.ttl(setup.ttl).label(setup.client.to_string());
         match builder.build().await {
             Ok(client) => return Ok(client),
-            Err(error) => coordinator.say(Said::Trouble { what: format!("{error:#}") }),
+            Err(error) => connection.send(ClientMessage::SessionProblem { problem: format!("{error:#}") }),
         }
         sleep(CONNECT_PAUSE).await;
     }
 }
 
-/// How the client's session fares.
+/// Counts the events that may have cost the client its queue entries.
 #[derive(Debug, Default)]
-struct Troubles {
+struct Disturbances {
     count: AtomicU64,
-    is_in_one: AtomicBool,
+    is_disturbed: AtomicBool,
 }
 
-impl Troubles {
-    async fn follow(self: Arc<Self>, client: LockClient, coordinator: Coordinator) {
+impl Disturbances {
+    async fn follow(self: Arc<Self>, client: LockClient, connection: Connection) {
         let mut status = client.status();
         drop(client);
         loop {
             match status.changed().await {
-                Status::Connected => self.is_in_one.store(false, SeqCst),
+                Status::Connected => self.is_disturbed.store(false, SeqCst),
                 Status::Closed => return,
-                trouble => {
+                other => {
                     self.count.fetch_add(1, SeqCst);
-                    self.is_in_one.store(true, SeqCst);
-                    coordinator.say(Said::Trouble { what: format!("{trouble:?}") });
+                    self.is_disturbed.store(true, SeqCst);
+                    connection.send(ClientMessage::SessionProblem { problem: format!("{other:?}") });
                 }
             }
         }
     }
 
-    /// Notes when this process stood still for a while: it may have lost its places in queues, and not know it.
+    /// Counts the times at which this process was stopped for more than `longest`: it may have lost its queue entries
+    /// without a notification.
     async fn watch_standstills(self: Arc<Self>, longest: Duration) {
         loop {
             let before = now();
-            sleep(STANDSTILL_LOOK).await;
+            sleep(STANDSTILL_CHECK).await;
             if now().saturating_sub(before) > longest {
                 self.count.fetch_add(1, SeqCst);
             }
         }
     }
 
-    /// Changes when there is one.
-    fn so_far(&self) -> Option<u64> {
-        (!self.is_in_one.load(SeqCst)).then(|| self.count.load(SeqCst))
+    /// Returns the number of events so far, or `None` during one.
+    fn snapshot(&self) -> Option<u64> {
+        (!self.is_disturbed.load(SeqCst)).then(|| self.count.load(SeqCst))
     }
 }
 
-/// Takes one lock again and again.
+/// Takes one lock repeatedly.
 #[derive(Debug)]
 struct User {
     lock: Lock,
     client: LockClient,
     id: ClientId,
     ttl: Duration,
-    coordinator: Coordinator,
-    troubles: Arc<Troubles>,
+    connection: Connection,
+    disturbances: Arc<Disturbances>,
     random: fastrand::Rng,
-    /// Nothing of an earlier claim can be in the queue any more.
+    /// No entry of an earlier claim can be in the queue any more.
     has_left: bool,
 }
 
 impl User {
-    async fn use_until_the_end(&mut self) -> Result<()> {
+    async fn run(&mut self) -> Result<()> {
         loop {
-            let is_last = self.coordinator.is_finishing();
+            let is_last = self.connection.is_finishing();
             let was_granted = self.take(is_last).await?;
             if is_last && was_granted {
                 return Ok(());
@@ -258,24 +259,24 @@ impl User {
             let pause = Duration::from_millis(self.random.u64(1..30));
             tokio::select! {
                 () = sleep(pause) => {}
-                _ = self.coordinator.is_finishing.wait_for(|&is_finishing| is_finishing && !is_last) => {}
+                _ = self.connection.is_finishing.wait_for(|&is_finishing| is_finishing && !is_last) => {}
             }
         }
     }
 
-    /// Whether it was granted. The last wait is as long as it takes.
+    /// Acquires, uses and releases the lock once. Returns whether it was granted. The last wait is as long as it takes.
     async fn take(&mut self, is_last: bool) -> Result<bool> {
-        let patience = match self.random.u8(0..5) {
+        let time_limit = match self.random.u8(0..5) {
             _ if is_last => Duration::from_secs(600),
             0 => Duration::from_millis(self.random.u64(10..500)),
             _ => self.ttl * 4,
         };
-        let (asked, troubles) = (now(), self.troubles.so_far());
+        let (asked, disturbances) = (now(), self.disturbances.snapshot());
         let mut queued = None;
         let outcome = tokio::select! {
             biased;
-            outcome = self.lock.acquire_timeout(patience) => outcome,
-            () = self.watch_queue(&mut queued) => anyhow::bail!("the look into the queue never ends"),
+            outcome = self.lock.acquire_timeout(time_limit) => outcome,
+            () = self.watch_queue(&mut queued) => anyhow::bail!("watch_queue has returned"),
         };
         let granted = now();
         let name = self.lock.name().to_string();
@@ -285,25 +286,33 @@ impl User {
                 self.has_left = false;
                 let error = other.err().map(|error| format!("{error:#}"));
                 if error.is_some() {
-                    sleep(LOOK_PAUSE * 4).await;
+                    sleep(CHECK_PAUSE * 4).await;
                 }
-                self.coordinator.say(Said::Missed { lock: name, error });
+                self.connection.send(ClientMessage::Missed { lock: name, error });
                 return Ok(false);
             }
         };
-        // Who has lost the session on the way has lost the place in the queue.
-        let queued = queued.filter(|_| troubles.is_some() && troubles == self.troubles.so_far());
+        // A client that lost its session meanwhile has lost its entry in the queue.
+        let queued =
+            queued.filter(|_| disturbances.is_some() && disturbances == self.disturbances.snapshot());
         let token = guard.token().get();
         let is_held = guard.is_held();
-        self.coordinator.say(Said::Granted { lock: name.clone(), token, asked, queued, granted, is_held });
+        self.connection.send(ClientMessage::Granted {
+            lock: name.clone(),
+            token,
+            asked,
+            queued,
+            granted,
+            is_held,
+        });
         self.use_and_release(&name, guard, granted).await?;
         Ok(true)
     }
 
-    /// Notes a time at which the claim was in the queue, and goes on without end.
+    /// Records a time at which the claim was in the queue. Never returns.
     async fn watch_queue(&self, queued: &mut Option<Duration>) {
         if self.has_left && self.client.info().queue == QueueKind::Fifo {
-            sleep(QUEUE_LOOK_FIRST).await;
+            sleep(QUEUE_CHECK_FIRST).await;
             let label = self.id.to_string();
             loop {
                 let found = self.client.inspect(self.lock.name().as_str()).await;
@@ -314,33 +323,33 @@ impl User {
                     *queued = Some(now());
                     break;
                 }
-                sleep(QUEUE_LOOK_PAUSE).await;
+                sleep(QUEUE_CHECK_PAUSE).await;
             }
         }
         std::future::pending().await
     }
 
-    /// Reads, sleeps and writes as one does who trusts the lock: whether it is still held is noted, and not looked at.
+    /// Reads, sleeps and writes as a caller that trusts the lock: whether the guard is held is recorded and ignored.
     async fn use_and_release(&mut self, name: &str, guard: LockGuard, granted: Duration) -> Result<()> {
         let token = guard.token().get();
         let mut belief = Belief { last: granted, reported: granted };
-        let read = self.coordinator.ask(name, token, Ask::Read).await?;
-        self.look(name, &guard, &mut belief);
+        let read = self.connection.use_registers(name, token, RegisterRequest::Read).await?;
+        self.check_guard(name, &guard, &mut belief);
         let work = match self.random.u8(0..LONG_HOLD_ONE_IN) {
-            // Renewed on the way.
+            // Longer than a ttl: the hold is renewed meanwhile.
             0 => self.ttl.mul_f32(1.3),
             _ => Duration::from_millis(self.random.u64(2..40)),
         };
         let start = now();
         while let Some(left) = work.checked_sub(now().saturating_sub(start)).filter(|left| !left.is_zero()) {
-            sleep(left.min(LOOK_PAUSE)).await;
-            self.look(name, &guard, &mut belief);
+            sleep(left.min(CHECK_PAUSE)).await;
+            self.check_guard(name, &guard, &mut belief);
         }
-        self.coordinator.ask(name, token, Ask::Write { read }).await?;
-        let lost = !self.look(name, &guard, &mut belief);
+        self.connection.use_registers(name, token, RegisterRequest::Write { read }).await?;
+        let lost = !self.check_guard(name, &guard, &mut belief);
         let released = guard.release().await;
         self.has_left = released.is_ok();
-        self.coordinator.say(Said::Ended {
+        self.connection.send(ClientMessage::Ended {
             lock: name.to_owned(),
             token,
             believed: belief.last,
@@ -350,9 +359,9 @@ impl User {
         Ok(())
     }
 
-    /// Notes whether the guard believes that it is held.
-    fn look(&self, name: &str, guard: &LockGuard, belief: &mut Belief) -> bool {
-        // Before the look: it was held at that time too, since a loss is final.
+    /// Records whether the guard reports that it is held.
+    fn check_guard(&self, name: &str, guard: &LockGuard, belief: &mut Belief) -> bool {
+        // Read before the check: a loss is final, so the guard was held at this time too.
         let at = now();
         let is_held = guard.is_held();
         if is_held {
@@ -360,14 +369,14 @@ impl User {
             if at.saturating_sub(belief.reported) > REPORT_PAUSE {
                 belief.reported = at;
                 let (lock, token) = (name.to_owned(), guard.token().get());
-                self.coordinator.say(Said::Believed { lock, token, at });
+                self.connection.send(ClientMessage::Believed { lock, token, at });
             }
         }
         is_held
     }
 }
 
-/// When a guard last said that it is held, and when the coordinator was last told.
+/// When a guard last reported that it is held, and when the coordinator was last notified of that.
 #[derive(Debug)]
 struct Belief {
     last: Duration,

@@ -1,41 +1,41 @@
-//! Clients that differ from others in whom they trust and in what they may do.
+//! Clients with special credentials, rights or trust.
 
 use anyhow::{Result, bail};
 use lockkit_core::LockName;
 
 use crate::Hook;
 
-/// A client that differs from others in whom it trusts, or in what it may do.
+/// What distinguishes a client from the others of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Encrypted, to a server that shows this certificate.
-    Tls(Shown),
-    /// With this secret in its configuration, as a password is one.
+    /// It connects over TLS to a server that shows this certificate.
+    Tls(ShownCertificate),
+    /// It has this secret, such as a password, in its configuration.
     Secret {
-        /// The secret: plain ASCII, not to be found in anything that is told.
+        /// The secret: plain ASCII, which must not appear in any output.
         text: &'static str,
         /// Whether the server accepts it.
         right: bool,
     },
-    /// May lock everything but this.
+    /// It may use every lock but this.
     AllBut(LockName),
 }
 
-/// What a server shows to a client that speaks TLS.
+/// The certificate that a server shows to a TLS client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
-    /// What the client can trust.
+pub enum ShownCertificate {
+    /// One that the client can trust.
     Trusted,
-    /// A certificate of an authority that the client does not know.
-    OfUnknownAuthority,
-    /// A certificate for another server.
-    WithWrongName,
-    /// A certificate that is out of date.
+    /// One of an authority that the client does not know.
+    UnknownAuthority,
+    /// One for another server.
+    WrongName,
+    /// One that has expired.
     Expired,
 }
 
 impl Access {
-    /// The hook that this needs.
+    /// The hook that this access needs.
     pub fn hook(&self) -> Hook {
         match self {
             Self::Tls(_) => Hook::Tls,
@@ -44,7 +44,7 @@ impl Access {
         }
     }
 
-    /// The answer of a store that has no such hook.
+    /// Returns the error of a store that has no such hook.
     ///
     /// # Errors
     ///

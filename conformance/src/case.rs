@@ -1,4 +1,4 @@
-//! A case: one promise, and what it takes to try it.
+//! A case: one promise, and what is needed to test it.
 
 use std::{fmt, future::Future, pin::Pin};
 
@@ -7,55 +7,48 @@ use lockkit_core::backend::{Lifetime, LossDetection, QueueKind};
 
 use crate::{Harness, Hook, Sharing, Time, context::Cx};
 
-/// One promise as something that can fail.
+/// One promise as a test that can fail.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// A sentence; stable.
+    /// The name says what holds; it is stable.
     pub name: &'static str,
-    /// The scenarios of the design that it stands for, such as `C1`.
-    pub scenarios: &'static [&'static str],
-    /// What it proves.
+    /// The properties that it proves.
     pub properties: &'static [Property],
-    /// What a backend must claim, and a harness have, for the case to make sense.
+    /// What a backend must claim, and a harness must have, for the case to make sense.
     pub needs: &'static [Need],
-    /// Bugs of other lock clients that it would have caught, by their row in the corpus.
+    /// Bugs of other lock clients and servers that it would have caught, by their number in `docs/lock-bugs.md`.
     pub bugs: &'static [u8],
     pub(crate) run: Run,
 }
 
-/// What a case does.
+/// The body of a case.
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
-    /// One of the suite, on whichever backend.
-    Suite(fn(Cx) -> Running),
-    /// One of a backend, which brings along what it needs.
-    Own(fn() -> Running),
+    /// Of a case of the suite, for every backend.
+    Suite(fn(Cx) -> CaseFuture),
+    /// Of a case of one backend, which makes its own stores.
+    Own(fn() -> CaseFuture),
 }
 
-/// A case under way; `Err` says what does not hold.
-pub type Running = Pin<Box<dyn Future<Output = Result<()>>>>;
+/// A running case; `Err` says what does not hold.
+pub type CaseFuture = Pin<Box<dyn Future<Output = Result<()>>>>;
 
 impl Case {
-    /// A case that only one backend has, for [`Harness::own_cases`]; [`own_case!`](crate::own_case) is shorter.
+    /// Makes a case that only one backend has, for [`Harness::own_cases`]; [`own_case!`](crate::own_case) is shorter.
     ///
-    /// It brings along the stores that it needs, and looks for residue itself.
-    pub const fn own(
-        name: &'static str,
-        scenarios: &'static [&'static str],
-        properties: &'static [Property],
-        run: fn() -> Running,
-    ) -> Self {
-        Self { name, scenarios, properties, needs: &[], bugs: &[], run: Run::Own(run) }
+    /// It makes its own stores, and checks for residue itself.
+    pub const fn own(name: &'static str, properties: &'static [Property], run: fn() -> CaseFuture) -> Self {
+        Self { name, properties, needs: &[], bugs: &[], run: Run::Own(run) }
     }
 
-    /// The same case with the [bugs](Self::bugs) that it would have caught.
+    /// Adds the [bugs](Self::bugs) that it would have caught.
     #[must_use]
     pub const fn catching(mut self, bugs: &'static [u8]) -> Self {
         self.bugs = bugs;
         self
     }
 
-    /// Why this backend cannot be tried with this case; `None` when it can.
+    /// Returns why this case cannot run on this backend; `None` when it can.
     pub fn unmet(&self, harness: &dyn Harness) -> Option<String> {
         self.needs.iter().find_map(|need| need.unmet(harness))
     }
@@ -68,10 +61,9 @@ impl Case {
         hooks.max().unwrap_or(Sharing::Shared)
     }
 
-    /// Scenarios and properties, as `C1 P1 P3`.
+    /// Returns the properties as text: `TimedExclusion TokenOrder`.
     pub fn label(&self) -> String {
-        let properties = self.properties.iter().map(ToString::to_string);
-        self.scenarios.iter().map(ToString::to_string).chain(properties).collect::<Vec<_>>().join(" ")
+        self.properties.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -81,39 +73,60 @@ impl fmt::Debug for Case {
     }
 }
 
-/// What the suite proves.
+/// A promise that the suite proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Property {
-    /// Mutual exclusion, timed: two guards of one name are never both held.
-    P1,
-    /// Mutual exclusion, fenced: the token orders writes whatever clocks and pauses do.
-    P2,
-    /// Token order: distinct, and rising in real-time order.
-    P3,
-    /// Crash freedom: a dead holder delays the next waiter for a bounded time.
-    P4,
-    /// No lost wake-up.
-    P5,
-    /// No orphan: an attempt without a grant leaves nothing.
-    P6,
-    /// No foreign release or renewal.
-    P7,
-    /// No renewal after the end of a hold.
-    P8,
-    /// Re-entry by owner.
-    P9,
+    /// Two guards of one name are never both held.
+    TimedExclusion,
+    /// The token orders writes, whatever clocks and pauses do.
+    FencedExclusion,
+    /// Tokens are distinct, and rise in the order of the grants.
+    TokenOrder,
+    /// A dead holder delays the next waiter for a bounded time.
+    BoundedTakeover,
+    /// No wake-up is lost.
+    NoLostWakeUp,
+    /// An attempt without a grant leaves nothing.
+    NoOrphan,
+    /// A release touches its own hold only.
+    NoForeignRelease,
+    /// Nothing renews a hold after its end.
+    NoLateRenewal,
+    /// Re-entry by owner: n guards need n releases.
+    Reentry,
     /// First come, first served.
-    P10,
-    /// Bounded detection of a loss.
-    P11,
-    /// Truthful errors: unknown is never told as busy or granted.
-    P12,
-    /// No residue.
-    P13,
-    /// A fault of one lock does not end another.
-    P14,
-    /// Names and foreign data: independence, confinement, no secrets told.
+    Fifo,
+    /// A loss is noticed in a bounded time.
+    BoundedLoss,
+    /// Errors are true: an unknown outcome is never reported as busy or granted.
+    TruthfulErrors,
+    /// Nothing is left behind.
+    NoResidue,
+    /// A fault of one lock ends no other.
+    Isolation,
+    /// Names are independent, foreign data harmless, secrets kept.
     Security,
+}
+
+impl Property {
+    /// All properties, in the order of the tables.
+    pub const ALL: [Self; 15] = [
+        Self::TimedExclusion,
+        Self::FencedExclusion,
+        Self::TokenOrder,
+        Self::BoundedTakeover,
+        Self::NoLostWakeUp,
+        Self::NoOrphan,
+        Self::NoForeignRelease,
+        Self::NoLateRenewal,
+        Self::Reentry,
+        Self::Fifo,
+        Self::BoundedLoss,
+        Self::TruthfulErrors,
+        Self::NoResidue,
+        Self::Isolation,
+        Self::Security,
+    ];
 }
 
 impl fmt::Display for Property {
@@ -122,22 +135,22 @@ impl fmt::Display for Property {
     }
 }
 
-/// What a case presupposes.
+/// A condition under which a case can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The harness can do this.
+    /// The harness has this hook.
     Hook(Hook),
-    /// The backend claims first come, first served.
+    /// The backend claims to grant in order of arrival.
     Fifo,
-    /// Holds end when they are not renewed.
+    /// Holds end unless they are renewed.
     Ttl,
     /// Holds live and die with their client's session.
     SessionLifetime,
-    /// A lost session is told at once.
+    /// A lost session is reported at once.
     SessionPushed,
-    /// The case measures the machine's own time.
+    /// The case needs the real clock.
     RealTime,
-    /// The library lacks it so far: the case says what.
+    /// The library lacks this.
     Library(&'static str),
 }
 
@@ -159,7 +172,7 @@ impl Need {
             }
             Self::SessionPushed => (
                 info.loss == LossDetection::SessionPushed,
-                "telling a lost session at once is not claimed".to_owned(),
+                "reporting a lost session at once is not claimed".to_owned(),
             ),
             Self::RealTime => (harness.time() == Time::Real, "the store runs on a paused clock".to_owned()),
             Self::Library(what) => (false, what.to_owned()),
@@ -169,7 +182,7 @@ impl Need {
 }
 
 impl Hook {
-    /// The store that its use takes.
+    /// The kind of store that its use needs.
     fn sharing(self) -> Sharing {
         match self {
             Self::Processes
@@ -183,7 +196,7 @@ impl Hook {
             | Self::WallClock
             | Self::Tls
             | Self::Secret
-            // A link is one client's.
+            // A link belongs to one client.
             | Self::HoldRequests
             | Self::SwallowReplies
             | Self::DropNotifications
@@ -193,7 +206,7 @@ impl Hook {
             | Self::Delay
             | Self::Trickle
             | Self::HoldNotifications => Sharing::Shared,
-            // Others' requests would be counted too.
+            // The requests of other cases would be counted too.
             Self::Requests
             | Self::Counts
             | Self::Contents
@@ -210,18 +223,17 @@ impl Hook {
 }
 
 impl Case {
-    /// Whether the case has said that it uses this hook.
+    /// Whether the case declares this hook.
     pub(crate) fn declares(&self, hook: Hook) -> bool {
         self.needs.contains(&Need::Hook(hook))
     }
 }
 
-/// A case of the function with its name.
+/// The case made of the function with this name.
 macro_rules! case {
-    ($name:ident: $($scenario:ident)+, $($property:ident)+ $(, needs $($need:expr),+)? $(; bugs $($bug:literal)+)?) => {
+    ($name:ident: $($property:ident)+ $(, needs $($need:expr),+)? $(; bugs $($bug:literal)+)?) => {
         $crate::case::Case {
             name: stringify!($name),
-            scenarios: &[$(stringify!($scenario)),+],
             properties: &[$($crate::case::Property::$property),+],
             needs: &[$($($need),+)?],
             bugs: &[$($($bug),+)?],
@@ -231,31 +243,30 @@ macro_rules! case {
 }
 pub(crate) use case;
 
-/// A [`Case`](crate::Case) that only one backend has: the async function of this name (with its type argument, where it
-/// takes one), the scenarios that it stands for, the properties that it proves, and the bugs that it would have caught.
+/// Makes a [`Case`] that only one backend has: the async function of this name (with its type argument,
+/// where it takes one), the properties that it proves, and the [bugs](crate::Case::bugs) that it would have caught.
 ///
 /// ```
 /// # use lockkit_conformance::{Case, own_case};
-/// async fn a_deaf_follower_is_found_out() -> anyhow::Result<()> {
+/// async fn cut_off_follower_is_detected() -> anyhow::Result<()> {
 ///     Ok(())
 /// }
 ///
-/// async fn a_lost_reply_is_asked_for_again<Servers>() -> anyhow::Result<()> {
+/// async fn lost_reply_is_requested_again<Servers>() -> anyhow::Result<()> {
 ///     Ok(())
 /// }
 ///
 /// const CASES: [Case; 2] = [
-///     own_case!(a_deaf_follower_is_found_out: Z7, P1 P11),
-///     own_case!(a_lost_reply_is_asked_for_again<u8>: R1, P6 P12; bugs 52 55),
+///     own_case!(cut_off_follower_is_detected: TimedExclusion BoundedLoss),
+///     own_case!(lost_reply_is_requested_again<u8>: NoOrphan TruthfulErrors; bugs 52 55),
 /// ];
 /// assert_eq!(CASES[1].bugs, [52, 55]);
 /// ```
 #[macro_export]
 macro_rules! own_case {
-    ($name:ident $(<$of:ty>)?: $($scenario:ident)+, $($property:ident)+ $(; bugs $($bug:literal)+)?) => {
+    ($name:ident $(<$of:ty>)?: $($property:ident)+ $(; bugs $($bug:literal)+)?) => {
         $crate::Case::own(
             stringify!($name),
-            &[$(stringify!($scenario)),+],
             &[$($crate::Property::$property),+],
             || ::std::boxed::Box::pin($name $(::<$of>)? ()),
         )

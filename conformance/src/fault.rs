@@ -1,11 +1,11 @@
-//! The harm that the suite does to stores and to the ways that lead there, and the hooks that say which of it can be done.
+//! The faults that the suite injects into stores and connections, and the hooks that say which ones a harness supports.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use lockkit_core::LockName;
 
-/// Something that a harness can do beyond making stores.
+/// An ability of a harness beyond making stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// Other processes reach the store: [`Store::address`](crate::Store::address) and
@@ -23,17 +23,17 @@ pub enum Hook {
     Counts,
     /// [`Store::frees_within`](crate::Store::frees_within).
     Lifetimes,
-    /// [`Fault::EndSessionOfHolder`].
+    /// [`StoreFault::EndSessionOfHolder`].
     EndSessionOfHolder,
-    /// [`Fault::EndSessionOfWaiter`].
+    /// [`StoreFault::EndSessionOfWaiter`].
     EndSessionOfWaiter,
-    /// [`Fault::DeleteEntries`].
+    /// [`StoreFault::DeleteEntries`].
     DeleteEntries,
-    /// [`Fault::WriteJunk`].
+    /// [`StoreFault::WriteJunk`].
     WriteJunk,
-    /// [`Fault::Freeze`] and [`Fault::Thaw`].
+    /// [`StoreFault::Freeze`] and [`StoreFault::Thaw`].
     Freeze,
-    /// [`Fault::Restart`].
+    /// [`StoreFault::Restart`].
     Restart,
     /// [`LinkFault::HoldRequests`].
     HoldRequests,
@@ -53,19 +53,19 @@ pub enum Hook {
     Trickle,
     /// [`LinkFault::HoldNotifications`].
     HoldNotifications,
-    /// [`Fault::Wipe`].
+    /// [`StoreFault::Wipe`].
     Wipe,
-    /// [`Fault::ForgetHistory`].
+    /// [`StoreFault::ForgetHistory`].
     ForgetHistory,
-    /// [`Fault::LoseLeader`].
+    /// [`StoreFault::LoseLeader`].
     LoseLeader,
-    /// [`Fault::IsolateMember`] and [`Fault::RejoinMember`].
+    /// [`StoreFault::IsolateMember`] and [`StoreFault::RejoinMember`].
     IsolateMember,
-    /// [`Fault::FillStore`] and [`Fault::MakeRoom`].
+    /// [`StoreFault::FillStore`] and [`StoreFault::MakeRoom`].
     FillStore,
-    /// [`Fault::ExpireLogins`].
+    /// [`StoreFault::ExpireLogins`].
     ExpireLogins,
-    /// [`Fault::FillDisk`] and [`Fault::EmptyDisk`].
+    /// [`StoreFault::FillDisk`] and [`StoreFault::EmptyDisk`].
     FullDisk,
     /// [`Access::Tls`](crate::Access::Tls).
     Tls,
@@ -77,47 +77,47 @@ pub enum Hook {
     WallClock,
 }
 
-/// Harm done to a store.
+/// A fault of a store, or its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// An operator, or its expiry, ends the session of whoever holds this lock.
+pub enum StoreFault {
+    /// The session of this lock's holder ends, by an operator or by expiry.
     EndSessionOfHolder(LockName),
-    /// The same with the client that has waited longest.
+    /// The same for the client that has waited longest.
     EndSessionOfWaiter(LockName),
-    /// An operator deletes the entries of the holder and the waiters of this lock.
+    /// An operator deletes the entries of this lock's holder and waiters.
     DeleteEntries(LockName),
-    /// Somebody writes what no client would where the clients of this lock keep data about themselves.
+    /// Invalid data is written where the clients of this lock keep their metadata.
     WriteJunk(LockName),
-    /// The server stands still: connections stay open, nothing is answered; its timers run on or catch up.
+    /// The server freezes: connections stay open, nothing is answered. Its timers run on or catch up later.
     Freeze,
-    /// It goes on.
+    /// The frozen server continues.
     Thaw,
-    /// The server is killed and started again with its data.
+    /// The server is killed and restarted with its data.
     Restart,
-    /// The server is killed and started again with nothing.
+    /// The server is killed and restarted without its data.
     Wipe,
-    /// The server forgets how its data came about; what there is now stays.
+    /// The server drops the history of its data (it compacts); the present data stays.
     ForgetHistory,
-    /// The leader of a [cluster](crate::Sharing::Cluster) is killed; it comes back once the others have another one.
+    /// The leader of a [cluster](crate::Sharing::Cluster) is killed; it restarts once the others have a new one.
     LoseLeader,
-    /// The member of a [cluster](crate::Sharing::Cluster) that links lead to is cut from the others; clients reach it as before.
+    /// A member of a [cluster](crate::Sharing::Cluster), the one of the links, is cut off from the others only.
     IsolateMember,
-    /// It is back among them.
+    /// The isolated member is connected again.
     RejoinMember,
-    /// The store takes no more writes for want of room.
+    /// The store is full: it accepts no more writes.
     FillStore,
-    /// It has room again.
+    /// The full store has room again.
     MakeRoom,
-    /// The server forgets that clients have [logged in](crate::Sharing::Login).
+    /// The server drops the [logins](crate::Sharing::Login) of its clients.
     ExpireLogins,
-    /// The disk that the store writes to is full.
+    /// The disk of the store is full.
     FillDisk,
-    /// What filled it is gone.
+    /// The full disk has room again.
     EmptyDisk,
 }
 
-impl Fault {
-    /// The hook that this needs.
+impl StoreFault {
+    /// The hook that this fault needs.
     pub fn hook(&self) -> Hook {
         match self {
             Self::EndSessionOfHolder(_) => Hook::EndSessionOfHolder,
@@ -136,7 +136,7 @@ impl Fault {
         }
     }
 
-    /// The answer of a harness that has no such hook.
+    /// Returns the error of a harness that has no such hook.
     ///
     /// # Errors
     ///
@@ -146,31 +146,31 @@ impl Fault {
     }
 }
 
-/// A disturbance of one client's way to the store.
+/// A fault of one client's connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkFault {
-    /// Requests wait on their way until [`Link::heal`](crate::Link::heal); then they arrive, in their order.
+    /// Requests are held back until [`ClientLink::heal`](crate::ClientLink::heal); then they arrive in their order.
     HoldRequests,
-    /// The next so many replies are lost, while their requests arrive; at most those up to [`Link::heal`](crate::Link::heal).
+    /// This many replies are lost, while their requests arrive; [`ClientLink::heal`](crate::ClientLink::heal) ends it.
     SwallowReplies(usize),
-    /// No message that the store sends unasked arrives.
+    /// Notifications of the store are dropped.
     DropNotifications,
-    /// Every open connection is reset, once.
+    /// Every open connection is reset once.
     Reset,
-    /// Every open connection is reset, and each new one.
+    /// Every open connection and each new one is reset.
     Refuse,
-    /// Nothing arrives that the store sends, while connections stay open.
+    /// Everything that the store sends is dropped; connections stay open.
     DropReplies,
-    /// Everything that the store sends arrives so much later.
+    /// Everything that the store sends is delayed by this time.
     Delay(Duration),
-    /// What the store sends arrives byte by byte, so long after each other.
+    /// What the store sends arrives byte by byte, with this pause after each.
     Trickle(Duration),
-    /// What the store sends unasked waits on its way until [`Link::heal`](crate::Link::heal).
+    /// Notifications of the store are held back until [`ClientLink::heal`](crate::ClientLink::heal).
     HoldNotifications,
 }
 
 impl LinkFault {
-    /// The hook that this needs.
+    /// The hook that this fault needs.
     pub fn hook(self) -> Hook {
         match self {
             Self::HoldRequests => Hook::HoldRequests,
@@ -185,7 +185,7 @@ impl LinkFault {
         }
     }
 
-    /// The answer of a link that has no such hook.
+    /// Returns the error of a link that has no such hook.
     ///
     /// # Errors
     ///

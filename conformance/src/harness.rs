@@ -1,4 +1,4 @@
-//! What a backend hands to the suite.
+//! What a backend provides to the suite.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use lockkit_core::{
 
 use crate::{
     Access, Case,
-    fault::{Fault, Hook, LinkFault},
+    fault::{Hook, LinkFault, StoreFault},
 };
 
-/// A backend of whichever type; cheap to clone.
+/// A backend of any type; cheap to clone.
 #[derive(Clone)]
 pub struct AnyBackend(Arc<dyn Backend>);
 
@@ -52,87 +52,87 @@ impl Backend for AnyBackend {
     }
 }
 
-/// What the suite needs of a backend: stores to lock in, and hooks to harm them.
+/// What the suite needs of a backend: stores to lock in, and hooks that inject faults.
 pub trait Harness: Debug + Send + Sync + 'static {
-    /// The name in reports and in `LOCKKIT_BACKENDS`.
+    /// Returns the name in reports and in `LOCKKIT_BACKENDS`.
     fn name(&self) -> String;
 
-    /// Backends of others whose test programs run beside this one: their names are known in `LOCKKIT_BACKENDS`, as those
-    /// of this project are, and nothing else is.
+    /// Returns the names of third-party backends that are tested together with this one. `LOCKKIT_BACKENDS` accepts
+    /// them, as it accepts those of this project; any other name is an error.
     fn siblings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// What the backend claims. No I/O.
+    /// Returns what the backend claims. No I/O.
     fn info(&self) -> BackendInfo;
 
-    /// Which clock drives the store.
+    /// Returns which clock drives the store.
     fn time(&self) -> Time;
 
-    /// How often cases repeat what chance decides.
+    /// Returns how often cases repeat randomized steps.
     fn rounds(&self) -> Rounds;
 
-    /// The hooks that [`Store::inflict`], [`Store::link`] and the other methods of the store have.
+    /// Returns the hooks that [`Store::inflict`], [`Store::link`] and the other methods of the store support.
     fn hooks(&self) -> Vec<Hook>;
 
-    /// Why a hook is not among them here, where it could be: told with the cases that are ignored for it.
+    /// Returns why a hook is missing on this machine; shown with the cases that are ignored for it.
     fn why_not(&self, hook: Hook) -> Option<String> {
         let _ = hook;
         None
     }
 
-    /// Cases that may run side by side; most of them wait for a ttl and not for the processor.
+    /// Returns how many cases may run in parallel; most of them wait for a ttl and not for the processor.
     fn parallel(&self) -> usize;
 
-    /// A store: the one that all cases share, made at the first call, or one of its own for a case that harms it. The
-    /// other kinds are asked for with their hooks only.
+    /// Returns the store that all cases share, made at the first call, or a new one for a case that injects faults. The
+    /// other kinds are requested with their hooks only.
     ///
     /// # Errors
     ///
-    /// When it cannot be started; a missing server program is named together with how to install it.
+    /// When it cannot be started. The error for a missing server program says how to install it.
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>>;
 
-    /// The store at an [address](Store::address), from another process than the one that made it.
+    /// Returns a backend for the store at an [address](Store::address) that another process has made.
     ///
     /// # Errors
     ///
-    /// When the address makes no sense.
+    /// When the address is invalid.
     fn connect(&self, address: &str) -> Result<AnyBackend>;
 
-    /// A wall clock for other processes; asked for with [`Hook::WallClock`] only.
+    /// Returns a wall clock for other processes; requested with [`Hook::WallClock`] only.
     ///
     /// # Errors
     ///
     /// When it cannot be made.
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
-        bail!("the harness declares {:?}, but has none", Hook::WallClock)
+        bail!("the harness declares {:?}, but has no clock", Hook::WallClock)
     }
 
-    /// Why clients may leave this [entry](Entry::place) in a store for good; `None` for what they must not.
+    /// Returns why clients may leave this [entry](Entry::place) in a store for good; `None` when they must not.
     fn may_stay(&self, place: &str) -> Option<&'static str> {
         let _ = place;
         None
     }
 
-    /// Cases that only this backend has, to be run and counted with those of the suite.
+    /// Returns the cases that only this backend has; they run and count like those of the suite.
     fn own_cases(&self) -> Vec<Case> {
         Vec::new()
     }
 }
 
-/// A wall clock that goes with the machine's until it is stepped, and for those processes only that live by it.
+/// A wall clock that follows the machine's until it is stepped; only processes with its environment see it.
 pub trait WallClock: Debug + Send + Sync {
-    /// What a process must find in its environment to live by it, as names and values.
+    /// Returns the environment variables that make a process use this clock.
     fn environment(&self) -> Vec<(String, String)>;
 
-    /// Puts it forward.
+    /// Steps the clock forward.
     ///
     /// # Errors
     ///
     /// When it cannot be done.
     fn step_forward(&self, by: Duration) -> Result<()>;
 
-    /// Puts it back.
+    /// Steps the clock back.
     ///
     /// # Errors
     ///
@@ -143,30 +143,30 @@ pub trait WallClock: Debug + Send + Sync {
 /// Which clock drives a store and its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// Tokio's, paused: a store within the process, whose expiry costs no real time.
+    /// Tokio's paused clock, for a store within the process: its expiry takes no real time.
     Paused,
-    /// The machine's.
+    /// The machine's clock.
     Real,
 }
 
-/// Asks for so many rounds on every store.
+/// Overrides [`Harness::rounds`] of every harness.
 const ROUNDS: &str = "LOCKKIT_ROUNDS";
 
-/// How often cases repeat what chance decides.
+/// How often cases repeat randomized steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
-    /// Up to thousands of times: a round costs nothing.
+    /// Up to thousands of rounds: they cost nothing.
     Many,
-    /// Some dozens of times: each round is a few requests to a real store.
+    /// Some dozens of rounds: each is a few requests to a real store.
     Few,
 }
 
 impl Rounds {
-    /// What the environment asks of every harness, as a nightly run does; own cases ask too.
+    /// Returns what `LOCKKIT_ROUNDS` requests, as a nightly run does; own cases use it too.
     ///
     /// # Errors
     ///
-    /// A word that is not understood.
+    /// When its value is unknown.
     pub fn asked_for() -> Result<Option<Self>> {
         match env::var(ROUNDS).as_deref() {
             Ok("many") => Ok(Some(Self::Many)),
@@ -185,53 +185,53 @@ impl Rounds {
     }
 }
 
-/// Which store a case needs.
+/// The kind of store that a case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sharing {
-    /// Many cases lock in it, each under names of its own.
+    /// Shared by many cases, each with its own lock names.
     Shared,
     /// For one case.
     Own,
-    /// For one case: a store of several members, of which it can do without one; [links](Store::link) lead to one.
+    /// For one case: a store that survives the loss of one of its members; [links](Store::link) lead to one member.
     Cluster,
     /// For one case: a store whose clients log in.
     Login,
 }
 
-/// Something that clients have put into a store.
+/// An entry that clients have written to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it lies, for people and for [`Harness::may_stay`].
+    /// Its place in the store, for people and for [`Harness::may_stay`].
     pub place: String,
-    /// Whether the store takes it away by itself some time: with a lifetime, a lease or a session.
+    /// Whether the store removes it by itself: with a lifetime, a lease or a session.
     pub is_bounded: bool,
 }
 
-/// A place that locks live in.
+/// A store that locks live in.
 ///
 /// # Cancel safety
 ///
 /// The suite drives every future of this trait to its end.
 #[async_trait]
 pub trait Store: Debug + Send + Sync {
-    /// A backend for a fresh client, independent of all others as if it ran in another process.
+    /// Returns a backend for a new client, as independent of all others as if it ran in another process.
     ///
     /// # Errors
     ///
     /// When it cannot be made.
     fn backend(&self) -> Result<AnyBackend>;
 
-    /// Where [`Harness::connect`] finds this store; asked for with [`Hook::Processes`] only.
+    /// Returns the address for [`Harness::connect`]; requested with [`Hook::Processes`] only.
     fn address(&self) -> Option<String>;
 
-    /// Harms or mends the store; asked for only when its [hook](Fault::hook) is among the harness's.
+    /// Injects or ends a fault of the store; called only when the harness has its [hook](StoreFault::hook).
     ///
     /// # Errors
     ///
     /// When it cannot be done.
-    async fn inflict(&self, fault: Fault) -> Result<()>;
+    async fn inflict(&self, fault: StoreFault) -> Result<()>;
 
-    /// A backend for a client with this access; asked for only when its [hook](Access::hook) is among the harness's.
+    /// Returns a backend for a client with this access; called only when the harness has its [hook](Access::hook).
     ///
     /// # Errors
     ///
@@ -240,40 +240,40 @@ pub trait Store: Debug + Send + Sync {
         access.unsupported()
     }
 
-    /// A client's way to the store that can be disturbed; asked for only with a hook that a [`LinkFault`] needs.
+    /// Returns a client's connection to the store that can be disturbed; called only with the hook of a [`LinkFault`].
     ///
     /// # Errors
     ///
     /// When it cannot be made.
-    async fn link(&self) -> Result<Arc<dyn Link>>;
+    async fn link(&self) -> Result<Arc<dyn ClientLink>>;
 
-    /// Everything that clients have left in the store for this lock, each as a line for people; asked for with
-    /// [`Hook::Entries`] only. Counters that are meant to stay are left out.
+    /// Returns all entries of this lock in the store, one line for people each, without the counters that are meant to
+    /// stay. Called with [`Hook::Entries`] only.
     ///
     /// # Errors
     ///
     /// When the store cannot be read.
     async fn entries(&self, name: &LockName) -> Result<Vec<String>>;
 
-    /// Requests that the store has carried out so far; asked for with [`Hook::Requests`] only.
+    /// Returns how many requests the store has carried out so far. Called with [`Hook::Requests`] only.
     ///
     /// # Errors
     ///
-    /// When the store does not say.
+    /// When the store does not report it.
     async fn requests(&self) -> Result<u64>;
 
-    /// How long a notification takes without any lock: from one client's write to the moment when another one, which
-    /// waited for it, is told. Asked for with [`Hook::BareNotification`] only.
+    /// Measures a notification without any lock: the time from one client's write until another client is notified.
+    /// Called with [`Hook::BareNotification`] only.
     ///
     /// # Errors
     ///
-    /// When nothing is told.
+    /// When the notification does not arrive.
     async fn bare_notification(&self) -> Result<Duration> {
         bail!("the harness declares {:?}, but cannot measure one", Hook::BareNotification)
     }
 
-    /// Everything that clients have put into the store and that is still there; what the server keeps for itself is left
-    /// out. Asked for with [`Hook::Contents`] only.
+    /// Returns all entries of clients in the store, without what the server keeps for itself. Called with
+    /// [`Hook::Contents`] only.
     ///
     /// # Errors
     ///
@@ -282,50 +282,53 @@ pub trait Store: Debug + Send + Sync {
         bail!("the harness declares {:?}, but its store does not list what it holds", Hook::Contents)
     }
 
-    /// What the store counts of its clients, each count by its name: connections, sessions, subscriptions, watches. All are
-    /// zero while it has none. Asked for with [`Hook::Counts`] only.
+    /// Returns what the store counts of its clients, by name: connections, sessions, subscriptions, watches. All are
+    /// zero without clients. Called with [`Hook::Counts`] only.
     ///
     /// # Errors
     ///
-    /// When the store does not say.
+    /// When the store does not report it.
     async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
         bail!("the harness declares {:?}, but its store does not count", Hook::Counts)
     }
 
-    /// When the store will have freed this lock if nothing is renewed, counted from its answer: rounded up where it says
-    /// it roughly. `None` when nobody holds the lock; asked for with [`Hook::Lifetimes`] only.
+    /// Returns within what time of its answer the store frees this lock unless it is renewed, rounded up; `None` when
+    /// the lock is free. Called with [`Hook::Lifetimes`] only.
     ///
     /// # Errors
     ///
-    /// When the store does not say.
+    /// When the store does not report it.
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
-        bail!("the harness declares {:?}, but its store does not say when it frees {name:?}", Hook::Lifetimes)
+        bail!(
+            "the harness declares {:?}, but its store does not report when it frees {name:?}",
+            Hook::Lifetimes
+        )
     }
 }
 
-/// One client's way to the store.
+/// One client's connection to the store.
 ///
 /// # Cancel safety
 ///
 /// The suite drives every future of this trait to its end.
 #[async_trait]
-pub trait Link: Debug + Send + Sync {
-    /// A backend whose requests and replies go this way.
+pub trait ClientLink: Debug + Send + Sync {
+    /// Returns a backend whose requests and replies use this connection.
     ///
     /// # Errors
     ///
     /// When it cannot be made.
     fn backend(&self) -> Result<AnyBackend>;
 
-    /// Disturbs the way from now on. Clients of other links are not disturbed, unless each case has a store of its own:
-    /// then a case uses no other client while this one is not answered.
+    /// Disturbs the connection from now on, but not those of other links. Where each case has its own store, all its
+    /// links may be disturbed; then a case uses no other client meanwhile.
     ///
     /// # Errors
     ///
     /// When it cannot be done.
     async fn inflict(&self, fault: LinkFault) -> Result<()>;
 
-    /// Ends every disturbance. What was held back is passed on.
+    /// Ends every disturbance. What was held back is delivered.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! The conformance suite of lockkit: every promise of a lock backend as a case that can fail.
+//! The conformance suite of lockkit: each promise of a lock backend is a case that can fail.
 //!
-//! A backend hands the suite a [`Harness`], which makes stores and, where it can, does them harm. Its test program is
+//! A backend passes the suite a [`Harness`], which makes stores and, where it can, injects faults. Its test program is
 //!
 //! ```no_run
 //! # use lockkit_conformance::memory::MemoryHarness;
@@ -9,28 +9,27 @@
 //! }
 //! ```
 //!
-//! with `harness = false` in its manifest, so that `cargo test --test conformance` shows and filters single cases.
-//! `docs/adding-a-backend.md` walks through it.
+//! with `harness = false` in its manifest, so that `cargo test --test conformance` lists and filters single cases.
+//! `docs/adding-a-backend.md` is the guide.
 //!
-//! * A [case](Case) has a name that is a sentence, the [properties](Property) that it proves, the
-//!   [scenarios](Case::scenarios) of the design it stands for, and [what it needs](Need).
-//! * Outcomes are honest: what a backend does not claim, or what its harness has no hook for, is *ignored with the
-//!   reason*, never passed.
-//! * After every case the suite looks for residue: each lock that the case used must be free again, and a store of its own
-//!   holds nothing for good but what may stay. The store that cases share is looked through after the last one.
-//! * No bound on time is a guess: each comes from what the backend declares (see [`Bounds`]).
-//! * The suite is tested itself: [`broken`] holds wrong backends, and `tests/self_check/` says which cases fail on
+//! * A [case](Case) has a name that says what holds, the [properties](Property) that it proves, and its
+//!   [needs](Need).
+//! * A case whose needs a backend does not claim, or its harness has no hook for, is *ignored with the reason*. It
+//!   never counts as passed.
+//! * After every case the suite checks for residue: each lock that the case used must be free again, and a store of the
+//!   case's own must hold no permanent entries but the permitted ones. The shared store is checked after the last case.
+//! * Every bound on time is computed from what the backend declares (see [`Bounds`]).
+//! * The suite itself is tested: [`broken`] holds wrong backends, and `tests/self_check/` lists the cases that fail on
 //!   each.
 
 mod access;
 mod bounds;
 pub mod broken;
-pub mod by_hand;
+pub mod direct;
 
 mod case;
 mod cases;
 mod context;
-mod driven;
 mod fault;
 mod harness;
 pub mod history;
@@ -43,11 +42,11 @@ mod runner;
 mod worker;
 
 pub use self::{
-    access::{Access, Shown},
+    access::{Access, ShownCertificate},
     bounds::Bounds,
-    case::{Case, Need, Property, Running},
-    fault::{Fault, Hook, LinkFault},
-    harness::{AnyBackend, Entry, Harness, Link, Rounds, Sharing, Store, Time, WallClock},
+    case::{Case, CaseFuture, Need, Property},
+    fault::{Hook, LinkFault, StoreFault},
+    harness::{AnyBackend, ClientLink, Entry, Harness, Rounds, Sharing, Store, Time, WallClock},
     plain::Plain,
     report::{Figures, Outcome, Record},
     runner::{cases, main, run_case},

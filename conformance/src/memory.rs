@@ -1,4 +1,4 @@
-//! The memory backend's harness: the suite's own reference, on a paused clock.
+//! The harness of the memory backend: the reference of the suite, on a paused clock.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,13 +10,15 @@ use lockkit_core::{
     memory::MemoryServer,
 };
 
-use crate::{AnyBackend, Entry, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time};
+use crate::{
+    AnyBackend, ClientLink, Entry, Harness, Hook, LinkFault, Rounds, Sharing, Store, StoreFault, Time,
+};
 
-/// The memory backend's harness. Every case has a server of its own: it costs nothing, and each case has a clock.
+/// The harness of the memory backend. Every case has its own server, since each has its own paused clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryHarness;
 
-/// What a [`MemoryStore`] can do.
+/// The hooks of a [`MemoryStore`].
 pub const MEMORY_HOOKS: [Hook; 15] = [
     Hook::Entries,
     Hook::BareNotification,
@@ -65,11 +67,11 @@ impl Harness for MemoryHarness {
     }
 
     fn connect(&self, _: &str) -> Result<AnyBackend> {
-        bail!("a memory server is in one process")
+        bail!("a memory server exists in one process only")
     }
 }
 
-/// A memory server, and how its clients are made.
+/// A memory server, and the constructor of its clients.
 #[derive(Clone)]
 pub struct MemoryStore {
     server: MemoryServer,
@@ -83,7 +85,7 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty server whose clients `client` makes.
+    /// Makes an empty server; `client` makes its clients.
     pub fn new(client: impl Fn(&MemoryServer) -> AnyBackend + Send + Sync + 'static) -> Self {
         Self { server: MemoryServer::new(), client: Arc::new(client) }
     }
@@ -103,23 +105,23 @@ impl Store for MemoryStore {
         None
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::EndSessionOfHolder(name) => {
-                ensure!(self.server.expire_holder(&name), "nobody holds {name:?}");
+            StoreFault::EndSessionOfHolder(name) => {
+                ensure!(self.server.expire_holder(&name), "no client holds {name:?}");
             }
-            Fault::EndSessionOfWaiter(name) => {
-                ensure!(self.server.expire_waiter(&name), "nobody waits for {name:?}");
+            StoreFault::EndSessionOfWaiter(name) => {
+                ensure!(self.server.expire_waiter(&name), "no client waits for {name:?}");
             }
-            Fault::DeleteEntries(name) => self.server.delete_entries(&name),
-            Fault::Freeze => self.server.hold_requests(),
-            Fault::Thaw => self.server.deliver_requests(),
+            StoreFault::DeleteEntries(name) => self.server.delete_entries(&name),
+            StoreFault::Freeze => self.server.hold_requests(),
+            StoreFault::Thaw => self.server.deliver_requests(),
             other => return other.unsupported(),
         }
         Ok(())
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         Ok(Arc::new(self.clone()))
     }
 
@@ -132,7 +134,7 @@ impl Store for MemoryStore {
         Ok(self.server.requests())
     }
 
-    /// On a paused clock it takes no time to tell another task.
+    /// On a paused clock a notification takes no time.
     async fn bare_notification(&self) -> Result<Duration> {
         Ok(Duration::ZERO)
     }
@@ -151,9 +153,9 @@ impl Store for MemoryStore {
     }
 }
 
-/// All clients of a memory server go the same way.
+/// All clients of a memory server share one connection.
 #[async_trait]
-impl Link for MemoryStore {
+impl ClientLink for MemoryStore {
     fn backend(&self) -> Result<AnyBackend> {
         Store::backend(self)
     }
@@ -167,7 +169,7 @@ impl Link for MemoryStore {
                 self.server.lose_replies(usize::MAX);
                 self.server.drop_notifications(true);
             }
-            // The connection ends under the next request, which arrives.
+            // The connection ends after the next request has arrived.
             LinkFault::Reset => self.server.lose_replies(1),
             _ => return fault.unsupported(),
         }

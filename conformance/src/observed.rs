@@ -1,86 +1,89 @@
-//! A backend under observation: what the suite cannot see from the user's side of a client.
+//! A wrapper that records the calls to a backend, which the suite cannot see through the user's API.
 
 use std::{
     collections::HashMap,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, FencingToken, LockName, Result,
-    backend::{Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimId, Grant, Loss, Renewal, Session},
+    backend::{
+        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, Grant, Loss, Renewal, Renewals, Session,
+    },
+    support::lock,
 };
 
 use tokio::time::{Instant, sleep};
 
 use crate::AnyBackend;
 
-/// Pauses between two looks at whether a claim waits; they grow.
-const LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
-const LOOK_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Pauses between two polls for whether a claim waits; they grow.
+const POLL_PAUSE_MIN: Duration = Duration::from_millis(1);
+const POLL_PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// What the clients of one case have asked of their backends.
+/// The calls of the clients of one case to their backends.
 #[derive(Debug, Default)]
-pub(crate) struct Log(Mutex<Seen>);
+pub(crate) struct Log(Mutex<Calls>);
 
 #[derive(Debug, Default)]
-struct Seen {
-    /// Claims that are on their way or wait, per lock.
+struct Calls {
+    /// Claims that are being requested or wait, per lock.
     claiming: HashMap<LockName, usize>,
     /// When the release of a claim was confirmed.
     released: HashMap<ClaimId, Instant>,
     /// Renewals that began well after the release of their claim was confirmed.
     late_renewals: usize,
     renewals: usize,
-    /// Renewals that the store has confirmed, per lock.
+    /// Confirmed renewals, per lock.
     renewed: HashMap<LockName, usize>,
-    /// How the claims came that were granted, by lock and token.
-    came: HashMap<(LockName, FencingToken), Came>,
+    /// The arrivals of the claims that were granted, by lock and token.
+    arrivals: HashMap<(LockName, FencingToken), Arrival>,
 }
 
-/// How a claim came to its grant.
+/// When a granted claim arrived at the store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Came {
-    /// When its acquire was called.
+pub(crate) struct Arrival {
+    /// When `acquire` was called.
     pub(crate) claimed: Instant,
-    /// When it was seen that it waits, which the store knew before that; `None`: it was granted sooner.
+    /// When the claim was seen to wait, which the store knew before; `None` when it was granted before that.
     pub(crate) queued: Option<Instant>,
 }
 
 impl Log {
-    /// Claims for this lock that are on their way or wait.
+    /// Returns how many claims for this lock are being requested or wait.
     pub(crate) fn claiming(&self, name: &LockName) -> usize {
-        self.seen().claiming.get(name).copied().unwrap_or_default()
+        self.calls().claiming.get(name).copied().unwrap_or_default()
     }
 
-    /// How often a claim was renewed that had been released before.
+    /// Returns how many renewals began well after the release of their claim.
     pub(crate) fn late_renewals(&self) -> usize {
-        self.seen().late_renewals
+        self.calls().late_renewals
     }
 
-    /// How often a claim was renewed.
+    /// Returns how many renewals were requested.
     pub(crate) fn renewals(&self) -> usize {
-        self.seen().renewals
+        self.calls().renewals
     }
 
-    /// How often the store has confirmed the renewal of a claim for this lock.
+    /// Returns how many renewals of this lock the store has confirmed.
     pub(crate) fn renewed(&self, name: &LockName) -> usize {
-        self.seen().renewed.get(name).copied().unwrap_or_default()
+        self.calls().renewed.get(name).copied().unwrap_or_default()
     }
 
-    /// How the claim came that was granted the lock with this token.
-    pub(crate) fn came(&self, name: &LockName, token: FencingToken) -> Option<Came> {
-        self.seen().came.get(&(name.clone(), token)).copied()
+    /// Returns the arrival of the claim that was granted the lock with this token.
+    pub(crate) fn arrival(&self, name: &LockName, token: FencingToken) -> Option<Arrival> {
+        self.calls().arrivals.get(&(name.clone(), token)).copied()
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        lock(&self.0)
     }
 }
 
-/// A backend whose calls are noted.
+/// A backend whose calls are recorded.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) inner: AnyBackend,
@@ -103,12 +106,12 @@ impl Backend for Observed {
     }
 }
 
-/// When it was seen that somebody else holds the lock.
-async fn noted_contended(claim: &Claim) -> Instant {
-    let mut pause = LOOK_PAUSE_MIN;
+/// Waits until the claim is marked contended, and returns when that was seen.
+async fn contended_at(claim: &Claim) -> Instant {
+    let mut pause = POLL_PAUSE_MIN;
     while !claim.was_contended() {
         sleep(pause).await;
-        pause = (pause * 3 / 2).min(LOOK_PAUSE_MAX);
+        pause = (pause * 3 / 2).min(POLL_PAUSE_MAX);
     }
     Instant::now()
 }
@@ -127,52 +130,53 @@ impl Session for ObservedSession {
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
         let (name, sent) = (claim.name().clone(), claim.clone());
-        *self.log.seen().claiming.entry(name.clone()).or_default() += 1;
-        let mut came = Came { claimed: Instant::now(), queued: None };
+        *self.log.calls().claiming.entry(name.clone()).or_default() += 1;
+        let mut arrival = Arrival { claimed: Instant::now(), queued: None };
         let mut acquiring = pin!(self.inner.acquire(sent));
         let acquired = tokio::select! {
             biased;
             acquired = &mut acquiring => acquired,
-            at = noted_contended(&claim) => {
-                came.queued = Some(at);
+            at = contended_at(&claim) => {
+                arrival.queued = Some(at);
                 acquiring.await
             }
         };
-        let mut seen = self.log.seen();
-        if let Some(claiming) = seen.claiming.get_mut(&name) {
+        let mut calls = self.log.calls();
+        if let Some(claiming) = calls.claiming.get_mut(&name) {
             *claiming -= 1;
         }
         if let Ok(Acquired::Granted(grant)) = &acquired {
-            seen.came.insert((name, grant.token()), came);
+            calls.arrivals.insert((name, grant.token()), arrival);
         }
         acquired
     }
 
-    async fn renew(&self, held: &[Grant]) -> Beat {
+    async fn renew(&self, held: &[Grant]) -> Renewals {
         {
-            let mut seen = self.log.seen();
-            seen.renewals += held.len();
-            // A beat may have been decided on just before: whoever renews what is released does so at the next one too.
+            let mut calls = self.log.calls();
+            calls.renewals += held.len();
+            // One heartbeat may have chosen its holds just before the release. A client that really renews released
+            // holds does so at the next heartbeat too, which is late enough to count.
             let well_after = |released: &Instant| released.elapsed() > self.inner.ttl() / 6;
-            let is_late = |grant: &&Grant| seen.released.get(&grant.claim()).is_some_and(well_after);
-            seen.late_renewals += held.iter().filter(is_late).count();
+            let is_late = |grant: &&Grant| calls.released.get(&grant.claim()).is_some_and(well_after);
+            calls.late_renewals += held.iter().filter(is_late).count();
         }
-        let beat = self.inner.renew(held).await;
-        let mut seen = self.log.seen();
+        let heartbeat = self.inner.renew(held).await;
+        let mut calls = self.log.calls();
         for grant in held {
-            let answer = beat.holds.iter().find(|(claim, _)| *claim == grant.claim());
+            let answer = heartbeat.holds.iter().find(|(claim, _)| *claim == grant.claim());
             if matches!(answer, Some((_, Renewal::Renewed { .. }))) {
-                *seen.renewed.entry(grant.name().clone()).or_default() += 1;
+                *calls.renewed.entry(grant.name().clone()).or_default() += 1;
             }
         }
-        drop(seen);
-        beat
+        drop(calls);
+        heartbeat
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {
         let released = self.inner.release(grant).await;
         if released.is_ok() {
-            self.log.seen().released.insert(grant.claim(), Instant::now());
+            self.log.calls().released.insert(grant.claim(), Instant::now());
         }
         released
     }

@@ -1,4 +1,4 @@
-//! A harness without faults, for a first run on a backend of one's own.
+//! A harness without faults, for the first run on a new backend.
 
 use std::{fmt, sync::Arc};
 
@@ -9,10 +9,11 @@ use lockkit_core::{
     backend::{Backend, BackendInfo},
 };
 
-use crate::{AnyBackend, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time};
+use crate::{AnyBackend, ClientLink, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time};
 
-/// A harness of one store that runs already and is reached by an address, also from other processes; it can do the
-/// store no harm. `lockkit/examples/custom_backend.rs` uses it.
+/// A harness of one running store with an address that other processes can use too. It injects no faults.
+///
+/// `examples/custom_backend.rs` uses it.
 #[derive(Clone)]
 pub struct Plain {
     name: String,
@@ -23,7 +24,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// `connect` makes a backend that locks in the store at an address; without I/O, as always.
+    /// Makes a harness for the store at `address`; `connect` makes a backend for an address, without I/O.
     ///
     /// # Errors
     ///
@@ -34,9 +35,9 @@ impl Plain {
         Ok(Self { name, address, connect, info, siblings: Vec::new() })
     }
 
-    /// Names another backend whose test program runs beside this one, see [`Harness::siblings`].
+    /// Adds another backend whose test program belongs to the same project, see [`Harness::siblings`].
     #[must_use]
-    pub fn beside(mut self, sibling: &str) -> Self {
+    pub fn sibling(mut self, sibling: &str) -> Self {
         self.siblings.push(sibling.to_owned());
         self
     }
@@ -97,19 +98,19 @@ impl Store for Plain {
         Some(self.address.clone())
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         fault.unsupported()
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         bail!("a plain harness has no proxy")
     }
 
     async fn entries(&self, _: &LockName) -> Result<Vec<String>> {
-        bail!("a plain harness does not look into the store")
+        bail!("a plain harness cannot read the store")
     }
 
     async fn requests(&self) -> Result<u64> {
-        bail!("a plain harness does not count")
+        bail!("a plain harness does not count requests")
     }
 }

@@ -1,4 +1,4 @@
-//! What became of each case: printed by the runner, written as JSON for the tables.
+//! The outcome of each case: printed by the runner, and written as JSON for the tables.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::Case;
 
-/// Where cargo puts test programs, and those of examples, below the folder of the profile.
+/// The folders of test programs and examples below cargo's profile folder.
 const PROGRAMS: [&str; 2] = ["deps", "examples"];
 
 /// How a case ended.
@@ -22,9 +22,9 @@ const PROGRAMS: [&str; 2] = ["deps", "examples"];
 pub enum Outcome {
     /// The promise held.
     Passed,
-    /// It did not, or something went wrong on the way.
+    /// The promise did not hold, or the case could not run to its end.
     Failed(String),
-    /// The backend does not claim it, or the harness cannot try it.
+    /// The backend does not claim it, or the harness cannot test it.
     Ignored(String),
 }
 
@@ -33,18 +33,16 @@ pub enum Outcome {
 pub struct Record {
     /// The case.
     pub case: &'static str,
-    /// The scenarios that it stands for.
-    pub scenarios: &'static [&'static str],
-    /// What it proves.
+    /// The properties that it proves.
     pub properties: Vec<String>,
-    /// Bugs of other clients that it would have caught.
+    /// Bugs of other clients and servers that it would have caught, see [`Case::bugs`].
     pub bugs: &'static [u8],
     /// How it ended.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// How long it took, in seconds of the machine's time.
     pub seconds: f64,
-    /// What it has found out beside that, by the name of the figure with its unit.
+    /// The figures that it has measured, by name and unit.
     #[serde(skip_serializing_if = "Figures::is_empty")]
     pub figures: Figures,
 }
@@ -56,7 +54,6 @@ impl Record {
     pub(crate) fn new(case: &Case, outcome: Outcome, took: Duration, figures: Figures) -> Self {
         Self {
             case: case.name,
-            scenarios: case.scenarios,
             properties: case.properties.iter().map(ToString::to_string).collect(),
             bugs: case.bugs,
             outcome,
@@ -65,7 +62,7 @@ impl Record {
         }
     }
 
-    /// The figures in one line; `None` without any.
+    /// Returns the figures in one line; `None` without any.
     pub(crate) fn shown_figures(&self) -> Option<String> {
         let shown: Vec<_> = self.figures.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         (!shown.is_empty()).then(|| format!("figures of {}: {}", self.case, shown.join(", ")))
@@ -75,14 +72,14 @@ impl Record {
 #[derive(Serialize)]
 struct Report<'a> {
     backend: &'a str,
-    /// Replays the order of the cases and their chance.
+    /// Repeats the order of the cases and their random numbers.
     seed: u64,
-    /// What the backend claims, in the words of [`BackendInfo`].
+    /// The fields of [`BackendInfo`].
     claims: BTreeMap<&'static str, String>,
     cases: BTreeMap<&'static str, &'a Record>,
 }
 
-/// Writes the report of one backend below the target folder; where.
+/// Writes the report of one backend below the target folder, and returns its path.
 pub(crate) fn write(backend: &str, info: &BackendInfo, seed: u64, records: &[Record]) -> Result<PathBuf> {
     let cases = records.iter().map(|record| (record.case, record)).collect();
     let folder = target_folder()?.join("conformance");
@@ -94,12 +91,13 @@ pub(crate) fn write(backend: &str, info: &BackendInfo, seed: u64, records: &[Rec
 }
 
 fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
-    let BackendInfo { scheme, ttl_min, ttl_max, beat, lifetime, queue, token, loss, failover, .. } = info;
+    let BackendInfo { scheme, ttl_min, ttl_max, heartbeat, lifetime, queue, token, loss, failover, .. } =
+        info;
     BTreeMap::from([
         ("scheme", (*scheme).to_owned()),
         ("ttl_min", format!("{ttl_min:?}")),
         ("ttl_max", format!("{ttl_max:?}")),
-        ("beat", format!("{beat:?}")),
+        ("heartbeat", format!("{heartbeat:?}")),
         ("lifetime", format!("{lifetime:?}")),
         ("queue", format!("{queue:?}")),
         ("token", format!("{token:?}")),
@@ -108,11 +106,12 @@ fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// The folder above `PROFILE/deps/PROGRAM`.
+/// Returns the folder above `PROFILE/deps/PROGRAM`.
 fn target_folder() -> Result<PathBuf> {
     let program = env::current_exe()?;
-    // A copy elsewhere must not write wherever three folders up leads to.
-    let is_cargos = program.parent().is_some_and(|folder| PROGRAMS.iter().any(|name| folder.ends_with(name)));
-    let target = program.ancestors().nth(3).filter(|_| is_cargos).map(Path::to_owned);
-    target.context("the test program does not lie in a target folder")
+    // A copy in another folder must not write three folders above it.
+    let is_in_target =
+        program.parent().is_some_and(|folder| PROGRAMS.iter().any(|name| folder.ends_with(name)));
+    let target = program.ancestors().nth(3).filter(|_| is_in_target).map(Path::to_owned);
+    target.context("the test program is not in a target folder")
 }

@@ -6,12 +6,13 @@ use std::{
     env,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use lockkit_core::support::lock;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -22,45 +23,47 @@ use crate::{
     report, residue, worker,
 };
 
-/// Names the backends to test, separated by commas; all when it is not set.
+/// The names of the backends to test, separated by commas; all when unset.
 const BACKENDS: &str = "LOCKKIT_BACKENDS";
 
-/// The backends of this project: the name of each, the package and the program of its tests. `cargo xtask` reads it too.
+/// The backends of this project: name, package and test program of each. `cargo xtask` reads it too.
 const OURS: &str = include_str!("../backends.txt");
 
-/// A seed to repeat: the order of the cases, and their chance.
+/// The seed of the order of the cases and of their random numbers.
 const SEED: &str = "LOCKKIT_SEED";
 
-/// Longest time that a case may take before it counts as hanging: a bound against hangs and nothing else.
+/// The time after which a case counts as hanging; a bound against hangs only.
 const CASE_MAX: Duration = Duration::from_secs(300);
 
-/// The same on a paused clock, whose time costs little, and where many rounds are asked for.
+/// The same on a paused clock, whose time costs little, and where many rounds are requested.
 const LONG_CASE_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// Longest time that a case's runtime may take to end.
+/// How long a case's runtime may take to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
-/// Every case, in a stable order.
+/// Returns every case, in a stable order.
 pub fn cases() -> Vec<Case> {
     all_cases::all()
 }
 
-/// Runs the suite on one backend, as its test program: takes the usual arguments of one (`--list`, a filter, ...), and
-/// `--seed N`.
+/// Runs the suite on one backend, as the `main` of its test program. It accepts the usual arguments (`--list`, a
+/// filter, ...) and `--seed N`.
 ///
-/// Prints one line per case and, at the end, `conformance NAME: 61 passed, 0 failed, 3 ignored`; writes
-/// `target/conformance/NAME.json` when all cases ran. `LOCKKIT_BACKENDS=memory,file` narrows a run on purpose, and fails
-/// with a name that is neither a backend of this project nor [known to the harness](Harness::siblings); `--seed N`, or
-/// `LOCKKIT_SEED=N`, repeats the order and the chance of an earlier one. `LOCKKIT_ROUNDS=many` repeats on a real store as
-/// often what chance decides as in memory, which takes hours.
+/// Prints one line per case and, at the end, `conformance NAME: 61 passed, 0 failed, 3 ignored`. Writes
+/// `target/conformance/NAME.json` when all cases ran.
+///
+/// * `LOCKKIT_BACKENDS=memory,file` runs these backends only. A name that is neither a backend of this project nor
+///   [known to the harness](Harness::siblings) is an error.
+/// * `--seed N` or `LOCKKIT_SEED=N` repeats the order and the random numbers of an earlier run.
+/// * `LOCKKIT_ROUNDS=many` repeats randomized steps on a real store as often as in memory, which takes hours.
 pub fn main(harness: impl Harness) -> ExitCode {
-    if let Some(exit) = worker::serve_if_asked(&harness) {
+    if let Some(exit) = worker::serve_if_worker(&harness) {
         return exit;
     }
-    let asked = seed_asked_for(env::args().collect(), env::var(SEED).ok());
+    let requested = requested_seed(env::args().collect(), env::var(SEED).ok());
     let wanted = env::var(BACKENDS).map_or(Ok(true), |wanted| is_wanted(&wanted, &harness));
-    let asked = asked.and_then(|asked| Rounds::asked_for().map(|_| asked));
-    let ((arguments, seed), wanted) = match asked.and_then(|asked| Ok((asked, wanted?))) {
+    let requested = requested.and_then(|requested| Rounds::asked_for().map(|_| requested));
+    let ((arguments, seed), wanted) = match requested.and_then(|requested| Ok((requested, wanted?))) {
         Ok(((arguments, seed), wanted)) => ((Arguments::from_iter(arguments), seed), wanted),
         Err(error) => {
             eprintln!("{error:#}");
@@ -68,13 +71,14 @@ pub fn main(harness: impl Harness) -> ExitCode {
         }
     };
     if !wanted {
-        println!("conformance {}: not run: {BACKENDS} names others", harness.name());
+        println!("conformance {}: not run: {BACKENDS} does not list it", harness.name());
         return ExitCode::SUCCESS;
     }
     run(&(Arc::new(harness) as Arc<dyn Harness>), arguments, seed.unwrap_or_else(|| fastrand::u64(..)))
 }
 
-/// Whether this backend is among the wanted ones, all of which must be known: a typo would run nothing, and pass.
+/// Whether this backend is to be tested. An unknown name is an error, since with a typo nothing would run and the run
+/// would pass.
 fn is_wanted(wanted: &str, harness: &dyn Harness) -> Result<bool> {
     let own = harness.name();
     let ours = OURS.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned);
@@ -84,17 +88,14 @@ fn is_wanted(wanted: &str, harness: &dyn Harness) -> Result<bool> {
     }
     let wanted: Vec<&str> = wanted.split(',').map(str::trim).collect();
     match wanted.iter().find(|wanted| known.iter().all(|known| known != *wanted)) {
-        Some(unknown) => bail!("{BACKENDS}: no backend {unknown:?}; there are {}", known.join(", ")),
+        Some(unknown) => bail!("{BACKENDS}: unknown backend {unknown:?}; known are {}", known.join(", ")),
         None => Ok(wanted.contains(&own.as_str())),
     }
 }
 
-/// Takes `--seed N` or `--seed=N` out of the arguments; without it, the seed of the environment.
-fn seed_asked_for(
-    arguments: Vec<String>,
-    of_environment: Option<String>,
-) -> Result<(Vec<String>, Option<u64>)> {
-    let (mut others, mut seed) = (Vec::new(), of_environment);
+/// Removes `--seed N` or `--seed=N` from the arguments, and returns the others with that seed or the environment's.
+fn requested_seed(arguments: Vec<String>, environment: Option<String>) -> Result<(Vec<String>, Option<u64>)> {
+    let (mut others, mut seed) = (Vec::new(), environment);
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
         match argument.strip_prefix("--seed") {
@@ -103,14 +104,14 @@ fn seed_asked_for(
             _ => others.push(argument),
         }
     }
-    // One that is not understood must not become a run with another.
-    let number = |text: String| text.parse().with_context(|| format!("the seed {text:?} is no number"));
+    // An invalid seed must not become a run with a random one.
+    let number = |text: String| text.parse().with_context(|| format!("the seed {text:?} is not a number"));
     Ok((others, seed.map(number).transpose()?))
 }
 
 type Records = Arc<Mutex<Vec<Record>>>;
 
-/// Every case once, in the order that the seed says; each leaves a record.
+/// Returns one trial per case in the order of the seed; each adds a record.
 fn trials(harness: &Arc<dyn Harness>, seed: u64, records: &Records) -> Vec<Trial> {
     let mut cases = all_cases::all();
     cases.extend(harness.own_cases());
@@ -120,7 +121,7 @@ fn trials(harness: &Arc<dyn Harness>, seed: u64, records: &Records) -> Vec<Trial
         Trial::ignorable_test(case.name, move || {
             let record = run_case(&harness, case, seed);
             let outcome = record.outcome.clone();
-            records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+            lock(&records).push(record);
             match outcome {
                 Outcome::Passed => Ok(Completion::Completed),
                 Outcome::Ignored(reason) => Ok(Completion::ignored_with(reason)),
@@ -138,14 +139,14 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments, seed: u64) -> ExitC
     let trials = trials(harness, seed, &records);
     let count = trials.len();
     if !arguments.list {
-        println!("seed: {seed} (--seed {seed} repeats the order and the chance)");
+        println!("seed: {seed} (--seed {seed} repeats this run)");
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
     if arguments.list {
         return ExitCode::SUCCESS;
     }
     let name = harness.name();
-    let records = records.lock().unwrap_or_else(PoisonError::into_inner);
+    let records = lock(&records);
     for figures in records.iter().filter_map(Record::shown_figures) {
         println!("{figures}");
     }
@@ -156,8 +157,8 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments, seed: u64) -> ExitC
         println!("no report: {error:#}");
         well = false;
     }
-    // What a case that has failed leaves behind says nothing more.
-    if well && let Err(error) = look_at_shared(harness, &records) {
+    // Residue after a failed case proves nothing.
+    if well && let Err(error) = check_shared_store(harness, &records) {
         println!("after the last case: {error:#}");
         well = false;
     }
@@ -168,8 +169,8 @@ fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments, seed: u64) -> ExitC
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Looks through the store that cases have shared, if any has.
-fn look_at_shared(harness: &Arc<dyn Harness>, records: &[Record]) -> Result<()> {
+/// Checks the shared store for residue, if a case has used it.
+fn check_shared_store(harness: &Arc<dyn Harness>, records: &[Record]) -> Result<()> {
     let shares = |case: &Case| matches!(case.run, Run::Suite(_)) && case.sharing() == Sharing::Shared;
     let sharing: HashSet<_> =
         all_cases::all().iter().filter(|case| shares(case)).map(|case| case.name).collect();
@@ -178,8 +179,8 @@ fn look_at_shared(harness: &Arc<dyn Harness>, records: &[Record]) -> Result<()> 
         let (runtime, longest) = runtime(harness.time())?;
         return runtime.block_on(within(
             longest,
-            "the look at the store",
-            residue::look_at_shared(harness),
+            "the check of the shared store",
+            residue::check_shared(harness),
         ))?;
     }
     Ok(())
@@ -192,7 +193,7 @@ pub fn run_case(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Record {
     }
     let start = Instant::now();
     let driven = catch_unwind(AssertUnwindSafe(|| drive(harness, case, seed)));
-    let driven = driven.unwrap_or_else(|panic| Err(anyhow!("the case panicked: {}", text_of(&*panic))));
+    let driven = driven.unwrap_or_else(|panic| Err(anyhow!("the case panicked: {}", message_of(&*panic))));
     let (outcome, figures) = match driven {
         Ok(figures) => (Outcome::Passed, figures),
         Err(error) => (Outcome::Failed(format!("{error:#}")), Figures::new()),
@@ -200,8 +201,8 @@ pub fn run_case(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Record {
     Record::new(&case, outcome, start.elapsed(), figures)
 }
 
-/// What a panic says: a text, unless somebody panicked with another value on purpose.
-fn text_of(panic: &(dyn Any + Send)) -> &str {
+/// Returns the message of a panic, unless its payload is not a text.
+fn message_of(panic: &(dyn Any + Send)) -> &str {
     let literal = panic.downcast_ref::<&str>().copied();
     literal.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
 }
@@ -212,11 +213,11 @@ fn drive(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<Figures> {
         match case.run {
             Run::Own(run) => within(longest, "the case", run()).await?.map(|()| Figures::new()),
             Run::Suite(run) => {
-                // Before the clock starts: servers of the case's own have bounds of their own.
+                // Before the time limit starts: starting a server has a bound of its own.
                 let context = Context::new(harness, case, seed)?;
                 let work = async {
                     run(Arc::clone(&context)).await?;
-                    context.look_for_residue().await
+                    context.check_residue().await
                 };
                 within(longest, "the case", work).await??;
                 Ok(context.figures())
@@ -227,7 +228,7 @@ fn drive(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<Figures> {
     outcome
 }
 
-/// A runtime of the case's own.
+/// Makes a runtime for one case, and returns its time limit too.
 fn runtime(time: Time) -> std::io::Result<(Runtime, Duration)> {
     match time {
         Time::Paused => {
@@ -276,31 +277,31 @@ mod tests {
     }
 
     #[test]
-    fn a_backends_own_cases_are_judged_like_those_of_the_suite() {
-        let cases = [own_case!(one_is_one: Z1 Z2, P1 P13), own_case!(one_is_two: Z3, P2)];
-        assert_eq!(cases.map(|case| case.label()), ["Z1 Z2 P1 P13", "Z3 P2"]);
+    fn own_cases_of_a_backend_run_like_those_of_the_suite() {
+        let cases = [own_case!(one_is_one: TimedExclusion NoResidue), own_case!(one_is_two: FencedExclusion)];
+        assert_eq!(cases.map(|case| case.label()), ["TimedExclusion NoResidue", "FencedExclusion"]);
         let outcomes = cases.map(|case| run_case(&memory(), case, 1).outcome);
         assert_eq!(outcomes, [Outcome::Passed, Outcome::Failed("one is not two".to_owned())]);
     }
 
     #[test]
-    fn a_panic_is_reported_with_its_text() {
-        let record = run_case(&memory(), case!(a_case_that_panics: C1, P1), 1);
+    fn panic_is_reported_with_its_message() {
+        let record = run_case(&memory(), case!(a_case_that_panics: TimedExclusion), 1);
         assert_eq!(record.outcome, Outcome::Failed("the case panicked: the reason is 42".to_owned()));
     }
 
     #[test]
-    fn a_figure_is_in_the_record_and_in_a_line_of_its_own() {
-        let record = run_case(&memory(), case!(a_case_with_a_figure: C19, P10), 1);
+    fn figure_is_in_the_record_and_printed() {
+        let record = run_case(&memory(), case!(a_case_with_a_figure: Fifo), 1);
         assert_eq!(record.shown_figures().unwrap(), "figures of a_case_with_a_figure: turns: 3");
         let json = serde_json::to_value(&record).unwrap();
         assert_eq!(json["figures"]["turns"], 3.0);
         assert_eq!((&json["outcome"], &json["case"]), (&"passed".into(), &"a_case_with_a_figure".into()));
-        assert!(json["seconds"].is_number() && json["properties"] == serde_json::json!(["P10"]), "{json}");
+        assert!(json["seconds"].is_number() && json["properties"] == serde_json::json!(["Fifo"]), "{json}");
     }
 
     #[test]
-    fn every_case_is_listed_once_with_its_label_in_the_order_of_the_seed() {
+    fn each_case_is_listed_once_in_the_order_of_the_seed() {
         let listed = |seed| {
             let trials = trials(&memory(), seed, &Records::default());
             trials.iter().map(|trial| (trial.name().to_owned(), trial.kind().to_owned())).collect::<Vec<_>>()
@@ -315,32 +316,32 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_wanted_by_its_name_and_an_unknown_one_is_refused() {
+    fn backend_is_selected_by_name_and_an_unknown_name_is_an_error() {
         for (wanted, is_one) in [("memory", true), ("file, memory", true), ("file,redlock-3,zk", false)] {
             assert_eq!(is_wanted(wanted, &MemoryHarness).unwrap(), is_one, "{wanted}");
         }
         for typo in ["memori", "Memory", "memory,fiel", "", "memory,"] {
             let error = is_wanted(typo, &MemoryHarness).unwrap_err().to_string();
-            assert!(error.contains("there are memory, file, etcd, redis"), "{typo}: {error}");
+            assert!(error.contains("known are memory, file, etcd, redis"), "{typo}: {error}");
         }
     }
 
     #[test]
-    fn backends_of_others_are_known_by_their_own_name_and_their_siblings() {
+    fn third_party_backends_know_their_own_name_and_their_siblings() {
         let connect = |_: &str| Ok(AnyBackend::new(MemoryServer::new().backend()));
         let mine = Plain::new("mine", "", connect).unwrap();
         assert!(is_wanted("mine", &mine).unwrap() && is_wanted("etcd,mine", &mine).unwrap());
         assert!(!is_wanted("etcd", &mine).unwrap());
         let error = is_wanted("yours", &mine).unwrap_err().to_string();
         assert!(error.ends_with("redlock-3, zk, mine"), "{error}");
-        assert!(!is_wanted("yours", &mine.beside("yours")).unwrap());
+        assert!(!is_wanted("yours", &mine.sibling("yours")).unwrap());
     }
 
     #[test]
-    fn the_seed_is_taken_from_the_arguments_or_the_environment() {
+    fn seed_comes_from_the_arguments_or_the_environment() {
         let asked = |arguments: &[&str], environment: Option<&str>| {
             let arguments = arguments.iter().map(ToString::to_string).collect();
-            seed_asked_for(arguments, environment.map(str::to_owned))
+            requested_seed(arguments, environment.map(str::to_owned))
         };
         let others = vec!["program".to_owned(), "filter".to_owned()];
         for arguments in [["program", "--seed", "7", "filter"].as_slice(), &["program", "--seed=7", "filter"]]

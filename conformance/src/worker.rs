@@ -1,5 +1,5 @@
-//! A client in a process of its own: the test program again, in another role, driven over its standard input and
-//! output, so that it can be killed and stopped.
+//! A client in a process of its own, which cases can kill and stop. The process is the test program in another role,
+//! controlled over its standard input and output.
 
 use std::{
     collections::HashMap,
@@ -7,14 +7,14 @@ use std::{
     path::PathBuf,
     process::{ExitCode, Stdio},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use lockkit_core::{ErrorKind, FencingToken, LockClient, LockGuard, LockName};
+use lockkit_core::{ErrorKind, FencingToken, LockClient, LockGuard, LockName, support::lock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -25,18 +25,18 @@ use tokio::{
 
 use crate::Harness;
 
-/// Set for a process in this role, to the address of the store.
+/// Starts the test program in this role; the value is the address of the store.
 const ROLE: &str = "LOCKKIT_CONFORMANCE_WORKER";
 
-/// Longest time until a process that was sent SIGSTOP stands still.
+/// How long a process may take to stop after SIGSTOP.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// Marks the lines of the protocol among whatever else a test program prints.
+/// Marks the lines of the protocol among the other output of a test program.
 const MARK: &str = "lockkit-worker: ";
 
-/// What a worker is told; each order gets one reply, and they are served side by side.
+/// A request to a worker. Each gets one reply; a worker serves requests concurrently.
 #[derive(Debug, Serialize, Deserialize)]
-enum Order {
+enum Request {
     Open {
         ttl: Duration,
     },
@@ -44,15 +44,14 @@ enum Order {
         slot: u64,
         lock: LockText,
     },
-    /// Without I/O: what the guard in this slot believes.
+    /// Returns what the guard in this slot reports, without I/O.
     State {
         slot: u64,
     },
     Release {
         slot: u64,
     },
-    /// Reads a number from the file, yields, and writes the next one, under the lock, so often, but begins no round
-    /// after this time.
+    /// Increments the number in the file under the lock, in this many rounds, but starts none after `longest`.
     Count {
         lock: LockText,
         file: PathBuf,
@@ -76,7 +75,7 @@ enum Reply {
     Counted {
         rounds: usize,
     },
-    /// The kind of the error as `Debug` shows it, and its text.
+    /// The error: its kind in `Debug` form, and its text.
     Failed {
         kind: String,
         text: String,
@@ -89,9 +88,9 @@ struct Numbered<T> {
     what: T,
 }
 
-/// What a guard in a worker believes at one moment.
+/// What a guard in a worker reports at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Belief {
+pub(crate) struct GuardState {
     pub(crate) held: bool,
     pub(crate) remaining: Duration,
 }
@@ -100,7 +99,7 @@ pub(crate) struct Belief {
 #[derive(Debug)]
 pub(crate) struct Worker {
     process: Child,
-    orders: mpsc::UnboundedSender<String>,
+    requests: mpsc::UnboundedSender<String>,
     replies: Arc<Mutex<HashMap<u64, oneshot::Sender<Reply>>>>,
     next: AtomicU64,
 }
@@ -116,15 +115,15 @@ impl Worker {
             .envs(environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // In a group of its own: when the suite is killed while the worker is stopped, the system lets an orphaned
-            // group go on, and the worker finds the end of its input.
+            // In its own process group: when the suite is killed while the worker is stopped, the kernel continues the
+            // orphaned group, and the worker sees the end of its input and exits.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .context("cannot start a worker")?;
         let input = process.stdin.take().context("the worker has no input")?;
         let output = process.stdout.take().context("the worker has no output")?;
-        let (orders, queue) = mpsc::unbounded_channel();
+        let (requests, queue) = mpsc::unbounded_channel();
         tokio::spawn(send(queue, input));
         let replies = Arc::<Mutex<HashMap<_, oneshot::Sender<Reply>>>>::default();
         let waiting = Arc::clone(&replies);
@@ -133,52 +132,52 @@ impl Worker {
             while let Ok(Some(line)) = lines.next_line().await {
                 let reply = line.strip_prefix(MARK).and_then(|json| serde_json::from_str(json).ok());
                 let Some(Numbered { number, what }) = reply else { continue };
-                if let Some(waiting) = locked(&waiting).remove(&number) {
-                    // Whoever asked may have been dropped.
+                if let Some(waiting) = lock(&waiting).remove(&number) {
+                    // The caller may have been dropped.
                     let _ = waiting.send(what);
                 }
             }
-            // Whoever still waits is told by the drop of its sender.
-            locked(&waiting).clear();
+            // Dropping the senders fails the calls that still wait.
+            lock(&waiting).clear();
         });
-        let worker = Self { process, orders, replies, next: AtomicU64::new(0) };
-        worker.done(Order::Open { ttl }).await?;
+        let worker = Self { process, requests, replies, next: AtomicU64::new(0) };
+        worker.done(Request::Open { ttl }).await?;
         Ok(worker)
     }
 
-    /// Takes the lock and keeps it in this slot.
+    /// Acquires the lock, and keeps the guard in this slot.
     pub(crate) async fn acquire(&self, slot: u64, name: &LockName) -> Result<FencingToken> {
-        match self.ask(Order::Acquire { slot, lock: name.to_string() })?.await? {
+        match self.ask(Request::Acquire { slot, lock: name.to_string() })?.await? {
             Reply::Granted { token } => Ok(FencingToken::new(token)),
             other => bail!("the worker was not granted the lock: {other:?}"),
         }
     }
 
-    /// Sends the order to take the lock; the reply comes when it is granted.
+    /// Sends the request to acquire the lock; the reply arrives when it is granted.
     pub(crate) fn begin_acquire(&self, slot: u64, name: &LockName) -> Result<Acquiring> {
-        Ok(Acquiring(self.ask(Order::Acquire { slot, lock: name.to_string() })?))
+        Ok(Acquiring(self.ask(Request::Acquire { slot, lock: name.to_string() })?))
     }
 
-    pub(crate) async fn state(&self, slot: u64) -> Result<Belief> {
-        match self.ask(Order::State { slot })?.await? {
-            Reply::State { held, remaining } => Ok(Belief { held, remaining }),
+    pub(crate) async fn state(&self, slot: u64) -> Result<GuardState> {
+        match self.ask(Request::State { slot })?.await? {
+            Reply::State { held, remaining } => Ok(GuardState { held, remaining }),
             other => bail!("no state but {other:?}"),
         }
     }
 
     pub(crate) async fn release(&self, slot: u64) -> Result<()> {
-        self.done(Order::Release { slot }).await
+        self.done(Request::Release { slot }).await
     }
 
-    /// The kind of the error that the release of this slot ends with, as `Debug` shows it.
+    /// Releases this slot, and returns the kind of its error in `Debug` form.
     pub(crate) async fn failed_release(&self, slot: u64) -> Result<String> {
-        match self.ask(Order::Release { slot })?.await? {
+        match self.ask(Request::Release { slot })?.await? {
             Reply::Failed { kind, .. } => Ok(kind),
-            other => bail!("an error was due, not {other:?}"),
+            other => bail!("expected an error, got {other:?}"),
         }
     }
 
-    /// Counts in this file; how often it did.
+    /// Increments the number in this file, and returns how often.
     pub(crate) async fn count(
         &self,
         name: &LockName,
@@ -186,29 +185,29 @@ impl Worker {
         rounds: usize,
         longest: Duration,
     ) -> Result<usize> {
-        match self.ask(Order::Count { lock: name.to_string(), file, rounds, longest })?.await? {
+        match self.ask(Request::Count { lock: name.to_string(), file, rounds, longest })?.await? {
             Reply::Counted { rounds } => Ok(rounds),
-            other => bail!("the worker has not counted: {other:?}"),
+            other => bail!("the worker failed to count: {other:?}"),
         }
     }
 
-    /// Ends the process as `kill -9` does.
+    /// Kills the process with SIGKILL.
     pub(crate) async fn kill(&mut self) -> Result<()> {
         Ok(self.process.kill().await?)
     }
 
-    /// Stops the process where it stands (SIGSTOP), and returns when it has come to a stand.
+    /// Stops the process with SIGSTOP, and returns when every thread has stopped.
     pub(crate) async fn stop(&self) -> Result<()> {
         kill_process(self.pid()?, Signal::STOP)?;
         let start = Instant::now();
-        while !self.stands_still()? {
-            ensure!(start.elapsed() < STOP_MAX, "the worker does not stop");
+        while !self.is_stopped()? {
+            ensure!(start.elapsed() < STOP_MAX, "the worker does not stop within {STOP_MAX:?}");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(())
     }
 
-    /// Lets a stopped process go on.
+    /// Continues a stopped process.
     pub(crate) fn resume(&self) -> Result<()> {
         Ok(kill_process(self.pid()?, Signal::CONT)?)
     }
@@ -218,8 +217,8 @@ impl Worker {
         pid.context("the worker has ended")
     }
 
-    /// Whether every thread has stopped: the signal reaches them one by one. Linux only, as proc(5) is.
-    fn stands_still(&self) -> Result<bool> {
+    /// Whether every thread has stopped: the signal reaches them one by one. Reads proc(5), so Linux only.
+    fn is_stopped(&self) -> Result<bool> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid()?.as_raw_nonzero()))?;
         for thread in threads {
             // A thread may end between the two reads.
@@ -231,23 +230,23 @@ impl Worker {
         Ok(true)
     }
 
-    async fn done(&self, order: Order) -> Result<()> {
-        match self.ask(order)?.await? {
+    async fn done(&self, request: Request) -> Result<()> {
+        match self.ask(request)?.await? {
             Reply::Done => Ok(()),
             other => bail!("the worker answered {other:?}"),
         }
     }
 
-    fn ask(&self, what: Order) -> Result<oneshot::Receiver<Reply>> {
+    fn ask(&self, what: Request) -> Result<oneshot::Receiver<Reply>> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, reply) = oneshot::channel();
-        locked(&self.replies).insert(number, sender);
-        self.orders.send(serde_json::to_string(&Numbered { number, what })? + "\n")?;
+        lock(&self.replies).insert(number, sender);
+        self.requests.send(serde_json::to_string(&Numbered { number, what })? + "\n")?;
         Ok(reply)
     }
 }
 
-/// An acquire in another process that is not answered yet.
+/// A running acquire in another process.
 #[derive(Debug)]
 pub(crate) struct Acquiring(oneshot::Receiver<Reply>);
 
@@ -260,16 +259,16 @@ impl Acquiring {
     }
 }
 
-async fn send(mut orders: mpsc::UnboundedReceiver<String>, mut input: ChildStdin) {
-    while let Some(order) = orders.recv().await {
-        if input.write_all(order.as_bytes()).await.is_err() {
+async fn send(mut requests: mpsc::UnboundedReceiver<String>, mut input: ChildStdin) {
+    while let Some(request) = requests.recv().await {
+        if input.write_all(request.as_bytes()).await.is_err() {
             return;
         }
     }
 }
 
-/// Plays the worker when this process was started as one.
-pub(crate) fn serve_if_asked(harness: &dyn Harness) -> Option<ExitCode> {
+/// Serves as a worker when this process was started as one.
+pub(crate) fn serve_if_worker(harness: &dyn Harness) -> Option<ExitCode> {
     let address = env::var(ROLE).ok()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let served = runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(serve(harness, &address)));
@@ -282,13 +281,13 @@ pub(crate) fn serve_if_asked(harness: &dyn Harness) -> Option<ExitCode> {
     })
 }
 
-/// Serves orders until the input ends, which it also does when the suite is killed.
+/// Serves requests until the input ends, which also happens when the suite is killed.
 async fn serve(harness: &dyn Harness, address: &str) -> Result<()> {
     let backend = harness.connect(address)?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
-    let first = lines.next_line().await?.context("no order")?;
-    let Numbered { number, what: Order::Open { ttl } } = serde_json::from_str(&first)? else {
-        bail!("the first order opens a client")
+    let first = lines.next_line().await?.context("no request")?;
+    let Numbered { number, what: Request::Open { ttl } } = serde_json::from_str(&first)? else {
+        bail!("the first request must open a client")
     };
     let client = LockClient::builder(backend).ttl(ttl).build().await?;
     answer(number, &Reply::Done)?;
@@ -297,7 +296,7 @@ async fn serve(harness: &dyn Harness, address: &str) -> Result<()> {
         let Numbered { number, what } = serde_json::from_str(&line)?;
         let (client, guards) = (client.clone(), Arc::clone(&guards));
         tokio::spawn(async move {
-            let reply = match obey(&client, &guards, what).await {
+            let reply = match carry_out(&client, &guards, what).await {
                 Ok(reply) => reply,
                 Err(error) => {
                     let kind = error.downcast_ref::<lockkit_core::Error>().map(lockkit_core::Error::kind);
@@ -305,7 +304,7 @@ async fn serve(harness: &dyn Harness, address: &str) -> Result<()> {
                     Reply::Failed { kind, text: format!("{error:#}") }
                 }
             };
-            // Nobody listens any more: the input has ended too.
+            // A failure means that the suite has ended; then the input ends too.
             let _ = answer(number, &reply);
         });
     }
@@ -314,26 +313,26 @@ async fn serve(harness: &dyn Harness, address: &str) -> Result<()> {
 
 type Guards = Mutex<HashMap<u64, LockGuard>>;
 
-async fn obey(client: &LockClient, guards: &Guards, order: Order) -> Result<Reply> {
-    match order {
-        Order::Open { .. } => bail!("the client is open"),
-        Order::Acquire { slot, lock } => {
-            let guard = client.lock(lock)?.acquire().await?;
+async fn carry_out(client: &LockClient, guards: &Guards, request: Request) -> Result<Reply> {
+    match request {
+        Request::Open { .. } => bail!("the client is open"),
+        Request::Acquire { slot, lock: name } => {
+            let guard = client.lock(name)?.acquire().await?;
             let token = guard.token().get();
-            locked(guards).insert(slot, guard);
+            lock(guards).insert(slot, guard);
             Ok(Reply::Granted { token })
         }
-        Order::State { slot } => {
-            let guards = locked(guards);
+        Request::State { slot } => {
+            let guards = lock(guards);
             let guard = guards.get(&slot).context("an empty slot")?;
             Ok(Reply::State { held: guard.is_held(), remaining: guard.remaining() })
         }
-        Order::Release { slot } => {
-            let guard = locked(guards).remove(&slot).context("an empty slot")?;
+        Request::Release { slot } => {
+            let guard = lock(guards).remove(&slot).context("an empty slot")?;
             guard.release().await?;
             Ok(Reply::Done)
         }
-        Order::Count { lock, file, rounds, longest } => {
+        Request::Count { lock, file, rounds, longest } => {
             let (lock, start, mut counted) = (client.lock(lock)?, Instant::now(), 0);
             while counted < rounds && start.elapsed() <= longest {
                 let guard = lock.acquire().await?;
@@ -355,8 +354,4 @@ fn answer(number: u64, what: &Reply) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(line.as_bytes())?;
     Ok(stdout.flush()?)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

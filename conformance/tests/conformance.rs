@@ -1,4 +1,4 @@
-//! The suite on the memory backend.
+//! The conformance suite on the memory backend.
 
 use std::process::ExitCode;
 

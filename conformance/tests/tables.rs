@@ -1,21 +1,30 @@
-//! The tables in docs/ are about this suite: about all of its cases and about no others.
+//! The tables in docs/ list exactly the cases of this suite, and the bugs that cases refer to.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use lockkit_conformance::{Case, cases};
 
 const HINT: &str = "run `cargo xtask conformance`, then `cargo xtask guarantees`";
 
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
 /// The cells of each row of the table that `cargo xtask guarantees` has written, without its heading.
 fn rows(file: &str) -> Vec<Vec<String>> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)).unwrap();
+    let text = fs::read_to_string(root().join(file)).unwrap();
     let (_, table) = text.split_once("`cargo xtask guarantees`: begin -->\n").unwrap();
     let rows = table.lines().take_while(|line| line.starts_with('|')).skip(2);
     rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
 }
 
-/// `20 passed, 3 ignored`, whatever stands in between and behind.
+/// Adds the counts in a cell such as `20 passed, 3 ignored`.
 fn sum(cell: &str) -> usize {
     let words: Vec<&str> = cell.split([' ', ',', ';']).collect();
     let counted = words.windows(2).filter(|pair| ["passed", "failed", "ignored"].contains(&pair[1]));
@@ -23,7 +32,7 @@ fn sum(cell: &str) -> usize {
 }
 
 #[test]
-fn the_list_names_exactly_the_cases_of_the_suite() {
+fn list_has_exactly_the_cases_of_the_suite() {
     let named: BTreeSet<String> =
         rows("docs/cases.md").into_iter().map(|row| row[0].replace('`', "")).collect();
     let there: BTreeSet<String> = cases().iter().map(|case| case.name.to_owned()).collect();
@@ -32,7 +41,7 @@ fn the_list_names_exactly_the_cases_of_the_suite() {
 }
 
 #[test]
-fn every_promise_has_as_many_cases_as_the_table_says() {
+fn each_promise_has_as_many_cases_as_the_table_says() {
     let rows = rows("docs/guarantees.md");
     let promises: BTreeSet<String> =
         cases().iter().flat_map(|case| case.properties).map(ToString::to_string).collect();
@@ -46,10 +55,43 @@ fn every_promise_has_as_many_cases_as_the_table_says() {
 }
 
 #[test]
-fn every_backend_was_tried_with_all_cases() {
+fn each_backend_was_tested_with_all_cases() {
     let rows = rows("README.md");
     assert!(rows.len() >= 3, "{HINT}");
     for row in rows {
         assert_eq!(sum(row.last().unwrap()), cases().len(), "{}: {HINT}", row[0]);
     }
+}
+
+/// The sources of all test programs of the backend crates, which hold their own cases.
+fn test_sources() -> Vec<PathBuf> {
+    let is_backend =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("lockkit-"));
+    let crates = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path()).filter(is_backend);
+    let mut folders: Vec<PathBuf> =
+        crates.map(|path| path.join("tests")).filter(|path| path.is_dir()).collect();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
+
+/// The numbers after each `; bugs` of `own_case!` in a source.
+fn bugs_of_own_cases(source: &Path) -> Vec<u8> {
+    let text = fs::read_to_string(source).unwrap_or_default();
+    let lists = text.split("; bugs ").skip(1).map(|rest| rest.split(')').next().unwrap_or_default());
+    lists.flat_map(str::split_whitespace).map(|number| number.parse().unwrap()).collect()
+}
+
+#[test]
+fn each_bug_of_a_case_has_a_row_and_each_row_has_a_case() {
+    let own = test_sources().iter().flat_map(|source| bugs_of_own_cases(source)).collect::<BTreeSet<_>>();
+    let used: BTreeSet<u8> = cases().iter().flat_map(|case| case.bugs).copied().chain(own).collect();
+    let text = fs::read_to_string(root().join("docs/lock-bugs.md")).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse::<u8>().ok());
+    let listed: BTreeSet<u8> = rows.collect();
+    assert_eq!(used, listed, "docs/lock-bugs.md lists the bugs of the cases");
 }

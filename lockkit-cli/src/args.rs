@@ -5,30 +5,30 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand};
 
 const RUN_DETAILS: &str = "\
-The command runs in a process group of its own, in the foreground of the terminal where there is one, with the \
-variables LOCKKIT_NAME and LOCKKIT_TOKEN (the fencing token: rises with every grant of the lock) in its environment. \
-Signals are passed on to the group; while the lock is waited for they end the wait.
+The command runs in its own process group, in the foreground of the terminal if there is one. Its environment has \
+LOCKKIT_NAME and LOCKKIT_TOKEN (the fencing token, which rises with every grant of the lock). Signals are forwarded to \
+the group; during the wait for the lock they end the wait.
 
-The job ends before the lock does: when no renewal is acknowledged in time its group gets SIGTERM and SIGCONT at a \
-quarter of the ttl (5 s at most) before the lock's deadline, and SIGKILL 100 ms before it. When the store says that the \
-lock is gone, SIGTERM comes at once and SIGKILL as much later. When lockkit itself is killed, a watcher process kills \
-the group before anybody else gets the lock; when lockkit is stopped (Ctrl-Z), the job is killed unless lockkit is \
+The job ends before the lock does. If no renewal is acknowledged in time, the group gets SIGTERM and SIGCONT a quarter \
+of the ttl (at most 5 s) before the lock's deadline, and SIGKILL 100 ms before it. If the store reports that the lock \
+is gone, SIGTERM is sent at once and SIGKILL after the same time. If lockkit itself is killed, a watcher process kills \
+the group before anybody else gets the lock. If lockkit is stopped (Ctrl-Z), the job is killed unless lockkit is \
 continued in time.
 
-The lock is given back when the last process of the group has ended, also where that is later than the command: wait \
-for, or end, what you start in the background. Processes that leave the group (setsid, daemons, jobs of an interactive \
-shell) are not waited for and not ended: they are outside of what the lock protects. So are processes that lockkit has \
-no right to signal: write `sudo lockkit run ... -- command`, not `lockkit run ... -- sudo command`.
+The lock is released when the last process of the group has ended, even if that is after the command: wait for \
+background processes, or end them. Processes that leave the group (setsid, daemons, jobs of an interactive shell) are \
+neither waited for nor ended: the lock does not protect them. Nor does it protect processes that lockkit may not \
+signal: write `sudo lockkit run ... -- command`, not `lockkit run ... -- sudo command`.
 
-Exit status: that of the command, 126 if it cannot be executed, 127 if there is none, 128+n if signal n ended it or \
-the wait; 75 not acquired in time, 76 lock lost while the command ran; 64 wrong arguments, or a lock that an enclosing \
-`lockkit run` holds; 69 store unavailable, 70 unexpected state in the store, 71 error of the operating system, 77 denied \
-by the store, 78 wrong configuration.";
+Exit status: that of the command; 126: the command cannot be executed; 127: command not found; 128+n: signal n ended \
+the command or the wait; 75: not acquired within `--timeout`; 76: lock lost while the command ran; 64: wrong \
+arguments, or an enclosing `lockkit run` holds the lock; 69: store unavailable; 70: unexpected state in the store; \
+71: error of the operating system; 77: denied by the store; 78: wrong configuration.";
 
 const PASSWORDS: &str = "\
-Passwords never belong into arguments, which every user of the host can read: name only the user in the URL, such as \
-etcd://me@host:2379, and give the password in the file of --password-file or in LOCKKIT_PASSWORD. (LOCKKIT_BACKEND may \
-hold the password itself.) The command does not get to see it.";
+Every user of the host can read arguments, so they must not contain passwords. Name only the user in the URL, such as \
+etcd://me@host:2379, and pass the password with --password-file or LOCKKIT_PASSWORD. (LOCKKIT_BACKEND may contain the \
+password itself.) The command cannot see it.";
 
 /// Run a command under a distributed lock.
 #[derive(Debug, Parser)]
@@ -48,31 +48,31 @@ pub(crate) enum Action {
     Who(WhoArguments),
     /// Set up a store of several nodes (redlock://...) once, before the first lock
     ///
-    /// Every node must be reachable. On nodes that are set up already it does nothing; interrupted, it is run again.
-    /// Nodes that have all lost their data look like new ones: stop all clients, and wait for the longest ttl, before they
-    /// are set up again.
+    /// Every node must be reachable. Nodes that are already set up do not change; if interrupted, run it again.
+    /// Nodes that have all lost their data look like new ones: before setting them up again, stop all clients and
+    /// wait for the longest ttl.
     #[command(after_long_help = PASSWORDS)]
     Init(InitArguments),
     #[command(name = crate::watcher::NAME, hide = true)]
     WatchGroup,
     #[command(name = crate::trampoline::NAME, hide = true)]
-    ExecWhenTold {
+    ExecAtGate {
         gate: i32,
         #[arg(last = true)]
         command: Vec<OsString>,
     },
 }
 
-/// Where the locks are.
+/// The arguments that select the store.
 #[derive(Debug, Args)]
 pub(crate) struct StoreArguments {
     /// URL of the lock store, such as etcd://host:2379 or file:///var/lib/locks [env: LOCKKIT_BACKEND]
-    /// [default: files in the user's state folder]
-    // Not `env = ...`: only what stands in the arguments can be read by everybody.
+    /// [default: lock files in the user's state folder]
+    // Not `env = ...`: `Store` must distinguish arguments, which everybody can read, from the environment.
     #[arg(long, value_name = "URL")]
     pub(crate) backend: Option<String>,
 
-    /// File that holds the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
+    /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 }
@@ -82,15 +82,15 @@ pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) store: StoreArguments,
 
-    /// Give up, with exit status 75, when the lock is not acquired in this time; 0s: do not wait
+    /// Exit with status 75 if the lock is not acquired within this time; 0s: do not wait
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Option<Duration>,
 
-    /// How long the lock outlives its last renewal when this host dies; without effect on file locks [default: 15s]
+    /// How long the lock outlives its last renewal if this host dies; no effect on file locks [default: 15s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) ttl: Option<Duration>,
 
-    /// Text that others see when they ask who holds the lock
+    /// Text that `lockkit who` shows for this holder
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
@@ -107,7 +107,7 @@ pub(crate) struct WhoArguments {
     #[command(flatten)]
     pub(crate) store: StoreArguments,
 
-    /// Answer as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -120,7 +120,7 @@ pub(crate) struct InitArguments {
     /// URL of the lock store, such as redlock://h1,h2,h3 [env: LOCKKIT_BACKEND]
     pub(crate) url: Option<String>,
 
-    /// File that holds the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
+    /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
 }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 }

@@ -1,10 +1,11 @@
-//! The clock that both sides of the watcher's pipe read: absolute, and the same in every process of this host.
+//! The clock of both sides of the watcher's pipe: absolute, and the same in every process of this host.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since the host started, suspended time included where the platform has such a clock (as in `lockkit::Clock`).
+/// Returns the time since the host started, including suspended time if the platform has such a clock (as in
+/// `lockkit::Clock`).
 pub(crate) fn now() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const ID: ClockId = ClockId::Boottime;

@@ -1,4 +1,4 @@
-//! The way to a store.
+//! Connecting to a store.
 
 use std::{os::fd::OwnedFd, time::Duration};
 
@@ -6,7 +6,7 @@ use lockkit::{ClientBuilder, ClientOptions, LockClient, LockName};
 
 use crate::{exit::Failure, store::Store};
 
-/// A store that can be connected to.
+/// A configured store, not connected yet.
 #[derive(Debug)]
 pub(crate) struct Connection {
     builder: ClientBuilder,
@@ -15,7 +15,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// The way to this store, with these settings instead of those in its URL. No I/O.
+    /// Configures this store, with these settings instead of those in its URL. No I/O.
     pub(crate) fn to(store: &Store, ttl: Option<Duration>, label: Option<&str>) -> Result<Self, Failure> {
         let mut connection = Self::to_url(store.url())?;
         let mut options = ClientOptions::default();
@@ -24,7 +24,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Connects. The client renews on a thread of its own, whatever the rest of this program waits for.
+    /// Connects. The client renews on its own thread, whatever blocks this program.
     pub(crate) async fn open(&self) -> lockkit::Result<LockClient> {
         self.builder.clone().own_thread().build().await
     }
@@ -34,7 +34,7 @@ impl Connection {
         Ok(Self { builder: lockkit::builder(url)? })
     }
 
-    /// Makes the backend for files itself, to get at the files that it locks.
+    /// Creates the file backend itself, to access the files that it locks.
     #[cfg(feature = "file")]
     fn to_url(url: &str) -> Result<Self, Failure> {
         let mut parts = lockkit::backend::BackendUrl::parse(url)?;
@@ -46,7 +46,8 @@ impl Connection {
         Ok(Self { builder: LockClient::builder(files.clone()).options(options), files: Some(files) })
     }
 
-    /// Another handle of the file behind a lock that would end with this process; none where a lease outlives it.
+    /// Returns another handle of the locked file, for a lock that would end with this process; none for a lock with a
+    /// lease.
     #[cfg(feature = "file")]
     pub(crate) fn locked_file(&self, name: &LockName) -> Result<Option<OwnedFd>, Failure> {
         let Some(files) = &self.files else { return Ok(None) };
@@ -56,7 +57,7 @@ impl Connection {
         }
     }
 
-    /// Another handle of the file behind a lock: this build knows no such locks.
+    /// Returns none: this build has no file locks.
     #[cfg(not(feature = "file"))]
     pub(crate) fn locked_file(&self, _name: &LockName) -> Result<Option<OwnedFd>, Failure> {
         Ok(None)

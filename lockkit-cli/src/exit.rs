@@ -1,36 +1,36 @@
-//! How the program ends and how it speaks: exit statuses, failures, one-line messages.
+//! Exit statuses, failures, and one-line messages.
 
 use std::{fmt, io::Write};
 
 use lockkit::{Error, ErrorKind};
 
-/// The arguments make no sense, or the lock is already held by an enclosing `lockkit run` (`EX_USAGE`).
+/// Wrong arguments, or an enclosing `lockkit run` holds the lock (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
 /// The store did not answer (`EX_UNAVAILABLE`).
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The store holds something that no lockkit client writes (`EX_SOFTWARE`).
+/// The store contains something that no lockkit client writes (`EX_SOFTWARE`).
 pub(crate) const UNEXPECTED: u8 = 70;
-/// The operating system refuses something, such as another process (`EX_OSERR`).
+/// The operating system refused something, such as starting a process (`EX_OSERR`).
 pub(crate) const SYSTEM: u8 = 71;
-/// The lock was not acquired in time (`EX_TEMPFAIL`).
+/// The lock was not acquired within `--timeout` (`EX_TEMPFAIL`).
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 76;
-/// The store refuses: wrong password, missing permission (`EX_NOPERM`).
+/// The store denied access: wrong password, missing permission (`EX_NOPERM`).
 pub(crate) const DENIED: u8 = 77;
-/// The backend URL or one of its options makes no sense (`EX_CONFIG`).
+/// The backend URL or one of its options is invalid (`EX_CONFIG`).
 pub(crate) const CONFIG: u8 = 78;
-/// The command is there but cannot be executed.
+/// The command exists but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// There is no such command.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// The status that shells give to a process ended by this signal.
+/// Returns the status that shells report for a process ended by this signal.
 pub(crate) fn status_of_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Why the program ends, in one line, and the exit status that says so.
+/// Why the program ends: a one-line message and the exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: u8,
@@ -42,7 +42,7 @@ impl Failure {
         Self { status, message: message.into() }
     }
 
-    /// The operating system refused to `what`.
+    /// A failure because the operating system refused to `what`.
     pub(crate) fn system(what: &str, cause: impl fmt::Display) -> Self {
         Self::new(SYSTEM, format!("cannot {what}: {cause}"))
     }
@@ -62,9 +62,9 @@ impl From<Error> for Failure {
     }
 }
 
-/// Says something to the user: one line on stderr.
+/// Prints a message for the user: one line on stderr.
 ///
-/// Not `eprintln!`, which panics when nobody reads stderr any more: a message must never end the job.
+/// Not `eprintln!`, which panics if stderr is closed: a message must never end the job.
 pub(crate) fn say(message: impl fmt::Display) {
     let line = format!("lockkit: {}\n", message.to_string().replace('\n', " "));
     let _ = std::io::stderr().write_all(line.as_bytes());

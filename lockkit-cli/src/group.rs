@@ -1,4 +1,4 @@
-//! The process group of a job: the unit that is signalled, and whose end frees the lock.
+//! The process group of a job: the unit that gets signals, and whose end frees the lock.
 
 use std::{io, thread, time::Duration};
 
@@ -7,14 +7,14 @@ use rustix::{
     process::{Pid, Signal, kill_process_group, test_kill_process_group},
 };
 
-/// Longest pause between two looks at a group that is ending.
-pub(crate) const LOOK_PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Longest pause between two checks of a group that is ending.
+pub(crate) const GROUP_CHECK_PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// A process group, named by the process id of the command that leads it.
+/// A process group, identified by the process id of the command that leads it.
 ///
-/// The kernel does not give a group's number to anybody else while one member lives or is an unreaped zombie. From the
-/// moment when the last member is gone until the next look at the group (at most [`LOOK_PAUSE_MAX`]) the number is free;
-/// process ids are handed out in a circle, so it comes round again only after every other one was used.
+/// The kernel does not reuse a group's number while a member lives or is an unreaped zombie. After the last member is
+/// gone, the number is free until the next check of the group (at most [`GROUP_CHECK_PAUSE_MAX`] later). Process ids
+/// are assigned in a circle, so the number recurs only after every other one was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group(Pid);
 
@@ -23,7 +23,8 @@ impl Group {
         Self(leader)
     }
 
-    /// The group with this number, which must be above 1: signals to "group" 0 or 1 hit ourselves or everybody.
+    /// Returns the group with this number, which must be above 1: a signal to "group" 0 or 1 would reach this process
+    /// or all processes.
     pub(crate) fn from_number(number: i32) -> Option<Self> {
         if number > 1 { Pid::from_raw(number).map(Self) } else { None }
     }
@@ -32,7 +33,7 @@ impl Group {
         self.0
     }
 
-    /// Sends a signal to every member; a group without members is no error.
+    /// Sends a signal to every member; succeeds for a group without members.
     pub(crate) fn send(self, signal: Signal) -> io::Result<()> {
         match kill_process_group(self.0, signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
@@ -40,20 +41,20 @@ impl Group {
         }
     }
 
-    /// Asks every member to end; a stopped process does not act on SIGTERM before it is continued.
+    /// Asks every member to end. SIGCONT, because a stopped process handles SIGTERM only once it is continued.
     pub(crate) fn terminate(self) -> io::Result<()> {
         self.send(Signal::TERM)?;
         self.send(Signal::CONT)
     }
 
-    /// Ends every member. A process that forks at this moment does not get away: a fork with a signal pending is
-    /// started again by the kernel, after the signal.
+    /// Kills every member. A process that forks at this moment cannot escape: the kernel restarts a fork with a signal
+    /// pending, after the signal.
     pub(crate) fn kill(self) -> io::Result<()> {
         self.send(Signal::KILL)
     }
 
-    /// Ends every member and waits until that is done; a member that sits in the kernel (a dead network disk) takes
-    /// as long as it takes.
+    /// Kills every member and waits until all are gone; a member blocked in the kernel (a dead network disk) may take
+    /// arbitrarily long.
     pub(crate) fn kill_and_wait(self) {
         let mut pause = Duration::from_micros(200);
         loop {
@@ -62,25 +63,25 @@ impl Group {
                 return;
             }
             thread::sleep(pause);
-            pause = (pause * 2).min(LOOK_PAUSE_MAX);
+            pause = (pause * 2).min(GROUP_CHECK_PAUSE_MAX);
         }
     }
 
-    /// Whether a member can still run. Zombies cannot, and must not count: a container whose first process reaps
-    /// nobody keeps them for ever.
+    /// Whether a member can still run. Zombies cannot, and must not count: in a container whose first process does not
+    /// reap, they stay for ever.
     pub(crate) fn is_alive(self) -> bool {
         match test_kill_process_group(self.0) {
             Err(Errno::SRCH) => false,
-            // Members of other users only: nothing that we may look into.
+            // Only members of other users, which cannot be inspected.
             Err(_) => true,
-            // The table is not read at one moment. It is read in the order of process ids, so a child is met after its
-            // parent, unless the ids have just started anew between the two: hence the second look.
+            // The table is not read atomically. It is read in the order of process ids, so a child is read after its
+            // parent, unless the ids have just wrapped between the two: hence the second read.
             Ok(()) => (0..2).any(|_| has_running_member(self.0).unwrap_or(true)),
         }
     }
 }
 
-/// Looks through the process table; an error when it cannot be read.
+/// Searches the process table; fails if it cannot be read.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn has_running_member(group: Pid) -> io::Result<bool> {
     for entry in std::fs::read_dir("/proc")? {
@@ -88,7 +89,7 @@ fn has_running_member(group: Pid) -> io::Result<bool> {
         if !entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
             continue;
         }
-        // A process that ends between the two reads is no member any more.
+        // A process that ends between the two reads is no longer a member.
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
         if is_running_member(&stat, group.as_raw_nonzero().get()) {
             return Ok(true);
@@ -97,26 +98,26 @@ fn has_running_member(group: Pid) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Where the kernel has no process table to read, its first process is one that reaps.
+/// Platforms without a readable process table have a first process that reaps zombies.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn has_running_member(_group: Pid) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Reads a line of `/proc/PID/stat` (proc_pid_stat(5)): `pid (name) state ppid pgrp ... num_threads ...`.
+/// Parses a line of `/proc/PID/stat` (proc_pid_stat(5)): `pid (name) state ppid pgrp ... num_threads ...`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn is_running_member(stat: &str, group: i32) -> bool {
     const STATE: usize = 0;
     const PGRP: usize = 2;
     const NUM_THREADS: usize = 17;
-    // The name may hold anything, also parentheses and spaces: the last one ends it.
+    // The name may contain anything, even parentheses and spaces: the last `) ` ends it.
     let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field).and_then(|text| text.parse::<i32>().ok());
     if number(PGRP) != Some(group) {
         return false;
     }
-    // A process whose first thread has ended shows as a zombie while its other threads run on.
+    // A process whose first thread has ended looks like a zombie while its other threads run.
     let ended = matches!(fields.get(STATE), Some(&"Z" | &"X" | &"x"));
     !ended || number(NUM_THREADS).is_some_and(|threads| threads > 1)
 }
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_stands_for_everybody() {
+    fn group_numbers_that_mean_all_processes_are_refused() {
         assert_eq!([-7, 0, 1].map(Group::from_number), [None; 3]);
         assert!(Group::from_number(2).is_some());
     }

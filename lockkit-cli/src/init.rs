@@ -1,4 +1,4 @@
-//! `lockkit init`: sets up a store that must be told once that it is new.
+//! `lockkit init`: sets up a store that needs this once.
 
 use lockkit::backend::BackendUrl;
 
@@ -8,7 +8,7 @@ use crate::{
     store::Store,
 };
 
-/// Sets the store up; where that was done before, nothing happens.
+/// Sets the store up; a store that is already set up does not change.
 pub(crate) async fn init(arguments: InitArguments) -> Result<u8, Failure> {
     let InitArguments { url, password_file } = arguments;
     let store = Store::from(&StoreArguments { backend: url, password_file })?;
@@ -16,7 +16,7 @@ pub(crate) async fn init(arguments: InitArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// What has come of it, in words.
+/// Sets the store up; returns the message for the user.
 async fn set_up(url: BackendUrl) -> Result<&'static str, Failure> {
     match url.scheme() {
         #[cfg(feature = "redis")]
@@ -24,14 +24,17 @@ async fn set_up(url: BackendUrl) -> Result<&'static str, Failure> {
             use lockkit::redis::{RedlockConfig, SetUp, init};
             match init(&RedlockConfig::from_url(without_client(url)?)?).await? {
                 SetUp::Done => Ok("the store is set up"),
-                _ => Ok("the store was set up before; nothing has changed"),
+                _ => Ok("the store is already set up; nothing has changed"),
             }
         }
-        scheme => Err(Failure::new(USAGE, format!("{scheme}: needs no set-up, or is not in this build"))),
+        scheme => Err(Failure::new(
+            USAGE,
+            format!("cannot set up {scheme}: it needs no set-up, or is not in this build"),
+        )),
     }
 }
 
-/// The URL without the options that are about a client, so that one and the same serves for all commands.
+/// Removes the options of clients, so that the same URL works for all commands.
 #[cfg(feature = "redis")]
 fn without_client(mut url: BackendUrl) -> Result<BackendUrl, Failure> {
     url.take_duration("ttl")?;

@@ -1,4 +1,4 @@
-//! The job: a command in a process group of its own, its watcher, and the terminal.
+//! The job: a command in its own process group, its watcher, and the terminal.
 
 use std::{
     ffi::OsString,
@@ -21,7 +21,7 @@ use crate::{
     watcher::Watcher,
 };
 
-/// Watchers that are started for one job, should they be killed one after the other.
+/// Watchers started for one job, at most; one that was killed is replaced.
 const WATCHERS_MAX: u32 = 8;
 
 /// A running job.
@@ -30,20 +30,20 @@ pub(crate) struct Job {
     group: Group,
     status: Option<u8>,
     watcher: Watcher,
-    watchers: u32,
+    watchers_started: u32,
     deadline: Option<Duration>,
-    /// The locked file of a lock that would end with this process; the watcher keeps it beyond.
+    /// The locked file of a lock that would end with this process; the watcher keeps it open longer.
     lock: Option<OwnedFd>,
     terminal: Option<Terminal>,
-    /// Whether it was said that the job cannot be ended.
-    refused: bool,
+    /// Whether it was reported that the job cannot be signalled.
+    signal_failure_reported: bool,
 }
 
 impl Job {
-    /// Starts `command` with these changes to its environment; `None` takes a variable out.
+    /// Starts `command` with these changes of its environment; `None` removes a variable.
     ///
-    /// The watcher knows the group before the command starts, and the command starts in the foreground if it is to
-    /// be there.
+    /// The watcher knows the group before the command starts, and a foreground command is in the foreground from its
+    /// start.
     pub(crate) fn start(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, Option<String>)>,
@@ -64,25 +64,34 @@ impl Job {
             terminal.give_to(group);
         }
         gate.open().map_err(failed)?;
-        Ok(Self { group, status: None, watcher, watchers: 1, deadline: None, lock, terminal, refused: false })
+        Ok(Self {
+            group,
+            status: None,
+            watcher,
+            watchers_started: 1,
+            deadline: None,
+            lock,
+            terminal,
+            signal_failure_reported: false,
+        })
     }
 
     pub(crate) fn group(&self) -> Group {
         self.group
     }
 
-    /// The exit status of the command, once it has ended; other members of its group may run on.
+    /// Returns the exit status of the command, once it has ended; other members of its group may still run.
     pub(crate) fn status(&self) -> Option<u8> {
         self.status
     }
 
-    /// Takes note of every child that has ended or stopped. As the first process of a container this program gets
-    /// other children than its own: they are taken off the process table.
+    /// Handles every child that has ended or stopped. As the first process of a container, this program gets foreign
+    /// children, too; it reaps them.
     pub(crate) fn reap(&mut self) -> Result<(), Failure> {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             if pid == self.group.id() {
                 match status.stopping_signal() {
-                    Some(signal) => self.stopped(signal),
+                    Some(signal) => self.handle_stop(signal),
                     None => self.status = Some(shell_status(status)),
                 }
             } else if pid == self.watcher.pid() && !status.stopped() {
@@ -92,8 +101,8 @@ impl Job {
         Ok(())
     }
 
-    /// Tells the watcher until when the lock is held.
-    pub(crate) fn tell_deadline(&mut self, deadline: Option<Duration>) -> Result<(), Failure> {
+    /// Sends the deadline of the lock to the watcher.
+    pub(crate) fn send_deadline(&mut self, deadline: Option<Duration>) -> Result<(), Failure> {
         self.deadline = deadline;
         match self.watcher.set_deadline(deadline) {
             Ok(()) => Ok(()),
@@ -101,39 +110,39 @@ impl Job {
         }
     }
 
-    /// Ends the job: asks its processes to end, or makes them.
+    /// Ends the job: with SIGTERM, or with SIGKILL if `kill`.
     pub(crate) fn end(&mut self, kill: bool) {
         let sent = if kill { self.group.kill() } else { self.group.terminate() };
         if let Err(cause) = sent
-            && !std::mem::replace(&mut self.refused, true)
+            && !std::mem::replace(&mut self.signal_failure_reported, true)
         {
             say(format_args!("cannot end the job: {cause}"));
         }
     }
 
-    /// Passes a signal on to the job.
+    /// Forwards a signal to the job.
     pub(crate) fn forward(&mut self, signal: Signal) {
         let sent = match signal {
             Signal::CONT => return self.resume(),
-            // A stopped process would not notice that it should end.
+            // A stopped process does not handle the signal.
             Signal::TERM | Signal::HUP => {
                 self.group.send(signal).and_then(|()| self.group.send(Signal::CONT))
             }
             _ => self.group.send(signal),
         };
         if let Err(cause) = sent {
-            say(format_args!("cannot pass {signal:?} on to the job: {cause}"));
+            say(format_args!("cannot forward {signal:?} to the job: {cause}"));
         }
     }
 
-    /// The group is gone: nobody needs to watch it any more, and the terminal is ours again.
+    /// Dismisses the watcher, after the group is gone, and takes the terminal back.
     pub(crate) fn finish(self) {
         self.watcher.dismiss();
     }
 
-    /// The command was stopped. Under a shell with job control this program stops as well, as one job; the watcher
-    /// then guards the deadline. Without a terminal the job stays stopped and the lock is kept.
-    fn stopped(&mut self, by: i32) {
+    /// Handles a stopped command. Under a shell with job control this program stops as well, as one job; meanwhile the
+    /// watcher guards the deadline. Without a terminal the job stays stopped and the lock is kept.
+    fn handle_stop(&mut self, by: i32) {
         let Some(terminal) = &mut self.terminal else { return };
         let asks_for_terminal = by == Signal::TTIN.as_raw() || by == Signal::TTOU.as_raw();
         if asks_for_terminal && terminal.give_to(self.group) {
@@ -145,10 +154,10 @@ impl Job {
             if let Some(deadline) = self.deadline {
                 let left = deadline.saturating_sub(clock::now()).as_secs();
                 say(format_args!(
-                    "stopped; if not continued within {left} s the job is killed, for its lock ends"
+                    "stopped; continue it (fg) within {left} s, or the job is killed before its lock ends"
                 ));
             }
-            // Everything in this group is part of the job that the shell sees. Returns when continued.
+            // The shell sees this whole group as one job. Returns when continued.
             let _ = kill_current_process_group(Signal::STOP);
             self.resume();
         } else if by == Signal::TSTP.as_raw() {
@@ -156,7 +165,7 @@ impl Job {
         }
     }
 
-    /// This program was continued: in the foreground it passes the terminal on again.
+    /// Handles a continued program: in the foreground it gives the terminal to the job again.
     fn resume(&mut self) {
         if let Some(terminal) = self.terminal.as_mut().filter(|terminal| terminal.is_for_the_job()) {
             terminal.give_to(self.group);
@@ -168,14 +177,17 @@ impl Job {
         let _ = self.group.send(Signal::CONT);
     }
 
-    /// The watcher was killed, or does not listen.
+    /// Replaces a watcher that was killed or does not read its pipe.
     fn replace_watcher(&mut self) -> Result<(), Failure> {
-        if self.watchers == WATCHERS_MAX {
-            return Err(Failure::new(SYSTEM, "the watcher of the job was killed again and again"));
+        if self.watchers_started == WATCHERS_MAX {
+            return Err(Failure::new(
+                SYSTEM,
+                format!("the job's watcher process was killed {WATCHERS_MAX} times"),
+            ));
         }
-        self.watchers += 1;
+        self.watchers_started += 1;
         let mut watcher = start_watcher(self.lock.as_ref())?;
-        // An error: it is dead already, which `reap` will find.
+        // An error means that it is dead already, which `reap` will notice.
         let _ = watcher.watch(self.group).and_then(|()| watcher.set_deadline(self.deadline));
         std::mem::replace(&mut self.watcher, watcher).kill();
         Ok(())
@@ -196,7 +208,7 @@ fn set(command: &mut Command, variable: &str, value: Option<String>) {
     };
 }
 
-/// The exit status that shells give to a process that ended like this.
+/// Returns the exit status that shells report for a process that ended like this.
 fn shell_status(status: WaitStatus) -> u8 {
     match status.terminating_signal() {
         Some(signal) => status_of_signal(signal),

@@ -1,9 +1,9 @@
-//! The `lockkit` program: run a command under a distributed lock.
+//! The `lockkit` program: runs a command under a distributed lock.
 //!
 //! | process | does |
 //! |---|---|
 //! | `lockkit run` | holds the lock, supervises the job ([`supervise`]) |
-//! | its command | the job: leads a process group of its own; it starts as a [`trampoline`] |
+//! | its command | the job: leads its own process group; starts as a [`trampoline`] |
 //! | a [`watcher`] | kills the job's group when `lockkit run` no longer can |
 
 #[cfg(not(unix))]
@@ -13,9 +13,9 @@ mod acquire;
 mod args;
 mod clock;
 mod connection;
+mod enclosing_locks;
 mod exit;
 mod group;
-mod held;
 mod init;
 mod job;
 mod run;
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Action::Run(arguments) => block_on(run::run(arguments)),
         Action::Init(arguments) => block_on(init::init(arguments)),
         Action::Who(arguments) => block_on(who::who(arguments)),
-        Action::ExecWhenTold { gate, command } => Ok(trampoline::exec_when_told(gate, &command)),
+        Action::ExecAtGate { gate, command } => Ok(trampoline::exec_at_gate(gate, &command)),
         Action::WatchGroup => {
             watcher::watch_group();
             Ok(0)
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one of the actions that need a runtime; the processes beside a job do without.
+/// Runs an action that needs a runtime; the helper processes of a job do not.
 fn block_on(action: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -74,7 +74,7 @@ fn block_on(action: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Fai
     runtime.block_on(action)
 }
 
-/// Answers arguments that ask for help, or make no sense: those in one line.
+/// Prints the help, or a one-line error for wrong arguments.
 fn explain(refused: &clap::Error) -> ExitCode {
     if !refused.use_stderr() {
         let _ = refused.print();
@@ -87,7 +87,7 @@ fn explain(refused: &clap::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// This program, to be run again under a hidden subcommand; the same file, also where an upgrade has replaced it.
+/// Returns this program as a command, for a hidden subcommand: the same file, even if an upgrade has replaced it.
 fn program() -> io::Result<Command> {
     let mut program = if cfg!(any(target_os = "linux", target_os = "android")) {
         Command::new("/proc/self/exe")

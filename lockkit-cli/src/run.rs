@@ -13,32 +13,32 @@ use crate::{
     acquire::acquire,
     args::RunArguments,
     connection::Connection,
+    enclosing_locks::{self, EnclosingLocks},
     exit::{Failure, LOST, say, status_of_signal},
-    held::{self, Held},
     job::Job,
     signals::{Children, ENDING, JOB_CONTROL, Signals},
     store::Store,
     supervise::{Hold, supervise},
 };
 
-/// Longest time that the end of the session delays the end of the program; otherwise the ttl ends it.
+/// Time limit for closing the session when the program ends; otherwise the session ends with its ttl.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Runs the command: its exit status, or why it did not run.
+/// Runs the command; returns its exit status, or why it did not run.
 pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let started = Instant::now();
     let name = LockName::new(&arguments.name)?;
     let store = Store::from(&arguments.store)?;
     let connection = Connection::to(&store, arguments.ttl, arguments.label.as_deref())?;
-    let held = Held::from_environment();
+    let enclosing = EnclosingLocks::from_environment();
 
-    let mut signals = Signals::hear(ENDING)?;
+    let mut signals = Signals::listen(ENDING)?;
     let client = match unless_ended(&mut signals, connection.open()).await {
         Ok(client) => client?,
         Err(signal) => return Ok(ended_by(signal, &name)),
     };
-    let patience = arguments.timeout.map(|patience| patience.saturating_sub(started.elapsed()));
-    let guard = unless_ended(&mut signals, acquire(&client, &name, patience, &held)).await;
+    let time_limit = arguments.timeout.map(|time_limit| time_limit.saturating_sub(started.elapsed()));
+    let guard = unless_ended(&mut signals, acquire(&client, &name, time_limit, &enclosing)).await;
     let outcome = match guard {
         Ok(Ok(guard)) => {
             let environment = store
@@ -47,21 +47,22 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
                 .chain([
                     ("LOCKKIT_NAME", Some(name.to_string())),
                     ("LOCKKIT_TOKEN", Some(guard.token().to_string())),
-                    (held::VARIABLE, Some(held.and(&name))),
+                    (enclosing_locks::VARIABLE, Some(enclosing.value_with(&name))),
                 ])
                 .collect();
-            let work = Work { command: &arguments.command, environment, connection: &connection };
-            work.run(&client, guard, &mut signals).await
+            let locked_command =
+                LockedCommand { command: &arguments.command, environment, connection: &connection };
+            locked_command.run(&client, guard, &mut signals).await
         }
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Ok(ended_by(signal, &name)),
     };
-    // Withdraws a claim that was given up, too. A second signal does not wait for that.
+    // This also withdraws a claim that was given up. A second signal ends the wait.
     let _ = unless_ended(&mut signals, timeout(CLOSE_MAX, client.close())).await;
     outcome
 }
 
-/// What the future answers, or the signal that came before it did.
+/// Awaits the future, or returns the signal that arrived first.
 async fn unless_ended<F: Future>(signals: &mut Signals, future: F) -> Result<F::Output, Signal> {
     tokio::select! {
         biased;
@@ -70,42 +71,42 @@ async fn unless_ended<F: Future>(signals: &mut Signals, future: F) -> Result<F::
     }
 }
 
-/// The exit status of a wait that a signal has ended.
+/// Returns the exit status of a wait that a signal has ended.
 fn ended_by(signal: Signal, name: &LockName) -> u8 {
-    say(format_args!("the wait for lock {:?} was ended by signal {}", name.as_str(), signal.as_raw()));
+    say(format_args!("wait for lock {:?} ended by signal {}", name.as_str(), signal.as_raw()));
     status_of_signal(signal.as_raw())
 }
 
-/// What to run under the lock.
-struct Work<'a> {
+/// The command to run under the lock.
+struct LockedCommand<'a> {
     command: &'a [std::ffi::OsString],
     environment: Vec<(&'static str, Option<String>)>,
     connection: &'a Connection,
 }
 
-impl Work<'_> {
-    /// Runs the command, then gives the lock back; after an error the end of the session does that.
+impl LockedCommand<'_> {
+    /// Runs the command, then releases the lock; after an error, the end of the session frees it.
     async fn run(self, client: &LockClient, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
-        let status = self.under(&guard, client.ttl(), signals).await?;
-        // It may have been lost in the moment in which the job ended.
+        let status = self.run_job(&guard, client.ttl(), signals).await?;
+        // The lock may have been lost at the moment at which the job ended.
         if let (true, Err(lost)) = (status != LOST, guard.check()) {
             return Err(Failure::new(
                 LOST,
-                format!("the command has ended with status {status}, but {lost:#}"),
+                format!("the command ended with status {status}, but its lock was lost: {lost:#}"),
             ));
         }
         match guard.release().await {
             Err(error) if status != LOST => {
-                say(format_args!("{error:#}; the lock ends by itself within {:?}", client.ttl()));
+                say(format_args!("{error:#}; the lock expires within {:?}", client.ttl()));
             }
             _ => {}
         }
         Ok(status)
     }
 
-    async fn under(self, guard: &LockGuard, ttl: Duration, signals: &mut Signals) -> Result<u8, Failure> {
+    async fn run_job(self, guard: &LockGuard, ttl: Duration, signals: &mut Signals) -> Result<u8, Failure> {
         let locked_file = self.connection.locked_file(guard.name())?;
-        signals.hear_also(JOB_CONTROL)?;
+        signals.listen_also(JOB_CONTROL)?;
         let mut children = Children::watch()?;
         let mut job = Job::start(self.command, self.environment, locked_file)?;
         let status = supervise(&mut job, guard, ttl, signals, &mut children).await;

@@ -1,4 +1,4 @@
-//! The signals that the program hears.
+//! The signals that the program handles.
 
 use std::{collections::BTreeSet, future::poll_fn, task::Poll};
 
@@ -7,23 +7,23 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::Failure;
 
-/// Signals that end a process which does not care: while waiting they end the wait, later they go to the job.
+/// Signals that end a process by default: during the wait they end the wait, later they are forwarded to the job.
 pub(crate) const ENDING: &[Signal] =
     &[Signal::HUP, Signal::INT, Signal::QUIT, Signal::ALARM, Signal::TERM, Signal::USR1, Signal::USR2];
 
-/// Signals that are of interest to a running job only.
+/// Signals that only matter while a job runs.
 pub(crate) const JOB_CONTROL: &[Signal] = &[Signal::WINCH, Signal::TSTP, Signal::CONT];
 
-/// A stream of signals; of several equal ones that arrive at the same moment only one is seen, as everywhere.
+/// A stream of signals; equal signals that arrive at the same moment count as one, as usual on Unix.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
 impl Signals {
-    /// Starts to hear these signals instead of being ended by them.
+    /// Starts to receive these signals, instead of being ended by them.
     ///
-    /// Those that the caller of this program has set to be ignored (`nohup`, a background job of a script) stay
+    /// Signals that the caller of this program has set to be ignored (`nohup`, a background job of a script) stay
     /// ignored, for the job as well.
-    pub(crate) fn hear(signals: &[Signal]) -> Result<Self, Failure> {
+    pub(crate) fn listen(signals: &[Signal]) -> Result<Self, Failure> {
         let ignored = ignored();
         signals
             .iter()
@@ -34,13 +34,13 @@ impl Signals {
             .map_err(|cause| Failure::system("handle signals", cause))
     }
 
-    /// Starts to hear these as well.
-    pub(crate) fn hear_also(&mut self, signals: &[Signal]) -> Result<(), Failure> {
-        self.0.extend(Self::hear(signals)?.0);
+    /// Starts to receive these signals, too.
+    pub(crate) fn listen_also(&mut self, signals: &[Signal]) -> Result<(), Failure> {
+        self.0.extend(Self::listen(signals)?.0);
         Ok(())
     }
 
-    /// Waits for the next signal; for ever when there are none to hear.
+    /// Waits for the next signal; for ever if there are none to receive.
     ///
     /// # Cancel safety
     ///
@@ -58,7 +58,7 @@ impl Signals {
     }
 }
 
-/// Tells that a child has ended, stopped or continued. To be made before the first child.
+/// Notifies that a child has ended, stopped or continued. Create it before the first child.
 #[derive(Debug)]
 pub(crate) struct Children(unix::Signal);
 
@@ -68,7 +68,7 @@ impl Children {
         signal.map(Self).map_err(|cause| Failure::system("handle signals", cause))
     }
 
-    /// Waits for the next change, of whichever child.
+    /// Waits for the next change of any child.
     ///
     /// # Cancel safety
     ///
@@ -78,7 +78,7 @@ impl Children {
     }
 }
 
-/// The signals that this process was started to ignore, where the platform tells without unsafe code.
+/// Returns the signals that this process was started to ignore, if the platform shows them without unsafe code.
 fn ignored() -> BTreeSet<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);

@@ -1,19 +1,19 @@
-//! Which store to use, and how to keep its password to ourselves.
+//! Which store to use, and how to keep its password secret.
 //!
-//! Where a password can leak, and what is done: arguments (`ps` shows them to everybody): refused. The environment of
-//! the command: taken out. The watcher: gets no environment. Errors and `Debug`: never hold the URL.
+//! Where a password could leak, and what prevents it: arguments (`ps` shows them to everybody) are refused; the
+//! environment of the command does not contain it; the watcher gets no environment; errors and `Debug` never contain
+//! the URL.
 
 use std::{
     fs,
     io::Read,
-    os::unix::fs::DirBuilderExt,
+    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
     path::{Path, PathBuf},
 };
 
 use etcetera::BaseStrategy;
 use lockkit::backend::BackendUrl;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use url::Url;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
 
 use crate::{
     args::StoreArguments,
@@ -23,24 +23,27 @@ use crate::{
 /// Longest password file that is read, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
-/// A store, as the arguments and the environment name it.
+/// What is encoded in the path of a URL.
+const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/');
+
+/// The store that the arguments and the environment select.
 pub(crate) struct Store {
-    /// The URL: a secret.
+    /// May contain the password.
     url: String,
-    /// Whether LOCKKIT_BACKEND holds a password.
+    /// Whether LOCKKIT_BACKEND contains a password.
     secret_in_environment: bool,
 }
 
 impl Store {
-    /// The store that the arguments name, or the environment, or the user's own lock folder.
+    /// Returns the store of the arguments, or of the environment, or the user's own lock folder.
     pub(crate) fn from(arguments: &StoreArguments) -> Result<Self, Failure> {
         let environment = variable("LOCKKIT_BACKEND")?;
         let secret_in_environment = environment.as_deref().is_some_and(may_hold_password);
         if arguments.backend.as_deref().is_some_and(may_hold_password) {
             return Err(Failure::new(
                 USAGE,
-                "everybody on this host can read a password in the arguments: give it by --password-file or \
-                 LOCKKIT_PASSWORD, and only the user in the URL",
+                "password in the arguments, which every user of this host can read: pass it with \
+                 --password-file or LOCKKIT_PASSWORD, and name only the user in the URL",
             ));
         }
         let url = match arguments.backend.clone().or(environment) {
@@ -50,18 +53,18 @@ impl Store {
         Ok(Self { url: with_password(url, arguments)?, secret_in_environment })
     }
 
-    /// The URL: a secret.
+    /// Returns the URL, which may contain the password.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The variables that the command must not see.
+    /// Returns the variables that the command must not see.
     pub(crate) fn secret_variables(&self) -> impl Iterator<Item = &'static str> {
         ["LOCKKIT_PASSWORD"].into_iter().chain(self.secret_in_environment.then_some("LOCKKIT_BACKEND"))
     }
 }
 
-/// A variable's value; none when it is empty.
+/// Returns a variable's value; none if it is empty.
 fn variable(name: &str) -> Result<Option<String>, Failure> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
@@ -72,7 +75,7 @@ fn variable(name: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Whether a URL holds a password, or, being no URL at all, could.
+/// Whether a URL contains a password, or is malformed and might.
 fn may_hold_password(url: &str) -> bool {
     match BackendUrl::parse(url) {
         Ok(url) => url.password().is_some(),
@@ -80,9 +83,14 @@ fn may_hold_password(url: &str) -> bool {
     }
 }
 
-/// The user's own lock folder, made if need be.
+/// Returns the user's own lock folder; creates it if it is missing.
 fn own_folder() -> Result<String, Failure> {
-    let failed = |cause: String| Failure::new(CONFIG, format!("no lock folder, use --backend: {cause}"));
+    let failed = |cause: String| {
+        Failure::new(
+            CONFIG,
+            format!("cannot use the default lock folder: {cause}; name a store with --backend"),
+        )
+    };
     let base = etcetera::choose_base_strategy().map_err(|cause| failed(cause.to_string()))?;
     let state = base.state_dir().unwrap_or_else(|| base.data_dir());
     let folder: PathBuf = state.join("lockkit").join("locks");
@@ -91,26 +99,30 @@ fn own_folder() -> Result<String, Failure> {
         .mode(0o700)
         .create(&folder)
         .map_err(|cause| failed(format!("{}: {cause}", folder.display())))?;
-    let url =
-        Url::from_file_path(&folder).map_err(|()| failed(format!("{} is relative", folder.display())))?;
-    Ok(url.into())
+    if folder.is_relative() {
+        return Err(failed(format!("{} is relative", folder.display())));
+    }
+    Ok(format!("file://{}", percent_encode(folder.as_os_str().as_bytes(), IN_PATH)))
 }
 
-/// Puts the password from its file or variable behind the user in the URL.
+/// Adds the password from its file or variable to the URL.
 fn with_password(url: String, arguments: &StoreArguments) -> Result<String, Failure> {
     let parsed = BackendUrl::parse(&url)?;
     let password = match &arguments.password_file {
         Some(_) if parsed.user().is_none() => {
             return Err(Failure::new(
                 USAGE,
-                "--password-file: the URL names no user, such as etcd://user@host",
+                "--password-file needs a user in the URL, such as etcd://user@host",
             ));
         }
         Some(_) if parsed.password().is_some() => {
-            return Err(Failure::new(USAGE, "--password-file: the URL holds a password already"));
+            return Err(Failure::new(
+                USAGE,
+                "--password-file given, but the URL already contains a password; remove one of them",
+            ));
         }
         Some(file) => Some(read_password(file)?),
-        // The variable may have been set for another store than this one.
+        // The variable may be meant for another store.
         None if parsed.user().is_none() || parsed.password().is_some() => None,
         None => variable("LOCKKIT_PASSWORD")?,
     };
@@ -126,16 +138,18 @@ fn with_password(url: String, arguments: &StoreArguments) -> Result<String, Fail
     }
 }
 
-/// The first line of the file.
+/// Returns the first line of the file.
 fn read_password(file: &Path) -> Result<String, Failure> {
-    let failed = |cause: String| Failure::new(CONFIG, format!("password file {}: {cause}", file.display()));
+    let failed = |cause: String| {
+        Failure::new(CONFIG, format!("cannot read the password file {}: {cause}", file.display()))
+    };
     let mut text = String::new();
     fs::File::open(file)
         .and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text))
         .map_err(|cause| failed(cause.to_string()))?;
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
-        _ => Err(failed("is empty".into())),
+        _ => Err(failed("it is empty".into())),
     }
 }
 
@@ -151,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_password_of_a_file_arrives_in_the_url_whatever_it_is_made_of() {
+    fn password_file_with_any_characters_reaches_the_url() {
         for password in ["hunter2", "a@b:c/d?e#f%", "päss wörd"] {
             let url = url_with("etcd://me@h1:1,h2:2/app?ttl=3s", &format!("{password}\n")).unwrap();
             let url = BackendUrl::parse(&url).unwrap();
@@ -161,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_without_a_user_or_beside_another_is_refused() {
+    fn password_without_user_or_second_password_is_refused() {
         for url in ["etcd://h:1", "file:///locks", "etcd://me:other@h:1"] {
             assert_eq!(url_with(url, "hunter2").unwrap_err().status, USAGE, "{url}");
         }
@@ -169,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_not_trusted_to_hold_no_password() {
+    fn malformed_url_counts_as_containing_a_password() {
         assert!(may_hold_password("etcd://me:hunter2@h"));
         assert!(may_hold_password("etcd://me:hunter2@h:port"));
         assert!(!may_hold_password("etcd://me@h:1"));

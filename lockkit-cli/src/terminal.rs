@@ -1,15 +1,15 @@
-//! The terminal: whose keys it reads, and who is stopped by Ctrl-Z.
+//! The terminal: which group its keys reach, and which processes Ctrl-Z stops.
 //!
-//! The job is a process group of its own, so by default it is a *background* group of the terminal: reading from it
-//! stops the job (SIGTTIN), and Ctrl-C does not reach it. Therefore:
+//! The job has its own process group, so by default it is a *background* group of the terminal: reading from the
+//! terminal stops the job (SIGTTIN), and Ctrl-C does not reach it. Therefore:
 //!
-//! * standard input and output are both the terminal: the job gets it before the command starts;
-//! * otherwise (`lockkit run ... | less`) it may be a neighbour in the pipeline that needs the terminal: the job gets it
-//!   when it asks, that is when it is stopped by SIGTTIN or SIGTTOU; Ctrl-C and Ctrl-Z come here and are forwarded;
-//! * only ever from a program that is itself in the foreground.
+//! * If standard input and output are both the terminal, the job gets the terminal before the command starts.
+//! * Otherwise (`lockkit run ... | less`) a neighbour in the pipeline may need the terminal. The job gets it when it
+//!   asks, that is when it is stopped by SIGTTIN or SIGTTOU; Ctrl-C and Ctrl-Z reach this program, which forwards them.
+//! * This program gives the terminal away only if it is itself in the foreground.
 //!
-//! SIGTTOU is blocked in this program, which makes `tcsetpgrp` work, and messages appear, from the background too
-//! (POSIX, "tcsetpgrp": a process that blocks SIGTTOU is allowed to).
+//! SIGTTOU is blocked in this program, so that `tcsetpgrp` works and messages appear even from the background (POSIX,
+//! "tcsetpgrp": a process that blocks SIGTTOU is allowed to).
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ use rustix::{
 
 use crate::group::Group;
 
-/// The controlling terminal of this process, which is in the foreground or was.
+/// The controlling terminal of this process, which is or was in the foreground.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     tty: File,
@@ -33,7 +33,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal, if there is one.
+    /// Returns the controlling terminal, if there is one.
     pub(crate) fn open() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
         SigSet::from(NixSignal::SIGTTOU).thread_block().ok()?;
@@ -45,7 +45,8 @@ impl Terminal {
         stdin().is_terminal() && stdout().is_terminal()
     }
 
-    /// Makes the job the foreground group, if it is for us to give.
+    /// Makes the job the foreground group, if this process is in the foreground; returns whether the job has the
+    /// terminal.
     pub(crate) fn give_to(&mut self, job: Group) -> bool {
         if !self.given && self.is_ours() {
             self.given = tcsetpgrp(&self.tty, job.id()).is_ok();
@@ -53,7 +54,7 @@ impl Terminal {
         self.given
     }
 
-    /// Takes the terminal back from the job, or from whatever the job has given it to.
+    /// Takes the terminal back from the job, or from the group to which the job has given it.
     pub(crate) fn take_back(&mut self) {
         if std::mem::take(&mut self.given) {
             let _ = tcsetpgrp(&self.tty, self.own);
@@ -65,8 +66,8 @@ impl Terminal {
         tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == self.own)
     }
 
-    /// Whether somebody would continue this process if it stopped: a shell with job control, which is in another
-    /// group of the session. Without one (`docker run -it`, `xterm -e`) a stop would be for ever.
+    /// Whether a shell with job control, in another group of the session, would continue this process if it stopped.
+    /// Without one (`docker run -it`, `xterm -e`) a stop would be for ever.
     pub(crate) fn has_a_shell(&self) -> bool {
         getsid(None).is_ok_and(|session| session != self.own)
     }

@@ -1,9 +1,9 @@
-//! `lockkit exec-when-told`: becomes the job's command, once the watcher knows about it.
+//! `lockkit exec-at-gate`: becomes the job's command once the watcher knows its group.
 //!
-//! The group of a job has a number only after its first process was made. Were that process the command itself, a
-//! kill -9 of `lockkit run` in the moment between the two would leave a job that nobody watches. So it is this program
-//! first, which waits at a gate, a pipe whose other end only `lockkit run` has: told to go it executes the command,
-//! told nothing (`lockkit run` is gone) it ends.
+//! A group has a number only after its first process was started. If that process were the command, a kill -9 of
+//! `lockkit run` right then would leave a job without a watcher. So the first process is this program. It waits at a
+//! gate: a pipe whose other end only `lockkit run` has. When it reads the go-ahead, it executes the command; when the
+//! pipe closes without one (`lockkit run` is gone), it ends.
 
 use std::{
     ffi::OsString,
@@ -20,19 +20,19 @@ use crate::{
 };
 
 /// The hidden subcommand.
-pub(crate) const NAME: &str = "exec-when-told";
+pub(crate) const NAME: &str = "exec-at-gate";
 
 const GO: &[u8] = b"go";
 
-/// The end of the gate's pipe that says whether the command may start.
+/// The writing end of the gate: opens it, so that the command may start.
 #[derive(Debug)]
 pub(crate) struct Gate(PipeWriter);
 
 impl Gate {
-    /// A gate, and the program that waits at it to execute `command`. Keep the reader until it is spawned.
+    /// Returns a gate, and the program that waits there to execute `command`. Keep the reader until it is spawned.
     pub(crate) fn before(command: &[OsString]) -> io::Result<(Self, PipeReader, Command)> {
         let (reader, writer) = io::pipe()?;
-        // The one descriptor that the trampoline inherits beside those that are meant for the command.
+        // The only descriptor that the trampoline inherits besides those of the command.
         fcntl_setfd(&reader, FdFlags::empty())?;
         let mut trampoline = program()?;
         trampoline.arg(NAME).arg(reader.as_raw_fd().to_string()).arg("--").args(command);
@@ -45,13 +45,14 @@ impl Gate {
     }
 }
 
-/// The other side: waits at the gate with this descriptor, and becomes the command. Returns only if that fails.
-pub(crate) fn exec_when_told(gate: i32, command: &[OsString]) -> u8 {
-    let told = std::fs::read(format!("/dev/fd/{gate}"));
-    // The command must not inherit the gate. Nothing in this process owns the descriptor: it came with the exec.
+/// Waits at the gate with this descriptor, and becomes the command. Returns only if that fails.
+pub(crate) fn exec_at_gate(gate: i32, command: &[OsString]) -> u8 {
+    let message = std::fs::read(format!("/dev/fd/{gate}"));
+    // The command must not inherit the gate. No value of this process owns the descriptor: it was inherited over the
+    // exec.
     let _ = nix::unistd::close(gate);
-    match told {
-        Ok(told) if told == GO => {}
+    match message {
+        Ok(message) if message == GO => {}
         Ok(_) => return SYSTEM,
         Err(cause) => {
             say(format_args!("cannot start the command: /dev/fd: {cause}"));
@@ -60,6 +61,6 @@ pub(crate) fn exec_when_told(gate: i32, command: &[OsString]) -> u8 {
     }
     let Some((program, arguments)) = command.split_first() else { return NOT_FOUND };
     let cause = Command::new(program).args(arguments).exec();
-    say(format_args!("{}: {cause}", program.to_string_lossy()));
+    say(format_args!("cannot execute {}: {cause}", program.to_string_lossy()));
     if cause.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
 }

@@ -1,4 +1,4 @@
-//! `lockkit who`: who holds a lock, and who waits for it.
+//! `lockkit who`: shows who holds a lock, and who waits for it.
 
 use std::{
     fmt::Write as _,
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{args::WhoArguments, connection::Connection, exit::Failure, store::Store};
 
-/// Answers on stdout.
+/// Prints the answer on stdout.
 pub(crate) async fn who(arguments: WhoArguments) -> Result<u8, Failure> {
     let name = LockName::new(&arguments.name)?;
     let store = Store::from(&arguments.store)?;
@@ -35,7 +35,7 @@ fn as_text(name: &LockName, found: &Inspection) -> String {
         None => format!("{:?} is free\n", name.as_str()),
     };
     for (place, waiter) in found.waiters.iter().enumerate() {
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{}. waits: {}", place + 1, describe(waiter));
     }
     text
@@ -61,7 +61,7 @@ fn contender_as_json(contender: &Contender) -> Value {
     })
 }
 
-/// A contender in words, safe to print: what others have stored is quoted.
+/// Describes a contender, safe to print: text that others have stored is escaped.
 pub(crate) fn describe(contender: &Contender) -> String {
     let Some(metadata) = &contender.metadata else {
         return format!("another program (entry {:?})", contender.entry);
@@ -81,7 +81,7 @@ pub(crate) fn describe(contender: &Contender) -> String {
     text
 }
 
-/// When the claim was made; none for a moment that no calendar has.
+/// Returns when the claim was made; none for a moment beyond the calendar.
 fn since(metadata: &Metadata) -> Option<SystemTime> {
     /// The end of the year 9999, beyond which RFC 3339 has no dates.
     const END_MS: u64 = 253_402_300_800_000;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_stored_cannot_drive_the_terminal() {
+    fn stored_text_cannot_control_the_terminal() {
         for since_ms in [0, u64::MAX] {
             let text = describe(&contender("\u{1b}]0;owned\u{7}\nline", since_ms));
             assert!(!text.contains(char::is_control), "{text:?}");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn json_tells_holder_and_queue() {
+    fn json_has_holder_and_queue() {
         let found = Inspection::new(Some(contender("nightly", 1_000)), vec![Contender::new("k", None, None)]);
         let value = as_json(&LockName::new("a b").unwrap(), &found);
         assert_eq!(value["name"], "a b");

@@ -1,4 +1,4 @@
-//! A client: one session at a store, and the locks taken in its name.
+//! A client of a lock store, its builder and its options.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,9 +14,9 @@ use crate::{
 /// The session lives until [`close`](Self::close) or [`drain`](Self::drain), or until the last clone and the last lock
 /// and guard made from it are dropped. A lost session is replaced in the background; guards of the old one are lost.
 ///
-/// A client that is merely dropped closes its session in the background, which takes a runtime that goes on running. At
-/// the end of `main` none does: nothing is sent, and others wait for its locks until the ttl is over. So close the client
-/// before the end of the program.
+/// Dropping a client closes its session in the background, which needs a runtime that keeps running. At the end of
+/// `main` no runtime does: nothing is sent, and other clients wait for the locks until the ttl expires. Close the
+/// client before the program ends.
 ///
 /// ```
 /// use lockkit_core::{LockClient, memory::MemoryServer};
@@ -34,7 +34,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct LockClient(Arc<Handle>);
 
-/// What clients, locks and guards share; dropping the last one closes the client in the background.
+/// The handle that clients, locks and guards share; dropping the last one closes the client in the background.
 #[derive(Debug)]
 pub(crate) struct Handle(Arc<Keeper>);
 
@@ -51,7 +51,7 @@ impl Drop for Handle {
 }
 
 impl LockClient {
-    /// Starts the making of a client of this backend.
+    /// Returns a builder for a client of this backend.
     pub fn builder(backend: impl Backend) -> ClientBuilder {
         ClientBuilder {
             backend: Arc::new(backend),
@@ -62,7 +62,7 @@ impl LockClient {
         }
     }
 
-    /// The lock of this name: a value that holds nothing. No I/O.
+    /// Returns the lock of this name without I/O; the value holds nothing yet.
     ///
     /// ```
     /// # use lockkit_core::{LockClient, memory::MemoryServer};
@@ -78,33 +78,37 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// `InvalidName` when the name is empty or too long.
+    /// `InvalidName` if the name is empty or too long.
     pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
         Ok(Lock::new(Arc::clone(&self.0), LockName::new(name)?))
     }
 
-    /// What the backend is and promises.
+    /// Returns the properties of the backend.
     pub fn info(&self) -> &BackendInfo {
         self.0.keeper().info()
     }
 
-    /// The lifetime of a hold that is not renewed, as the server granted it: not shorter than asked for, longer where
-    /// the server has a minimum; `Duration::MAX` where holds end only by release or with the process.
+    /// Returns the lifetime of a hold that is not renewed, as the server granted it.
+    ///
+    /// It is never shorter than requested, and longer if the server has a minimum. It is `Duration::MAX` where holds
+    /// end only by release or with the process.
     pub fn ttl(&self) -> Duration {
         self.0.keeper().granted_ttl()
     }
 
-    /// Follows whether the session is alive.
+    /// Returns a watch on the status of the session.
     pub fn status(&self) -> StatusWatch {
         StatusWatch::new(self.0.keeper().status())
     }
 
-    /// Who holds the lock of this name and who waits for it: a snapshot for people, never a base for decisions.
+    /// Returns who holds the lock of this name and who waits for it.
+    ///
+    /// The snapshot is meant for people; programs must not base decisions on it.
     ///
     /// # Errors
     ///
-    /// `InvalidName`; `Unsupported` where the backend cannot look; `Unavailable` and `Denied` from the store; `Closed`
-    /// when the runtime has ended.
+    /// `InvalidName`; `Unsupported` if the backend cannot inspect; `Unavailable` and `Denied` from the store; `Closed`
+    /// if the runtime has ended.
     ///
     /// # Cancel safety
     ///
@@ -113,11 +117,11 @@ impl LockClient {
         self.0.keeper().inspect(LockName::new(name)?).await
     }
 
-    /// Lets the client's work end, and [closes](Self::close) it: for an orderly shutdown.
+    /// Waits until all held locks are released, then [closes](Self::close) the client: an orderly shutdown.
     ///
-    /// From now on nothing new is acquired: calls that wait return `Closed`, as do later ones, but for an owner's
-    /// re-entry into a lock that it holds. Held locks are renewed until their guards are dropped and their releases
-    /// confirmed, for at most `limit`; what is held then is lost.
+    /// From now on nothing new is acquired: waiting and later calls return `Closed`, except an owner's re-entry into a
+    /// lock that it holds. Held locks are renewed until their guards are dropped and their releases confirmed, for at
+    /// most `limit`. Locks that are still held then are lost.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -133,54 +137,56 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// `Lost` when locks were still held after `limit`; as [`close`](Self::close).
+    /// `Lost` if locks were still held after `limit`; otherwise as [`close`](Self::close).
     ///
     /// # Cancel safety
     ///
-    /// Once polled nothing new is acquired, also when the future is dropped; the session then stays open until the client
+    /// Once polled, nothing new is acquired even if the future is dropped. The session then stays open until the client
     /// is closed or dropped.
     pub async fn drain(&self, limit: Duration) -> Result<()> {
         self.0.keeper().drain(limit).await
     }
 
-    /// Ends the session: guards are lost, waiting calls answer `Closed`, as do all later ones. Bounded by the ttl,
-    /// and by [`CLOSE_ANSWER_MAX`](crate::limits::CLOSE_ANSWER_MAX). Closing again answers the same.
+    /// Ends the session: guards are lost; waiting and later calls return `Closed`.
+    ///
+    /// Returns within the ttl and within [`CLOSE_ANSWER_MAX`](crate::limits::CLOSE_ANSWER_MAX). Closing again returns
+    /// the same result.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the store did not confirm the end in time (the ttl ends everything then); `Closed` when the
-    /// runtime has ended before.
+    /// `Unavailable` if the store did not confirm the end in time (everything then expires with its ttl); `Closed` if
+    /// the runtime ended before.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, closing goes on in the background when the future is dropped.
+    /// Once polled, closing continues in the background even if the future is dropped.
     pub async fn close(&self) -> Result<()> {
         self.0.keeper().close().await
     }
 }
 
-/// What every URL may say of the client, whichever its backend.
+/// The client options that a URL of any backend may contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientOptions {
-    /// As [`ClientBuilder::ttl`]; the option `ttl`.
+    /// The option `ttl`; see [`ClientBuilder::ttl`].
     pub ttl: Option<Duration>,
-    /// As [`ClientBuilder::label`]; the option `label`.
+    /// The option `label`; see [`ClientBuilder::label`].
     pub label: Option<String>,
 }
 
 impl ClientOptions {
-    /// Takes the options `ttl` and `label` out of a URL; the others belong to the backend.
+    /// Removes the options `ttl` and `label` from a URL; the others belong to the backend.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for a ttl that is no duration.
+    /// `InvalidConfig` if the ttl is not a duration.
     pub fn take_from(url: &mut BackendUrl) -> Result<Self> {
         Ok(Self { ttl: url.take_duration("ttl")?, label: url.take("label") })
     }
 }
 
-/// Makes a [`LockClient`].
+/// Builds a [`LockClient`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct ClientBuilder {
@@ -192,36 +198,40 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// How long a hold outlives its last renewal, that is: how long others wait for a dead holder. Default
-    /// [`TTL_DEFAULT`]; raised to the backend's minimum. It belongs to the client: two ttls take two clients.
+    /// Sets how long a hold outlives its last renewal, which is how long others wait for a dead holder.
+    ///
+    /// Default [`TTL_DEFAULT`]; raised to the backend's minimum. All locks of a client share it: two ttls need two
+    /// clients.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// What these options say; what they do not say stays.
+    /// Applies these options; settings that they leave out keep their values.
     pub fn options(mut self, options: ClientOptions) -> Self {
         self.ttl = options.ttl.unwrap_or(self.ttl);
         self.label = options.label.or(self.label);
         self
     }
 
-    /// A text that others see beside this client's locks, at most [`LABEL_BYTES_MAX`] bytes.
+    /// Sets a text that [`inspect`](LockClient::inspect) shows with this client's locks, at most [`LABEL_BYTES_MAX`]
+    /// bytes.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// The clock that deadlines are read from; tests give [`Clock::tokio`]. Default [`Clock::boot`].
+    /// Sets the clock for deadlines; tests use [`Clock::tokio`]. Default [`Clock::boot`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Runs the client on a thread of its own, so that renewals go on while the caller's executor is blocked, and
-    /// callers need no tokio runtime. Default: tasks on the calling tokio runtime. (A caller that runs on tokio uses the
-    /// timers of its own runtime; one that was built without them does not delay anything, but each call makes tokio
-    /// print a panic, which is caught.)
+    /// Runs the client on its own thread: renewals continue while the caller's executor is blocked, and callers need no
+    /// tokio runtime. Default: tasks on the calling tokio runtime.
+    ///
+    /// A caller on tokio uses the timers of its own runtime. If that runtime was built without timers, nothing is
+    /// delayed, but each call makes tokio print a panic, which is caught.
     pub fn own_thread(mut self) -> Self {
         self.own_thread = true;
         self
@@ -231,13 +241,13 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for a ttl of zero or above the backend's maximum and for a label that is too long;
+    /// `InvalidConfig` for a ttl of zero or above the backend's maximum, and for a label that is too long;
     /// `Unsupported` outside a tokio runtime without [`own_thread`](Self::own_thread); `Unavailable` and `Denied` from
-    /// the store; `Closed` when the keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
+    /// the store; `Closed` if the keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
     ///
     /// # Cancel safety
     ///
-    /// A session that is just being opened is closed again.
+    /// If the future is dropped, a session that is being opened is closed again.
     pub async fn build(self) -> Result<LockClient> {
         let info = self.backend.info();
         let invalid = |what: String| Err(Error::new(ErrorKind::InvalidConfig, "connect").with_message(what));
@@ -246,9 +256,7 @@ impl ClientBuilder {
         }
         if self.ttl > info.ttl_max {
             let (asked, longest) = (self.ttl, info.ttl_max);
-            return invalid(format!(
-                "a ttl of {asked:?} is longer than {longest:?}: a dead holder would lock that long"
-            ));
+            return invalid(format!("a ttl of {asked:?} exceeds the maximum of {longest:?}"));
         }
         if self.label.as_ref().is_some_and(|label| label.len() > LABEL_BYTES_MAX) {
             return invalid(format!("a label has at most {LABEL_BYTES_MAX} bytes"));

@@ -1,7 +1,7 @@
-//! The clock that deadlines are read from.
+//! The clock for deadlines.
 //!
-//! `std::time::Instant` stops while a Linux machine is suspended, so a holder that slept for an hour would believe
-//! its lock to be fresh. Deadlines are therefore read from the *boot clock*, which counts suspended time:
+//! `std::time::Instant` stops while a Linux machine is suspended, so after an hour of sleep a holder would still rely
+//! on its lock. Deadlines are therefore measured with the *boot clock*, which counts suspended time:
 //!
 //! | platform | source | counts suspended time |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | macOS, iOS | `CLOCK_MONOTONIC` | yes |
 //! | others | `std::time::Instant` | as the platform documents (Windows: yes) |
 //!
-//! No clock helps against a paused and restored virtual machine: there only the fencing token does.
+//! No clock helps against a paused and restored virtual machine; only the fencing token does.
 
 use std::{
     fmt,
@@ -22,59 +22,59 @@ use std::{
 pub struct BootInstant(u64);
 
 impl BootInstant {
-    /// A moment that never comes.
+    /// A moment that is never reached.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment `since_start` after the start of the clock.
+    /// Returns the moment `since_start` after the start of the clock.
     pub fn from_start(since_start: Duration) -> Self {
         Self(u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// This moment moved forward; [`NEVER`](Self::NEVER) when it does not fit.
+    /// Returns a later moment; [`NEVER`](Self::NEVER) on overflow.
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
         Self(self.0.saturating_add(Self::from_start(by).0))
     }
 
-    /// This moment moved back, not before the start of the clock.
+    /// Returns an earlier moment, but not before the start of the clock.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(Self::from_start(by).0))
     }
 
-    /// Time from `earlier` to this moment; zero when it is the later one.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is the later one.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Where a [`Clock`] takes its readings from; implemented outside this crate only by tests.
+/// The source of a [`Clock`]; outside this crate only tests implement it.
 pub trait TimeSource: Send + Sync {
-    /// The reading now; never less than an earlier reading.
+    /// Returns the current reading, which is never less than an earlier one.
     fn now(&self) -> BootInstant;
 }
 
-/// The clock of a client; its sessions take the send times of their requests from the same one. Cheap to clone.
+/// The clock of a client; its sessions use the same one for the send times of requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn TimeSource>);
 
 impl Clock {
-    /// The boot clock of this machine: the one to use outside tests.
+    /// Returns the boot clock of this machine, the one to use outside tests.
     pub fn boot() -> Self {
         Self::new(Boot { start: Instant::now() })
     }
 
-    /// The clock of the tokio runtime, which a test can pause and advance.
+    /// Returns the clock of the tokio runtime, which a test can pause and advance.
     pub fn tokio() -> Self {
         Self::new(Tokio { start: tokio::time::Instant::now() })
     }
 
-    /// A clock with a source of its own, for tests.
+    /// Returns a clock with this source, for tests.
     pub fn new(source: impl TimeSource + 'static) -> Self {
         Self(Arc::new(source))
     }
 
-    /// The reading now.
+    /// Returns the current reading.
     pub fn now(&self) -> BootInstant {
         self.0.now()
     }
@@ -87,7 +87,10 @@ impl fmt::Debug for Clock {
 }
 
 struct Boot {
-    #[cfg_attr(any(target_os = "linux", target_os = "android", target_vendor = "apple"), allow(dead_code))]
+    #[cfg_attr(
+        any(target_os = "linux", target_os = "android", target_vendor = "apple"),
+        allow(dead_code, reason = "read where the boot clock is not")
+    )]
     start: Instant,
 }
 
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_boot_clock_runs_forward() {
+    fn boot_clock_runs_forward() {
         let clock = Clock::boot();
         let first = clock.now();
         assert!(clock.now() >= first);
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_tokio_clock_follows_a_paused_runtime() {
+    async fn tokio_clock_follows_a_paused_runtime() {
         let clock = Clock::tokio();
         let start = clock.now();
         tokio::time::advance(Duration::from_secs(5)).await;

@@ -1,32 +1,32 @@
-//! The one error type of the library.
+//! The error type of the library.
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 
 use crate::LockName;
 
-/// What `lockkit` answers: a value or an [`Error`].
+/// A value or an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, to branch on.
+/// The kind of an [`Error`], for programs to branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock name is empty, too long, or cannot be carried by the configured key layout.
+    /// The lock name is empty, too long, or does not fit the configured key layout.
     InvalidName,
-    /// A URL, an option or a ttl that makes no sense; nothing was sent.
+    /// A URL, an option or a ttl is invalid; nothing was sent.
     InvalidConfig,
-    /// The backend, or this build of the library, cannot do that.
+    /// The backend, or this build of the library, does not support the operation.
     Unsupported,
-    /// The store did not answer, or answered that it cannot serve now. What the call had started is undone, or is
-    /// being undone in the background within the bounds in `docs/guarantees.md`. Trying again may help.
+    /// The store did not answer, or answered that it cannot serve now. A retry may succeed. What the call had started
+    /// is undone, if necessary in the background, within the bounds in `docs/guarantees.md`.
     Unavailable,
-    /// The store refuses: wrong password, missing permission.
+    /// The store refused: wrong password, missing permission.
     Denied,
-    /// The hold has ended without a release: its deadline passed, or the server said so.
+    /// The hold ended without a release: its deadline passed, or the server reported the loss.
     Lost,
     /// The client was closed, or the runtime that it ran on has ended.
     Closed,
-    /// The store holds something that this library would never write, or broke its own protocol.
+    /// The store contains data that this library never writes, or violated its own protocol.
     Unexpected,
 }
 
@@ -45,10 +45,10 @@ impl ErrorKind {
     }
 }
 
-/// An error: its [kind](ErrorKind), the operation that failed, the lock it was about, and the cause.
+/// An error: its [kind](ErrorKind), the failed operation, the lock concerned, and the cause.
 ///
-/// Contention and timeouts are no errors but values (`None`). `Display` is one line without the cause, which
-/// [`source`](StdError::source) returns; `{:#}` adds the cause and its causes. None of them, nor `Debug`, ever holds a
+/// Contention and timeouts are values (`None`), not errors. `Display` prints one line without the cause, which
+/// [`source`](StdError::source) returns; `{:#}` adds the chain of causes. Neither of them, nor `Debug`, prints a
 /// secret. Cheap to clone.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
@@ -63,45 +63,45 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of this kind; `operation` is a verb phrase such as `"open session"`.
+    /// Creates an error; `operation` is a verb phrase such as `"open session"`.
     pub fn new(kind: ErrorKind, operation: &'static str) -> Self {
         Self(Arc::new(Inner { kind, operation, lock: None, message: None, source: None }))
     }
 
-    /// The same error about this lock.
+    /// Adds the lock concerned.
     #[must_use]
     pub fn with_lock(self, name: &LockName) -> Self {
         self.map(|inner| inner.lock = Some(name.clone()))
     }
 
-    /// The same error with a sentence that says more; it must not hold a secret.
+    /// Adds a message, which must not contain a secret.
     #[must_use]
     pub fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
         self.map(|inner| inner.message = Some(message.into()))
     }
 
-    /// The same error with its cause; what the cause prints must not hold a secret.
+    /// Adds the cause, which must not print a secret.
     #[must_use]
     pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.map(|inner| inner.source = Some(Arc::new(source)))
     }
 
-    /// What went wrong.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What was being done.
+    /// Returns the operation that failed.
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
 
-    /// The lock it was about.
+    /// Returns the lock concerned.
     pub fn lock(&self) -> Option<&LockName> {
         self.0.lock.as_ref()
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Returns whether the same call may succeed later without any change to configuration or permissions.
     pub fn is_temporary(&self) -> bool {
         self.0.kind == ErrorKind::Unavailable
     }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_names_operation_lock_and_kind_and_the_alternate_form_the_causes() {
+    fn display_is_one_line_and_the_alternate_form_adds_the_causes() {
         let name = LockName::new("a\nb").unwrap();
         let error = Error::new(ErrorKind::Unavailable, "acquire")
             .with_lock(&name)

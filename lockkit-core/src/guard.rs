@@ -1,4 +1,4 @@
-//! A lock that is held.
+//! The guard of a lock that is held.
 
 use std::{
     fmt,
@@ -9,74 +9,78 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, FencingToken, LockName, Result, RunError, client::Handle, keeper::Entered};
+use crate::{Error, FencingToken, LockName, Result, RunError, client::Handle, keeper::HoldShare};
 
-/// A lock that is held; dropping it releases the lock in the background.
+/// A lock that is held; dropping the guard releases the lock in the background.
 ///
-/// A guard does not keep anybody from writing: a paused process can wake up after its lock has gone to somebody else.
-/// Send [`token`](Self::token) with every write, and have the resource refuse lower ones.
+/// A guard cannot prevent writes by former holders: a paused process can wake up after its lock has been granted to
+/// another one. Send [`token`](Self::token) with every write, and let the resource refuse lower tokens.
 ///
-/// Dropping never blocks, never panics and needs no runtime. The release that it begins does: **a guard that is dropped at
-/// the end of `main`, just before the runtime ends, sends nothing**, and others wait for the lock until the ttl is over.
-/// End the program with [`LockClient::close`](crate::LockClient::close) or
-/// [`LockClient::drain`](crate::LockClient::drain), or call [`release`](Self::release). A guard that is leaked keeps the
-/// lock as long as its client lives, unless [`Lock::max_hold`](crate::Lock::max_hold) ends it.
+/// Dropping never blocks, never panics and needs no runtime. The release that it starts needs one: **a guard that is
+/// dropped at the end of `main`, just before the runtime ends, sends nothing**, and others wait for the lock until the
+/// ttl expires. End the program with [`LockClient::close`](crate::LockClient::close) or
+/// [`LockClient::drain`](crate::LockClient::drain), or call [`release`](Self::release). A leaked guard keeps the lock
+/// as long as its client lives, unless [`Lock::max_hold`](crate::Lock::max_hold) ends the hold.
 #[must_use = "a guard that is not bound releases its lock at once"]
 pub struct LockGuard {
-    entered: Entered,
+    share: HoldShare,
     client: Arc<Handle>,
 }
 
 impl LockGuard {
-    pub(crate) fn new(client: Arc<Handle>, entered: Entered) -> Self {
-        Self { entered, client }
+    pub(crate) fn new(client: Arc<Handle>, share: HoldShare) -> Self {
+        Self { share, client }
     }
 
-    /// The fencing token of this grant, to go with every write that the lock protects.
+    /// Returns the fencing token of this grant, to be sent with every write that the lock protects.
     pub fn token(&self) -> FencingToken {
-        self.entered.hold().grant().token()
+        self.share.hold().grant().token()
     }
 
-    /// The lock.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
-        self.entered.hold().grant().name()
+        self.share.hold().grant().name()
     }
 
-    /// Whether the lock is held at this moment. Exact to the clock and without I/O: false from the deadline on, even
-    /// when the process was paused or nothing else has noticed. Once false it stays false.
+    /// Returns whether the lock is held at this moment, without I/O.
+    ///
+    /// It reads the clock: the result is false from the deadline on, even if the process was paused and no task has
+    /// noticed the deadline. Once false, it stays false.
     pub fn is_held(&self) -> bool {
-        self.entered.hold().is_held()
+        self.share.hold().is_held()
     }
 
-    /// Time to the deadline if no further renewal is acknowledged, or to the end that
-    /// [`max_hold`](crate::Lock::max_hold) sets; zero when the lock is lost, `Duration::MAX` where holds have no ttl.
+    /// Returns the time to the deadline if no further renewal is acknowledged, or to the end that
+    /// [`max_hold`](crate::Lock::max_hold) sets. Zero if the lock is lost, `Duration::MAX` where holds have no ttl.
     pub fn remaining(&self) -> Duration {
-        self.entered.hold().remaining()
+        self.share.hold().remaining()
     }
 
-    /// Like [`is_held`](Self::is_held), with the reason of the loss.
+    /// Like [`is_held`](Self::is_held), but returns the reason of the loss.
     ///
     /// # Errors
     ///
     /// `Lost`.
     pub fn check(&self) -> Result<()> {
-        self.entered.hold().loss().map_or(Ok(()), Err)
+        self.share.hold().loss().map_or(Ok(()), Err)
     }
 
-    /// Waits until the lock is lost, and returns why: the deadline passed without an acknowledged renewal, the server
-    /// said so, the hold lasted longer than `max_hold`, or the client was closed. The deadline is watched on the calling
-    /// tokio runtime, at least once a second; outside a runtime (or on one without timers) by the client's.
+    /// Waits until the lock is lost, and returns the reason.
+    ///
+    /// A lock is lost when its deadline passes without an acknowledged renewal, when the server reports the loss, when
+    /// the hold exceeds `max_hold`, or when the client is closed. The calling tokio runtime checks the deadline, at
+    /// least once a second. Outside a runtime, or on one without timers, the client's runtime does.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe; resolves at once when the lock was lost before.
+    /// Cancel safe; resolves at once if the lock is already lost.
     pub async fn lost(&self) -> Error {
-        self.entered.hold().lost().await
+        self.share.hold().lost().await
     }
 
     /// Runs `work` while the lock is held: when the hold ends, `work` is dropped at its next await.
     ///
-    /// Work that does not await runs on; what it writes afterwards only the token can stop.
+    /// Work that does not await continues; only the token can stop its later writes.
     ///
     /// ```
     /// # use lockkit_core::{LockClient, RunError, memory::MemoryServer};
@@ -96,17 +100,17 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`RunError::Stopped`] when the hold ended before `work` did; [`RunError::Finished`], with the outcome, when `work`
-    /// returned and the hold had ended by then.
+    /// [`RunError::Stopped`] if the hold ended before `work` did; [`RunError::Finished`], with the outcome, if `work`
+    /// returned after the hold had ended.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops `work` where it stands; the lock stays held by this guard.
+    /// Dropping the future drops `work` at its current await; this guard still holds the lock.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, RunError<F::Output>> {
         let mut work = pin!(work);
         let mut lost = pin!(self.lost());
         poll_fn(|context| {
-            // Wakes this task at a loss. The look behind it knows of one that has woken nobody yet, too.
+            // Registers this task to be woken by a loss. `check` also sees a loss that has not woken any task yet.
             let _ = lost.as_mut().poll(context);
             self.check().map_err(RunError::Stopped)?;
             let Poll::Ready(outcome) = work.as_mut().poll(context) else { return Poll::Pending };
@@ -118,24 +122,26 @@ impl LockGuard {
         .await
     }
 
-    /// Releases the lock and returns the outcome. Renewals stop before the release is sent. When other guards of the
-    /// same owner remain, the lock stays held and the answer is `Ok` at once.
+    /// Releases the lock and waits for the confirmation. Renewals stop before the release is sent.
+    ///
+    /// If other guards of the same owner remain, the lock stays held and the call returns `Ok` at once.
     ///
     /// # Errors
     ///
-    /// `Lost` when the hold had ended before. What the store answered last, such as `Denied`, or `Unavailable` when it
-    /// answered nothing: after [`RELEASE_ANSWER_MAX`](crate::limits::RELEASE_ANSWER_MAX), or when the session ended
-    /// first. The release is tried again in the background for one ttl; then the session is ended where it keeps locks
-    /// alive, which frees this one, and costs the client's other locks in that session. `Closed` when the runtime has
-    /// ended.
+    /// * `Lost` if the hold had ended before.
+    /// * The store's last error, such as `Denied`, or `Unavailable` if it did not answer: after
+    ///   [`RELEASE_ANSWER_MAX`](crate::limits::RELEASE_ANSWER_MAX), or earlier if the session ends. The release is then
+    ///   retried in the background for one ttl. After that the session is ended where it keeps locks alive: this frees
+    ///   the lock, and the client loses its other locks in that session.
+    /// * `Closed` if the runtime has ended.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, the release goes on in the background when the future is dropped.
+    /// Once polled, the release continues in the background even if the future is dropped.
     pub async fn release(self) -> Result<()> {
-        let Self { entered, client } = self;
-        let outcome = client.keeper().release(entered).await;
-        // The client must not close before its last release was confirmed.
+        let Self { share, client } = self;
+        let outcome = client.keeper().release(share).await;
+        // Dropping the last handle closes the client, which must happen after the release was confirmed.
         drop(client);
         outcome
     }

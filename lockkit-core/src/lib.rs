@@ -1,8 +1,8 @@
-//! The core of lockkit: the types that users meet, the traits that backends implement, the keeper that stands
-//! between them, and the in-memory backend.
+//! The core of lockkit: the user-facing types, the backend traits, the keeper that connects the two, and the in-memory
+//! backend.
 //!
-//! Applications use the `lockkit` crate, which adds `connect(url)` and the backends for real stores. This crate knows
-//! no server; a third-party backend depends on it alone.
+//! Applications use the `lockkit` crate, which adds `connect(url)` and the backends for real stores. This crate
+//! contains no server-specific code; a third-party backend depends on this crate alone.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
@@ -12,6 +12,7 @@ mod clock;
 mod error;
 mod guard;
 mod keeper;
+pub mod lease;
 pub mod limits;
 mod lock;
 pub mod memory;
@@ -21,6 +22,7 @@ mod name;
 mod owner;
 mod run_error;
 mod status;
+pub mod support;
 mod sync;
 mod token;
 

@@ -1,5 +1,5 @@
 //! Every bound of the library by name, with its unit. A queue, a retry or a wait that is not bounded by one of
-//! these, by a ttl or by the caller's own deadline is a bug.
+//! these, by a ttl or by the caller's time limit is a bug.
 
 use std::time::Duration;
 
@@ -9,40 +9,39 @@ pub const LOCK_NAME_BYTES_MAX: usize = 1024;
 /// Longest metadata record that is written to or read from a store, in bytes of JSON.
 pub const METADATA_BYTES_MAX: usize = 4096;
 
-/// Longest label of a client, in bytes of UTF-8; leaves room for the other fields of the metadata.
+/// Longest label of a client, in bytes of UTF-8; it leaves room for the other fields of the metadata.
 pub const LABEL_BYTES_MAX: usize = 1024;
 
-/// Callers of one client that may be waiting for locks at the same moment. One who has left counts until the store
-/// has confirmed that the claim is withdrawn.
+/// Most callers of one client that wait for locks at the same time. A caller that left counts until the store has
+/// confirmed the withdrawal of its claim.
 pub const WAITERS_PER_CLIENT_MAX: usize = 65_536;
 
-/// The ttl of a client that names none.
+/// The ttl of a client that does not set one.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(15);
 
-/// Longest ttl that a backend of this project accepts: a dead holder must not lock for years.
+/// Longest ttl that a backend of this project accepts: a dead holder must not hold a lock for years.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Longest time after which `try_acquire` answers, whatever the server does.
+/// Longest time until `try_acquire` returns, whatever the server does.
 pub const TRY_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Longest time after which `LockGuard::release` answers; the release itself goes on behind it.
+/// Longest time until `LockGuard::release` returns; the release itself continues in the background.
 pub const RELEASE_ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Tasks of one session that repeat releases that the store has not confirmed. A release that was not confirmed at once
-/// waits for one of them in a queue.
+/// Most worker tasks of one session that retry unconfirmed releases. A release that was not confirmed at once waits in
+/// a queue for one of them.
 pub const RELEASE_WORKERS_MAX: usize = 64;
 
-/// Releases of one session that may be waiting for confirmation while new locks are acquired: beyond it an acquire is
-/// refused as `Unavailable`.
+/// Most unconfirmed releases of one session while new locks are acquired: beyond it an acquire fails as `Unavailable`.
 pub const RELEASES_UNCONFIRMED_MAX: usize = 65_536;
 
-/// Longest time that `LockClient::close` spends, should the ttl be longer than this.
+/// Longest time until `LockClient::close` returns if the ttl is longer.
 pub const CLOSE_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// First pause before a failed step is tried again; it doubles, with jitter, up to [`RETRY_PAUSE_MAX`].
+/// First pause before a failed step is retried; it doubles, with jitter, up to [`RETRY_PAUSE_MAX`].
 pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
 
-/// Longest pause between two tries of a failed step.
+/// Longest pause between two retries of a failed step.
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Clock rate error that a deadline allows for, in per cent of the ttl.
@@ -51,15 +50,15 @@ pub const CLOCK_RATE_ERROR_PERCENT: u32 = 1;
 /// Clock reading and timer error that a deadline allows for.
 pub const CLOCK_READ_ERROR: Duration = Duration::from_millis(2);
 
-/// Longest pause between two looks at the clock of whoever waits for a deadline: timers stop while a machine is
+/// Longest pause between two readings of the clock by a task that waits for a deadline: timers stop while a machine is
 /// suspended.
 pub const CLOCK_LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Guards of one owner that may share one hold.
+/// Most guards of one owner that share one hold.
 pub const REENTRIES_PER_HOLD_MAX: u32 = 1_000_000;
 
-/// Shortest mean pause between two looks of a waiter that nothing has notified.
+/// Shortest mean pause between two re-checks of a waiter.
 pub const RECHECK_PAUSE_MIN: Duration = Duration::from_secs(2);
 
-/// Longest mean pause between two looks of a waiter that nothing has notified, however long the ttl is.
+/// Longest mean pause between two re-checks of a waiter, however long the ttl is.
 pub const RECHECK_PAUSE_MAX: Duration = Duration::from_secs(10);

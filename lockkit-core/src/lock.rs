@@ -1,4 +1,4 @@
-//! A lock: a name at a client, and how to take it.
+//! A lock of a client, and the ways to acquire it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
     limits::TRY_ANSWER_MAX,
 };
 
-/// A lock: a name at a client and a few options. Holds nothing, does no I/O; cheap to clone.
+/// A lock: the name, the client and a few options. The value holds nothing and does no I/O. Cheap to clone.
 ///
 /// Contention and timeouts are values (`None`), never errors.
 #[derive(Clone, Debug)]
@@ -25,16 +25,18 @@ impl Lock {
         Self { client, request: LockRequest { name, owner: None, max_hold: None } }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &LockName {
         &self.request.name
     }
 
-    /// The same lock taken in the name of this owner: who holds it already enters again at once, without I/O, with
-    /// the same token; it is released when the last of the owner's guards is.
+    /// Returns the same lock with an owner that may re-enter it.
     ///
-    /// Calls of one owner that wait at the same time share one attempt; a try asks the store by itself. Whichever of them
-    /// is granted, all calls of the owner that are under way share the hold.
+    /// If the owner already holds the lock, an acquire returns at once, without I/O, with the same token. The lock is
+    /// released when the last of the owner's guards is released.
+    ///
+    /// Concurrent waiting calls of one owner share one attempt; each try sends its own request. When any of them is
+    /// granted, all pending calls of the owner share the hold.
     ///
     /// ```
     /// # use lockkit_core::{LockClient, Owner, memory::MemoryServer};
@@ -54,39 +56,40 @@ impl Lock {
         self
     }
 
-    /// The same lock with an end to every hold: after this time it is lost and given back, however long its guard
-    /// lives. Bounds a guard that was forgotten (`std::mem::forget`) or whose work hangs. Counts from the grant, on the
-    /// clock of the deadlines; who enters again shares the end that the grant was taken with.
+    /// Returns the same lock with a longest duration for every hold.
+    ///
+    /// After this time the hold is lost and released, however long its guard lives. This bounds a forgotten guard
+    /// (`std::mem::forget`) and work that hangs. The time counts from the grant, on the clock of the deadlines. A
+    /// re-entry shares the end that was set at the grant.
     #[must_use]
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.request.max_hold = Some(longest);
         self
     }
 
-    /// Waits for the lock as long as it takes, through outages of the store too.
+    /// Waits for the lock without a time limit, through outages of the store too.
     ///
     /// # Errors
     ///
-    /// `Denied`, `Unexpected`, `Closed`; `Unavailable` when the store refuses to serve, or too many callers wait.
+    /// `Denied`, `Unexpected`, `Closed`; `Unavailable` if the store refuses to serve, or if too many callers wait.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the claim up: a place in the queue is withdrawn, a grant that was under way is
-    /// released, both in the background. Nothing is left behind, at whatever await point it is dropped.
+    /// Dropping the future at any await point gives up the claim and leaves nothing behind. In the background, a queue
+    /// entry is withdrawn and a grant that arrives later is released.
     pub async fn acquire(&self) -> Result<LockGuard> {
         match self.acquire_within(WaitPolicy::Unlimited).await? {
             Some(guard) => Ok(guard),
-            // Only a deadline or a try is answered `None`.
+            // Only a try or an acquire with a time limit returns `None`.
             None => Err(crate::Error::new(crate::ErrorKind::Unexpected, "acquire").with_lock(self.name())),
         }
     }
 
-    /// Takes the lock if it is free: `None` when somebody else holds it. Asks the server once, never queues.
+    /// Acquires the lock if it is free; returns `None` if another claim holds it. Sends one request and never queues.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and `Unavailable` when the store has not answered within
-    /// [`TRY_ANSWER_MAX`].
+    /// As [`acquire`](Self::acquire), and `Unavailable` if the store has not answered within [`TRY_ANSWER_MAX`].
     ///
     /// # Cancel safety
     ///
@@ -95,13 +98,13 @@ impl Lock {
         self.acquire_within(WaitPolicy::Try(Instant::now() + TRY_ANSWER_MAX)).await
     }
 
-    /// Waits for the lock, at most this long: `None` when somebody else held it all the time. A zero `timeout` is a
-    /// [try](Self::try_acquire).
+    /// Waits for the lock for at most `timeout`; returns `None` if other claims held it all the time. A zero `timeout`
+    /// is a [try](Self::try_acquire).
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and `Unavailable` when the store said nothing in time, so that nobody knows
-    /// whether the lock was free.
+    /// As [`acquire`](Self::acquire), and `Unavailable` if the store did not answer in time, so it is unknown whether
+    /// the lock was free.
     ///
     /// # Cancel safety
     ///
@@ -114,7 +117,7 @@ impl Lock {
         self.acquire_within(policy).await
     }
 
-    /// Takes the lock, runs `work` under it, and releases it. See [`LockGuard::run`] for what happens on a loss.
+    /// Acquires the lock, runs `work` under it, and releases it. [`LockGuard::run`] describes what happens on a loss.
     ///
     /// ```
     /// # use lockkit_core::{LockClient, memory::MemoryServer};
@@ -128,22 +131,22 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::run`]; [`RunError::Stopped`] also with the errors of [`acquire`](Self::acquire), before `work` has
-    /// begun.
+    /// As [`LockGuard::run`]; also [`RunError::Stopped`] with an error of [`acquire`](Self::acquire), before `work`
+    /// starts.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops `work` where it stands and releases the lock.
+    /// Dropping the future drops `work` at its current await and releases the lock.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, RunError<T>> {
         let guard = self.acquire().await.map_err(RunError::Stopped)?;
         let outcome = guard.run(work(&guard)).await?;
-        // The work was done under the lock; how its release fares changes nothing about that.
+        // The work was done under the lock, whatever the outcome of the release.
         let _ = guard.release().await;
         Ok(outcome)
     }
 
     async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {
-        let entered = self.client.keeper().acquire(&self.request, policy).await?;
-        Ok(entered.map(|entered| LockGuard::new(Arc::clone(&self.client), entered)))
+        let share = self.client.keeper().acquire(&self.request, policy).await?;
+        Ok(share.map(|share| LockGuard::new(Arc::clone(&self.client), share)))
     }
 }

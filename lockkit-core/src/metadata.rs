@@ -1,4 +1,4 @@
-//! Who holds or waits: the record that a backend stores beside a claim, for people and `inspect`.
+//! The record about a holder or waiter that a backend stores with a claim, for people and `inspect`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{LABEL_BYTES_MAX, METADATA_BYTES_MAX};
 
-/// Host, process, label and time of a claim. Never part of the protocol: nothing is decided by it.
+/// Host, process, label and time of a claim. It is informational; no protocol decision depends on it.
 ///
 /// Stored as a JSON object of at most [`METADATA_BYTES_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,26 +16,27 @@ pub struct Metadata {
     pub host: String,
     /// Process id of the claiming process.
     pub pid: u32,
-    /// Free text that the user gave the client.
+    /// The label that the user set on the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// When the claim was made, in milliseconds since 1970 by the wall clock of its host.
+    /// When the claim was created, in milliseconds since 1970 by the wall clock of its host.
     pub since_ms: u64,
 }
 
 impl Metadata {
-    /// The record of a claim that this process makes now.
+    /// Returns the record of a claim that this process creates now.
     pub fn of_this_process(label: Option<&str>) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Self {
-            host: cut(&gethostname::gethostname().to_string_lossy(), LABEL_BYTES_MAX),
+            host: cut(&host_name(), LABEL_BYTES_MAX),
             pid: std::process::id(),
             label: label.map(|label| cut(label, LABEL_BYTES_MAX)),
             since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
-    /// The record as JSON; never longer than [`METADATA_BYTES_MAX`] (a label that escapes to more is left out).
+    /// Returns the record as JSON of at most [`METADATA_BYTES_MAX`] bytes; a label whose escaped form is longer is
+    /// left out.
     pub fn to_json(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_default();
         if json.len() <= METADATA_BYTES_MAX {
@@ -45,7 +46,7 @@ impl Metadata {
         serde_json::to_string(&short).unwrap_or_default()
     }
 
-    /// Reads a record that anybody may have written: `None` for whatever is not one, or is too long.
+    /// Parses a record from an untrusted source; returns `None` if it is invalid or too long.
     pub fn from_json(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > METADATA_BYTES_MAX {
             return None;
@@ -54,7 +55,18 @@ impl Metadata {
     }
 }
 
-/// At most `bytes_max` bytes of `text`, cut between characters.
+#[cfg(unix)]
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(not(unix))]
+fn host_name() -> String {
+    // Windows sets it for every process.
+    std::env::var("COMPUTERNAME").unwrap_or_default()
+}
+
+/// Returns at most `bytes_max` bytes of `text`, cut between characters.
 fn cut(text: &str, bytes_max: usize) -> String {
     text.chars()
         .scan(0, |length, character| {
@@ -69,13 +81,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_survives_its_json() {
+    fn record_survives_its_json() {
         let record = Metadata::of_this_process(Some("nightly \"backup\"\n"));
         assert_eq!(Metadata::from_json(record.to_json().as_bytes()), Some(record));
     }
 
     #[test]
-    fn foreign_values_are_no_record() {
+    fn foreign_values_are_rejected() {
         for foreign in [&b""[..], b"{", b"[]", b"{\"pid\":-1}", &[0xff; 40], &[b' '; METADATA_BYTES_MAX + 1]]
         {
             assert_eq!(Metadata::from_json(foreign), None);
@@ -83,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn no_label_makes_the_record_too_long() {
+    fn escaped_label_does_not_exceed_the_limit() {
         let hostile = Metadata::of_this_process(Some(&"\u{1}".repeat(10_000)));
         assert!(hostile.to_json().len() <= METADATA_BYTES_MAX);
         assert!(Metadata::from_json(hostile.to_json().as_bytes()).is_some());

@@ -1,16 +1,15 @@
-//! Lock names: parsed once, encoded injectively by every backend.
+//! Lock names and their encoding for store keys.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
-use sha2::{Digest, Sha256};
 
 use crate::{Error, ErrorKind, Result, limits::LOCK_NAME_BYTES_MAX};
 
 /// The name of a lock: any non-empty UTF-8 text of at most [`LOCK_NAME_BYTES_MAX`] bytes.
 ///
-/// Names that differ in one byte are different locks; no name lies "inside" another (`a` and `a/b` have nothing to
-/// do with each other). Cheap to clone.
+/// Names that differ in one byte are different locks. Names form no hierarchy: `a` and `a/b` are unrelated. Cheap to
+/// clone.
 ///
 /// ```
 /// use lockkit_core::LockName;
@@ -28,7 +27,7 @@ impl LockName {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidName`] when the text is empty or longer than [`LOCK_NAME_BYTES_MAX`].
+    /// [`ErrorKind::InvalidName`] if the text is empty or longer than [`LOCK_NAME_BYTES_MAX`].
     pub fn new(text: impl AsRef<str>) -> Result<Self> {
         let text = text.as_ref();
         let invalid = |what: String| Error::new(ErrorKind::InvalidName, "parse lock name").with_message(what);
@@ -44,21 +43,21 @@ impl LockName {
         Ok(Self(text.into()))
     }
 
-    /// The name as it was given.
+    /// Returns the name as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name as a piece of a key, path or file name of at most `bytes_max` bytes: percent-encoded, and when it
-    /// would be longer cut and completed by the SHA-256 of the whole name.
+    /// Returns the name as a part of a key, path or file name of at most `bytes_max` bytes: percent-encoded, and if
+    /// that is too long, cut and completed by the SHA-256 of the whole name.
     ///
-    /// Injective (up to SHA-256 collisions): `%` is always followed by two hexadecimal digits in a plain encoding
-    /// and by `-` where the digest starts. The result is ASCII, is never empty, holds no separator of any store
-    /// (`/ { } * ? [ ] \ :` and controls), and neither starts nor ends with a dot.
+    /// The encoding is injective (up to SHA-256 collisions): in a plain encoding two hexadecimal digits follow every
+    /// `%`, and `%-` marks the start of a digest. The result is ASCII and not empty. It contains no separator of any
+    /// store (`/ { } * ? [ ] \ :` and controls), and neither starts nor ends with a dot.
     ///
     /// # Panics
     ///
-    /// When `bytes_max` has no room for a digest (66 bytes): a mistake in a backend, not in its input.
+    /// If `bytes_max` is less than 66 bytes, the length of a digest with its mark: an error in a backend.
     pub fn encode(&self, bytes_max: usize) -> String {
         const DIGEST_MARK: &str = "%-";
         const DIGEST_BYTES: usize = 64;
@@ -68,9 +67,9 @@ impl LockName {
             return plain;
         }
         let digest: String =
-            Sha256::digest(self.0.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            hmac_sha256::Hash::hash(self.0.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
         let room = bytes_max - DIGEST_MARK.len() - DIGEST_BYTES;
-        // Never end in the middle of an escape: `%4` + `%-` would still be unique, but no longer decodable.
+        // Never cut within an escape: `%4` + `%-` would still be unique, but not decodable.
         let cut = match plain[..room].rfind('%') {
             Some(escape) if escape + 3 > room => escape,
             _ => room,
@@ -79,7 +78,7 @@ impl LockName {
     }
 }
 
-/// Everything but ASCII letters, digits and a few marks that are plain text in every store.
+/// All characters except ASCII letters, digits and a few marks that are plain text in every store.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -90,7 +89,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'=')
     .remove(b',');
 
-/// Encodes a dot at either end: `.` and `..` are no names of nodes or files, and Windows drops trailing dots.
+/// Encodes a dot at either end: `.` and `..` are not valid names of nodes or files, and Windows drops trailing dots.
 fn encode_dots(mut text: String) -> String {
     if text.ends_with('.') {
         text.replace_range(text.len() - 1.., "%2E");
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_lose_their_special_characters() {
+    fn special_characters_are_encoded() {
         assert_eq!(name("orders/42").encode(255), "orders%2F42");
         assert_eq!(name("..").encode(255), "%2E%2E");
         assert_eq!(name(".").encode(255), "%2E");
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_names_are_not_inside_each_other() {
+    fn encoded_names_do_not_nest() {
         let encoded: Vec<String> = ["a", "a/b", "ab", "a\0"].map(|text| name(text).encode(255)).into();
         for one in &encoded {
             for other in encoded.iter().filter(|other| *other != one) {
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_name_ends_in_its_digest_and_never_in_half_an_escape() {
+    fn cut_name_ends_in_its_digest_and_never_within_an_escape() {
         let long = name(&"🔒".repeat(200));
         for bytes_max in 66..120 {
             let encoded = long.encode(bytes_max);

@@ -1,15 +1,15 @@
-//! Who re-enters a lock.
+//! The owner of re-entrant holds.
 
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// An explicit identity for re-entry: whoever acquires with the same owner shares the hold.
+/// An explicit identity for re-entry: calls with the same owner share the hold.
 ///
-/// Never a thread or a task: under async both change hands (Redisson's issues 2224, 3580 and 6878 are what happens
-/// then). Make one owner per unit of work that may take the same lock twice, and pass it along. Cheap to clone; a
-/// clone is the same owner.
+/// An owner is never derived from a thread or a task, because async code moves between both (Redisson's issues 2224,
+/// 3580 and 6878 show the consequences). Create one owner per unit of work that may acquire the same lock twice, and
+/// pass it along. Cheap to clone; a clone is the same owner.
 ///
 /// ```
 /// use lockkit_core::Owner;
@@ -22,7 +22,7 @@ use std::{
 pub struct Owner(u64);
 
 impl Owner {
-    /// A new owner, different from every other of this process.
+    /// Creates an owner that differs from every other one of this process.
     #[allow(clippy::new_without_default, reason = "two default values that differ would surprise")]
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);

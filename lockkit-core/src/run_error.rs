@@ -1,30 +1,30 @@
-//! Why work under a lock has no outcome, or one that came too late.
+//! The error of work under a lock.
 
 use std::{error::Error as StdError, fmt};
 
 use crate::Error;
 
-/// Why [`LockGuard::run`](crate::LockGuard::run) or [`Lock::run`](crate::Lock::run) did not succeed.
+/// The error of [`LockGuard::run`](crate::LockGuard::run) and [`Lock::run`](crate::Lock::run).
 ///
-/// Not convertible to [`Error`] by `?`: that would throw the outcome of finished work away. Where it does not matter,
-/// say so with [`into_error`](Self::into_error).
+/// `?` does not convert it to [`Error`], because that would discard the outcome of finished work. To discard it
+/// explicitly, call [`into_error`](Self::into_error).
 #[non_exhaustive]
 pub enum RunError<T> {
-    /// The work has finished, but the lock had been lost by then: its last effects may have come after the first ones of
-    /// the next holder.
+    /// The work finished, but the lock was lost before: the last effects of the work may have come after the first
+    /// ones of the next holder.
     Finished {
         /// What the work returned.
         outcome: T,
         /// Why the lock was lost.
         lost: Error,
     },
-    /// The work has not finished: it was dropped at an await when the lock was lost, or it was not begun because the lock
-    /// was not acquired.
+    /// The work did not finish: it was dropped at an await when the lock was lost, or it was not started because the
+    /// lock was not acquired.
     Stopped(Error),
 }
 
 impl<T> RunError<T> {
-    /// Why the lock was lost, or not acquired.
+    /// Returns why the lock was lost, or not acquired.
     pub fn error(&self) -> &Error {
         match self {
             Self::Finished { lost, .. } => lost,
@@ -32,7 +32,7 @@ impl<T> RunError<T> {
         }
     }
 
-    /// The error alone; an outcome is dropped.
+    /// Returns the error alone, and drops the outcome.
     pub fn into_error(self) -> Error {
         match self {
             Self::Finished { lost, .. } => lost,
@@ -41,7 +41,7 @@ impl<T> RunError<T> {
     }
 }
 
-/// As that of [`Error`]: the cause is left to `source`, and added by `{:#}`.
+/// Prints one line like [`Error`]; `source` returns the cause, and `{:#}` adds it.
 impl<T> fmt::Display for RunError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -55,7 +55,7 @@ impl<T> fmt::Display for RunError<T> {
     }
 }
 
-/// Without the outcome, which may be a secret.
+/// Leaves out the outcome, which may be a secret.
 impl<T> fmt::Debug for RunError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,27 +1,27 @@
-//! Whether a client's session is alive.
+//! The status of a client's session.
 
 use tokio::sync::watch;
 
 use crate::BootInstant;
 
-/// Whether a client's session is alive.
+/// The status of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// The last beat was answered in time.
+    /// The store answered the last heartbeat in time.
     Connected,
-    /// No beat was answered for half a ttl; without an answer everything held ends at this moment.
+    /// The store has answered no heartbeat for half a ttl. Without an answer, all holds are lost at `until`.
     Suspect {
         /// The deadline, on the client's [`Clock`](crate::Clock).
         until: BootInstant,
     },
-    /// The session is over, everything held in it is lost; a new one is being opened.
+    /// The session ended and its holds are lost; a new session is being opened.
     Lost,
     /// The client was closed.
     Closed,
 }
 
-/// Follows the [`Status`] of a client. Cheap to clone.
+/// A watch on the [`Status`] of a client. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct StatusWatch {
     statuses: watch::Receiver<Status>,
@@ -33,24 +33,25 @@ impl StatusWatch {
         Self { statuses, returned_closed: false }
     }
 
-    /// The status now.
+    /// Returns the current status.
     pub fn current(&self) -> Status {
         *self.statuses.borrow()
     }
 
-    /// Waits for a change that no earlier call has returned, and returns the status then. [`Status::Closed`] is
-    /// returned once, also when the client was closed before the first call; after it the call never resolves, so that
-    /// a loop around it does not spin.
+    /// Waits for a change that no earlier call has returned, and returns the new status.
+    ///
+    /// [`Status::Closed`] is returned once, even if the client was closed before the first call. After that the call
+    /// never resolves, so a loop around it does not spin.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. Of several changes in between only the last one is returned.
+    /// Cancel safe. Of several changes between two calls, only the last one is returned.
     pub async fn changed(&mut self) -> Status {
         if self.returned_closed {
             return std::future::pending().await;
         }
         if self.current() != Status::Closed {
-            // Fails only when the client is gone, which has set `Closed` before.
+            // Fails only if the client is gone, which has set `Closed` before.
             let _ = self.statuses.changed().await;
         }
         let status = *self.statuses.borrow_and_update();

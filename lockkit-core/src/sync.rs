@@ -1,13 +1,13 @@
-//! The mutex of everything that is shared without the keeper's tasks.
+//! The mutex of this crate.
 //!
-//! A module of its own so that `tests/shuttle.rs` can compile the same sources against shuttle's mutex and search
+//! `tests/shuttle.rs` replaces this module: it compiles some sources of the keeper against shuttle's mutex and searches
 //! their interleavings.
 
 pub(crate) use std::sync::Mutex;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Locks a mutex. Poison is ignored: no critical section of this crate leaves its data half-changed, and a panic of
-/// one caller must not take the others' locks down.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex and ignores poison: a panic of one caller must not break the locks of the others. For critical sections
+/// that never leave their data half-changed.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

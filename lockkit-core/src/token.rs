@@ -1,17 +1,17 @@
-//! Fencing tokens, and the check that a resource makes of them.
+//! Fencing tokens, and the check that a resource does with them.
 
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The number of a grant: strictly rises over the grants of one lock name.
+/// The number of a grant; it rises strictly over the grants of one lock name.
 ///
-/// Send it along with every write that the lock protects. A resource that refuses a token lower than the highest it
-/// has seen (a [`Fence`] does that) never applies a write of an older grant after one of a newer grant, whatever
-/// pauses and clocks do. Source of the idea: Gray and Cheriton's leases (1989); Burrows' Chubby "sequencer" (2006).
+/// Send it with every write that the lock protects. A resource that refuses tokens lower than the highest one it has
+/// seen (see [`Fence`]) never applies a write of an older grant after one of a newer grant, whatever pauses and clocks
+/// do. Source of the idea: Gray and Cheriton's leases (1989); Burrows' Chubby "sequencer" (2006).
 ///
-/// Tokens of different names, backends or stores must not be compared with each other. They are not consecutive.
+/// Tokens of different names, backends or stores are not comparable. Tokens are not consecutive.
 ///
 /// ```
 /// use lockkit_core::FencingToken;
@@ -23,12 +23,12 @@ use std::{
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// A token with this number.
+    /// Creates a token with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number, to be stored or sent.
+    /// Returns the number, to be stored or sent.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -46,7 +46,7 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// The resource's side of fencing, for a resource that lives in this process: remembers the highest token.
+/// The resource's side of fencing, for a resource in this process: remembers the highest token.
 ///
 /// ```
 /// use lockkit_core::{Fence, FencingToken};
@@ -63,21 +63,21 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A fence that has seen no token yet.
+    /// Creates a fence that has seen no token yet.
     pub const fn new() -> Self {
         Self { highest: AtomicU64::new(0) }
     }
 
-    /// Whether a write that carries this token may be applied; remembers the token when it may.
+    /// Returns whether a write with this token may be applied, and remembers the token if so.
     ///
-    /// The answer holds at the moment of the call: apply the write under the same exclusion (mutex, transaction) as
-    /// the check, or a newer write may slip in between.
+    /// The result is valid only at the moment of the call. Apply the write under the same exclusion (mutex,
+    /// transaction) as the check, or a newer write may come in between.
     #[must_use = "a write whose token was not admitted must not be applied"]
     pub fn admit(&self, token: FencingToken) -> bool {
         self.highest.fetch_max(token.0, Ordering::AcqRel) <= token.0
     }
 
-    /// The highest token admitted so far.
+    /// Returns the highest token admitted so far.
     pub fn highest(&self) -> Option<FencingToken> {
         match self.highest.load(Ordering::Acquire) {
             0 => None,
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_fence_admits_never_falls(numbers in proptest::collection::vec(1_u64..50, 1..100)) {
+        fn admitted_tokens_never_fall(numbers in proptest::collection::vec(1_u64..50, 1..100)) {
             let fence = Fence::new();
             let admitted: Vec<u64> =
                 numbers.iter().copied().filter(|number| fence.admit(FencingToken::new(*number))).collect();

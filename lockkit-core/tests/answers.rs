@@ -1,4 +1,4 @@
-//! What a client makes of answers that only some backends give, and of late ones.
+//! How the keeper handles answers that only some backends give, and late ones.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 mod common;
@@ -33,7 +33,7 @@ async fn grant_that_is_reported_lost_is_lost_at_once_and_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn session_that_a_heartbeat_finds_gone_is_lost_by_that() {
+async fn session_that_a_heartbeat_reports_gone_is_lost() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -44,7 +44,7 @@ async fn session_that_a_heartbeat_finds_gone_is_lost_by_that() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_whose_entries_vanish_are_made_anew_with_pauses() {
+async fn claims_whose_entries_vanish_are_retried_with_pauses() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap();
     backend.script.entries_vanish.store(true, Ordering::SeqCst);
@@ -54,7 +54,7 @@ async fn claims_whose_entries_vanish_are_made_anew_with_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_is_answered_although_its_session_has_ended() {
+async fn denial_is_returned_although_its_session_has_ended() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap();
     backend.script.denials_end_sessions.store(true, Ordering::SeqCst);
@@ -65,7 +65,7 @@ async fn denial_is_answered_although_its_session_has_ended() {
 #[tokio::test(start_paused = true)]
 async fn first_heartbeat_is_due_from_the_sending_of_the_open() {
     let backend = Scripted::new(Lifetime::Session);
-    // Not long enough for a session that is renewed before it is used.
+    // Not long enough that the session is renewed before use.
     backend.script.open_takes_ms.store(TTL.as_millis() as u64 / 3, Ordering::SeqCst);
     let client = backend.client().await;
     let mut status = client.status();
@@ -73,19 +73,19 @@ async fn first_heartbeat_is_due_from_the_sending_of_the_open() {
     assert!(changed.is_err(), "{changed:?}");
 }
 
-/// Where holds have no lifetime, and a pause ends nothing.
+/// Holds have no lifetime here, so the pause ends nothing.
 #[tokio::test(start_paused = true)]
-async fn heartbeats_that_a_pause_of_the_process_has_missed_are_not_made_up_for() {
+async fn heartbeats_missed_in_a_pause_of_the_process_are_not_repeated() {
     let backend = Scripted::new(Lifetime::Process);
     let _client = backend.client().await;
     advance(TTL * 100).await;
     settle().await;
-    let beats = backend.script.beats.load(Ordering::SeqCst);
-    assert!((1..=2).contains(&beats), "{beats} heartbeats at once");
+    let heartbeats = backend.script.heartbeats.load(Ordering::SeqCst);
+    assert!((1..=2).contains(&heartbeats), "{heartbeats} heartbeats at once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn session_that_was_renewed_starts_the_pauses_between_opens_anew() {
+async fn renewed_session_resets_the_pauses_between_opens() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
     let client = backend.client().await;
@@ -106,9 +106,9 @@ async fn session_that_was_renewed_starts_the_pauses_between_opens_anew() {
     assert!(opened >= 3, "{opened} sessions");
 }
 
-/// Where the ttl is longer than a caller waits.
+/// The ttl is longer than a caller waits here.
 #[tokio::test(start_paused = true)]
-async fn release_that_is_refused_says_so_also_before_its_ttl_has_passed() {
+async fn refused_release_returns_the_reason_at_its_time_limit() {
     let backend = Scripted::new(Lifetime::Session);
     let builder = LockClient::builder(backend.clone()).ttl(RELEASE_ANSWER_MAX * 3).clock(Clock::tokio());
     let guard = builder.build().await.unwrap().lock(NAME).unwrap().acquire().await.unwrap();
@@ -118,9 +118,9 @@ async fn release_that_is_refused_says_so_also_before_its_ttl_has_passed() {
     assert!(start.elapsed() <= RELEASE_ANSWER_MAX + SLACK, "{:?}", start.elapsed());
 }
 
-/// A heartbeat whose answer was lost may have renewed it.
+/// A heartbeat whose answer was lost may have renewed the session.
 #[tokio::test(start_paused = true)]
-async fn lost_session_is_closed_also_a_ttl_after_its_last_answer() {
+async fn lost_session_is_closed_even_a_ttl_after_its_last_answer() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
     let client = backend.client().await;

@@ -1,4 +1,4 @@
-//! A caller whose runtime is healthy is answered in time, whatever becomes of the runtime that the keeper runs on.
+//! A caller on a healthy runtime gets its result in time, even if the keeper's runtime is blocked.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are not seen as tests")]
 
 mod common;
@@ -15,14 +15,14 @@ use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// Longest time that anything here takes on a machine with much other work.
+/// Longest time of any step on a busy machine.
 const HANG: Duration = Duration::from_secs(30);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Blocks a runtime for as long as `work` takes on this thread: what it answers comes while nothing there can run.
+/// Runs `work` on this thread while `runtime` is blocked.
 fn while_blocked<T>(runtime: Runtime, work: impl FnOnce() -> T) -> T {
     let (unblock, blocked) = mpsc::channel::<()>();
     let (entered, is_blocked) = mpsc::channel();
@@ -41,7 +41,7 @@ fn while_blocked<T>(runtime: Runtime, work: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// The outcome of a future on a runtime of its own, and how long it took.
+/// Runs a future on a separate runtime; returns its output and how long it took.
 fn elsewhere<F: Future>(future: F) -> (F::Output, Duration) {
     let start = Instant::now();
     let outcome = runtime().block_on(async { tokio::time::timeout(HANG, future).await.expect("no hang") });
@@ -61,7 +61,7 @@ fn a_loss_is_reported_at_the_deadline_while_the_keeper_is_blocked() {
 }
 
 #[test]
-fn callers_are_answered_at_their_own_time_while_the_keeper_is_blocked() {
+fn callers_return_at_their_time_limits_while_the_keeper_is_blocked() {
     let keepers = runtime();
     let (client, guard) = keepers.block_on(async {
         let client = LockClient::builder(MemoryServer::new().backend()).build().await.unwrap();
@@ -70,22 +70,22 @@ fn callers_are_answered_at_their_own_time_while_the_keeper_is_blocked() {
     });
     let lock = client.lock("another").unwrap();
     while_blocked(keepers, || {
-        let patience = Duration::from_millis(100);
-        assert_eq!(kind(elsewhere(lock.acquire_timeout(patience)).0), ErrorKind::Unavailable);
+        let time_limit = Duration::from_millis(100);
+        assert_eq!(kind(elsewhere(lock.acquire_timeout(time_limit)).0), ErrorKind::Unavailable);
         assert_eq!(kind(elsewhere(lock.try_acquire()).0), ErrorKind::Unavailable);
         assert_eq!(kind(elsewhere(guard.release()).0), ErrorKind::Unavailable);
     });
 }
 
-/// A keeper on a thread of its own serves callers without any timers.
+/// A keeper on its own thread serves callers without timers.
 #[test]
-fn a_caller_on_a_runtime_without_timers_is_answered_in_time() {
+fn caller_on_a_runtime_without_timers_returns_in_time() {
     let bare = Builder::new_current_thread().build().unwrap();
     bare.block_on(async {
         let client = LockClient::builder(MemoryServer::new().backend()).own_thread().build().await.unwrap();
         let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
-        let patience = Duration::from_millis(50);
-        assert!(client.lock(NAME).unwrap().acquire_timeout(patience).await.unwrap().is_none());
+        let time_limit = Duration::from_millis(50);
+        assert!(client.lock(NAME).unwrap().acquire_timeout(time_limit).await.unwrap().is_none());
         guard.release().await.unwrap();
         client.close().await.unwrap();
     });

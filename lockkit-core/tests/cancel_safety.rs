@@ -1,4 +1,4 @@
-//! Rule 1 of the keeper: a caller's future may be dropped at any point, and nothing is left behind.
+//! Cancel safety: a caller's future may be dropped at any point and leaves nothing behind.
 
 mod common;
 
@@ -16,8 +16,8 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Polls an acquire `steps` times, letting the other tasks take one turn in between, and drops it.
-/// Returns whether it had been answered by then.
+/// Polls an acquire `steps` times, with one turn of the other tasks after each, and drops it. Returns whether it was
+/// complete by then.
 async fn drop_after(acquire: impl Future, steps: usize) -> bool {
     let mut acquire = pin!(acquire);
     for _ in 0..steps {
@@ -83,7 +83,7 @@ async fn a_waiting_acquire_dropped_at_every_point_leaves_no_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_dropped_around_the_hand_over_leaves_no_hold() {
+async fn an_acquire_dropped_around_the_handoff_leaves_no_hold() {
     let mut answered = false;
     let mut steps = 0;
     while !answered {
@@ -116,7 +116,7 @@ async fn an_acquire_dropped_while_its_request_is_held_back_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_whose_replies_are_lost_finds_its_own_entry_again() {
+async fn acquire_whose_replies_are_lost_finds_its_entry() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
     server.lose_replies(3);

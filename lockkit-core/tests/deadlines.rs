@@ -1,4 +1,4 @@
-//! Rules 2 and 3 of the keeper: deadlines count from sending, and lost is final.
+//! Deadlines count from the sending of a request, and a loss is final.
 
 mod common;
 
@@ -24,7 +24,7 @@ async fn a_hold_ends_at_its_deadline_when_the_server_falls_silent() {
     let start = Instant::now();
     let error = guard.lost().await;
     assert_eq!(error.kind(), ErrorKind::Lost);
-    // The last acknowledged beat was sent with the session: 99 % of the ttl, less 2 ms, and one timer tick.
+    // The last acknowledged heartbeat was sent with the session: 99 % of the ttl, less 2 ms, and one timer tick.
     let expected = TTL * 99 / 100 - Duration::from_millis(2);
     assert!(start.elapsed() <= expected + Duration::from_millis(2), "{:?}", start.elapsed());
     assert!(start.elapsed() + Duration::from_millis(5) >= expected, "{:?}", start.elapsed());
@@ -37,7 +37,7 @@ async fn a_hold_ends_at_its_deadline_when_the_server_falls_silent() {
 async fn is_held_turns_false_at_the_deadline_although_no_task_has_run() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
-    // A process that was stopped: the clock has moved, and not one task of it has been polled.
+    // As after a stop of the process: the clock has moved, and no task has been polled.
     advance(TTL).await;
     assert!(!guard.is_held());
     assert_eq!(kind(guard.release().await), ErrorKind::Lost);
@@ -56,12 +56,12 @@ async fn renewals_keep_a_hold_for_many_ttls() {
 async fn a_renewal_counts_from_its_sending_not_from_its_receipt() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
-    // Just before the first beat, hold its request back for most of the time that the backend waits for an answer.
+    // Just before the first heartbeat, hold its request back for most of the time that the backend waits for an answer.
     sleep(TTL / 3 - Duration::from_millis(10)).await;
     server.hold_requests();
     let way = TTL / 8;
     sleep(Duration::from_millis(10) + way).await;
-    assert_eq!(server.held_requests(), 1, "the beat is on its way");
+    assert_eq!(server.held_requests(), 1, "the heartbeat is on its way");
     server.deliver_requests();
     settle().await;
     let from_sending = TTL * 99 / 100 - way;
@@ -117,16 +117,16 @@ async fn a_few_lost_renewals_do_no_harm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_whose_hold_is_dead_is_abandoned_so_that_others_can_go_on() {
+async fn session_of_an_expired_hold_is_abandoned() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let mut status = client.status();
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
-    // Every reply is lost, while every request arrives: the server goes on renewing what the client has given up.
+    // Every reply is lost but every request arrives: the server still renews what the client has given up.
     server.lose_replies(usize::MAX);
     guard.lost().await;
     let until_abandoned = async { while status.changed().await != Status::Lost {} };
-    tokio::time::timeout(TTL, until_abandoned).await.expect("the session is given up");
+    tokio::time::timeout(TTL, until_abandoned).await.expect("the session is abandoned");
     server.lose_replies(0);
     eventually(Duration::from_secs(3), "the dead hold's entry is gone", || {
         server.inspect(&name()).holder.is_none()
@@ -150,7 +150,7 @@ async fn an_acquire_that_outlives_its_session_is_granted_in_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_ends_is_lost_at_once() {
+async fn hold_that_the_server_ends_is_lost_at_once() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
     let start = Instant::now();
@@ -165,7 +165,7 @@ async fn what_the_server_ends_is_lost_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_entry_is_a_loss_of_that_lock_alone_within_one_beat() {
+async fn deleted_entry_loses_only_its_lock_within_one_heartbeat() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let deleted = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -178,7 +178,7 @@ async fn a_deleted_entry_is_a_loss_of_that_lock_alone_within_one_beat() {
     assert!(other.is_held());
 }
 
-/// A client clock that can be moved beside tokio's: what a suspended machine looks like from inside.
+/// A client clock that moves ahead of tokio's timers, as on a suspended machine.
 struct Suspendable(Clock, Arc<AtomicU64>);
 
 impl TimeSource for Suspendable {
@@ -198,7 +198,7 @@ async fn suspended_time_counts() {
     assert!(!guard.is_held(), "no timer has run, and no I/O was done");
 }
 
-/// Nobody has asked the guard before: what is known then was found by a look at the clock.
+/// No call reads the guard before, so only a clock check can find the loss.
 #[tokio::test(start_paused = true)]
 async fn a_loss_during_a_suspend_is_reported_within_a_second_of_the_timers() {
     let ttl = Duration::from_secs(60);
@@ -228,11 +228,11 @@ async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() 
     server.hold_requests();
     let acquiring = tokio::spawn(async move { lock.acquire().await });
     settle().await;
-    // The machine sleeps while the request is on its way; its answer comes at once when it wakes up.
+    // The machine is suspended while the request is in flight; the answer arrives at once after it resumes.
     suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
     server.deliver_requests();
     let guard = acquiring.await.unwrap().unwrap();
-    assert!(guard.is_held(), "what is returned is held");
+    assert!(guard.is_held(), "a returned guard is held");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! An orderly shutdown: what is held is finished, nothing new is begun. And what becomes of a guard without one.
+//! Orderly shutdown: held locks are finished and new claims are refused. Also a shutdown that is not orderly.
 
 mod common;
 
@@ -9,7 +9,7 @@ use lockkit_core::{ErrorKind, Owner, Status, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
-async fn a_draining_client_finishes_what_is_held_and_begins_nothing_new() {
+async fn draining_client_finishes_holds_and_refuses_new_claims() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -20,7 +20,7 @@ async fn a_draining_client_finishes_what_is_held_and_begins_nothing_new() {
     let start = Instant::now();
     let (drained, ()) = tokio::join!(client.drain(TTL * 10), async {
         settle().await;
-        assert_eq!(kind(waiting.await.unwrap()), ErrorKind::Closed, "who waits is answered at once");
+        assert_eq!(kind(waiting.await.unwrap()), ErrorKind::Closed, "a waiting call returns at once");
         assert_eq!(start.elapsed(), Duration::ZERO);
         assert_eq!(kind(client.lock("new").unwrap().acquire().await), ErrorKind::Closed);
         assert_eq!(kind(client.lock("new").unwrap().try_acquire().await), ErrorKind::Closed);
@@ -35,9 +35,9 @@ async fn a_draining_client_finishes_what_is_held_and_begins_nothing_new() {
     assert!(server.is_empty());
 }
 
-/// Work that holds a lock may take it again on the way: refused, it could not be finished.
+/// Work that holds a lock may re-enter it; it could not finish if that was refused.
 #[tokio::test(start_paused = true)]
-async fn an_owner_enters_what_it_holds_also_while_its_client_drains() {
+async fn owner_re_enters_while_its_client_drains() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let lock = client.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -54,7 +54,7 @@ async fn an_owner_enters_what_it_holds_also_while_its_client_drains() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_at_the_end_of_the_time_is_lost_and_said() {
+async fn hold_left_at_the_drain_limit_is_lost_and_reported() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -68,9 +68,9 @@ async fn what_is_held_at_the_end_of_the_time_is_lost_and_said() {
     assert!(server.is_empty());
 }
 
-/// As it is written at `LockGuard`: a runtime that ends sends nothing any more.
+/// As `LockGuard` documents: after the end of the runtime nothing is sent.
 #[test]
-fn a_guard_dropped_at_the_end_of_main_leaves_its_entry_and_close_does_not() {
+fn guard_dropped_at_the_end_of_main_leaves_its_entry_unless_the_client_is_closed() {
     for closes in [false, true] {
         let server = MemoryServer::new();
         let main = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

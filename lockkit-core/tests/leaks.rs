@@ -1,6 +1,6 @@
-//! What a client keeps of locks that it has no more: nothing, however they ended.
+//! Ended holds and attempts leave nothing in the client, however they ended.
 //!
-//! The tables are those that the client's `Debug` shows; tasks are counted by the runtime.
+//! The client's `Debug` shows the tables; the runtime counts the tasks.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
@@ -12,21 +12,21 @@ use common::{TTL, client, eventually, in_time, kind, settle};
 use lockkit_core::{ErrorKind, Lock, LockClient, LockName, Owner, memory::MemoryServer};
 use tokio::{runtime::Handle, time::sleep};
 
-/// Locks that end in the same way: none of them must be kept.
+/// The number of locks that end in the same way.
 const LOCKS: usize = 20;
 
-/// What a client shows of tables that are empty.
-const EMPTY_TABLES: [&str; 2] = ["holds: Mutex { data: {}, ", "reentry: Reentry(Mutex { data: {}, "];
+/// How `Debug` shows empty tables.
+const EMPTY_TABLES: [&str; 2] = ["holds: Mutex { data: {}, ", "reentry: ReentryTable(Mutex { data: {}, "];
 
-/// A client, another one that is in its way, and the number of tasks while both are at rest.
-struct Scene {
+/// Two clients of one server, and the number of tasks while both are idle.
+struct Fixture {
     server: MemoryServer,
     client: LockClient,
     other: LockClient,
     tasks: usize,
 }
 
-impl Scene {
+impl Fixture {
     async fn new() -> Self {
         let server = MemoryServer::new();
         let (client, other) = (client(&server).await, client(&server).await);
@@ -34,7 +34,7 @@ impl Scene {
         Self { server, client, other, tasks: tasks() }
     }
 
-    /// Locks of the client, each of an owner of its own, with the same lock of the other client.
+    /// Returns locks of the client, each with its own owner, and the same locks of the other client.
     fn locks(&self) -> impl Iterator<Item = (Lock, Lock)> {
         let names = (0..LOCKS).map(|number| format!("lock {number}"));
         names.map(|name| {
@@ -47,13 +47,13 @@ impl Scene {
         self.server.inspect(name).waiters.len() == 1
     }
 
-    /// Waits until nothing is kept any more.
-    async fn is_at_rest(&self) {
+    /// Waits until the tables are empty and no additional task is left.
+    async fn until_idle(&self) {
         eventually(TTL * 3, "all tables are empty", || self.kept().is_empty()).await;
         eventually(TTL * 3, "as many tasks as before", || tasks() == self.tasks).await;
     }
 
-    /// The tables that are not empty.
+    /// Returns the tables that are not empty.
     fn kept(&self) -> Vec<&'static str> {
         let shown = format!("{:?}", self.client);
         EMPTY_TABLES.into_iter().filter(|table| !shown.contains(table)).collect()
@@ -65,29 +65,29 @@ fn tasks() -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_or_waited_for_is_seen_in_the_tables() {
-    let scene = Scene::new().await;
-    assert_eq!(scene.kept(), [""; 0]);
-    let (lock, other) = scene.locks().next().unwrap();
+async fn holds_and_waiting_attempts_are_in_the_tables() {
+    let fixture = Fixture::new().await;
+    assert_eq!(fixture.kept(), [""; 0]);
+    let (lock, other) = fixture.locks().next().unwrap();
     let guard = lock.acquire().await.unwrap();
-    assert_eq!(scene.kept(), EMPTY_TABLES);
-    assert!(tasks() > scene.tasks);
+    assert_eq!(fixture.kept(), EMPTY_TABLES);
+    assert!(tasks() > fixture.tasks);
     guard.release().await.unwrap();
-    scene.is_at_rest().await;
+    fixture.until_idle().await;
 
     let held = other.acquire().await.unwrap();
     let waiter = tokio::spawn(async move { lock.acquire().await });
-    eventually(TTL, "it waits", || scene.is_waiting(held.name())).await;
-    assert_eq!(scene.kept(), EMPTY_TABLES[1..]);
+    eventually(TTL, "it waits", || fixture.is_waiting(held.name())).await;
+    assert_eq!(fixture.kept(), EMPTY_TABLES[1..]);
     waiter.abort();
     held.release().await.unwrap();
-    scene.is_at_rest().await;
+    fixture.until_idle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn released_and_dropped_holds_are_forgotten() {
-    let scene = Scene::new().await;
-    for (lock, _) in scene.locks() {
+    let fixture = Fixture::new().await;
+    for (lock, _) in fixture.locks() {
         let (guard, again, third) =
             (lock.acquire().await.unwrap(), lock.acquire().await.unwrap(), lock.try_acquire().await.unwrap());
         guard.release().await.unwrap();
@@ -95,90 +95,90 @@ async fn released_and_dropped_holds_are_forgotten() {
         third.unwrap().release().await.unwrap();
         drop(lock.acquire().await.unwrap());
     }
-    scene.is_at_rest().await;
+    fixture.until_idle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn attempts_without_a_grant_are_forgotten() {
-    let scene = Scene::new().await;
-    for (lock, other) in scene.locks() {
+    let fixture = Fixture::new().await;
+    for (lock, other) in fixture.locks() {
         let held = other.acquire().await.unwrap();
         assert!(lock.try_acquire().await.unwrap().is_none());
         assert!(lock.acquire_timeout(Duration::from_millis(20)).await.unwrap().is_none());
         let waiters = [lock.clone(), lock].map(|lock| tokio::spawn(async move { lock.acquire().await }));
-        eventually(TTL, "they wait", || scene.is_waiting(held.name())).await;
+        eventually(TTL, "they wait", || fixture.is_waiting(held.name())).await;
         for waiter in waiters {
             waiter.abort();
         }
-        eventually(TTL, "they have left", || !scene.is_waiting(held.name())).await;
+        eventually(TTL, "they have left", || !fixture.is_waiting(held.name())).await;
         held.release().await.unwrap();
     }
-    scene.is_at_rest().await;
+    fixture.until_idle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_owner_that_share_a_grant_are_forgotten() {
-    let scene = Scene::new().await;
-    for (lock, other) in scene.locks() {
+    let fixture = Fixture::new().await;
+    for (lock, other) in fixture.locks() {
         let held = other.acquire().await.unwrap();
         let waiters = [lock.clone(), lock].map(|lock| tokio::spawn(async move { lock.acquire().await }));
-        eventually(TTL, "they wait", || scene.is_waiting(held.name())).await;
+        eventually(TTL, "they wait", || fixture.is_waiting(held.name())).await;
         held.release().await.unwrap();
         for waiter in waiters {
             in_time(waiter).await.unwrap().unwrap().release().await.unwrap();
         }
     }
-    scene.is_at_rest().await;
+    fixture.until_idle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_holds_are_forgotten_although_their_guards_live() {
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let mut lost = Vec::new();
-    for (lock, _) in scene.locks() {
+    for (lock, _) in fixture.locks() {
         let deleted = lock.acquire().await.unwrap();
-        scene.server.delete_entries(deleted.name());
+        fixture.server.delete_entries(deleted.name());
         assert_eq!(in_time(deleted.lost()).await.kind(), ErrorKind::Lost);
         let too_long = lock.max_hold(Duration::from_millis(50)).acquire().await.unwrap();
         in_time(too_long.lost()).await;
         lost.extend([deleted, too_long]);
     }
-    scene.is_at_rest().await;
-    for (lock, _) in scene.locks() {
+    fixture.until_idle().await;
+    for (lock, _) in fixture.locks() {
         lost.push(lock.acquire().await.unwrap());
     }
-    scene.server.expire_all();
-    scene.is_at_rest().await;
+    fixture.server.expire_all();
+    fixture.until_idle().await;
     assert!(lost.iter().all(|guard| kind(guard.check()) == ErrorKind::Lost));
 }
 
 #[tokio::test(start_paused = true)]
 async fn holds_that_pass_their_deadline_at_a_silent_server_are_forgotten() {
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let mut guards = Vec::new();
-    for (lock, _) in scene.locks() {
+    for (lock, _) in fixture.locks() {
         guards.push(lock.acquire().await.unwrap());
     }
-    scene.server.hold_requests();
+    fixture.server.hold_requests();
     sleep(TTL).await;
-    scene.server.deliver_requests();
+    fixture.server.deliver_requests();
     assert!(guards.iter().all(|guard| !guard.is_held()));
-    scene.is_at_rest().await;
+    fixture.until_idle().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn clients_that_close_end_all_their_tasks() {
     let before = tasks();
-    let scene = Scene::new().await;
+    let fixture = Fixture::new().await;
     let mut guards = Vec::new();
-    for (lock, other) in scene.locks() {
+    for (lock, other) in fixture.locks() {
         guards.push(lock.acquire().await.unwrap());
         tokio::spawn(async move { other.acquire().await });
     }
     settle().await;
-    scene.other.close().await.unwrap();
-    scene.client.close().await.unwrap();
+    fixture.other.close().await.unwrap();
+    fixture.client.close().await.unwrap();
     eventually(TTL, "no task of a client is left", || tasks() == before).await;
-    assert_eq!(scene.kept(), [""; 0]);
+    assert_eq!(fixture.kept(), [""; 0]);
     drop(guards);
 }

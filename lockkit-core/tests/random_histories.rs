@@ -1,4 +1,4 @@
-//! Random histories of several clients and a faulty server: what must hold after every step.
+//! Random histories of several clients and a faulty server, with checks after every step.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 mod common;
@@ -117,8 +117,8 @@ impl World {
         self.guards.push(guard);
     }
 
-    /// What an operator deletes, and a session that the server ends before its time without a word, are the faults
-    /// that timed exclusion does not survive: for at most one beat.
+    /// Checks exclusion. It may be broken for at most one heartbeat by two faults: an operator deletes an entry, or the
+    /// server ends a session early without a notification.
     fn check(&self, broken: bool) {
         for (index, guard) in self.guards.iter().enumerate().filter(|(_, guard)| guard.is_held()) {
             for other in self.guards[index + 1..].iter().filter(|other| other.is_held()) {
@@ -129,13 +129,13 @@ impl World {
     }
 }
 
-/// A runtime with a paused clock.
+/// Runs a history on a runtime with a paused clock.
 fn on_a_paused_clock(history: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.unwrap().block_on(history);
 }
 
-/// Takes all steps, looks after each of them, and at the end for what is left. The world after the last step.
+/// Takes all steps with a check after each, and returns the world after the last one.
 async fn replay(steps: impl IntoIterator<Item = Step>) -> World {
     let mut world = World::new().await;
     let (mut broken_at, mut muted) = (None, false);
@@ -164,10 +164,10 @@ async fn nothing_is_left(mut world: World) {
     }
 }
 
-/// Found by chance once (the seed is in `random_histories.proptest-regressions`, where the generator of today makes
-/// another history of it): a session that the server ends without a word.
+/// The server ends a session without a notification. A random run found this once; its seed is in
+/// `random_histories.proptest-regressions`, but today's generator makes another history of it.
 #[test]
-fn a_holder_whose_session_ended_unnoticed_believes_for_one_beat_at_most() {
+fn silently_ended_session_is_noticed_within_one_heartbeat() {
     on_a_paused_clock(async {
         let steps = [
             Step::Mute(true),
@@ -186,7 +186,7 @@ fn a_holder_whose_session_ended_unnoticed_believes_for_one_beat_at_most() {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 200,
-        // Beside this file; what it lists comes first.
+        // Next to this file; the seeds in it are tried first.
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
         ..ProptestConfig::default()
     })]

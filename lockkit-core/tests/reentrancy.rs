@@ -1,4 +1,4 @@
-//! Rule 7 of the keeper: re-entry by explicit owner.
+//! Re-entry by explicit owner.
 
 mod common;
 #[path = "common/scripted.rs"]
@@ -12,7 +12,7 @@ use scripted::Scripted;
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
-async fn the_same_owner_shares_one_hold_and_three_guards_need_three_releases() {
+async fn owner_shares_one_hold_and_three_guards_need_three_releases() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
     let requests_of_first = {
@@ -42,7 +42,7 @@ async fn two_owners_of_one_client_exclude_each_other() {
     let lock = client(&server).await.lock(NAME).unwrap();
     let one = lock.clone().reentrant(&Owner::new()).acquire().await.unwrap();
     assert!(lock.clone().reentrant(&Owner::new()).try_acquire().await.unwrap().is_none());
-    assert!(lock.try_acquire().await.unwrap().is_none(), "no owner is nobody's owner");
+    assert!(lock.try_acquire().await.unwrap().is_none(), "a lock without owner is never re-entered");
     drop(one);
 }
 
@@ -71,7 +71,7 @@ async fn tasks_of_one_owner_that_wait_share_one_claim() {
     assert!(lock.try_acquire().await.unwrap().is_none(), "a try while an attempt is pending");
     assert!(
         lock.acquire_timeout(Duration::from_millis(50)).await.unwrap().is_none(),
-        "each has its own deadline"
+        "each call has its own time limit"
     );
     tasks[0].abort();
     settle().await;
@@ -87,7 +87,7 @@ async fn tasks_of_one_owner_that_wait_share_one_claim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_gives_up_when_its_last_joiner_does() {
+async fn attempt_gives_up_when_its_last_caller_leaves() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -101,12 +101,12 @@ async fn an_attempt_gives_up_when_its_last_joiner_does() {
     for task in tasks {
         task.abort();
     }
-    eventually(TTL, "nobody waits", || server.inspect(&name()).waiters.is_empty()).await;
+    eventually(TTL, "no waiter is left", || server.inspect(&name()).waiters.is_empty()).await;
     assert!(holder.is_held());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_call_that_meets_a_try_of_its_owner_still_waits() {
+async fn waiting_call_does_not_share_a_busy_try_of_its_owner() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -122,7 +122,7 @@ async fn a_waiting_call_that_meets_a_try_of_its_owner_still_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_overlaps_a_try_of_its_owner_waits_through_the_outage() {
+async fn acquire_that_overlaps_a_try_waits_through_the_outage() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap().reentrant(&Owner::new());
     backend.script.acquires_silent.store(true, Ordering::SeqCst);
@@ -139,7 +139,7 @@ async fn an_acquire_that_overlaps_a_try_of_its_owner_waits_through_the_outage() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_try_during_its_owners_attempt_is_not_none_while_the_server_is_silent() {
+async fn try_during_its_owners_attempt_fails_while_the_server_is_silent() {
     for contended_before in [false, true] {
         let server = MemoryServer::new();
         let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -149,7 +149,7 @@ async fn a_try_during_its_owners_attempt_is_not_none_while_the_server_is_silent(
         let waiting = if contended_before {
             let waiting = start_waiting();
             eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
-            assert!(lock.try_acquire().await.unwrap().is_none(), "the server says busy");
+            assert!(lock.try_acquire().await.unwrap().is_none(), "the server reports busy");
             server.hold_requests();
             waiting
         } else {
@@ -158,7 +158,11 @@ async fn a_try_during_its_owners_attempt_is_not_none_while_the_server_is_silent(
         };
         settle().await;
         let start = Instant::now();
-        assert_eq!(kind(lock.try_acquire().await), ErrorKind::Unavailable, "nobody said busy");
+        assert_eq!(
+            kind(lock.try_acquire().await),
+            ErrorKind::Unavailable,
+            "the server has not reported busy"
+        );
         assert!(start.elapsed() <= TRY_ANSWER_MAX + Duration::from_millis(10));
         waiting.abort();
         drop(holder);
@@ -166,7 +170,7 @@ async fn a_try_during_its_owners_attempt_is_not_none_while_the_server_is_silent(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_granted_try_serves_the_waiting_calls_of_its_owner() {
+async fn granted_try_is_shared_with_waiting_calls_of_its_owner() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
     server.hold_requests();
@@ -179,7 +183,8 @@ async fn a_granted_try_serves_the_waiting_calls_of_its_owner() {
     server.deliver_requests();
     let (tried, waited) = (tried.await.unwrap().unwrap().unwrap(), in_time(waiting).await.unwrap().unwrap());
     assert_eq!(tried.token(), waited.token(), "one hold");
-    eventually(TTL, "nobody waits behind its own owner", || server.inspect(&name()).waiters.is_empty()).await;
+    eventually(TTL, "no call waits behind its own owner", || server.inspect(&name()).waiters.is_empty())
+        .await;
     tried.release().await.unwrap();
     assert!(waited.is_held());
     waited.release().await.unwrap();
@@ -187,7 +192,7 @@ async fn a_granted_try_serves_the_waiting_calls_of_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_is_under_way_is_not_re_entered() {
+async fn hold_being_released_is_not_re_entered() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
     let first = lock.acquire().await.unwrap();
@@ -226,7 +231,7 @@ async fn too_many_guards_of_one_owner_are_an_error() {
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
     let first = lock.acquire().await.unwrap();
     let mut count = 1_u32;
-    // Leaked on purpose: a million guards would fill the test's memory, their count is what matters.
+    // Leaked on purpose: a million guards would fill the test's memory, and only their count matters.
     let error = loop {
         match lock.acquire().await {
             Ok(guard) => std::mem::forget(guard),

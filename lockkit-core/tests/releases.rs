@@ -1,4 +1,4 @@
-//! Rules 4 and 5 of the keeper: a release is repeated until done, and dropping a guard needs nothing.
+//! Releases are retried until the store confirms them, and dropping a guard needs no runtime.
 
 mod common;
 
@@ -9,7 +9,7 @@ use lockkit_core::{ErrorKind, LockClient, limits::RELEASE_ANSWER_MAX, memory::Me
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
-async fn a_release_whose_reply_is_lost_is_repeated() {
+async fn release_whose_reply_is_lost_is_retried() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
     server.lose_replies(5);
@@ -18,7 +18,7 @@ async fn a_release_whose_reply_is_lost_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_during_an_outage_is_answered_in_time_and_done_afterwards() {
+async fn release_in_an_outage_returns_in_time_and_is_done_afterwards() {
     let server = MemoryServer::new();
     let client = LockClient::builder(server.backend())
         .ttl(Duration::from_secs(60))
@@ -44,12 +44,12 @@ async fn nothing_renews_a_hold_after_its_release() {
     guard.release().await.unwrap();
     let asked = server.renewed_claims();
     sleep(TTL * 3).await;
-    assert_eq!(server.renewed_claims(), asked, "beats go on, without the released hold in them");
+    assert_eq!(server.renewed_claims(), asked, "heartbeats continue without the released hold");
     assert_eq!(client.status().current(), lockkit_core::Status::Connected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_is_under_way_is_not_renewed() {
+async fn hold_being_released_is_not_renewed() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
     server.lose_replies(usize::MAX);
@@ -110,7 +110,7 @@ fn a_guard_dropped_outside_any_runtime_releases() {
 }
 
 #[test]
-fn a_guard_that_outlives_its_runtime_is_lost_and_drops_in_peace() {
+fn guard_that_outlives_its_runtime_is_lost() {
     let server = MemoryServer::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (client, guard) = runtime.block_on(async {
@@ -120,8 +120,8 @@ fn a_guard_that_outlives_its_runtime_is_lost_and_drops_in_peace() {
     });
     drop(runtime);
     assert!(!guard.is_held());
-    let (told, outcome) = mpsc::channel();
-    // On a thread of its own, so that a hang is a failure and not a hang of the test.
+    let (sender, outcome) = mpsc::channel();
+    // On a separate thread, so that a hang fails the test instead of blocking it.
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -133,7 +133,7 @@ fn a_guard_that_outlives_its_runtime_is_lost_and_drops_in_peace() {
                 kind(client.inspect(NAME).await),
                 kind(client.close().await),
             ];
-            told.send((kinds, kind(guard.release().await))).unwrap();
+            sender.send((kinds, kind(guard.release().await))).unwrap();
         });
     });
     let (closed, lost) = outcome.recv_timeout(Duration::from_secs(30)).expect("nothing hangs");
@@ -155,9 +155,9 @@ async fn a_forgotten_guard_is_bounded_by_max_hold() {
     assert!(guard.is_held());
 }
 
-/// On several threads, where a caller runs on while the keeper still tells it of its grant.
+/// On several threads, where the caller runs while the keeper is still settling the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_release_right_after_the_grant_is_answered_when_it_is_done() {
+async fn release_right_after_the_grant_returns_when_it_is_done() {
     const ROUNDS: u32 = 3_000;
     let server = MemoryServer::new();
     let client = LockClient::builder(server.backend()).build().await.unwrap();

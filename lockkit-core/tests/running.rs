@@ -1,4 +1,4 @@
-//! Work under a lock: what its caller learns when the lock is lost.
+//! Work under a lock: what its caller gets if the lock is lost.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 mod common;
@@ -39,7 +39,7 @@ fn suspend(suspended_ms: &AtomicU64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_finished_when_the_lock_was_lost_keeps_its_outcome() {
+async fn work_that_finished_after_the_loss_keeps_its_outcome() {
     let (lock, suspended_ms) = suspendable_lock().await;
     let work = async || {
         suspend(&suspended_ms);
@@ -62,12 +62,12 @@ async fn work_that_finished_when_the_lock_was_lost_keeps_its_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_awaits_when_the_lock_is_lost_is_stopped_without_an_outcome() {
+async fn work_that_awaits_at_the_loss_is_stopped() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
     let stopped = lock.run(async |_| {
         server.expire_holder(&name());
-        // Nothing but the loss wakes it.
+        // Only the loss wakes it.
         std::future::pending::<()>().await;
     });
     let start = tokio::time::Instant::now();
@@ -75,12 +75,12 @@ async fn work_that_awaits_when_the_lock_is_lost_is_stopped_without_an_outcome() 
         Err(RunError::Stopped(error)) => assert_eq!(error.kind(), ErrorKind::Lost),
         other => panic!("{other:?}"),
     }
-    // Not by the limit of this test, which wakes it too.
+    // The loss woke it, not the time limit of this test.
     assert!(start.elapsed() < TTL);
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_wakes_behind_its_deadline_is_stopped_although_no_timer_has_fired() {
+async fn work_that_wakes_after_the_deadline_is_stopped_before_any_timer_fires() {
     let (lock, suspended_ms) = suspendable_lock().await;
     let guard = lock.acquire().await.unwrap();
     let stopped = guard.run(async {
@@ -92,7 +92,7 @@ async fn work_that_wakes_behind_its_deadline_is_stopped_although_no_timer_has_fi
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_whose_lock_is_not_acquired_is_not_begun() {
+async fn work_whose_lock_is_not_acquired_is_not_started() {
     let client = common::client(&MemoryServer::new()).await;
     let lock = client.lock(NAME).unwrap();
     client.close().await.unwrap();

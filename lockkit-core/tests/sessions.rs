@@ -1,4 +1,4 @@
-//! Rules 6, 8 and 9 of the keeper: lost sessions are replaced, callers are answered in time, everything is bounded.
+//! Lost sessions are replaced, callers get their results in time, and everything is bounded.
 
 mod common;
 
@@ -13,7 +13,7 @@ use lockkit_core::{
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
-async fn a_client_outlives_many_lost_sessions() {
+async fn client_survives_many_lost_sessions() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let lock = client.lock(NAME).unwrap();
@@ -30,7 +30,7 @@ async fn a_client_outlives_many_lost_sessions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_claims_move_over_to_the_new_session() {
+async fn waiting_claims_move_to_the_new_session() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
     let waiting = lock_of_new_client(&server).await;
@@ -42,7 +42,7 @@ async fn waiting_claims_move_over_to_the_new_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_whose_entry_was_deleted_enters_again() {
+async fn waiter_whose_entry_was_deleted_queues_again() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
     let waiting = lock_of_new_client(&server).await;
@@ -69,7 +69,7 @@ async fn no_wake_up_is_lost_when_every_notification_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_are_served_in_order_whoever_leaves() {
+async fn waiters_are_granted_in_order_when_one_leaves() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
     let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
@@ -95,7 +95,7 @@ async fn waiters_are_served_in_order_whoever_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn none_is_said_only_when_the_server_said_busy() {
+async fn none_is_returned_only_when_the_server_reported_busy() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
     let lock = lock_of_new_client(&server).await;
@@ -115,7 +115,7 @@ async fn none_is_said_only_when_the_server_said_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn close_answers_everybody_and_leaves_nothing() {
+async fn close_ends_waiting_calls_and_leaves_nothing() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -127,7 +127,7 @@ async fn close_answers_everybody_and_leaves_nothing() {
     assert!(!guard.is_held());
     assert_eq!(kind(client.lock(NAME).unwrap().acquire().await), ErrorKind::Closed);
     assert_eq!(client.status().current(), Status::Closed);
-    client.close().await.expect("closing again answers the same");
+    client.close().await.expect("closing again returns the same");
     assert!(server.is_empty());
     assert_eq!(server.sessions(), 0);
 }
@@ -182,7 +182,7 @@ async fn odd_names_are_different_locks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreachable_server_is_told_at_connect() {
+async fn unreachable_server_fails_the_build() {
     let server = MemoryServer::new();
     server.hold_requests();
     let built = LockClient::builder(server.backend()).ttl(TTL).clock(Clock::tokio()).build().await;
@@ -190,7 +190,7 @@ async fn an_unreachable_server_is_told_at_connect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_holds_are_renewed_by_one_request_per_beat() {
+async fn a_thousand_holds_are_renewed_by_one_request_per_heartbeat() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let mut guards = Vec::new();
@@ -200,8 +200,8 @@ async fn a_thousand_holds_are_renewed_by_one_request_per_beat() {
     let before = server.requests();
     sleep(TTL * 5).await;
     assert!(guards.iter().all(lockkit_core::LockGuard::is_held));
-    let beats = server.requests() - before;
-    assert!((14..=16).contains(&beats), "{beats} requests in five ttls");
+    let heartbeats = server.requests() - before;
+    assert!((14..=16).contains(&heartbeats), "{heartbeats} requests in five ttls");
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,7 +233,7 @@ fn a_client_on_its_own_thread_renews_while_the_callers_executor_is_blocked() {
     let server = MemoryServer::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // Long enough for a thread that has to wait for a processor.
+        // Long enough for a thread that must wait for a CPU.
         let ttl = Duration::from_secs(2);
         let build = |thread: bool| {
             let builder = LockClient::builder(server.backend()).ttl(ttl);
@@ -245,7 +245,7 @@ fn a_client_on_its_own_thread_renews_while_the_callers_executor_is_blocked() {
         let starved = callers.lock("callers").unwrap().acquire().await.unwrap();
         std::thread::sleep(ttl * 3 / 2);
         assert!(kept.is_held());
-        assert!(!starved.is_held(), "known without one turn of the executor");
+        assert!(!starved.is_held(), "known although no task has run");
         own.close().await.unwrap();
     });
 }

@@ -1,20 +1,18 @@
-//! What callers and guards share without the keeper's tasks, under every thread interleaving that shuttle finds: the
-//! re-entry table, the attempt with its callers, and the hold with its guards.
+//! The state that callers and guards share, under random thread interleavings by shuttle: the re-entry table, the
+//! attempt with its callers, and the hold with its guards.
 //!
-//! The sources are compiled a second time, here, against shuttle's mutex.
+//! The sources are compiled a second time here, against shuttle's mutex.
 #![allow(
     dead_code,
     missing_docs,
     unreachable_pub,
     clippy::panic,
     clippy::unwrap_used,
-    reason = "only what is shared is driven here"
+    reason = "the tests use only the shared state"
 )]
 
 #[path = "../src/keeper/attempt.rs"]
 mod attempt;
-#[path = "../src/keeper/deadline.rs"]
-mod deadline;
 #[path = "../src/keeper/hold.rs"]
 mod hold;
 #[path = "../src/keeper/reentry.rs"]
@@ -40,13 +38,13 @@ use std::{
 };
 
 use attempt::{Attempt, Ticket};
-use hold::{End, Entered, Hold};
+use hold::{Hold, HoldEnd, HoldShare};
 use lockkit_core::{
     BootInstant, Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Owner, Result, TimeSource,
     backend::{self, Claim, ClaimControl, Grant},
-    limits,
+    lease, limits,
 };
-use reentry::{Met, Reentry};
+use reentry::{ReentryTable, WaitStart};
 use shuttle::thread;
 
 const ITERATIONS: usize = 3_000;
@@ -54,9 +52,9 @@ const TTL: Duration = Duration::from_secs(10);
 
 /// A clock that the test moves.
 #[derive(Clone)]
-struct Hand(Arc<shuttle::sync::atomic::AtomicU64>);
+struct ManualClock(Arc<shuttle::sync::atomic::AtomicU64>);
 
-impl Hand {
+impl ManualClock {
     fn new() -> Self {
         Self(Arc::new(shuttle::sync::atomic::AtomicU64::new(1_000)))
     }
@@ -66,7 +64,7 @@ impl Hand {
     }
 }
 
-impl TimeSource for Hand {
+impl TimeSource for ManualClock {
     fn now(&self) -> BootInstant {
         BootInstant::from_start(Duration::from_millis(self.0.load(shuttle::sync::atomic::Ordering::SeqCst)))
     }
@@ -81,26 +79,26 @@ fn grant(clock: &Clock) -> Grant {
     Grant::new(&claim, FencingToken::new(1), clock.now())
 }
 
-/// A hold in which nobody has a share.
+/// Returns a hold without shares.
 fn new_hold() -> Arc<Hold> {
-    let clock = Clock::new(Hand::new());
+    let clock = Clock::new(ManualClock::new());
     Hold::new(grant(&clock), TTL, None, clock)
 }
 
-/// The first guard of a hold.
-fn hold(hand: &Hand) -> Entered {
-    let clock = Clock::new(hand.clone());
+/// Returns the first share of a new hold.
+fn hold(time: &ManualClock) -> HoldShare {
+    let clock = Clock::new(time.clone());
     let hold = Hold::new(grant(&clock), TTL, None, clock);
-    hold.share_among(1);
+    hold.reserve_shares(1);
     hold.take_share()
 }
 
-fn poll(ticket: &mut Ticket) -> Poll<attempt::Answer> {
+fn poll(ticket: &mut Ticket) -> Poll<attempt::AcquireAnswer> {
     pin!(ticket.answer()).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Waits for the outcome, while the other threads go on.
-fn answer(ticket: &mut Ticket) -> attempt::Answer {
+/// Waits for the result while the other threads run.
+fn answer(ticket: &mut Ticket) -> attempt::AcquireAnswer {
     loop {
         match poll(ticket) {
             Poll::Ready(answer) => return answer,
@@ -109,12 +107,12 @@ fn answer(ticket: &mut Ticket) -> attempt::Answer {
     }
 }
 
-/// Takes the share that an attempt of the owner was granted, and drops it: the hold.
+/// Takes the share of a granted attempt, drops it, and returns the hold.
 fn take_and_drop(ticket: &mut Ticket) -> Arc<Hold> {
     match answer(ticket) {
-        Ok(Some(entered)) => {
-            let hold = Arc::clone(entered.hold());
-            drop(entered);
+        Ok(Some(share)) => {
+            let hold = Arc::clone(share.hold());
+            drop(share);
             hold
         }
         other => panic!("{other:?}"),
@@ -122,19 +120,19 @@ fn take_and_drop(ticket: &mut Ticket) -> Arc<Hold> {
 }
 
 #[test]
-fn the_last_guard_releases_and_no_other() {
+fn only_the_last_guard_releases() {
     shuttle::check_random(
         || {
-            let first = hold(&Hand::new());
+            let first = hold(&ManualClock::new());
             let hold = Arc::clone(first.hold());
             let threads: Vec<_> = (0..2)
                 .map(|_| {
                     let hold = Arc::clone(&hold);
                     thread::spawn(move || {
-                        // Entered before the hold ended: it cannot end before this guard has left.
-                        if let Some(entered) = hold.enter().unwrap() {
+                        // The hold cannot end before this share is dropped.
+                        if let Some(share) = hold.enter().unwrap() {
                             assert!(hold.end().is_none());
-                            drop(entered);
+                            drop(share);
                         }
                     })
                 })
@@ -144,24 +142,24 @@ fn the_last_guard_releases_and_no_other() {
             for thread in threads {
                 thread.join().unwrap();
             }
-            assert!(matches!(hold.end(), Some(End::Released)));
-            assert!(hold.enter().unwrap().is_none(), "what is being released is not entered");
+            assert!(matches!(hold.end(), Some(HoldEnd::Released)));
+            assert!(hold.enter().unwrap().is_none(), "a hold that is being released is not entered");
         },
         ITERATIONS,
     );
 }
 
 #[test]
-fn a_loss_that_was_seen_is_never_taken_back() {
+fn observed_loss_is_final() {
     shuttle::check_random(
         || {
-            let hand = Hand::new();
-            let first = hold(&hand);
+            let time = ManualClock::new();
+            let first = hold(&time);
             let hold = Arc::clone(first.hold());
             let renewing = {
-                let (hold, hand) = (Arc::clone(&hold), hand.clone());
-                // A renewal that was sent before the deadline, and is answered at any time.
-                let sent = hand.now();
+                let (hold, time) = (Arc::clone(&hold), time.clone());
+                // A renewal that was sent before the deadline; its answer arrives at any time.
+                let sent = time.now();
                 thread::spawn(move || hold.renewed(sent.after(TTL / 2)))
             };
             let watching = {
@@ -171,11 +169,11 @@ fn a_loss_that_was_seen_is_never_taken_back() {
                     assert!(seen.is_sorted_by(|earlier, later| earlier >= later), "revived: {seen:?}");
                 })
             };
-            hand.move_by(TTL);
+            time.move_by(TTL);
             renewing.join().unwrap();
             watching.join().unwrap();
             let held = first.hold().is_held();
-            hand.move_by(TTL);
+            time.move_by(TTL);
             assert!(!first.hold().is_held());
             assert!(held || first.hold().loss().is_some());
         },
@@ -187,16 +185,16 @@ fn a_loss_that_was_seen_is_never_taken_back() {
 fn a_hold_ends_once_as_lost_or_as_released() {
     shuttle::check_random(
         || {
-            let first = hold(&Hand::new());
+            let first = hold(&ManualClock::new());
             let hold = Arc::clone(first.hold());
             let losing = {
                 let hold = Arc::clone(&hold);
-                thread::spawn(move || hold.lose("told by a test"))
+                thread::spawn(move || hold.lose("lost by a test"))
             };
             drop(first);
-            let end = hold.end().map(|end| matches!(end, End::Lost));
+            let end = hold.end().map(|end| matches!(end, HoldEnd::Lost));
             losing.join().unwrap();
-            let finally = hold.end().map(|end| matches!(end, End::Lost));
+            let finally = hold.end().map(|end| matches!(end, HoldEnd::Lost));
             assert!(finally.is_some());
             assert!(end.is_none() || end == finally, "{end:?} became {finally:?}");
         },
@@ -205,7 +203,7 @@ fn a_hold_ends_once_as_lost_or_as_released() {
 }
 
 #[test]
-fn whoever_joins_an_attempt_keeps_it_from_giving_up() {
+fn joined_attempt_does_not_give_up() {
     shuttle::check_random(
         || {
             let (attempt, first) = Attempt::begin(name());
@@ -227,12 +225,12 @@ fn whoever_joins_an_attempt_keeps_it_from_giving_up() {
 }
 
 #[test]
-fn the_guard_of_an_attempts_only_caller_is_the_last_one_from_the_start() {
+fn only_caller_of_an_attempt_gets_the_last_share() {
     shuttle::check_random(
         || {
             let (attempt, mut ticket) = Attempt::begin(name());
             let caller = thread::spawn(move || {
-                assert!(take_and_drop(&mut ticket).end().is_some(), "somebody else still had a share");
+                assert!(take_and_drop(&mut ticket).end().is_some(), "another share was left");
             });
             Attempt::grant(vec![attempt], &new_hold()).announce();
             caller.join().unwrap();
@@ -242,7 +240,7 @@ fn the_guard_of_an_attempts_only_caller_is_the_last_one_from_the_start() {
 }
 
 #[test]
-fn a_share_that_its_caller_does_not_take_is_left() {
+fn share_that_its_caller_does_not_take_is_given_back() {
     shuttle::check_random(
         || {
             let (attempt, ticket) = Attempt::begin(name());
@@ -250,14 +248,14 @@ fn a_share_that_its_caller_does_not_take_is_left() {
             let leaving = thread::spawn(move || drop(ticket));
             Attempt::grant(vec![attempt], &hold).announce();
             leaving.join().unwrap();
-            assert!(matches!(hold.end(), Some(End::Released)), "held by nobody");
+            assert!(matches!(hold.end(), Some(HoldEnd::Released)), "the hold has no share left");
         },
         ITERATIONS,
     );
 }
 
-/// What the life task does when its claim is granted.
-fn settle_grant(table: &Reentry, key: &reentry::Key, attempt: &Arc<Attempt>) -> Arc<Hold> {
+/// Does what the claim task does after a grant.
+fn settle_grant(table: &ReentryTable, key: &reentry::ReentryKey, attempt: &Arc<Attempt>) -> Arc<Hold> {
     let hold = new_hold();
     table.granted(key, attempt, &hold).announce();
     if hold.end().is_some() {
@@ -267,25 +265,25 @@ fn settle_grant(table: &Reentry, key: &reentry::Key, attempt: &Arc<Attempt>) -> 
 }
 
 #[test]
-fn every_caller_of_an_owner_gets_a_share_of_one_hold_or_starts_anew() {
+fn every_caller_of_an_owner_gets_a_share_or_starts_an_attempt() {
     shuttle::check_random(
         || {
-            let table = Arc::new(Reentry::default());
+            let table = Arc::new(ReentryTable::default());
             let key = (name(), Owner::new());
             let callers: Vec<_> = (0..3)
                 .map(|_| {
                     let (table, key) = (Arc::clone(&table), key.clone());
                     thread::spawn(move || match table.wait(&key).unwrap() {
-                        Met::Held(entered) => assert!(entered.hold().end().is_none()),
-                        // Whoever made the attempt ends it.
-                        Met::Joined(mut ticket) => match answer(&mut ticket) {
-                            Ok(Some(entered)) => assert!(entered.hold().end().is_none()),
+                        WaitStart::Held(share) => assert!(share.hold().end().is_none()),
+                        // The thread that created the attempt ends it.
+                        WaitStart::Joined(mut ticket) => match answer(&mut ticket) {
+                            Ok(Some(share)) => assert!(share.hold().end().is_none()),
                             other => panic!("{other:?}"),
                         },
-                        Met::New(attempt, mut ticket) => {
+                        WaitStart::New(attempt, mut ticket) => {
                             let hold = settle_grant(&table, &key, &attempt);
                             match poll(&mut ticket) {
-                                Poll::Ready(Ok(Some(entered))) => assert!(Arc::ptr_eq(entered.hold(), &hold)),
+                                Poll::Ready(Ok(Some(share))) => assert!(Arc::ptr_eq(share.hold(), &hold)),
                                 other => panic!("{other:?}"),
                             }
                             if hold.end().is_some() {
@@ -304,20 +302,20 @@ fn every_caller_of_an_owner_gets_a_share_of_one_hold_or_starts_anew() {
 }
 
 #[test]
-fn whoever_enters_a_grant_that_nobody_took_is_the_last_one() {
+fn share_of_a_grant_without_callers_is_the_last_one() {
     shuttle::check_random(
         || {
-            let table = Arc::new(Reentry::default());
+            let table = Arc::new(ReentryTable::default());
             let key = (name(), Owner::new());
-            let Met::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
+            let WaitStart::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
             drop(ticket);
             let other = {
                 let (table, key) = (Arc::clone(&table), key.clone());
                 thread::spawn(move || {
-                    if let Met::Held(entered) = table.wait(&key).unwrap() {
-                        let hold = Arc::clone(entered.hold());
-                        drop(entered);
-                        assert!(hold.end().is_some(), "the keeper still had a share");
+                    if let WaitStart::Held(share) = table.wait(&key).unwrap() {
+                        let hold = Arc::clone(share.hold());
+                        drop(share);
+                        assert!(hold.end().is_some(), "another share was left");
                     }
                 })
             };
@@ -328,26 +326,26 @@ fn whoever_enters_a_grant_that_nobody_took_is_the_last_one() {
     );
 }
 
-/// A try and a wait of one owner at the same time: the try is granted, and the waiting caller shares its hold. Whoever
-/// of the two drops its guard last ends it.
+/// A try and a wait of one owner at the same time: the try is granted, and the waiting caller shares its hold. The last
+/// share that is dropped ends the hold.
 #[test]
 fn a_granted_try_is_shared_with_the_owners_waiting_callers() {
     shuttle::check_random(
         || {
-            let table = Arc::new(Reentry::default());
+            let table = Arc::new(ReentryTable::default());
             let key = (name(), Owner::new());
             let (attempt, mut tried) = Attempt::begin(name());
             let waiting = {
                 let (table, key) = (Arc::clone(&table), key.clone());
                 thread::spawn(move || match table.wait(&key).unwrap() {
-                    Met::Held(entered) => drop(entered),
-                    Met::New(_, mut ticket) => match poll(&mut ticket) {
-                        // The hold of the try has ended before, or the try has not been granted yet: then it is.
+                    WaitStart::Held(share) => drop(share),
+                    WaitStart::New(_, mut ticket) => match poll(&mut ticket) {
+                        // The hold of the try has ended, or the try has not been granted yet.
                         Poll::Pending if table.enter(&key).unwrap().is_none() => {}
                         Poll::Pending => drop(take_and_drop(&mut ticket)),
                         Poll::Ready(answer) => drop(answer.unwrap().unwrap()),
                     },
-                    Met::Joined(_) => panic!("nobody else waits"),
+                    WaitStart::Joined(_) => panic!("no other call waits"),
                 })
             };
             let trying = thread::spawn(move || take_and_drop(&mut tried));
@@ -361,18 +359,18 @@ fn a_granted_try_is_shared_with_the_owners_waiting_callers() {
 }
 
 #[test]
-fn an_owner_whose_attempt_fails_can_start_anew() {
+fn owner_whose_attempt_failed_can_start_another() {
     shuttle::check_random(
         || {
-            let table = Arc::new(Reentry::default());
+            let table = Arc::new(ReentryTable::default());
             let key = (name(), Owner::new());
-            let Met::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
+            let WaitStart::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
             let other = {
                 let (table, key) = (Arc::clone(&table), key.clone());
                 thread::spawn(move || match table.wait(&key).unwrap() {
-                    Met::Joined(mut ticket) => assert!(answer(&mut ticket).is_err()),
-                    Met::New(..) => {}
-                    met => panic!("{met:?}"),
+                    WaitStart::Joined(mut ticket) => assert!(answer(&mut ticket).is_err()),
+                    WaitStart::New(..) => {}
+                    other => panic!("{other:?}"),
                 })
             };
             table.failed(&key, &attempt);

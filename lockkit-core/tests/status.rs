@@ -1,4 +1,4 @@
-//! What a client says of itself: its status, from the first moment to the last.
+//! The status of a client, from its first moment to its last.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{client, in_time};
 use lockkit_core::{LockClient, Status, memory::MemoryServer};
 
-/// On several threads, where a caller goes on while the session task still has things to do.
+/// On several threads, where the caller runs while the session task is still busy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_client_is_connected_as_soon_as_it_is_built() {
     const BUILDS: u32 = 3_000;

@@ -1,4 +1,4 @@
-//! Rule 10 of the keeper: what it does can be followed by name and token.
+//! Tracing spans: the keeper's work can be followed by name and token.
 
 mod common;
 

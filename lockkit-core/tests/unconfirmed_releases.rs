@@ -1,4 +1,4 @@
-//! Releases that the store refuses, or does not confirm: nobody holds a lock for ever by them, and they cost no tasks.
+//! Releases that the store refuses or does not confirm: no lock is held forever by them, and they cost few tasks.
 
 mod common;
 #[path = "common/scripted.rs"]
@@ -15,7 +15,7 @@ use lockkit_core::{
 use scripted::Scripted;
 use tokio::time::{Instant, sleep};
 
-/// A client of a store that refuses releases from now on, and what the store does.
+/// Returns a store that refuses releases from now on, and a client of it.
 async fn refusing(lifetime: Lifetime) -> (Scripted, LockClient) {
     let backend = Scripted::new(lifetime);
     let client = backend.client().await;
@@ -35,8 +35,8 @@ async fn a_release_that_is_refused_for_a_ttl_ends_its_session() {
     let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
     let mut status = client.status();
     let start = Instant::now();
-    assert_eq!(kind(in_time(guard.release()).await), ErrorKind::Denied, "the caller learns why");
-    assert!(start.elapsed() >= client.ttl(), "a right that is given back in time costs nothing");
+    assert_eq!(kind(in_time(guard.release()).await), ErrorKind::Denied, "the caller gets the reason");
+    assert!(start.elapsed() >= client.ttl(), "the session survives if the permission is restored in time");
     assert!(start.elapsed() <= client.ttl() + Duration::from_millis(10), "{:?}", start.elapsed());
     let reason = in_time(neighbour.lost()).await.to_string();
     assert!(reason.contains("a release was not confirmed"), "{reason}");
@@ -45,9 +45,9 @@ async fn a_release_that_is_refused_for_a_ttl_ends_its_session() {
     eventually(TTL, "there is a new one", || client.status().current() == Status::Connected).await;
 }
 
-/// The guard is dropped, or only its `max_hold` ends it: nobody asks for the outcome.
+/// The guard is dropped, or only its `max_hold` ends it: no caller waits for the outcome.
 #[tokio::test(start_paused = true)]
-async fn a_refused_release_that_nobody_waits_for_ends_its_session_too() {
+async fn refused_release_without_a_waiting_caller_ends_its_session() {
     for forgotten in [false, true] {
         let (backend, client) = refusing(Lifetime::Session).await;
         let lock = client.lock(NAME).unwrap();
@@ -64,7 +64,7 @@ async fn a_refused_release_that_nobody_waits_for_ends_its_session_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_right_that_is_given_back_in_time_costs_nothing() {
+async fn permission_restored_in_time_keeps_the_session() {
     let (backend, client) = refusing(Lifetime::Session).await;
     let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -77,9 +77,9 @@ async fn a_right_that_is_given_back_in_time_costs_nothing() {
     assert_eq!(backend.script.opened.load(Ordering::SeqCst), 1, "the session lives");
 }
 
-/// One after the other, and more than there may be workers.
+/// More releases than there may be workers, one after the other.
 #[tokio::test(start_paused = true)]
-async fn a_worker_that_has_nothing_left_to_repeat_makes_room_for_the_next() {
+async fn release_worker_without_work_makes_room_for_the_next() {
     let (backend, client) = refusing(Lifetime::Session).await;
     let (lock, script) = (client.lock(NAME).unwrap(), &backend.script);
     for tries in 0..=RELEASE_WORKERS_MAX as u64 {
@@ -94,7 +94,7 @@ async fn a_worker_that_has_nothing_left_to_repeat_makes_room_for_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_holds_have_lifetimes_of_their_own_a_refused_release_ends_with_its_hold() {
+async fn refused_release_ends_with_the_own_lifetime_of_its_hold() {
     let (backend, client) = refusing(Lifetime::Hold).await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
     let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
@@ -103,12 +103,12 @@ async fn where_holds_have_lifetimes_of_their_own_a_refused_release_ends_with_its
     assert!(start.elapsed() <= client.ttl() + Duration::from_millis(10), "{:?}", start.elapsed());
     let tried = backend.script.releases_tried.load(Ordering::SeqCst);
     sleep(TTL * 3).await;
-    assert_eq!(backend.script.releases_tried.load(Ordering::SeqCst), tried, "not for ever");
+    assert_eq!(backend.script.releases_tried.load(Ordering::SeqCst), tried, "retries have ended");
     assert!(neighbour.is_held(), "the others are not touched");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_session_answers_a_release_that_is_not_confirmed() {
+async fn end_of_the_session_ends_an_unconfirmed_release() {
     let (backend, client) = refusing(Lifetime::Session).await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
     let releasing = tokio::spawn(guard.release());
@@ -126,13 +126,13 @@ async fn a_withdrawal_that_is_not_confirmed_for_a_ttl_ends_its_session() {
     let client = backend.client().await;
     script.acquires_silent.store(true, Ordering::SeqCst);
     script.withdrawals_hang.store(true, Ordering::SeqCst);
-    let patience = Duration::from_millis(100);
-    assert_eq!(kind(client.lock(NAME).unwrap().acquire_timeout(patience).await), ErrorKind::Unavailable);
+    let time_limit = Duration::from_millis(100);
+    assert_eq!(kind(client.lock(NAME).unwrap().acquire_timeout(time_limit).await), ErrorKind::Unavailable);
     let start = Instant::now();
     eventually(TTL * 3, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
     assert!(start.elapsed() >= client.ttl() - Duration::from_millis(10));
     script.acquires_silent.store(false, Ordering::SeqCst);
-    assert!(in_time(client.lock(NAME).unwrap().acquire()).await.unwrap().is_held(), "the client goes on");
+    assert!(in_time(client.lock(NAME).unwrap().acquire()).await.unwrap().is_held(), "the client still works");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn many_refused_releases_leave_few_tasks_and_are_bounded() {
     let refused = client.lock(NAME).unwrap().acquire().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert!(refused.to_string().contains("not confirmed"), "{refused}");
-    // The session is given up, and with it everything that was left in it.
+    // The session is abandoned, with everything in it.
     eventually(TTL * 4, "a new session", || backend.script.opened.load(Ordering::SeqCst) == 2).await;
     assert!(in_time(client.lock(NAME).unwrap().acquire()).await.unwrap().is_held());
     assert!(tasks() - before <= 2 * RELEASE_WORKERS_MAX);

@@ -12,16 +12,16 @@ use lockkit_testbed::{Etcd, Metrics};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The waiters are shared out among so many clients.
+/// Number of clients that share the waiters.
 const CLIENTS: usize = 10;
 
 /// Ticks of `/proc/PID/stat` per second (`USER_HZ`: 100 on every architecture of Linux that etcd runs on).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// So many come at a time: each of them costs the server as much as the queue is long by then.
+/// Waiters that start at a time. The cost of each one grows with the queue.
 const AT_ONCE: usize = 100;
 
-/// Pause between two looks whether all are queued.
+/// Pause between two checks whether all are queued.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
 
 #[tokio::main]
@@ -44,7 +44,7 @@ async fn main() -> Result {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
     }
-    // Their first re-checks come in step.
+    // Their first re-checks come at the same time; skip them.
     tokio::time::sleep(Duration::from_secs(ttl)).await;
     let (cpu, before) = (cpu_seconds(&etcd)?, etcd.metrics()?);
     tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -64,9 +64,9 @@ async fn main() -> Result {
 
 /// User and system time of the server.
 fn cpu_seconds(etcd: &Etcd) -> Result<f64> {
-    let pid = etcd.pid().ok_or("the server does not run")?;
+    let pid = etcd.pid().ok_or("the server is not running")?;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // Behind the name, which is in brackets: state is field 3, user and system time are fields 14 and 15.
+    // The fields behind the name, which is in brackets: state is field 3, user and system time are fields 14 and 15.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
     Ok(ticks as f64 / TICKS_PER_SECOND)

@@ -1,266 +1,280 @@
-//! A claim's life up to its grant: enqueue, wait, and withdraw when it comes to nothing.
+//! A claim up to its grant: enqueue, wait, and withdraw if it is not granted.
 //!
 //! Failure cases:
 //!
-//! * The reply to the enqueue is lost: it is sent again; no other claim has this key, so a copy finds what an earlier one
-//!   did. Copies that were never answered may arrive at any later time, so a claim that had any ends by a
-//!   transaction that moves the client's epoch, which every copy compares: a late one does nothing then.
-//! * The claim is given up on the way: the request that is under way is awaited (it has a time limit), then the key is
-//!   taken away, again and again until that is answered.
-//! * The predecessor dies, is foreign, or its mail is lost: its deletion is watched, and whatever happens the two keys,
-//!   its own and the predecessor's, are looked for now and then. A deletion alone is no grant (a predecessor may have been a waiter too, and one revision
-//!   can delete several keys): the grant is one read that finds the own key and nobody before it.
-//! * The own key vanishes: the next re-check says so, and the claim ends.
-//! * The lease ends: every pending step ends, nothing is left at the server.
+//! * The reply to the enqueue is lost. The enqueue is sent again; no other claim has this key, so a copy finds the
+//!   effect of an earlier one. Copies that were never answered may arrive at any later time. A claim with such copies
+//!   ends by a transaction that writes the client's epoch key (an epoch bump). Every copy compares the epoch, so a late
+//!   one does nothing.
+//! * The claim gives up during a request. The reply is awaited (each request has a time limit). Then the key is
+//!   deleted; the deletion is retried until it is answered.
+//! * The predecessor dies, is foreign, or its handoff is lost. Its deletion is watched, and a periodic re-check reads
+//!   both the claim's own key and the predecessor's. A deletion alone grants nothing: the predecessor may have been a
+//!   waiter too, and one revision can delete several keys. After it, only a read that finds the own key first grants.
+//! * The own key is deleted. The next re-check notices it, and the claim ends.
+//! * The lease ends. Every pending step ends, and nothing is left at the server.
 
 use std::{convert::Infallible, ops::ControlFlow, pin::pin, sync::Arc, time::Duration};
 
 use lockkit_core::{
     Error, FencingToken, Result,
     backend::{Acquired, Claim, ClaimId, Grant, recheck_pause, retry_pauses},
-    limits::RETRY_PAUSE_MAX,
+    support::SessionOver,
 };
 use tracing::debug;
 
 use crate::{
-    claims::Place,
-    error::Fault,
+    error::RequestError,
+    registry::QueueEntry,
     session::EtcdSession,
-    txn::{self, Contender, Enqueued, Revision, contenders, revision_of},
+    wire::{self, EnqueueReply, QueuedKey, Revision, queued_keys, revision_of},
 };
 
-/// How long a waiter that sees its predecessor go waits for the mail that was put in the same transaction, before it
-/// looks for itself. Both come over the same stream within microseconds, in any order.
-const MAIL_GRACE: Duration = Duration::from_millis(50);
+/// How long a waiter whose predecessor was deleted waits for the handoff before it reads the queue. One transaction
+/// writes both, and both events come over the same stream within microseconds, in any order.
+const HANDOFF_GRACE: Duration = Duration::from_millis(50);
 
-/// How long a waiter relies on mail alone before it also watches its predecessor. The server looks after a watch that
-/// begins in the past every 100 ms, so watching sooner would help little, and under contention most mails come sooner.
+/// How long a waiter relies on a handoff alone before it also watches its predecessor. The server serves watches that
+/// start in the past only every 100 ms, so watching earlier gains little. Under contention most handoffs come earlier.
 const WATCH_AFTER: Duration = Duration::from_millis(100);
 
-/// Looks that may see less than an event has told: it comes before its revision can be read. (Where the store went back to
-/// a backup, that revision may be far away.)
-const EARLY_LOOKS_MAX: usize = 4;
+/// Reads that may return an older revision than the event that caused them: an event can arrive before its revision is
+/// readable. The number is bounded, because after a restore from a backup that revision may be far away.
+const EARLY_READS_MAX: usize = 4;
 
 /// How a claim ended.
-enum End {
+enum ClaimEnd {
     Granted(FencingToken),
     GaveUp,
     EntryGone,
 }
 
-/// The nearest contender in front of a claim, and when that was so.
+/// The key directly before a claim's key in the queue.
 struct Predecessor {
-    contender: Contender,
+    queued: QueuedKey,
+    /// The revision of the read that found it.
     seen_at: Revision,
 }
 
 impl EtcdSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
         let queue = self.layout.queue(claim.name())?;
-        let key = self.spare_keys.take(&queue).unwrap_or_else(|| queue.key(self.lease.id(), claim.id()));
-        let place = self.claims.enter(claim.id(), queue, key);
-        let end = self.claim(claim, &place).await;
-        if let Ok(End::Granted(token)) = end {
+        let key = self.key_pool.take(&queue).unwrap_or_else(|| queue.key(self.lease.id(), claim.id()));
+        let entry = self.claims.enter(claim.id(), queue, key);
+        let end = self.claim(claim, &entry).await;
+        if let Ok(ClaimEnd::Granted(token)) = end {
             return Ok(Acquired::Granted(Grant::new(claim, token, self.lease.armed_at())));
         }
-        self.withdraw(claim, &place).await;
+        self.withdraw(claim, &entry).await;
         match end {
-            Ok(End::GaveUp) => Ok(Acquired::GaveUp),
-            Err(fault) if !self.life.is_over() || self.life.is_closed() => Err(self.error(claim, fault)),
-            // With the session the entry is gone too.
+            Ok(ClaimEnd::GaveUp) => Ok(Acquired::GaveUp),
+            Err(fault) if !self.state.is_over() || self.state.is_closed() => Err(self.error(claim, fault)),
+            // The session is lost, and the entry with it.
             _ => Ok(Acquired::EntryGone),
         }
     }
 
-    fn error(&self, claim: &Claim, fault: Fault) -> Error {
+    fn error(&self, claim: &Claim, fault: RequestError) -> Error {
         fault.into_error("acquire").with_lock(claim.name())
     }
 
-    async fn claim(&self, claim: &Claim, place: &Arc<Place>) -> Result<End, Fault> {
-        if !claim.wait() && self.busy_lately.expects(&place.queue) && self.is_busy(place).await {
-            return Ok(self.meet_holder(claim, place));
+    async fn claim(&self, claim: &Claim, entry: &Arc<QueueEntry>) -> Result<ClaimEnd, RequestError> {
+        if !claim.wait() && self.recently_busy.contains(&entry.queue) && self.is_busy(entry).await {
+            return Ok(self.found_busy(claim, entry));
         }
-        match self.enqueue(claim, place).await? {
+        match self.enqueue(claim, entry).await? {
             ControlFlow::Break(end) => Ok(end),
             ControlFlow::Continue(predecessor) => {
                 claim.note_contended();
-                self.wait(claim, place, predecessor).await
+                self.wait(claim, entry, predecessor).await
             }
         }
     }
 
-    /// Asks, without writing anything, whether anybody is in the queue; without an answer the enqueue asks again.
-    async fn is_busy(&self, place: &Place) -> bool {
-        let read = self.server.range(place.queue.as_str(), txn::anybody());
-        self.life.unless_over(read).await.is_ok_and(|answer| answer.count() > 0)
+    /// Returns whether the queue has any key; writes nothing. A failed read counts as not busy: the enqueue checks
+    /// again.
+    async fn is_busy(&self, entry: &QueueEntry) -> bool {
+        let read = self.server.range(entry.queue.as_str(), wire::count_queue());
+        self.state.unless_over(read).await.is_ok_and(|answer| answer.count() > 0)
     }
 
-    /// A try ends here.
-    fn meet_holder(&self, claim: &Claim, place: &Place) -> End {
+    /// Ends a try that found the lock held.
+    fn found_busy(&self, claim: &Claim, entry: &QueueEntry) -> ClaimEnd {
         claim.note_contended();
-        self.busy_lately.note(&place.queue);
-        End::GaveUp
+        self.recently_busy.record(&entry.queue);
+        ClaimEnd::GaveUp
     }
 
-    /// Brings the claim into the queue. Continues with its predecessor, if the answer told one.
+    /// Creates the claim's key in the queue. Continues with its predecessor, if the reply shows it.
     async fn enqueue(
         &self,
         claim: &Claim,
-        place: &Place,
-    ) -> Result<ControlFlow<End, Option<Predecessor>>, Fault> {
+        entry: &QueueEntry,
+    ) -> Result<ControlFlow<ClaimEnd, Option<Predecessor>>, RequestError> {
         let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
-                return Ok(ControlFlow::Break(End::GaveUp));
+                return Ok(ControlFlow::Break(ClaimEnd::GaveUp));
             }
-            let fault = match self.send_enqueue(claim, place).await {
-                Ok(answer) => match self.standing(claim, place, answer) {
-                    Some(standing) => return Ok(standing),
-                    // The epoch moved; the next copy carries the new one.
+            let fault = match self.send_enqueue(claim, entry).await {
+                Ok(answer) => match self.interpret(claim, entry, answer) {
+                    Some(step) => return Ok(step),
+                    // The epoch has changed; the next copy carries the new one.
                     None => continue,
                 },
                 Err(fault) => fault,
             };
-            // A try does not wait for a server that is away, unless something of it may have got through.
-            let worth_another = claim.wait() || place.needs_fence();
-            if !fault.may_pass() || !worth_another {
+            // A try does not wait for an unreachable server, unless one of its copies may have been executed.
+            let retries = claim.wait() || entry.needs_epoch_bump();
+            if !fault.is_transient() || !retries {
                 return Err(fault);
             }
             debug!(?fault, claim = ?claim.id(), "enqueue not answered");
             tokio::select! {
-                () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
+                () = pauses.wait() => {}
                 () = claim.give_up() => {}
-                () = self.life.over() => return Err(Fault::session_over()),
+                () = self.state.over() => return Err(SessionOver.into()),
             }
         }
     }
 
-    /// Sends one copy of the enqueue, and counts it as outstanding until it is known to be none.
-    async fn send_enqueue(&self, claim: &Claim, place: &Place) -> Result<Enqueued, Fault> {
+    /// Sends one copy of the enqueue. The copy counts as unanswered until it is known that it cannot be executed later.
+    async fn send_enqueue(&self, claim: &Claim, entry: &QueueEntry) -> Result<EnqueueReply, RequestError> {
         let (epoch, metadata) = (self.epoch.current(), claim.metadata().to_json());
-        let txn = txn::enqueue(&self.claiming(place), epoch, metadata, claim.wait());
-        place.sending();
+        let txn = wire::enqueue(&self.entry_keys(entry), epoch, metadata, claim.wait());
+        entry.enqueue_sent();
         let answer = self.txn(txn).await;
         match &answer {
-            Err(fault) if fault.leaves_doubt() => place.put_in_doubt(),
-            _ => place.answered(),
+            Err(fault) if fault.is_in_doubt() => entry.put_in_doubt(),
+            _ => entry.enqueue_answered(),
         }
-        let answer = txn::enqueued(&answer?)?;
+        let answer = wire::parse_enqueue(&answer?)?;
         match answer.epoch {
-            // The key is gone, or the store has gone back to an earlier history.
-            Some(now) if now < epoch => self.life.lose(),
-            Some(now) => self.epoch.moved_to(now),
+            // The epoch key is gone, or the store was restored to an earlier revision.
+            Some(now) if now < epoch => self.state.mark_lost(),
+            Some(now) => self.epoch.observe(now),
             None => {}
         }
         Ok(answer)
     }
 
-    /// What the answer to an enqueue means; `None`: nothing was done, because the epoch had moved.
-    fn standing(
+    /// Returns what the reply to an enqueue means; `None` if nothing was done because the epoch had changed.
+    fn interpret(
         &self,
         claim: &Claim,
-        place: &Place,
-        answer: Enqueued,
-    ) -> Option<ControlFlow<End, Option<Predecessor>>> {
+        entry: &QueueEntry,
+        answer: EnqueueReply,
+    ) -> Option<ControlFlow<ClaimEnd, Option<Predecessor>>> {
         let Some(own) = answer.own else {
             if !claim.wait() && answer.contenders > 0 {
-                return Some(ControlFlow::Break(self.meet_holder(claim, place)));
+                return Some(ControlFlow::Break(self.found_busy(claim, entry)));
             }
-            return self.life.is_over().then_some(ControlFlow::Break(End::EntryGone));
+            return self.state.is_over().then_some(ControlFlow::Break(ClaimEnd::EntryGone));
         };
-        place.created(own);
+        entry.set_own_revision(own);
         let alone = answer.contenders == 1;
-        // A try is in the queue only when nobody was there before it.
+        // A try creates its key only in an empty queue.
         if alone || !claim.wait() {
-            return Some(ControlFlow::Break(End::Granted(place.granted(answer.revision, alone))));
+            return Some(ControlFlow::Break(ClaimEnd::Granted(entry.grant(answer.revision, alone))));
         }
         let predecessor = match answer.newest.as_slice() {
             [newest, next] if newest.created == own => Some(next.clone()),
             _ => None,
         };
         let seen_at = answer.revision;
-        Some(ControlFlow::Continue(predecessor.map(|contender| Predecessor { contender, seen_at })))
+        Some(ControlFlow::Continue(predecessor.map(|queued| Predecessor { queued, seen_at })))
     }
 
-    /// Waits in the queue.
+    /// Waits in the queue until a handoff, or a read that finds the claim first.
     async fn wait(
         &self,
         claim: &Claim,
-        place: &Arc<Place>,
+        entry: &Arc<QueueEntry>,
         mut predecessor: Option<Predecessor>,
-    ) -> Result<End, Fault> {
+    ) -> Result<ClaimEnd, RequestError> {
         loop {
             let next = async {
                 let not_before = match &predecessor {
-                    Some(predecessor) => self.stay_behind(predecessor, place).await?,
+                    Some(predecessor) => self.wait_behind(predecessor, entry).await?,
                     None => 0,
                 };
-                self.look(place, not_before).await
+                self.read_position(entry, not_before).await
             };
-            let standing = tokio::select! {
+            let step = tokio::select! {
                 biased;
-                token = place.when_granted() => return Ok(End::Granted(token)),
-                () = claim.give_up() => return Ok(End::GaveUp),
-                () = self.life.over() => return Err(Fault::session_over()),
-                standing = next => standing?,
+                token = entry.when_granted() => return Ok(ClaimEnd::Granted(token)),
+                () = claim.give_up() => return Ok(ClaimEnd::GaveUp),
+                () = self.state.over() => return Err(SessionOver.into()),
+                step = next => step?,
             };
-            match standing {
+            match step {
                 ControlFlow::Break(end) => return Ok(end),
                 ControlFlow::Continue(next) => predecessor = Some(next),
             }
         }
     }
 
-    /// Waits until the predecessor has gone, or the own key. Answers the revision before which a look may not see it.
-    async fn stay_behind(&self, predecessor: &Predecessor, place: &Arc<Place>) -> Result<Revision, Fault> {
-        let mut watch = pin!(self.watch(predecessor, place));
+    /// Waits until the predecessor's key or the claim's own key is deleted. Returns the least revision at which a read
+    /// shows that; 0 if any read does.
+    async fn wait_behind(
+        &self,
+        predecessor: &Predecessor,
+        entry: &Arc<QueueEntry>,
+    ) -> Result<Revision, RequestError> {
+        let mut watch = pin!(self.watch(predecessor, entry));
         loop {
             tokio::select! {
                 biased;
-                gone_at = place.when_predecessor_gone() => {
-                    if gone_at > 0 && predecessor.contender.client().is_some() {
-                        tokio::time::sleep(MAIL_GRACE).await;
+                gone_at = entry.when_predecessor_gone() => {
+                    if gone_at > 0 && predecessor.queued.client().is_some() {
+                        tokio::time::sleep(HANDOFF_GRACE).await;
                     }
                     return Ok(gone_at);
                 }
                 never = &mut watch => match never {},
                 () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
             }
-            if !self.are_both_there(predecessor, place).await? {
+            if !self.are_both_present(predecessor, entry).await? {
                 return Ok(0);
             }
         }
     }
 
-    /// Watches the predecessor until it is dropped.
-    async fn watch(&self, predecessor: &Predecessor, place: &Arc<Place>) -> Infallible {
-        if predecessor.contender.client().is_some() {
+    /// Watches the predecessor until the future is dropped.
+    async fn watch(&self, predecessor: &Predecessor, entry: &Arc<QueueEntry>) -> Infallible {
+        if predecessor.queued.client().is_some() {
             tokio::time::sleep(WATCH_AFTER).await;
         }
-        let key = predecessor.contender.key.clone();
-        let _watching = self.watches.add(key, predecessor.seen_at + 1, place);
+        let key = predecessor.queued.key.clone();
+        let _watching = self.watches.add(key, predecessor.seen_at + 1, entry);
         std::future::pending().await
     }
 
-    /// The re-check: whether the own key and its predecessor are still there. By their names, because a range costs the
-    /// server as much as the queue is long; and by create revisions, because a later claim may use either key again. Nobody
-    /// can have come in between: what is created later is behind.
-    async fn are_both_there(&self, predecessor: &Predecessor, place: &Place) -> Result<bool, Fault> {
-        let Contender { key, created } = &predecessor.contender;
-        let answer = self.read(|| self.server.txn(txn::look_for([place.key.as_bytes(), key]))).await?;
-        Ok(txn::found(&answer) == [place.own(), Some(*created)])
+    /// The re-check: returns whether the own key and the predecessor's still exist. Reads both by name, because the
+    /// cost of a range read grows with the queue. Compares create revisions, because a later claim may reuse either
+    /// key. No other key can have come between the two: keys that are created later are behind both.
+    async fn are_both_present(
+        &self,
+        predecessor: &Predecessor,
+        entry: &QueueEntry,
+    ) -> Result<bool, RequestError> {
+        let QueuedKey { key, created } = &predecessor.queued;
+        let answer = self.read(|| self.server.txn(wire::read_keys([entry.key.as_bytes(), key]))).await?;
+        Ok(wire::create_revisions(&answer) == [entry.own_revision(), Some(*created)])
     }
 
-    /// Reads, at one revision not before `not_before`, whether the own key is there and who is next in front of it.
-    async fn look(
+    /// Reads the own key and its predecessor, at one revision that is at least `not_before`.
+    async fn read_position(
         &self,
-        place: &Place,
+        entry: &QueueEntry,
         not_before: Revision,
-    ) -> Result<ControlFlow<End, Predecessor>, Fault> {
-        let Some(own) = place.own() else { return Err(Fault::nonsense("waiting without an entry")) };
-        let mut early = retry_pauses().take(EARLY_LOOKS_MAX);
+    ) -> Result<ControlFlow<ClaimEnd, Predecessor>, RequestError> {
+        let Some(own) = entry.own_revision() else {
+            return Err(RequestError::unexpected("waiting without an entry"));
+        };
+        let mut early = retry_pauses().take(EARLY_READS_MAX);
         loop {
-            let read = || self.server.range(place.queue.as_str(), txn::own_and_predecessor(own));
+            let read = || self.server.range(entry.queue.as_str(), wire::own_and_predecessor(own));
             let answer = self.read(read).await?;
             let seen_at = revision_of(answer.header())?;
             if seen_at < not_before
@@ -269,73 +283,75 @@ impl EtcdSession {
                 tokio::time::sleep(pause).await;
                 continue;
             }
-            return Ok(match contenders(&answer).as_slice() {
+            return Ok(match queued_keys(&answer).as_slice() {
                 [first] if first.created == own => {
-                    ControlFlow::Break(End::Granted(place.granted(seen_at, false)))
+                    ControlFlow::Break(ClaimEnd::Granted(entry.grant(seen_at, false)))
                 }
                 [first, next] if first.created == own => {
-                    ControlFlow::Continue(Predecessor { contender: next.clone(), seen_at })
+                    ControlFlow::Continue(Predecessor { queued: next.clone(), seen_at })
                 }
-                _ => ControlFlow::Break(End::EntryGone),
+                _ => ControlFlow::Break(ClaimEnd::EntryGone),
             });
         }
     }
 
-    /// Reads again and again, until there is an answer.
-    async fn read<T, F>(&self, read: impl Fn() -> F) -> Result<T, Fault>
+    /// Retries a read until it is answered.
+    async fn read<T, F>(&self, read: impl Fn() -> F) -> Result<T, RequestError>
     where
-        F: Future<Output = Result<T, Fault>>,
+        F: Future<Output = Result<T, RequestError>>,
     {
         let mut pauses = retry_pauses();
         loop {
-            match self.life.unless_over(read()).await {
-                Err(fault) if fault.may_pass() => debug!(?fault, "read not answered"),
+            match self.state.unless_over(read()).await {
+                Err(fault) if fault.is_transient() => debug!(?fault, "read not answered"),
                 answer => return answer,
             }
-            tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+            pauses.wait().await;
         }
     }
 
-    /// Takes away what a claim without a grant may have left at the server; repeated until it is answered, or the
+    /// Deletes what a claim without a grant may have left at the server. Retries until the deletion is answered or the
     /// session is over.
-    async fn withdraw(&self, claim: &Claim, place: &Place) {
+    async fn withdraw(&self, claim: &Claim, entry: &QueueEntry) {
         let mut pauses = retry_pauses();
-        while !self.life.is_over() {
-            match self.withdraw_once(claim, place).await {
+        while !self.state.is_over() {
+            match self.withdraw_once(claim, entry).await {
                 Ok(()) => break,
-                Err(fault) if fault.may_pass() => debug!(?fault, claim = ?claim.id(), "not withdrawn yet"),
+                Err(fault) if fault.is_transient() => {
+                    debug!(?fault, claim = ?claim.id(), "not withdrawn yet")
+                }
                 Err(fault) => {
-                    // It would hold up others as long as the session lives.
-                    debug!(?fault, claim = ?claim.id(), "cannot be withdrawn; the session is given up");
-                    self.life.lose();
+                    // As long as the session lives, the key would block other clients.
+                    debug!(?fault, claim = ?claim.id(), "withdrawal refused; abandoning the session");
+                    self.state.mark_lost();
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
-                () = self.life.over() => {}
+                () = pauses.wait() => {}
+                () = self.state.over() => {}
             }
         }
-        self.forget(claim.id(), place);
+        self.forget(claim.id(), entry);
     }
 
-    /// Forgets a claim that has ended; a later one may have its key.
-    pub(crate) fn forget(&self, id: ClaimId, place: &Place) {
+    /// Removes an ended claim from the registry. Returns its key to the pool unless a request in doubt names it.
+    pub(crate) fn forget(&self, id: ClaimId, entry: &QueueEntry) {
         self.claims.forget(id);
-        if !place.is_in_doubt() {
-            self.spare_keys.leave(&place.queue, place.key.clone());
+        if !entry.is_in_doubt() {
+            self.key_pool.put_back(&entry.queue, entry.key.clone());
         }
     }
 
-    async fn withdraw_once(&self, claim: &Claim, place: &Place) -> Result<(), Fault> {
-        if place.token().is_some() {
-            // A mail came while it was given up: it holds the lock, and hands it over.
-            return self.leave(place).await;
+    async fn withdraw_once(&self, claim: &Claim, entry: &QueueEntry) -> Result<(), RequestError> {
+        if entry.token().is_some() {
+            // A handoff came while the claim gave up: it holds the lock, and passes it on.
+            return self.release_entry(entry).await;
         }
-        let fence = place.needs_fence();
-        if place.own().is_none() && !fence {
+        let bump_epoch = entry.needs_epoch_bump();
+        if entry.own_revision().is_none() && !bump_epoch {
             return Ok(());
         }
-        self.take_away(place, txn::withdraw(&self.claiming(place), fence), fence).await?;
+        self.take_away(entry, wire::withdraw(&self.entry_keys(entry), bump_epoch), bump_epoch).await?;
         debug!(claim = ?claim.id(), "withdrawn");
         Ok(())
     }

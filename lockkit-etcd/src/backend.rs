@@ -11,16 +11,16 @@ use lockkit_core::{
 };
 use tracing::warn;
 
-use crate::{EtcdConfig, call::Server, error::Fault, session::EtcdSession};
+use crate::{EtcdConfig, call::Server, error::RequestError, session::EtcdSession};
 
-/// The least ttl that a server with the default election timeout grants.
+/// The shortest ttl that a server with the default election timeout grants.
 const TTL_MIN: Duration = Duration::from_secs(2);
 
-/// The first patch release of each minor one that serves no stale linearizable read after a pause of its process
+/// The first patch release of each minor version without stale linearizable reads after a pause of the server process
 /// (etcd #20418).
 const SOUND_SINCE: [(u32, u32, u32); 3] = [(3, 4, 42), (3, 5, 28), (3, 6, 9)];
 
-/// etcd as a lock store.
+/// The etcd backend.
 ///
 /// ```no_run
 /// use lockkit_core::LockClient;
@@ -41,17 +41,19 @@ pub struct EtcdBackend {
 }
 
 impl EtcdBackend {
-    /// The store that this configuration names. No I/O.
+    /// Creates a backend from a configuration. No I/O.
     pub fn new(config: EtcdConfig) -> Self {
         Self { config }
     }
 
-    /// The reason of a failure that was lost on the way, or what was said.
-    async fn explained(&self, fault: Fault) -> Fault {
-        let Some(tls) = self.config.tls.as_ref().filter(|_| fault.is_unexplained_end()) else { return fault };
+    /// Looks up why TLS failed, if the fault does not say so; otherwise returns the fault.
+    async fn explained(&self, fault: RequestError) -> RequestError {
+        let Some(tls) = self.config.tls.as_ref().filter(|_| fault.is_unexplained_disconnect()) else {
+            return fault;
+        };
         for endpoint in &self.config.endpoints {
             if let Some(end) = tls.refusal(endpoint, Some("h2"), self.config.request_timeout).await {
-                return Fault::not_connected(&end);
+                return RequestError::not_connected(&end);
             }
         }
         fault
@@ -93,7 +95,7 @@ impl Backend for EtcdBackend {
     }
 }
 
-/// Whether a version is free of the faults that are known to break locks.
+/// Returns whether a version is free of the known faults that can break locks.
 fn is_sound(version: &str) -> bool {
     let numbers: Vec<u32> = version.split(['.', '-', '+']).map_while(|part| part.parse().ok()).collect();
     let [major, minor, patch] = numbers[..] else { return false };

@@ -1,9 +1,9 @@
-//! Requests with a time limit, and the connection that they go over.
+//! Requests with a time limit, and the connection that carries them.
 //!
-//! The client crate has no time limit of its own, retries nothing, and while one of several endpoints is down a fixed
-//! share of all calls fails at once because the balancer picked it; the same share fails at once while one member is cut
-//! from the others. Here every request ends within the configured time, and one that provably did nothing because of the
-//! endpoint that it met is sent again at once.
+//! The client crate has no time limit of its own and retries nothing. While one of several endpoints is down, or one
+//! member is cut from the others, a fixed share of all calls fails at once, because the balancer picks that endpoint.
+//! Here every request ends within the configured time. A request that provably had no effect, because of the endpoint
+//! that it reached, is sent again at once.
 
 use std::{
     future::Future,
@@ -20,18 +20,18 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     EtcdConfig,
-    error::{Effect, Fault},
+    error::{Effect, RequestError},
     login::{Login, LoginNumber},
     outage::Outage,
     tls::with_tls,
-    txn::{Revision, revision_of},
+    wire::{Revision, revision_of},
 };
 
-/// Pause between HTTP/2 pings. etcd ends a connection that is pinged more often than every 5 s.
+/// Pause between HTTP/2 pings. etcd closes a connection that is pinged more often than every 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often per endpoint a request is sent at once when there was no connection to send it on. One time is not enough: a
-/// refused connection is told to the next request, also when the server is back by then.
+/// How often per endpoint a request without a connection is sent before it pauses. Once is not enough: a connection
+/// that was refused fails the next request too, even if the server is back by then.
 const SENDS_AT_ONCE: usize = 3;
 
 /// A connection to etcd. Cheap to clone.
@@ -52,10 +52,10 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Prepares the connection, which is opened by the first request: the login, where there is one.
-    pub(crate) async fn connect(config: &EtcdConfig) -> Result<Self, Fault> {
+    /// Prepares the connection, which the first request opens: that is the login, if one is configured.
+    pub(crate) async fn connect(config: &EtcdConfig) -> Result<Self, RequestError> {
         let options = connect_options(config)?
-            // Without it a watch on a member that lost its leader stays silent for ever.
+            // Otherwise a watch on a member that has lost its leader stays silent forever.
             .with_require_leader(true)
             .with_connect_timeout(config.request_timeout)
             .with_keep_alive(PING_INTERVAL, config.request_timeout);
@@ -69,7 +69,7 @@ impl Server {
             highest_revision: Arc::default(),
         };
         if config.login.is_some() {
-            // Not by an option of `connect`, which would begin with a connection of its own every time it is repeated.
+            // Not by an option of `connect`, which would open a new connection for every retry.
             let log_in = |client: &Client| {
                 let (mut client, login) = (client.clone(), config.login.clone());
                 async move { client.update_user(login).await }
@@ -79,8 +79,8 @@ impl Server {
         Ok(server)
     }
 
-    /// The version that the server says it has.
-    pub(crate) async fn version(&self) -> Result<String, Fault> {
+    /// Returns the version that the server reports.
+    pub(crate) async fn version(&self) -> Result<String, RequestError> {
         let status = self
             .call(|client| {
                 let mut maintenance = client.maintenance_client();
@@ -90,7 +90,7 @@ impl Server {
         Ok(status.version().to_owned())
     }
 
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, Fault> {
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
         let request = |client: &Client| {
             let (mut kv, txn) = (client.kv_client(), txn.clone());
             async move { kv.txn(txn).await }
@@ -100,7 +100,7 @@ impl Server {
         Ok(answer)
     }
 
-    pub(crate) async fn range(&self, key: &str, options: GetOptions) -> Result<GetResponse, Fault> {
+    pub(crate) async fn range(&self, key: &str, options: GetOptions) -> Result<GetResponse, RequestError> {
         let request = |client: &Client| {
             let (mut kv, options) = (client.kv_client(), options.clone());
             async move { kv.get(key, Some(options)).await }
@@ -110,8 +110,8 @@ impl Server {
         Ok(answer)
     }
 
-    /// The highest revision that an answer has shown. A lower one later is that of a member that lags behind, or of a store
-    /// that went back to a backup.
+    /// Returns the highest revision that a reply has shown. A later reply with a lower one comes from a member that
+    /// lags behind, or from a store that was restored from a backup.
     pub(crate) fn highest_revision(&self) -> Revision {
         self.highest_revision.load(Ordering::Acquire)
     }
@@ -120,8 +120,8 @@ impl Server {
         self.highest_revision.fetch_max(revision, Ordering::AcqRel);
     }
 
-    /// One request, sent until it reaches a server that accepts the login, with one time limit for everything.
-    pub(crate) async fn call<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, Fault>
+    /// Sends a request until a server accepts its login. One time limit covers all attempts.
+    pub(crate) async fn call<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, RequestError>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -133,9 +133,9 @@ impl Server {
             let refused = match timeout_at(until, sent).await {
                 Ok(Err(fault)) if fault.effect == Effect::LoginStale => fault,
                 Ok(answer) => return answer,
-                Err(_) => return Err(Fault::no_reply()),
+                Err(_) => return Err(RequestError::no_reply()),
             };
-            // Every change of a user or a role makes logins stale: after the first one there may be more.
+            // Every change of a user or a role makes logins stale, so a new login may be stale too.
             let pause = pauses.as_mut().and_then(Iterator::next);
             pauses.get_or_insert_with(retry_pauses);
             let logging_in = async {
@@ -144,27 +144,27 @@ impl Server {
             };
             match timeout_at(until, logging_in).await {
                 Ok(Ok(())) => {}
-                Ok(Err(fault)) if !fault.may_pass() => return Err(fault),
-                // The request itself did nothing.
+                Ok(Err(fault)) if !fault.is_transient() => return Err(fault),
+                // The request had no effect.
                 _ => return Err(refused),
             }
         }
     }
 
-    /// Sends a request, again as long as the endpoint that it met could do nothing with it and another one may.
-    async fn send<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, Fault>
+    /// Sends a request; retries while the endpoint that it reached could not serve it and another one may.
+    async fn send<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, RequestError>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        // The dead ones of several endpoints refuse faster than the live one connects, and the balancer knows no better.
-        let patience = if self.endpoints > 1 { self.request_timeout / 2 } else { Duration::ZERO };
+        // Dead endpoints refuse faster than the live one connects, and the balancer does not prefer the live one.
+        let retry_for = if self.endpoints > 1 { self.request_timeout / 2 } else { Duration::ZERO };
         let started = Instant::now();
         loop {
             self.outage.turn(started + self.request_timeout / 2).await?;
-            let mut met = None;
+            let mut endpoint_fault = None;
             for _ in 0..SENDS_AT_ONCE * self.endpoints {
-                match request(&self.client).await.map_err(Fault::from) {
-                    Err(fault) if fault.is_of_endpoint() => met = Some(fault),
+                match request(&self.client).await.map_err(RequestError::from) {
+                    Err(fault) if fault.is_endpoint_failure() => endpoint_fault = Some(fault),
                     Err(fault) if fault.effect == Effect::Unknown => return Err(fault),
                     served => {
                         self.outage.end();
@@ -172,23 +172,23 @@ impl Server {
                     }
                 }
             }
-            if let Some(fault) = met {
-                self.outage.found(fault.clone());
-                if started.elapsed() >= patience {
+            if let Some(fault) = endpoint_fault {
+                self.outage.report(fault.clone());
+                if started.elapsed() >= retry_for {
                     return Err(fault);
                 }
             }
         }
     }
 
-    /// The login that requests are sent with now.
+    /// Returns the number of the login that requests use now.
     pub(crate) fn login(&self) -> LoginNumber {
         self.login.number()
     }
 
-    /// Logs in, unless another request has done so since this login was refused.
-    pub(crate) async fn log_in_after(&self, refused: LoginNumber) -> Result<(), Fault> {
-        // The client's future borrows it.
+    /// Logs in, unless another request has done so since the server refused this login.
+    pub(crate) async fn log_in_after(&self, refused: LoginNumber) -> Result<(), RequestError> {
+        // The future of `refresh_token` borrows the client.
         let log_in = || {
             self.send(|client| {
                 let client = client.clone();
@@ -203,7 +203,7 @@ impl Server {
     }
 }
 
-fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
+fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, RequestError> {
     let options = ConnectOptions::new();
     match &config.tls {
         Some(tls) => with_tls(options, tls),
@@ -211,10 +211,10 @@ fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, Fault> {
     }
 }
 
-/// Gives up waiting for the reply after this time; what the request did is unknown then.
+/// Awaits the reply for at most this time. After that the effect of the request is unknown.
 pub(crate) async fn bounded<T>(
     timeout: Duration,
-    request: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
-    tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(Fault::no_reply()))
+    request: impl Future<Output = Result<T, RequestError>>,
+) -> Result<T, RequestError> {
+    tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(RequestError::no_reply()))
 }

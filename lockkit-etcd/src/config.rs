@@ -1,4 +1,4 @@
-//! How to reach etcd, and where in it the locks lie.
+//! The configuration: how to reach etcd, and where in it the locks lie.
 
 use std::{fmt, time::Duration};
 
@@ -10,16 +10,16 @@ use crate::{
     tls,
 };
 
-/// Port of an endpoint that names none.
+/// Port of an endpoint without a port.
 const PORT_DEFAULT: u16 = 2379;
 
-/// Prefix of all keys that names none, with [`Names::Encoded`]; other clients' keys have none.
+/// Prefix of a configuration without one, with [`Names::Encoded`]; [`Names::Raw`] has none.
 const PREFIX_DEFAULT: &str = "lockkit/";
 
-/// Longest time for one request that a configuration does not set.
+/// Default time limit of one request.
 const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
-/// What is configured is moved into these bounds.
+/// Bounds of a configured time limit.
 const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
@@ -44,12 +44,12 @@ pub struct EtcdConfig {
 }
 
 impl EtcdConfig {
-    /// The servers, each as `HOST:PORT` or `HOST`, or for all of them `https://HOST:PORT`, which turns
-    /// [TLS](Self::tls) on; any one that is reachable will do.
+    /// Creates a configuration for these servers, each `HOST:PORT` or `HOST`. If all of them are `https://HOST:PORT`,
+    /// [TLS](Self::tls) is on. One reachable server is enough.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` without an endpoint, for one that is not of this form, and for `https://` at some of them;
+    /// `InvalidConfig` without an endpoint, for an endpoint of another form, and for `https://` at only some of them;
     /// `Unsupported` for `https://` without the feature `tls`.
     pub fn new(endpoints: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
         let endpoints: Vec<(bool, String)> =
@@ -72,7 +72,7 @@ impl EtcdConfig {
         }
     }
 
-    /// The configuration of `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PREFIX][?names=raw]
+    /// Parses the URL `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PREFIX][?names=raw]
     /// [&request_timeout=3s]`, or with TLS `etcds://...[?ca=FILE][&cert=FILE&key=FILE]`, see [`Tls`].
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl EtcdConfig {
         self
     }
 
-    /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    /// Uses TLS with all servers. Without the feature `tls` connecting fails; it never falls back to plain text.
     ///
     /// ```
     /// use lockkit_etcd::{EtcdConfig, Tls};
@@ -134,9 +134,9 @@ impl EtcdConfig {
         self
     }
 
-    /// Where the locks lie: all keys begin with this text and a slash, without a slash before it. Empty: no prefix.
-    /// Default: `lockkit`, and none with [`Names::Raw`]. Clients that share locks share the prefix; one prefix must
-    /// not lie inside another.
+    /// Sets the prefix: all keys begin with this text (slashes at its ends are removed) and one slash. Empty: no
+    /// prefix. Default: `lockkit`, and none with [`Names::Raw`]. Clients that share locks need the same prefix; no
+    /// prefix may lie inside another one.
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<str>) -> Self {
         let text = prefix.as_ref().trim_matches('/');
@@ -144,15 +144,15 @@ impl EtcdConfig {
         self
     }
 
-    /// How lock names become keys.
+    /// Sets how lock names become keys.
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
         self.names = names;
         self
     }
 
-    /// Longest time for one request (not for an acquire, which is as many requests as it takes); the beats of a short
-    /// ttl shorten it. Default 3 s; at least 10 ms, at most 60 s.
+    /// Sets the time limit of one request. An acquire may take any number of requests. With a short ttl, requests of a
+    /// heartbeat have a shorter limit. Default 3 s; at least 10 ms, at most 60 s.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout.clamp(REQUEST_TIMEOUT_MIN, REQUEST_TIMEOUT_MAX);
@@ -170,7 +170,7 @@ impl EtcdConfig {
 
 impl fmt::Debug for EtcdConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Taken apart in full, so that a new field must decide here whether it is a secret.
+        // Destructured in full, so that a new field does not compile until it is decided here whether it is a secret.
         let Self { endpoints, login, tls, prefix, names, request_timeout } = self;
         f.debug_struct("EtcdConfig")
             .field("endpoints", endpoints)
@@ -184,13 +184,13 @@ impl fmt::Debug for EtcdConfig {
     }
 }
 
-/// Whether it is `https://`, and `HOST:PORT` of `[http[s]://]HOST[:PORT]`.
+/// Parses `[http[s]://]HOST[:PORT]`. Returns whether it is `https://`, and `HOST:PORT`.
 fn parse_endpoint(text: &str) -> Result<(bool, String)> {
     let (is_tls, authority) = match text.strip_prefix("https://") {
         Some(authority) => (true, authority),
         None => (false, text.strip_prefix("http://").unwrap_or(text)),
     };
-    // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
+    // The error does not repeat the text, which may contain a misplaced password.
     let malformed = || invalid("an endpoint is HOST or HOST:PORT");
     if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
         return Err(malformed());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_it_all() {
+    fn url_sets_every_option() {
         let config = from("etcd://me:s%40cret@h1:1,h2,[::1]/prod/locks/?request_timeout=500ms").unwrap();
         assert_eq!(config.endpoints, ["h1:1", "h2:2379", "[::1]:2379"]);
         assert_eq!(config.login, Some(("me".into(), "s@cret".into())));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_by_kind() {
+    fn mistakes_are_rejected_by_kind() {
         for (url, kind) in [
             ("etcd://me@h", ErrorKind::InvalidConfig),
             ("etcd:///x", ErrorKind::InvalidConfig),
@@ -264,7 +264,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn tls_is_named_by_scheme_and_options() {
+    fn scheme_and_options_configure_tls() {
         assert_eq!(from("etcd://h").unwrap().tls, None);
         assert_eq!(from("etcds://h").unwrap().tls, Some(Tls::new()));
         assert_eq!(EtcdConfig::new(["https://h"]).unwrap().tls, Some(Tls::new()));

@@ -1,96 +1,90 @@
-//! Failed requests: what is known of their effect, and the one table from the client crate's errors to ours.
+//! Failed requests: their possible effect, and the table that maps the client crate's errors to ours.
 
 use std::{borrow::Cow, error::Error as StdError};
 
-use lockkit_core::{Error, ErrorKind, backend::tls::is_distrust};
+use lockkit_core::{Error, ErrorKind, backend::tls::is_distrust, support::SessionOver};
 use tonic::{Code, ConnectError};
 
-/// What hyper says of a request whose connection ended before it could be sent.
+/// The text of hyper's error for a request whose connection was closed before it was sent.
 const CLOSED: &str = "connection closed";
 
 const NO_REPLY: &str = "etcd did not answer in time";
 
-/// What a failed request may have done.
+/// The effect that a failed request may have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing: it never left this process.
+    /// None: it never left this process.
     NotSent,
-    /// It may have been executed, or may still be.
+    /// Unknown: it may have been executed, or may still be.
     Unknown,
-    /// Nothing: the server cannot serve it now.
+    /// None: the server cannot serve it now.
     Busy,
-    /// Nothing: this member of the cluster knows no leader; another one may.
+    /// None: this member of the cluster has no leader; another one may have.
     NoLeader,
-    /// Nothing: the server will not do it.
+    /// None: the server refuses it.
     Refused,
-    /// Nothing, and the login must be renewed first.
+    /// None: the login must be renewed first.
     LoginStale,
-    /// Nothing: the client's lease has ended.
+    /// None: the client's lease has ended.
     LeaseGone,
-    /// It was not sent, or its reply not awaited, because the session is over.
+    /// Unknown: it was not sent, or its reply was not awaited, because the session is over.
     SessionOver,
 }
 
 /// A request that failed.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct RequestError {
     pub(crate) effect: Effect,
     kind: ErrorKind,
     message: Cow<'static, str>,
 }
 
-impl Fault {
+impl RequestError {
     pub(crate) fn new(effect: Effect, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { effect, kind, message: message.into() }
     }
 
-    /// No reply within the time that a request has.
+    /// No reply within the time limit of a request.
     pub(crate) fn no_reply() -> Self {
         Self::new(Effect::Unknown, ErrorKind::Unavailable, NO_REPLY)
     }
 
-    /// There was no connection to send it on. Where that is for want of trust, it stays so until an operator acts; but of
-    /// several endpoints the next one may do.
+    /// No connection to send it on. A lack of trust lasts until an operator acts, but another endpoint may be trusted.
     pub(crate) fn not_connected(error: &(dyn StdError + 'static)) -> Self {
         let kind = if causes(error).any(is_distrust) { ErrorKind::Denied } else { ErrorKind::Unavailable };
         Self::new(Effect::NotSent, kind, last_cause(error))
     }
 
-    /// The lease that everything of this client hangs on has ended.
+    /// The client's lease has ended.
     pub(crate) fn lease_gone() -> Self {
         Self::new(Effect::LeaseGone, ErrorKind::Unavailable, "the client's lease has ended")
     }
 
-    /// The session is over.
-    pub(crate) fn session_over() -> Self {
-        Self::new(Effect::SessionOver, ErrorKind::Closed, "the session is over")
-    }
-
-    /// An answer that etcd's interface does not allow.
-    pub(crate) fn nonsense(what: &'static str) -> Self {
+    /// A reply or a state that etcd's interface does not allow.
+    pub(crate) fn unexpected(what: &'static str) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
     }
 
-    /// Whether the same request may succeed later; otherwise another try would end like this one.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Returns whether the same request may succeed later.
+    pub(crate) fn is_transient(&self) -> bool {
         match self.effect {
             Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NoLeader | Effect::LoginStale => true,
             Effect::Refused | Effect::LeaseGone | Effect::SessionOver => false,
         }
     }
 
-    /// Whether nothing was done because of the endpoint that was asked.
-    pub(crate) fn is_of_endpoint(&self) -> bool {
+    /// Returns whether the request had no effect because of the endpoint that it reached.
+    pub(crate) fn is_endpoint_failure(&self) -> bool {
         matches!(self.effect, Effect::NotSent | Effect::NoLeader)
     }
 
-    /// Whether the request may have been executed, or may still be.
-    pub(crate) fn leaves_doubt(&self) -> bool {
+    /// Returns whether the request may have been executed, or may still be.
+    pub(crate) fn is_in_doubt(&self) -> bool {
         matches!(self.effect, Effect::Unknown | Effect::SessionOver)
     }
 
-    /// Whether the connection ended, for a reason that was not told to this request.
-    pub(crate) fn is_unexplained_end(&self) -> bool {
+    /// Returns whether the connection ended without a reason that this request knows.
+    pub(crate) fn is_unexplained_disconnect(&self) -> bool {
         match self.effect {
             Effect::NotSent => self.message.ends_with(CLOSED),
             Effect::Unknown => self.message != NO_REPLY,
@@ -98,15 +92,21 @@ impl Fault {
         }
     }
 
-    /// The error that a user sees.
+    /// Converts the fault to the error that a user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
-        // The client crate's error is told in words, not kept as the source: its `Debug` prints whole requests.
+        // As a text, not as the source: the `Debug` output of the client crate's errors contains whole requests.
         Error::new(self.kind, operation).with_message(self.message)
     }
 }
 
-/// The table. Texts: etcd, `api/v3rpc/rpctypes/error.go`.
-impl From<etcd_client::Error> for Fault {
+impl From<SessionOver> for RequestError {
+    fn from(_: SessionOver) -> Self {
+        Self::new(Effect::SessionOver, ErrorKind::Closed, "the session is over")
+    }
+}
+
+/// The table. Its texts are those of etcd, `api/v3rpc/rpctypes/error.go`.
+impl From<etcd_client::Error> for RequestError {
     fn from(error: etcd_client::Error) -> Self {
         use etcd_client::Error as Client;
         match error {
@@ -124,7 +124,7 @@ impl From<etcd_client::Error> for Fault {
     }
 }
 
-impl From<tonic::Status> for Fault {
+impl From<tonic::Status> for RequestError {
     fn from(status: tonic::Status) -> Self {
         let text = status.message().trim_start_matches("etcdserver: ").to_owned();
         let (effect, kind) = match status.code() {
@@ -147,7 +147,7 @@ impl From<tonic::Status> for Fault {
                 );
             }
             Code::PermissionDenied => (Effect::Refused, ErrorKind::Denied),
-            // No room for writes until an operator acts; deletes go on.
+            // No space for writes until an operator acts; deletes still work.
             Code::ResourceExhausted if text.contains("space exceeded") => {
                 (Effect::Refused, ErrorKind::Unavailable)
             }
@@ -156,26 +156,26 @@ impl From<tonic::Status> for Fault {
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound => {
                 (Effect::Refused, ErrorKind::Unexpected)
             }
-            // Asked before anything is proposed, and while a read or a renewal waits for one.
+            // Returned before anything is proposed, or while a read or a renewal waits for a leader.
             Code::Unavailable if text == "no leader" => (Effect::NoLeader, ErrorKind::Unavailable),
-            // Leader changed, request timed out, connection broken: the proposal may be on its way.
+            // Leader changed, request timed out, connection broken: the proposal may be under way.
             _ => (Effect::Unknown, ErrorKind::Unavailable),
         };
         Self::new(effect, kind, text)
     }
 }
 
-/// The transport says `ConnectError` when there was no connection to send on.
+/// Returns whether there was no connection to send on: the transport reports a `ConnectError` then.
 fn is_connect_error(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|error| error.is::<ConnectError>())
 }
 
-/// Whether the connection ended before the request was taken from the queue (hyper, `client/dispatch.rs`: `Envelope`).
+/// Returns whether the connection closed before the request left the queue (hyper, `client/dispatch.rs`: `Envelope`).
 fn is_closed(status: &tonic::Status) -> bool {
     status.code() == Code::Cancelled && causes(status).last().is_some_and(|cause| cause.to_string() == CLOSED)
 }
 
-/// The last cause: "Connection refused" says more than "transport error".
+/// Describes the last cause: "Connection refused" is more useful than "transport error".
 fn last_cause(error: &(dyn StdError + 'static)) -> String {
     format!("cannot connect: {}", causes(error).last().unwrap_or(error))
 }
@@ -191,12 +191,12 @@ mod tests {
     use super::*;
 
     fn fault(code: Code, text: &str) -> (Effect, ErrorKind) {
-        let fault = Fault::from(etcd_client::Error::GRpcStatus(Status::new(code, text)));
+        let fault = RequestError::from(etcd_client::Error::GRpcStatus(Status::new(code, text)));
         (fault.effect, fault.kind)
     }
 
     #[test]
-    fn the_table() {
+    fn errors_are_classified() {
         use Effect::{Busy, LeaseGone, LoginStale, NoLeader, Refused, Unknown};
         use ErrorKind::{Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
         for (code, text, expected) in [

@@ -1,21 +1,21 @@
-//! What is read from the store, as fuzz targets: they take any bytes, and panic when something is wrong.
+//! Fuzz targets for what is read from the store. Each takes any bytes, and panics if a check fails.
 
 use std::str;
 
-use crate::{keys::ClaimKey, mail::Mail};
+use crate::{handoff::Handoff, keys::ClaimKey};
 
-/// The key of a contender.
+/// Parses the key of a contender.
 pub fn key(bytes: &[u8]) {
     let Ok(key) = str::from_utf8(bytes) else { return };
     if let Some(ClaimKey { queue, prefix, lease, claim }) = ClaimKey::parse(key) {
         let written = format!("{queue}{lease:x}-{}-{claim}", prefix.len());
-        assert!(key == written && queue.starts_with(prefix), "a claim is written in one way only");
+        assert!(key == written && queue.starts_with(prefix), "a parsed key is written back unchanged");
     }
 }
 
-/// A mail to this client.
-pub fn mail(bytes: &[u8]) {
-    if let Some(mail) = Mail::from_json(bytes) {
-        assert_eq!(Mail::from_json(mail.to_json().as_bytes()), Some(mail));
+/// Parses the value of a handoff key.
+pub fn handoff(bytes: &[u8]) {
+    if let Some(handoff) = Handoff::from_json(bytes) {
+        assert_eq!(Handoff::from_json(handoff.to_json().as_bytes()), Some(handoff));
     }
 }

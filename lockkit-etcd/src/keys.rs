@@ -1,19 +1,20 @@
-//! Where everything lies in the store.
+//! The keys in the store.
 //!
 //! ```text
 //! PREFIX NAME /<lease>-<n>-<claim>      one key per claim, with the client's lease; the oldest one holds the lock.
-//!                                       Named after the first of the claims that used it, one after the other
-//! PREFIX :clients/<lease>/mailbox       where releasing clients tell this one that a claim of it is next
-//! PREFIX :clients/<lease>/epoch         written anew when a claim ends whose enqueue may still be on its way
+//!                                       Later claims of the client reuse it; it is named after the first one
+//! PREFIX :clients/<lease>/mailbox       the client's handoff key: a releasing client writes here which claim is next
+//! PREFIX :clients/<lease>/epoch         the client's epoch key: bumped (put again) when a claim ends while copies of
+//!                                       its enqueue may still be under way
 //! ```
 //!
-//! A claim's key says where its client's mailbox is: under this lease, below the prefix that is the first `n` bytes of
-//! the key. The releasing client can know neither of them otherwise: an answer need not have the lease (etcd 3.7 leaves
-//! it out where only keys are read, etcd #22209), and with raw names clients of different prefixes share a queue.
+//! A claim's key contains what locates its client's handoff key: the lease, and the length `n` of the client's prefix,
+//! which the key begins with. A releasing client cannot learn them otherwise. A read need not return the lease (etcd
+//! 3.7 omits it when only keys are read, etcd #22209), and with raw names clients of different prefixes share a queue.
 //!
-//! Everything under `PREFIX NAME /` counts as a contender for every client of this queue, those of etcd's own Go
-//! package included, so nothing but claims may ever lie there. An encoded name holds neither `/` nor `:`, so no two
-//! queues and no queue and `:clients/` lie inside each other.
+//! Every key under `PREFIX NAME /` counts as a contender for all clients of the queue, including those of etcd's own Go
+//! package. So only claims may lie there. An encoded name contains neither `/` nor `:`, so no queue lies inside another
+//! one or inside `:clients/`.
 
 use std::sync::Arc;
 
@@ -26,19 +27,19 @@ pub enum Names {
     /// Percent-encoded: any two names are independent of each other. The default.
     #[default]
     Encoded,
-    /// As it is, to share locks with other clients: the lock `x` is that of `concurrency.NewMutex(session, "x")` in
-    /// Go and of `etcdctl lock x`. As there, the lock `a` also waits for everything that claims `a/b`. Names that
-    /// overlap with the clients' own keys are refused.
+    /// Unchanged, to share locks with other clients: the lock `x` is that of `concurrency.NewMutex(session, "x")` in Go
+    /// and of `etcdctl lock x`. As there, the lock `a` also waits for all claims of `a/b`. Names that overlap with the
+    /// clients' own keys are rejected.
     Raw,
 }
 
 /// An etcd lease id: positive, written as hexadecimal digits in keys.
 pub(crate) type LeaseId = i64;
 
-/// Percent-encoding makes three bytes of one at most.
+/// Percent-encoding turns one byte into at most three.
 const ENCODED_BYTES_MAX: usize = 3 * LOCK_NAME_BYTES_MAX;
 
-/// Where one configuration keeps its keys.
+/// The prefix and the encoding of names of one configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     prefix: String,
@@ -51,7 +52,7 @@ impl Layout {
         Self { prefix: prefix.to_owned(), names }
     }
 
-    /// The queue of a lock.
+    /// Returns the queue of a lock.
     pub(crate) fn queue(&self, name: &LockName) -> Result<Queue> {
         let queue = match self.names {
             Names::Encoded => format!("{}{}/", self.prefix, name.encode(ENCODED_BYTES_MAX)),
@@ -66,7 +67,7 @@ impl Layout {
         Ok(Queue { path: queue.into(), prefix_bytes: self.prefix.len() })
     }
 
-    /// The keys of the client that has this lease.
+    /// Returns the own keys of the client with this lease.
     pub(crate) fn client(&self, lease: LeaseId) -> ClientKeys {
         ClientKeys::new(&self.prefix, lease)
     }
@@ -76,16 +77,16 @@ impl Layout {
     }
 }
 
-/// Where the clients of this prefix have their own keys.
+/// The common beginning of the own keys of all clients of this prefix.
 fn clients(prefix: &str) -> String {
     format!("{prefix}:clients/")
 }
 
-/// The queue of one lock: the common beginning of its claims' keys, with the slash at its end.
+/// The queue of one lock: the common beginning of its claims' keys, including the slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Queue {
     path: Arc<str>,
-    /// How much of the path is the prefix of this client.
+    /// How many bytes of the path are this client's prefix.
     prefix_bytes: usize,
 }
 
@@ -94,13 +95,13 @@ impl Queue {
         &self.path
     }
 
-    /// A new key, named after this claim.
+    /// Returns a new key, named after this claim.
     pub(crate) fn key(&self, lease: LeaseId, claim: ClaimId) -> String {
         format!("{}{lease:x}-{}-{claim}", self.path, self.prefix_bytes)
     }
 }
 
-/// What [`Queue::key`] made a key of.
+/// The parts of a key that [`Queue::key`] has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimKey<'a> {
     pub(crate) queue: &'a str,
@@ -111,7 +112,7 @@ pub(crate) struct ClaimKey<'a> {
 }
 
 impl<'a> ClaimKey<'a> {
-    /// `None` for a key that [`Queue::key`] would not have made.
+    /// Parses a key; `None` if [`Queue::key`] cannot have made it.
     pub(crate) fn parse(key: &'a str) -> Option<Self> {
         let (queue, entry) = key.split_at(key.rfind('/')? + 1);
         let (lease, rest) = entry.split_once('-')?;
@@ -124,25 +125,25 @@ impl<'a> ClaimKey<'a> {
         is_prefix.then_some(Self { queue, prefix, lease: id, claim: ClaimId::parse(claim)? })
     }
 
-    /// The own keys of its client.
+    /// Returns the own keys of its client.
     pub(crate) fn client(&self) -> ClientKeys {
         ClientKeys::new(self.prefix, self.lease)
     }
 }
 
-/// A client's lease, and the two keys that it has beside its claims, in a folder that one watch covers.
+/// A client's lease and its two own keys, in a folder that one watch covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientKeys {
     pub(crate) lease: LeaseId,
     pub(crate) folder: String,
-    pub(crate) mailbox: String,
+    pub(crate) handoff_key: String,
     pub(crate) epoch: String,
 }
 
 impl ClientKeys {
     fn new(prefix: &str, lease: LeaseId) -> Self {
         let folder = format!("{}{lease:x}/", clients(prefix));
-        Self { lease, mailbox: format!("{folder}mailbox"), epoch: format!("{folder}epoch"), folder }
+        Self { lease, handoff_key: format!("{folder}mailbox"), epoch: format!("{folder}epoch"), folder }
     }
 }
 
@@ -163,12 +164,12 @@ mod tests {
         let queue = layout.queue(&name("orders/42")).unwrap();
         let key = queue.key(0x694d_7c3f, claim);
         assert_eq!(key, format!("lockkit/orders%2F42/694d7c3f-8-{claim}"));
-        assert_eq!(layout.client(0xaf).mailbox, "lockkit/:clients/af/mailbox");
+        assert_eq!(layout.client(0xaf).handoff_key, "lockkit/:clients/af/mailbox");
         assert_eq!(layout.client(0xaf).epoch, "lockkit/:clients/af/epoch");
     }
 
     #[test]
-    fn raw_names_are_those_of_other_clients() {
+    fn raw_names_match_those_of_other_clients() {
         let layout = Layout::new("", Names::Raw);
         assert_eq!(layout.queue(&name("/jobs/x")).unwrap().as_str(), "/jobs/x/");
         for overlapping in [":clients", ":clients/af", ":clients/"] {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn key_of_a_claim_says_where_its_client_gets_mail() {
+    fn claim_key_names_the_handoff_key_of_its_client() {
         let same_queue = [
             (Layout::new("", Names::Raw), "a/b/x", ":clients/"),
             (Layout::new("a/", Names::Raw), "b/x", "a/:clients/"),
@@ -191,7 +192,7 @@ mod tests {
             let parsed = ClaimKey::parse(&key).unwrap();
             assert_eq!((parsed.queue, parsed.lease, parsed.claim), (queue.as_str(), 0xaf, claim));
             assert_eq!(parsed.client(), layout.client(0xaf));
-            assert_eq!(parsed.client().mailbox, format!("{clients}af/mailbox"));
+            assert_eq!(parsed.client().handoff_key, format!("{clients}af/mailbox"));
         }
     }
 

@@ -1,38 +1,38 @@
-//! The client's lease: everything that it writes hangs on it.
+//! The client's lease. Every key that the client writes is attached to it.
 //!
 //! Failure cases:
 //!
-//! * A ping is not answered in time: replies name no ping, so the k-th reply of a stream is taken for the answer to its
-//!   k-th ping, and a stream with a ping outstanding is thrown away: a late reply must not count for a later ping.
-//! * The stream has broken since the last beat: the ping fails at once, and goes out on a new stream.
-//! * The lease has ended: a reply with a ttl of 0, or "lease not found" on a new stream.
+//! * A ping is not answered in time. Replies do not name their ping: the k-th reply of a stream counts for its k-th
+//!   ping. A late reply must not count for a later ping, so a stream with an unanswered ping is dropped.
+//! * The stream has broken since the last heartbeat. The ping fails at once, and is sent again on a new stream.
+//! * The lease has ended. The reply has a ttl of 0, or a new stream fails with "lease not found".
 
 use std::{sync::Mutex, time::Duration};
 
 use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions};
-use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN};
+use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN, support::lock};
 
 use crate::{
     call::{Server, bounded},
-    error::Fault,
+    error::RequestError,
     keys::LeaseId,
-    txn::revision_of,
+    wire::revision_of,
 };
 
-/// A lease, and the send time of the last request that is known to have started its lifetime.
+/// A lease, and the send time of the last request that has renewed it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     id: LeaseId,
     ttl: Duration,
     clock: Clock,
     armed_at: Mutex<BootInstant>,
-    /// The open keep-alive stream; taken out while a ping is outstanding.
+    /// The open keep-alive stream; taken out while a ping is unanswered.
     stream: Mutex<Option<(LeaseKeeper, LeaseKeepAliveStream)>>,
 }
 
 impl Lease {
-    /// Asks for a lease.
-    pub(crate) async fn grant(server: &Server, ttl: Duration, clock: Clock) -> Result<Self, Fault> {
+    /// Requests a lease.
+    pub(crate) async fn grant(server: &Server, ttl: Duration, clock: Clock) -> Result<Self, RequestError> {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
         let armed_at = clock.now();
@@ -41,10 +41,11 @@ impl Lease {
             async move { lease.grant(seconds, None).await }
         };
         let answer = server.call(request).await?;
-        let granted = u64::try_from(answer.ttl()).map_err(|_| Fault::nonsense("a lease without a ttl"))?;
+        let granted =
+            u64::try_from(answer.ttl()).map_err(|_| RequestError::unexpected("a lease without a ttl"))?;
         Ok(Self {
             id: answer.id(),
-            // The server raises what is below its minimum.
+            // The server raises a ttl that is below its minimum.
             ttl: Duration::from_secs(granted),
             clock,
             armed_at: Mutex::new(armed_at),
@@ -60,17 +61,17 @@ impl Lease {
         self.ttl
     }
 
-    /// Start of the lifetime that the last answered ping, or the grant, has proved.
+    /// Returns the start of the lifetime: when the last answered ping, or the grant request, was sent.
     pub(crate) fn armed_at(&self) -> BootInstant {
         *lock(&self.armed_at)
     }
 
-    /// Renews the lease; answers the new start of its lifetime. Ends within `window`.
-    pub(crate) async fn renew(&self, server: &Server, window: Duration) -> Result<BootInstant, Fault> {
+    /// Renews the lease within `window`. Returns the new start of its lifetime.
+    pub(crate) async fn renew(&self, server: &Server, window: Duration) -> Result<BootInstant, RequestError> {
         let pings = async {
             loop {
                 match self.ping(server).await {
-                    Err(fault) if fault.may_pass() => tokio::time::sleep(RETRY_PAUSE_MIN).await,
+                    Err(fault) if fault.is_transient() => tokio::time::sleep(RETRY_PAUSE_MIN).await,
                     answer => return answer,
                 }
             }
@@ -81,20 +82,20 @@ impl Lease {
         Ok(armed_at)
     }
 
-    /// One ping and its answer. The stream is put back only with no ping outstanding.
-    async fn ping(&self, server: &Server) -> Result<BootInstant, Fault> {
+    /// Sends one ping and awaits its reply. The stream is put back only if no ping is unanswered.
+    async fn ping(&self, server: &Server) -> Result<BootInstant, RequestError> {
         let open = lock(&self.stream).take();
         let armed_at = self.clock.now();
         let stream = match open {
             Some((mut keeper, mut answers)) => {
                 keeper.keep_alive().await?;
-                let answer = answers.message().await?.ok_or_else(Fault::no_reply)?;
+                let answer = answers.message().await?.ok_or_else(RequestError::no_reply)?;
                 if answer.ttl() <= 0 {
-                    return Err(Fault::lease_gone());
+                    return Err(RequestError::lease_gone());
                 }
                 (keeper, answers)
             }
-            // Opening a stream sends the first ping and waits for its answer.
+            // Opening a stream sends the first ping and awaits its reply.
             None => {
                 let id = self.id;
                 let request = |client: &Client| {
@@ -108,8 +109,9 @@ impl Lease {
         Ok(armed_at)
     }
 
-    /// The keys that hang on the lease, as the member knows it that was asked; none where it knows less than this client.
-    pub(crate) async fn keys(&self, server: &Server) -> Result<Vec<Vec<u8>>, Fault> {
+    /// Returns the keys that are attached to the lease, as one member knows them. Returns none if that member lags
+    /// behind a revision that this client has seen.
+    pub(crate) async fn keys(&self, server: &Server) -> Result<Vec<Vec<u8>>, RequestError> {
         let known = server.highest_revision();
         let id = self.id;
         let request = |client: &Client| {
@@ -117,17 +119,17 @@ impl Lease {
             async move { lease.time_to_live(id, Some(LeaseTimeToLiveOptions::new().with_keys())).await }
         };
         let answer = server.call(request).await?;
-        // What is left, in whole seconds: 0 in the last second, -1 for a lease that is not there.
+        // The remaining whole seconds: 0 in the last second, -1 for a lease that does not exist.
         if answer.ttl() < 0 {
-            return Err(Fault::lease_gone());
+            return Err(RequestError::lease_gone());
         }
         let revision = revision_of(answer.header())?;
         server.saw(revision);
         Ok(if revision < known { Vec::new() } else { answer.keys().to_vec() })
     }
 
-    /// Ends the lease and everything that hangs on it.
-    pub(crate) async fn revoke(&self, server: &Server) -> Result<(), Fault> {
+    /// Revokes the lease; the server deletes its keys.
+    pub(crate) async fn revoke(&self, server: &Server) -> Result<(), RequestError> {
         let id = self.id;
         drop(lock(&self.stream).take());
         let request = |client: &Client| {
@@ -136,8 +138,4 @@ impl Lease {
         };
         server.call(request).await.map(drop)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,19 +1,19 @@
 //! The login of a client, which all of its requests share.
 //!
-//! etcd refuses a request whose token has expired or was forgotten by a restart, and one whose token is older than the
-//! last change of any user or role. To log in costs the server some hundred times what a request costs (it compares a
-//! password with its slow hash), so the requests that are refused together log in once.
+//! etcd refuses a request if its token has expired, was forgotten in a restart, or is older than the last change of any
+//! user or role. A login costs the server some hundred times as much as a request, because it checks the password with
+//! a slow hash. So requests that are refused together log in once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Mutex;
 
-use crate::error::Fault;
+use crate::error::RequestError;
 
-/// Which login: they are counted.
+/// The number of a login; logins are counted.
 pub(crate) type LoginNumber = u64;
 
-/// Which login is the latest, and the right to make the next one.
+/// The number of the latest login, and the mutex of those who renew it.
 #[derive(Debug, Default)]
 pub(crate) struct Login {
     number: AtomicU64,
@@ -21,19 +21,19 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// The latest login.
+    /// Returns the number of the latest login.
     pub(crate) fn number(&self) -> LoginNumber {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Logs in, unless that was done since this login was refused, or is being done.
+    /// Logs in, unless another request has logged in since this login was refused. Waits for a login that is under way.
     pub(crate) async fn renew_after<F>(
         &self,
         refused: LoginNumber,
         log_in: impl FnOnce() -> F,
-    ) -> Result<(), Fault>
+    ) -> Result<(), RequestError>
     where
-        F: Future<Output = Result<(), Fault>>,
+        F: Future<Output = Result<(), RequestError>>,
     {
         let _renewing = self.renewing.lock().await;
         if self.number() == refused {

@@ -1,51 +1,53 @@
-//! Times in which no endpoint serves a client, which all of its requests share.
+//! Outages: times in which no endpoint serves a client. All requests of the client share them.
 //!
-//! Each of them would find out for itself and go on asking: with a thousand waiters that are hundreds of thousands of
-//! requests per second, which the servers meet when they come back. So in an outage the requests of a client take turns,
-//! with growing pauses from one turn to the next, and the first answer ends it for all.
+//! Otherwise each request would detect the outage for itself and retry for itself. With a thousand waiters, servers
+//! that come back would face hundreds of thousands of requests per second. So during an outage the requests of a client
+//! take turns, with growing pauses between the turns, and the first reply ends the outage for all of them.
 
 use std::{
-    sync::{Mutex as StdMutex, MutexGuard, PoisonError},
+    sync::{Mutex as StdMutex, MutexGuard},
     time::Duration,
 };
 
+use lockkit_core::support::lock;
 use tokio::{
     sync::{Mutex, Notify},
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::error::Fault;
+use crate::error::RequestError;
 
-/// First pause between two turns. Short, because an outage may be no more than a live endpoint that is still connecting
-/// while the dead ones refuse.
+/// First pause between two turns. Short, because a live endpoint may only be slower to connect than dead ones are to
+/// refuse.
 const TURN_PAUSE_MIN: Duration = Duration::from_millis(5);
 
-/// Longest mean pause between two turns; no longer, because heartbeats wait for it too.
+/// Longest mean pause between two turns. Short enough for heartbeats, which wait for their turn too.
 const TURN_PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// The present outage, if there is one.
+/// The current outage, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    present: StdMutex<Option<Present>>,
+    ongoing: StdMutex<Option<Ongoing>>,
     turn: Mutex<()>,
     over: Notify,
 }
 
 #[derive(Debug)]
-struct Present {
-    latest: Fault,
+struct Ongoing {
+    latest: RequestError,
     pause: Duration,
     next_turn: Instant,
 }
 
 impl Outage {
-    /// Waits for this request's turn: none without an outage. After this time it fails as the latest request did.
-    pub(crate) async fn turn(&self, until: Instant) -> Result<(), Fault> {
+    /// Waits for this request's turn; returns at once without an outage. Fails at `until`, with the latest request's
+    /// fault.
+    pub(crate) async fn turn(&self, until: Instant) -> Result<(), RequestError> {
         if self.next_turn().is_none() {
             return Ok(());
         }
         let waited = timeout_at(until, self.wait_for_turn()).await;
-        let latest = self.lock().as_ref().map(|present| present.latest.clone());
+        let latest = self.lock().as_ref().map(|ongoing| ongoing.latest.clone());
         match (waited, latest) {
             (Err(_), Some(latest)) => Err(latest),
             _ => Ok(()),
@@ -60,23 +62,23 @@ impl Outage {
             () = sleep_until(next_turn) => {}
             () = over => {}
         }
-        if let Some(present) = &mut *self.lock() {
-            present.pause = (present.pause * 2).min(TURN_PAUSE_MAX);
-            present.next_turn = Instant::now() + jittered(present.pause);
+        if let Some(ongoing) = &mut *self.lock() {
+            ongoing.pause = (ongoing.pause * 2).min(TURN_PAUSE_MAX);
+            ongoing.next_turn = Instant::now() + jittered(ongoing.pause);
         }
     }
 
-    /// A request has found no endpoint that serves it.
-    pub(crate) fn found(&self, latest: Fault) {
-        let mut present = self.lock();
-        let (pause, next_turn) = match &*present {
-            Some(present) => (present.pause, present.next_turn),
+    /// Reports that no endpoint has served a request.
+    pub(crate) fn report(&self, latest: RequestError) {
+        let mut ongoing = self.lock();
+        let (pause, next_turn) = match &*ongoing {
+            Some(ongoing) => (ongoing.pause, ongoing.next_turn),
             None => (TURN_PAUSE_MIN, Instant::now() + jittered(TURN_PAUSE_MIN)),
         };
-        *present = Some(Present { latest, pause, next_turn });
+        *ongoing = Some(Ongoing { latest, pause, next_turn });
     }
 
-    /// A request was served.
+    /// Ends the outage: a request was served.
     pub(crate) fn end(&self) {
         if self.lock().take().is_some() {
             self.over.notify_waiters();
@@ -84,15 +86,15 @@ impl Outage {
     }
 
     fn next_turn(&self) -> Option<Instant> {
-        self.lock().as_ref().map(|present| present.next_turn)
+        self.lock().as_ref().map(|ongoing| ongoing.next_turn)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Present>> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Ongoing>> {
+        lock(&self.ongoing)
     }
 }
 
-/// Give or take a quarter, so that the clients of a cluster do not ask in step.
+/// Varies a pause by up to a quarter, so that the clients of a cluster do not send in step.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(fastrand::f64().mul_add(0.5, 0.75))
 }
@@ -106,12 +108,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_between_turns_grow_to_their_bound() {
         let outage = Outage::default();
-        outage.found(Fault::no_reply());
+        outage.report(RequestError::no_reply());
         let mut pauses = Vec::new();
         for _ in 0..20 {
             let start = Instant::now();
             outage.turn(start + FAR).await.unwrap();
-            outage.found(Fault::no_reply());
+            outage.report(RequestError::no_reply());
             pauses.push(start.elapsed());
         }
         assert!(pauses[0] < TURN_PAUSE_MIN * 2, "{pauses:?}");
@@ -120,9 +122,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn first_answer_ends_the_wait_of_all() {
+    async fn first_reply_ends_the_outage_for_all() {
         let outage = Outage::default();
-        outage.found(Fault::no_reply());
+        outage.report(RequestError::no_reply());
         let start = Instant::now();
         let waiting = async { tokio::join!(outage.turn(start + FAR), outage.turn(start + FAR)) };
         let (waited, ()) = tokio::join!(waiting, async { outage.end() });

@@ -1,123 +1,139 @@
-//! The end of a hold: its key goes, and the client that is next hears of it in the same transaction.
+//! The end of a hold: one transaction deletes its key and hands the lock off to the next client.
 //!
 //! Failure cases:
 //!
-//! * The reply is lost: the step is repeated; a key that has gone is a release that was done.
-//! * The successor gives up or dies between the read and the transaction: the compare fails, the successor is read
-//!   again. After a few rounds of that the hold ends without a mail; the successor watches its predecessor.
+//! * The reply is lost. The transaction is retried; a key that does not exist means that it was executed.
+//! * The successor gives up or dies between the read and the transaction. The compare fails, and the successor is read
+//!   again. After [`SUCCESSORS_MAX`] attempts the hold ends without a handoff; the successor watches its predecessor.
 //! * The own key has another create revision than the hold: an operator deleted it, and a late copy of the enqueue
-//!   brought it back. It is nobody's grant: it is taken away, never handed over. Where no copy has come yet but one
-//!   still may, the epoch is moved all the same.
-//! * The server refuses it for good (the user's rights or its password have changed): the session ends, and the lock with
-//!   the lease, one ttl after its last renewal.
-//! * Only a transaction's answer says that the key has gone; the read for the successor may be stale.
+//!   created it again. Such a key is no grant, so it is deleted without a handoff. If no copy has arrived yet but one
+//!   still may, the epoch is bumped all the same.
+//! * The server refuses the release for good, because the user's rights or its password have changed. The session is
+//!   abandoned, and the lock ends with the lease, one ttl after its last renewal.
+//! * The read of the successor is stale. Only the reply to a transaction shows that a key does not exist.
 
 use etcd_client::Txn;
 use lockkit_core::backend::Grant;
 use tracing::debug;
 
 use crate::{
-    claims::Place,
-    error::{Effect, Fault},
+    error::{Effect, RequestError},
+    registry::QueueEntry,
     session::EtcdSession,
-    txn::{self, Contender, Left, Revision, contenders, revision_of},
+    wire::{self, QueuedKey, Removal, Revision, queued_keys, revision_of},
 };
 
-/// Successors that are tried before a hold ends without telling anybody.
+/// Successors that are tried before a hold ends without a handoff.
 const SUCCESSORS_MAX: usize = 8;
 
 impl EtcdSession {
-    pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), Fault> {
-        let Some(place) = self.claims.get(grant.claim()) else { return Ok(()) };
-        let left = self.leave(&place).await;
-        if let Err(fault) = &left
-            && !fault.may_pass()
+    pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), RequestError> {
+        let Some(entry) = self.claims.get(grant.claim()) else { return Ok(()) };
+        let released = self.release_entry(&entry).await;
+        if let Err(fault) = &released
+            && !fault.is_transient()
         {
-            // Repeated, it would be refused again, and the lease would keep the lock as long as it is renewed.
-            debug!(?fault, claim = ?grant.claim(), "cannot be released; the session is given up");
-            self.life.lose();
+            // A retry would be refused too, and the lock would stay taken as long as the lease is renewed.
+            debug!(?fault, claim = ?grant.claim(), "release refused; abandoning the session");
+            self.state.mark_lost();
         }
-        left?;
-        self.forget(grant.claim(), &place);
+        released?;
+        self.forget(grant.claim(), &entry);
         Ok(())
     }
 
-    /// Ends what this claim holds.
-    pub(crate) async fn leave(&self, place: &Place) -> Result<(), Fault> {
-        let Some(own) = place.own() else { return Err(Fault::nonsense("a hold without an entry")) };
-        let (claiming, fence) = (self.claiming(place), place.needs_fence());
-        // Nobody behind, as far as is known: one request instead of two.
-        let mut next = if place.was_alone() { None } else { self.successor(place, own, true).await? };
+    /// Ends the hold of this claim.
+    pub(crate) async fn release_entry(&self, entry: &QueueEntry) -> Result<(), RequestError> {
+        let Some(own) = entry.own_revision() else {
+            return Err(RequestError::unexpected("a hold without an entry"));
+        };
+        let (keys, bump_epoch) = (self.entry_keys(entry), entry.needs_epoch_bump());
+        // A claim that was alone probably has no successor: one request instead of two.
+        let mut next = if entry.was_alone() { None } else { self.successor(entry, own, true).await? };
         for _ in 0..SUCCESSORS_MAX {
-            let left = match &next {
-                None => Some(self.take_away(place, txn::leave_empty(&claiming, own, fence), fence).await?),
-                Some(next) => self.hand_over(place, own, next, fence).await?,
+            let removal = match &next {
+                None => Some(
+                    self.take_away(entry, wire::release_alone(&keys, own, bump_epoch), bump_epoch).await?,
+                ),
+                Some(next) => self.handoff(entry, own, next, bump_epoch).await?,
             };
-            match left {
+            match removal {
                 None => break,
-                Some(Left::Still(created)) if created == own => {}
-                Some(left) => return self.finish(place, left, fence).await,
+                Some(Removal::StillThere(created)) if created == own => {}
+                Some(removal) => return self.finish(entry, removal, bump_epoch).await,
             }
-            next = self.successor(place, own, false).await?;
+            next = self.successor(entry, own, false).await?;
         }
-        let left = self.take_away(place, txn::leave_untold(&claiming, own, fence), fence).await?;
-        self.finish(place, left, fence).await
+        let removal =
+            self.take_away(entry, wire::release_without_handoff(&keys, own, bump_epoch), bump_epoch).await?;
+        self.finish(entry, removal, bump_epoch).await
     }
 
-    /// Ends the hold with a mail; `None` when the next client cannot be told: it is of another kind, or its mailbox
-    /// takes no mail (no room for writes, no permission, a lease that ended without its keys).
-    async fn hand_over(
+    /// Ends the hold with a handoff to the next client. `None` if that is impossible: it is another program, or the
+    /// server refuses to write its handoff key (no space, no permission, a lease that has ended).
+    async fn handoff(
         &self,
-        place: &Place,
+        entry: &QueueEntry,
         own: Revision,
-        next: &Contender,
-        fence: bool,
-    ) -> Result<Option<Left>, Fault> {
+        next: &QueuedKey,
+        bump_epoch: bool,
+    ) -> Result<Option<Removal>, RequestError> {
         let Some(client) = next.client() else { return Ok(None) };
-        let txn = txn::hand_over(&self.claiming(place), own, next, &client, fence);
-        match self.take_away(place, txn, fence).await {
+        let txn = wire::handoff(&self.entry_keys(entry), own, next, &client, bump_epoch);
+        match self.take_away(entry, txn, bump_epoch).await {
             Err(fault) if matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => Ok(None),
-            left => left.map(Some),
+            removal => removal.map(Some),
         }
     }
 
-    /// Who is next. Any member may answer, also one that lags behind: a wrong answer fails a compare.
+    /// Reads the next key in the queue. Any member may answer, even one that lags behind: a stale answer fails a
+    /// compare.
     async fn successor(
         &self,
-        place: &Place,
+        entry: &QueueEntry,
         own: Revision,
         may_be_stale: bool,
-    ) -> Result<Option<Contender>, Fault> {
-        let mut options = txn::successor_of(own);
+    ) -> Result<Option<QueuedKey>, RequestError> {
+        let mut options = wire::successor_of(own);
         if may_be_stale {
             options = options.with_serializable();
         }
-        let read = self.server.range(place.queue.as_str(), options);
-        Ok(contenders(&self.life.unless_over(read).await?).into_iter().next())
+        let read = self.server.range(entry.queue.as_str(), options);
+        Ok(queued_keys(&self.state.unless_over(read).await?).into_iter().next())
     }
 
-    /// The key is gone, or is not that of the hold.
-    async fn finish(&self, place: &Place, left: Left, fence: bool) -> Result<(), Fault> {
-        // Also for a key that somebody else has taken away: a copy of its enqueue that is still on its way would bring it
-        // back, for nobody.
-        if fence && left == Left::Gone || matches!(left, Left::Still(_)) {
-            self.take_away(place, txn::withdraw(&self.claiming(place), fence), fence).await?;
+    /// Cleans up after a transaction that did not delete the key of the hold.
+    async fn finish(
+        &self,
+        entry: &QueueEntry,
+        removal: Removal,
+        bump_epoch: bool,
+    ) -> Result<(), RequestError> {
+        // Also if another client has deleted the key: a copy of the enqueue that is still under way would create it
+        // again, and nobody would delete it.
+        if bump_epoch && removal == Removal::AlreadyGone || matches!(removal, Removal::StillThere(_)) {
+            self.take_away(entry, wire::withdraw(&self.entry_keys(entry), bump_epoch), bump_epoch).await?;
         }
         Ok(())
     }
 
-    /// Executes one of the transactions that take a claim's key away.
-    pub(crate) async fn take_away(&self, place: &Place, txn: Txn, fence: bool) -> Result<Left, Fault> {
-        let answer = self.life.unless_over(self.server.txn(txn)).await;
-        if answer.as_ref().is_err_and(Fault::leaves_doubt) {
-            place.put_in_doubt();
+    /// Executes one of the transactions that delete a claim's key.
+    pub(crate) async fn take_away(
+        &self,
+        entry: &QueueEntry,
+        txn: Txn,
+        bump_epoch: bool,
+    ) -> Result<Removal, RequestError> {
+        let answer = self.state.unless_over(self.server.txn(txn)).await;
+        if answer.as_ref().is_err_and(RequestError::is_in_doubt) {
+            entry.put_in_doubt();
         }
         let answer = answer?;
-        let left = txn::left(&answer)?;
-        if fence && left == Left::Done {
-            self.epoch.moved_to(revision_of(answer.header())?);
-            place.fenced();
+        let removal = wire::parse_removal(&answer)?;
+        if bump_epoch && removal == Removal::Done {
+            self.epoch.observe(revision_of(answer.header())?);
+            entry.epoch_bumped();
         }
-        Ok(left)
+        Ok(removal)
     }
 }

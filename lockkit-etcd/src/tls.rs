@@ -1,9 +1,9 @@
-//! TLS, as etcd's client crate takes it.
+//! TLS options for etcd's client crate.
 
 use etcd_client::ConnectOptions;
 use lockkit_core::{Error, ErrorKind, backend::tls::Tls};
 
-use crate::error::{Effect, Fault};
+use crate::error::{Effect, RequestError};
 
 const NOT_IN_THIS_BUILD: &str = "TLS (https://, etcds://) needs the feature \"tls\"";
 
@@ -11,13 +11,13 @@ pub(crate) fn not_in_this_build() -> Error {
     Error::new(ErrorKind::Unsupported, "configure etcd").with_message(NOT_IN_THIS_BUILD)
 }
 
-/// The same with TLS.
+/// Returns the options with TLS.
 #[cfg(feature = "tls")]
-pub(crate) fn with_tls(options: ConnectOptions, tls: &Tls) -> Result<ConnectOptions, Fault> {
+pub(crate) fn with_tls(options: ConnectOptions, tls: &Tls) -> Result<ConnectOptions, RequestError> {
     use etcd_client::{Certificate, Identity, TlsOptions};
 
     let unusable = |file: lockkit_core::backend::tls::UnusableFile| {
-        Fault::new(Effect::NotSent, ErrorKind::InvalidConfig, file.to_string())
+        RequestError::new(Effect::NotSent, ErrorKind::InvalidConfig, file.to_string())
     };
     let pem = tls.read().map_err(unusable)?;
     let trusting = match pem.ca {
@@ -31,6 +31,6 @@ pub(crate) fn with_tls(options: ConnectOptions, tls: &Tls) -> Result<ConnectOpti
 }
 
 #[cfg(not(feature = "tls"))]
-pub(crate) fn with_tls(_options: ConnectOptions, _tls: &Tls) -> Result<ConnectOptions, Fault> {
-    Err(Fault::new(Effect::NotSent, ErrorKind::Unsupported, NOT_IN_THIS_BUILD))
+pub(crate) fn with_tls(_options: ConnectOptions, _tls: &Tls) -> Result<ConnectOptions, RequestError> {
+    Err(RequestError::new(Effect::NotSent, ErrorKind::Unsupported, NOT_IN_THIS_BUILD))
 }

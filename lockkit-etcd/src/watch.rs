@@ -1,40 +1,46 @@
-//! The one watch stream of a session: mail, the end of the session, and the predecessors of its waiting claims.
+//! The one watch stream of a session: it watches the client's own keys and the predecessors of its waiting claims.
 //!
 //! Failure cases:
 //!
-//! * The stream breaks (server restarted, connection reset, leader lost): it never comes back by itself. A new one is
-//!   opened, with growing pauses, and every watch goes on behind the last event that it has seen.
-//! * What a watch wants to see has been compacted away: the client's own keys are read, of several mails only the last
-//!   one is left then; a predecessor's watch is answered by a look. Lost mails are found by the waiters' re-checks.
-//! * The login ends: open watches go on, new ones are refused. The stream ends, and the next one has a new login.
-//! * The server stays silent: HTTP/2 pings end the connection, and until then the waiters' re-checks do the work.
+//! * The stream breaks (server restart, connection reset, leader lost). It does not recover by itself. A new one is
+//!   opened, with growing pauses, and every watch resumes behind the last event that it has seen.
+//! * The history that a watch needs was compacted. The client's own keys are read instead; of several handoffs only the
+//!   last one is left then. The waiter behind a compacted predecessor watch reads its queue. Re-checks find lost
+//!   handoffs.
+//! * The login expires. Open watches continue, new ones are refused. The stream is closed, and the next one is opened
+//!   with a new login.
+//! * The server stays silent. HTTP/2 pings end the connection; until then waiters depend on their re-checks.
 //!
-//! Which watches there should be stands in a table; the task that owns the stream makes it so, one entry after the
-//! other. A claim adds and removes its watch without waiting for the server.
+//! A table lists the watches that should exist. The task that owns the stream applies the changes of that table one by
+//! one, so a claim adds and removes its watch without waiting for the server.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use etcd_client::{
     Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
     WatchResponse, WatchStream,
 };
-use lockkit_core::{ErrorKind, backend::retry_pauses, limits::RETRY_PAUSE_MAX};
+use lockkit_core::{
+    ErrorKind,
+    backend::retry_pauses,
+    limits::RETRY_PAUSE_MAX,
+    support::{SessionState, lock},
+};
 use tokio::{sync::Notify, time::Instant};
 use tracing::debug;
 
 use crate::{
     call::{Server, bounded},
-    claims::{Claims, Place},
-    error::{Effect, Fault},
+    error::{Effect, RequestError},
+    handoff::Handoff,
     keys::ClientKeys,
-    life::Life,
     login::LoginNumber,
-    mail::Mail,
-    txn::{Revision, revision_of},
+    registry::{ClaimRegistry, QueueEntry},
+    wire::{Revision, revision_of},
 };
 
 /// The watch of the client's own keys; the ids of other watches are greater.
@@ -42,10 +48,10 @@ const OWN_KEYS: WatchId = 1;
 
 type WatchId = i64;
 
-/// A start revision. A watch that begins in the past waits for a loop of the server that runs every 100 ms.
+/// Start revision of a watch of future events only. The server serves watches that start in the past only every 100 ms.
 const FROM_NOW_ON: Revision = 0;
 
-/// The watches on predecessors that there should be.
+/// The watches on predecessors that should exist.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     table: Mutex<Table>,
@@ -54,38 +60,43 @@ pub(crate) struct Watches {
 
 #[derive(Debug, Default)]
 struct Table {
-    wanted: HashMap<WatchId, Wanted>,
-    /// Entries that were added or removed and that the stream's task has not looked at; `None` while there is no stream.
-    fresh: Option<VecDeque<WatchId>>,
+    wanted: HashMap<WatchId, WantedWatch>,
+    /// Watches that were added or removed, and that the stream's task has not applied yet; `None` without a stream.
+    pending: Option<VecDeque<WatchId>>,
     last_id: WatchId,
 }
 
 impl Table {
     fn changed(&mut self, id: WatchId) {
-        if let Some(fresh) = &mut self.fresh {
-            fresh.push_back(id);
+        if let Some(pending) = &mut self.pending {
+            pending.push_back(id);
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Wanted {
+struct WantedWatch {
     key: Vec<u8>,
     from: Revision,
-    waiter: Arc<Place>,
+    waiter: Arc<QueueEntry>,
 }
 
 impl Watches {
-    /// Watches a predecessor's key from this revision on, for its deletion, until the answer is dropped.
-    pub(crate) fn add(self: &Arc<Self>, key: Vec<u8>, from: Revision, waiter: &Arc<Place>) -> Watching {
+    /// Watches for the deletion of a predecessor's key from this revision on, until the guard is dropped.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        key: Vec<u8>,
+        from: Revision,
+        waiter: &Arc<QueueEntry>,
+    ) -> WatchGuard {
         let mut table = self.lock();
         table.last_id = table.last_id.max(OWN_KEYS) + 1;
         let id = table.last_id;
-        table.wanted.insert(id, Wanted { key, from, waiter: Arc::clone(waiter) });
+        table.wanted.insert(id, WantedWatch { key, from, waiter: Arc::clone(waiter) });
         table.changed(id);
         drop(table);
         self.changed.notify_one();
-        Watching { watches: Arc::clone(self), id }
+        WatchGuard { watches: Arc::clone(self), id }
     }
 
     fn remove(&self, id: WatchId) {
@@ -96,65 +107,65 @@ impl Watches {
         self.changed.notify_one();
     }
 
-    /// The next entry that the stream's task has to look at: wanted, or not wanted any more.
-    fn next_fresh(&self) -> Option<(WatchId, Option<Wanted>)> {
+    /// Returns the next watch that the stream's task has to apply; without a `WantedWatch` it is to be cancelled.
+    fn next_pending(&self) -> Option<(WatchId, Option<WantedWatch>)> {
         let mut table = self.lock();
-        let id = table.fresh.as_mut()?.pop_front()?;
+        let id = table.pending.as_mut()?.pop_front()?;
         Some((id, table.wanted.get(&id).cloned()))
     }
 
-    /// A new stream knows no watch yet.
+    /// Queues all watches: a new stream has none yet.
     fn stream_began(&self) {
         let mut table = self.lock();
-        table.fresh = Some(table.wanted.keys().copied().collect());
+        table.pending = Some(table.wanted.keys().copied().collect());
     }
 
     fn stream_ended(&self) {
-        self.lock().fresh = None;
+        self.lock().pending = None;
     }
 
-    fn waiter(&self, id: WatchId) -> Option<Arc<Place>> {
+    fn waiter(&self, id: WatchId) -> Option<Arc<QueueEntry>> {
         self.lock().wanted.get(&id).map(|wanted| Arc::clone(&wanted.waiter))
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 
-/// A watch on a predecessor; dropping it ends it.
+/// A watch on a predecessor; ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct WatchGuard {
     watches: Arc<Watches>,
     id: WatchId,
 }
 
-impl Drop for Watching {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         self.watches.remove(self.id);
     }
 }
 
-/// What the task of the stream works on.
+/// The task that owns the stream.
 #[derive(Debug)]
-pub(crate) struct Follower {
+pub(crate) struct StreamTask {
     pub(crate) server: Server,
-    pub(crate) life: Life,
+    pub(crate) state: SessionState,
     pub(crate) keys: ClientKeys,
-    pub(crate) claims: Arc<Claims>,
+    pub(crate) claims: Arc<ClaimRegistry>,
     pub(crate) watches: Arc<Watches>,
-    /// The next revision of the client's own keys that has not been seen; `None` before the first stream.
+    /// The revision from which the next stream watches the client's own keys; `None` before the first stream.
     pub(crate) next: Option<Revision>,
-    /// The login that the latest stream was opened with, or a later one.
+    /// The login with which the latest stream was opened, or a later one.
     pub(crate) login: LoginNumber,
 }
 
-impl Follower {
-    /// Follows the first stream, and the next one when it breaks, until the session is over.
+impl StreamTask {
+    /// Reads the first stream, and a new one whenever it breaks, until the session is over.
     pub(crate) async fn run(mut self, first: WatchStream) {
-        let life = self.life.clone();
+        let state = self.state.clone();
         tokio::select! {
-            () = life.over() => {}
+            () = state.over() => {}
             never = self.follow_streams(first) => match never {},
         }
     }
@@ -176,12 +187,13 @@ impl Follower {
             };
             debug!(?ended, "watch stream ended");
             let is_stale = ended.effect == Effect::LoginStale;
-            // A server that refuses what no login allows opens every stream and refuses its watches: that must not count.
+            // A server that refuses watches for lack of a permission opens every stream and then refuses its watches.
+            // Such streams must not reset the pauses.
             if was_open && !is_stale || began.elapsed() > RETRY_PAUSE_MAX {
                 (pauses, logs_in_at_once) = (retry_pauses(), true);
             }
             if !is_stale || !std::mem::replace(&mut logs_in_at_once, false) {
-                tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+                pauses.wait().await;
             }
             if is_stale && let Err(fault) = self.server.log_in_after(self.login).await {
                 debug!(?fault, "no new login for the watch stream");
@@ -190,8 +202,8 @@ impl Follower {
         }
     }
 
-    /// Opens a stream with the watch of the client's own keys, and waits until the server has confirmed it.
-    pub(crate) async fn open(&mut self) -> Result<WatchStream, Fault> {
+    /// Opens a stream with the watch of the client's own keys. Waits until the server has confirmed that watch.
+    pub(crate) async fn open(&mut self) -> Result<WatchStream, RequestError> {
         let from = self.next.unwrap_or(FROM_NOW_ON);
         let options = WatchOptions::new().with_prefix().with_watch_id(OWN_KEYS).with_start_revision(from);
         let request = |client: &Client| {
@@ -201,27 +213,28 @@ impl Follower {
         };
         let mut stream = self.server.call(request).await?;
         self.login = self.server.login();
-        let first =
-            async { stream.message().await?.ok_or_else(|| Fault::nonsense("the server ended the stream")) };
+        let first = async {
+            stream.message().await?.ok_or_else(|| RequestError::unexpected("the server ended the stream"))
+        };
         let created = bounded(self.server.request_timeout(), first).await?;
         if created.canceled() {
-            return Err(self.cancelled_own(&created).await);
+            return Err(self.own_watch_cancelled(&created).await);
         }
         let seen = revision_of(created.header())?;
         self.next.get_or_insert(seen + 1);
         Ok(stream)
     }
 
-    async fn follow(&mut self, stream: WatchStream) -> Result<Infallible, Fault> {
+    async fn follow(&mut self, stream: WatchStream) -> Result<Infallible, RequestError> {
         let (sender, mut answers) = stream.split();
         let mut requests = Requests { sender, opened: HashSet::new() };
         loop {
-            while let Some((id, wanted)) = self.watches.next_fresh() {
+            while let Some((id, wanted)) = self.watches.next_pending() {
                 requests.apply(id, wanted).await?;
             }
             tokio::select! {
                 answer = answers.message() => {
-                    let answer = answer?.ok_or_else(|| Fault::nonsense("the server ended the stream"))?;
+                    let answer = answer?.ok_or_else(|| RequestError::unexpected("the server ended the stream"))?;
                     self.handle(&answer, &mut requests).await?;
                 }
                 () = self.watches.changed.notified() => {}
@@ -229,7 +242,7 @@ impl Follower {
         }
     }
 
-    async fn handle(&mut self, answer: &WatchResponse, requests: &mut Requests) -> Result<(), Fault> {
+    async fn handle(&mut self, answer: &WatchResponse, requests: &mut Requests) -> Result<(), RequestError> {
         let id = answer.watch_id();
         if answer.canceled() {
             requests.opened.remove(&id);
@@ -249,23 +262,23 @@ impl Follower {
 
     fn own_event(&self, event: &Event, kv: &KeyValue) {
         match event.event_type() {
-            EventType::Put if kv.key() == self.keys.mailbox.as_bytes() => self.mail(kv),
-            // It goes with the lease, or an operator took it away to end the session.
-            EventType::Delete if kv.key() == self.keys.epoch.as_bytes() => self.life.lose(),
+            EventType::Put if kv.key() == self.keys.handoff_key.as_bytes() => self.deliver_handoff(kv),
+            // Deleted with the lease, or by an operator who wants to end the session.
+            EventType::Delete if kv.key() == self.keys.epoch.as_bytes() => self.state.mark_lost(),
             EventType::Put | EventType::Delete => {}
         }
     }
 
-    fn mail(&self, kv: &KeyValue) {
-        match Mail::from_json(kv.value()) {
-            Some(mail) => self.claims.deliver(&mail, kv.mod_revision()),
-            None => debug!(key = %self.keys.mailbox, "a mail that no lockkit client wrote"),
+    fn deliver_handoff(&self, kv: &KeyValue) {
+        match Handoff::from_json(kv.value()) {
+            Some(handoff) => self.claims.deliver(&handoff, kv.mod_revision()),
+            None => debug!(key = %self.keys.handoff_key, "ignoring a handoff that no lockkit client wrote"),
         }
     }
 
-    async fn cancelled(&mut self, id: WatchId, answer: &WatchResponse) -> Result<(), Fault> {
+    async fn cancelled(&mut self, id: WatchId, answer: &WatchResponse) -> Result<(), RequestError> {
         if id == OWN_KEYS {
-            return Err(self.cancelled_own(answer).await);
+            return Err(self.own_watch_cancelled(answer).await);
         }
         if answer.compact_revision() > 0 {
             if let Some(waiter) = self.watches.waiter(id) {
@@ -273,7 +286,7 @@ impl Follower {
             }
             Ok(())
         } else if answer.created() || !answer.cancel_reason().is_empty() {
-            // From 3.5 on the answer does not say which watch is meant: the next stream opens all of them.
+            // From 3.5 on the reply does not name the watch. The next stream opens all of them.
             Err(refused(answer))
         } else {
             // Cancelled by this client.
@@ -281,47 +294,48 @@ impl Follower {
         }
     }
 
-    /// Why a stream ends whose own watch was cancelled; after a compaction the next one begins behind what was read.
-    async fn cancelled_own(&mut self, answer: &WatchResponse) -> Fault {
+    /// Returns why the stream ends after its own watch was cancelled. After a compaction the own keys are read, and the
+    /// next stream starts behind that read.
+    async fn own_watch_cancelled(&mut self, answer: &WatchResponse) -> RequestError {
         if answer.compact_revision() == 0 {
             return refused(answer);
         }
-        let read = self.catch_up().await;
-        read.err().unwrap_or_else(|| Fault::nonsense("the history of the watch was compacted"))
+        let read = self.read_own_keys().await;
+        read.err().unwrap_or_else(|| RequestError::unexpected("the history of the watch was compacted"))
     }
 
-    /// Reads what the compacted history would have told.
-    async fn catch_up(&mut self) -> Result<(), Fault> {
+    /// Reads the own keys, because events about them were compacted.
+    async fn read_own_keys(&mut self) -> Result<(), RequestError> {
         let answer = self.server.range(&self.keys.folder, GetOptions::new().with_prefix()).await?;
         let find = |key: &str| answer.kvs().iter().find(|kv| kv.key() == key.as_bytes());
         if find(&self.keys.epoch).is_none() {
-            self.life.lose();
+            self.state.mark_lost();
         }
-        if let Some(kv) = find(&self.keys.mailbox) {
-            self.mail(kv);
+        if let Some(kv) = find(&self.keys.handoff_key) {
+            self.deliver_handoff(kv);
         }
         self.next = Some(revision_of(answer.header())? + 1);
         Ok(())
     }
 }
 
-/// A watch that the server refuses, in the same words whether the user lacks the right or its login has ended. A stream
-/// keeps the login that it was opened with, and every watch that is opened on it is checked against that.
-fn refused(answer: &WatchResponse) -> Fault {
-    Fault::new(Effect::LoginStale, ErrorKind::Denied, answer.cancel_reason().to_owned())
+/// The fault of a watch that the server refuses. The server's message is the same for a missing permission and for an
+/// expired login. A stream keeps the login with which it was opened; each of its watches is checked against that login.
+fn refused(answer: &WatchResponse) -> RequestError {
+    RequestError::new(Effect::LoginStale, ErrorKind::Denied, answer.cancel_reason().to_owned())
 }
 
-/// The sending half of a stream, and the predecessors' watches that the server knows of.
+/// The sending half of a stream, and the predecessor watches that were opened on it.
 struct Requests {
     sender: WatchRequestSender,
     opened: HashSet<WatchId>,
 }
 
 impl Requests {
-    /// Makes the server's watches what the table wants.
-    async fn apply(&mut self, id: WatchId, wanted: Option<Wanted>) -> Result<(), Fault> {
+    /// Opens or cancels one watch, as the table demands.
+    async fn apply(&mut self, id: WatchId, wanted: Option<WantedWatch>) -> Result<(), RequestError> {
         match wanted {
-            Some(Wanted { key, from, .. }) if self.opened.insert(id) => {
+            Some(WantedWatch { key, from, .. }) if self.opened.insert(id) => {
                 let options = WatchOptions::new()
                     .with_watch_id(id)
                     .with_start_revision(from)

@@ -1,8 +1,8 @@
-//! Who may take the locks of a folder: the users who may write to the folder, and nobody else.
+//! Permissions of lock files: only users who may write to the folder may take its locks.
 //!
-//! Locking a file takes no more than the right to read it, so a file that others may read can be kept locked by them.
-//! A class of users (owner, group, others, and those whom an access list names) therefore gets both rights to a file
-//! where it may write to the folder, and none otherwise.
+//! Read permission is enough to lock a file, so users who may only read a lock file could keep it locked. A class of
+//! users (owner, group, others, and the entries of an access list) therefore gets read and write permission for a file
+//! if it may write to the folder, and none otherwise.
 
 use std::{
     fs::{self, File, Permissions},
@@ -13,21 +13,21 @@ use std::{
 
 use rustix::process::geteuid;
 
-/// The rights that the owner of a file always has.
+/// The permissions that the owner of a file always has.
 const OWNER_RIGHTS: u32 = 0o600;
 
-/// The rights of the files of one folder.
+/// The owner and permissions of the files of one folder.
 #[derive(Debug)]
 pub(crate) struct Access {
     user: u32,
     group: u32,
     mode: u32,
-    /// The folder's access list, where it has one.
+    /// The folder's access list, if it has one.
     list: Option<Vec<u8>>,
 }
 
 impl Access {
-    /// Reads what the files of `folder` are to have.
+    /// Reads the permissions that files of `folder` should have.
     pub(crate) fn of_files_in(folder: &Path) -> io::Result<Self> {
         let found = fs::metadata(folder)?;
         Ok(Self {
@@ -38,21 +38,21 @@ impl Access {
         })
     }
 
-    /// Gives a file these rights; false when members of the folder's group do not get theirs.
-    pub(crate) fn give(&self, file: &File) -> io::Result<bool> {
+    /// Applies these permissions to a file. Returns false if the members of the folder's group do not get theirs.
+    pub(crate) fn apply(&self, file: &File) -> io::Result<bool> {
         let found = file.metadata()?;
-        // Made by root in the folder of somebody else, the owner of the folder could not open it.
+        // Otherwise the owner of the folder could not open a file that root has created.
         let user = (!self.is_of_its_user(&found)).then_some(self.user);
         let group = (!self.group_is_right(&found)).then_some(self.group);
         let mut has_group = found.gid() == self.group;
         if user.is_some() || group.is_some() {
-            // Refused to those who are no members of the group.
+            // Fails if this user is not a member of the group.
             has_group |= fchown(file, user, group).is_ok() && group.is_some();
         }
         match &self.list {
-            Some(list) => list::give(file, list, has_group)?,
+            Some(list) => list::apply(file, list, has_group)?,
             None => {
-                // One that was inherited would go on letting others in.
+                // An inherited list would give permissions to others.
                 list::remove(file)?;
                 file.set_permissions(Permissions::from_mode(self.mode(has_group)))?;
             }
@@ -60,25 +60,26 @@ impl Access {
         Ok(has_group || !self.needs_group())
     }
 
-    /// Gives these rights to a file of this user that has others: the folder's have changed, a version of this library
-    /// gave it too many, or was killed before it gave it enough.
+    /// Applies these permissions to a file of this user that has other ones: those of the folder have changed, or an
+    /// older version of this library has set too many, or was killed before it set enough.
     ///
-    /// Never for a file without a record of this library: it may be a private one that another user moved into the folder.
+    /// Must not be called for a file without a record of this library, which may be a private file that another user
+    /// has moved into the folder.
     pub(crate) fn repair(&self, file: &File) -> io::Result<()> {
         let found = file.metadata()?;
-        if found.uid() != geteuid().as_raw() || self.is_given(file, &found)? {
+        if found.uid() != geteuid().as_raw() || self.is_applied(file, &found)? {
             return Ok(());
         }
-        self.give(file).map(drop)
+        self.apply(file).map(drop)
     }
 
-    fn is_given(&self, file: &File, found: &fs::Metadata) -> io::Result<bool> {
+    fn is_applied(&self, file: &File, found: &fs::Metadata) -> io::Result<bool> {
         let has_group = found.gid() == self.group;
-        let is_given = self.is_of_its_user(found)
+        let is_applied = self.is_of_its_user(found)
             && self.group_is_right(found)
             && found.mode() & 0o777 == self.mode(has_group)
-            && list::is_given(file, self.list.as_deref(), has_group)?;
-        Ok(is_given)
+            && list::is_applied(file, self.list.as_deref(), has_group)?;
+        Ok(is_applied)
     }
 
     fn is_of_its_user(&self, found: &fs::Metadata) -> bool {
@@ -89,19 +90,18 @@ impl Access {
         found.gid() == self.group || !self.needs_group()
     }
 
-    /// Whether members of the folder's group may do what others may not.
+    /// Returns whether members of the folder's group have permissions that others do not have.
     fn needs_group(&self) -> bool {
         self.list.is_some() || self.mode & 0o060 != (self.mode & 0o006) << 3
     }
 
-    /// The mode. A group that is not the folder's has the rights of others.
+    /// Returns the mode. A group that is not the folder's has the permissions of others.
     fn mode(&self, has_group: bool) -> u32 {
         if has_group { self.mode } else { self.mode & !0o060 | (self.mode & 0o006) << 3 }
     }
 }
 
-/// What the classes of users may do with a file, from what they may do with its folder. Where the folder has an access
-/// list, the bits of the group are its mask, for both.
+/// Returns the mode of a file from the mode of its folder. With an access list, the group bits of both are its mask.
 fn mode_of_files(folder: u32) -> u32 {
     let write = folder & 0o022;
     OWNER_RIGHTS | write | write << 1
@@ -123,7 +123,7 @@ mod list {
     /// Size of the largest attribute, in bytes (`XATTR_SIZE_MAX`).
     const BYTES_MAX: usize = 1 << 16;
 
-    /// The number of the format, in 4 bytes, is followed by entries: tag and rights in 2 bytes each, an id in 4.
+    /// The version of the format, in 4 bytes. Entries follow: tag and permissions in 2 bytes each, an id in 4.
     const HEADER: [u8; 4] = 2_u32.to_le_bytes();
     const ENTRY_BYTES: usize = 8;
 
@@ -135,9 +135,9 @@ mod list {
     const WRITE: u16 = 0o2;
     const READ_WRITE: u16 = 0o6;
 
-    /// The folder's list; `None` where its mode says everything.
+    /// Returns the folder's list; `None` if it has only a mode.
     pub(super) fn of_folder(folder: &Path) -> io::Result<Option<Vec<u8>>> {
-        // Mostly there is none, which costs no buffer.
+        // Without a buffer at first, because most folders have no list.
         match getxattr(folder, NAME, &mut [0; 0][..]) {
             Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(errno.into()),
@@ -145,8 +145,8 @@ mod list {
         }
     }
 
-    /// Gives a file the rights that follow from its folder's list.
-    pub(super) fn give(file: &File, folder: &[u8], has_group: bool) -> io::Result<()> {
+    /// Gives a file the list that follows from its folder's list.
+    pub(super) fn apply(file: &File, folder: &[u8], has_group: bool) -> io::Result<()> {
         let list = of_files(folder, has_group).ok_or(io::ErrorKind::InvalidData)?;
         Ok(fsetxattr(file, NAME, &list, XattrFlags::empty())?)
     }
@@ -158,8 +158,8 @@ mod list {
         }
     }
 
-    /// Whether a file has the rights that follow from its folder's list.
-    pub(super) fn is_given(file: &File, folder: Option<&[u8]>, has_group: bool) -> io::Result<bool> {
+    /// Returns whether a file has the list that follows from its folder's list.
+    pub(super) fn is_applied(file: &File, folder: Option<&[u8]>, has_group: bool) -> io::Result<bool> {
         let found = match fgetxattr(file, NAME, &mut [0; 0][..]) {
             Err(Errno::NODATA | Errno::OPNOTSUPP) => None,
             Err(errno) => return Err(errno.into()),
@@ -180,8 +180,9 @@ mod list {
         }
     }
 
-    /// The list of a file, from that of its folder: who may write there may do both, everybody else nothing. Entries
-    /// without rights stay, as they shut a user or group out. `None` for bytes that are not a list.
+    /// Returns the list of a file from that of its folder. Entries with write permission get read and write, all others
+    /// nothing. Entries without permissions stay, because they exclude a user or group. `None` for bytes that are not a
+    /// list.
     pub(super) fn of_files(folder: &[u8], has_group: bool) -> Option<Vec<u8>> {
         let entries = folder.strip_prefix(&HEADER)?;
         let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
@@ -201,7 +202,7 @@ mod list {
             let granted = match tag {
                 OWNER => READ_WRITE,
                 OTHERS => others,
-                // A group that is not the folder's has the rights of others.
+                // A group that is not the folder's has the permissions of others.
                 GROUP if !has_group => others,
                 MASK if !has_group => mask | others,
                 _ => rights & mask,
@@ -216,7 +217,7 @@ mod list {
     }
 }
 
-/// Access lists are not looked at on other systems.
+/// Access lists are ignored on other systems.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod list {
     use std::{fs::File, io, path::Path};
@@ -225,7 +226,7 @@ mod list {
         Ok(None)
     }
 
-    pub(super) fn give(_: &File, _: &[u8], _: bool) -> io::Result<()> {
+    pub(super) fn apply(_: &File, _: &[u8], _: bool) -> io::Result<()> {
         Ok(())
     }
 
@@ -233,7 +234,7 @@ mod list {
         Ok(())
     }
 
-    pub(super) fn is_given(_: &File, _: Option<&[u8]>, _: bool) -> io::Result<bool> {
+    pub(super) fn is_applied(_: &File, _: Option<&[u8]>, _: bool) -> io::Result<bool> {
         Ok(true)
     }
 }
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_class_gets_both_rights_to_the_files_of_a_folder_that_it_may_write_to() {
+    fn users_who_may_write_to_the_folder_get_both_permissions() {
         for (folder, file) in
             [(0o700, 0o600), (0o2770, 0o660), (0o1777, 0o666), (0o755, 0o600), (0o775, 0o660), (0o500, 0o600)]
         {
@@ -253,7 +254,7 @@ mod tests {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
-    fn an_access_list_of_a_folder_becomes_one_of_files() {
+    fn access_list_of_files_follows_that_of_the_folder() {
         const ONE_USER: u16 = 0x02;
         let list = |entries: &[(u16, u16, u32)]| {
             let mut bytes = vec![2, 0, 0, 0];
@@ -286,7 +287,7 @@ mod tests {
         };
         assert_eq!(list::of_files(&folder, true).unwrap(), files(6));
         assert_eq!(list::of_files(&folder, false).unwrap(), files(0));
-        // The mask takes away what the entries name.
+        // The mask removes permissions of the entries.
         let masked = list(&[(0x01, 7, 0), (ONE_USER, 7, 8), (0x04, 5, 0), (0x10, 5, 0), (0x20, 2, 0)]);
         let expected = list(&[(0x01, 6, 0), (ONE_USER, 0, 8), (0x04, 0, 0), (0x10, 0, 0), (0x20, 6, 0)]);
         assert_eq!(list::of_files(&masked, true).unwrap(), expected);

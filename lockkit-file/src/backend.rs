@@ -1,4 +1,4 @@
-//! The backend: what lock files promise, and the look from outside.
+//! Lock files as a [`Backend`], and inspections.
 
 use std::{
     fs::File,
@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName, Result,
     backend::{
-        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Inspection, Lifetime, Session, TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Inspection, Lifetime, Session,
+        TokenStrength,
     },
 };
 
@@ -26,10 +27,10 @@ use crate::{
 /// The URL scheme.
 pub const SCHEME: &str = "file";
 
-/// Time between two checks that the lock files are still in place.
-pub const BEAT: Duration = Duration::from_secs(1);
+/// Time between two checks of the folder and of the files of all holds.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Locks that are files in one folder.
+/// The backend for lock files in one folder.
 #[derive(Clone, Debug)]
 pub struct FileBackend {
     folder: Arc<Folder>,
@@ -38,21 +39,20 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    /// Locks in the folder that `config` names. No I/O.
+    /// Creates a backend from a configuration. No I/O.
     pub fn new(config: FileConfig) -> Self {
         Self { folder: Arc::new(Folder::new(config.folder())), disk: Disk::new(), sessions: Arc::default() }
     }
 
-    /// Another handle of the locked file behind a lock that a client of this backend holds now; `None` when none
-    /// does.
+    /// Returns another handle of the locked file of a lock; `None` if no client of this backend holds the lock now.
     ///
-    /// For a process that must outlive the holder's death: the lock belongs to the open file, so when this process is
-    /// killed the lock lasts until whoever has inherited the handle has closed it too. An orderly release ends the
-    /// lock at once, whatever handles there are.
+    /// A child process that inherits the handle keeps the lock when this process is killed, until it closes the handle
+    /// or exits, because the lock belongs to the open file. A release still frees the lock at once, despite other
+    /// handles.
     ///
     /// # Errors
     ///
-    /// When this process cannot open another file.
+    /// If this process cannot open another file.
     pub fn locked_file(&self, name: &LockName) -> io::Result<Option<File>> {
         let path = self.folder.join(keys::lock_file(name));
         self.sessions()
@@ -71,7 +71,7 @@ impl FileBackend {
 impl Backend for FileBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new(SCHEME, Lifetime::Process);
-        info.beat = BeatInterval::Every(BEAT);
+        info.heartbeat = HeartbeatInterval::Every(HEARTBEAT);
         info.token = TokenStrength::ClockFloor;
         info.failover = FailoverLoss::NoFailover;
         info
@@ -79,7 +79,7 @@ impl Backend for FileBackend {
 
     async fn open_session(&self, _ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
         let folder = Arc::clone(&self.folder);
-        self.disk.look("open lock folder", ANSWER_MAX, move || folder.open()).await?;
+        self.disk.read("open lock folder", ANSWER_MAX, move || folder.open()).await?;
         let session = Arc::new(FileSession::new(Arc::clone(&self.folder), self.disk.clone(), clock));
         let mut sessions = self.sessions();
         sessions.retain(|session| session.strong_count() > 0);
@@ -96,8 +96,8 @@ impl Backend for FileBackend {
 impl Admin for FileBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
         let path = self.folder.join(keys::holder_file(name));
-        let holder = self.disk.look("inspect", ANSWER_MAX, move || holder::look(&path)).await;
-        // Waiters leave no trace in the folder.
+        let holder = self.disk.read("inspect", ANSWER_MAX, move || holder::inspect(&path)).await;
+        // Waiters are not visible in the folder.
         Ok(Inspection::new(holder.map_err(|error| error.with_lock(name))?, Vec::new()))
     }
 }

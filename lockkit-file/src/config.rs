@@ -1,12 +1,15 @@
-//! Where the lock files are.
+//! The configuration: the folder of the lock files.
 
 use std::path::{Path, PathBuf, absolute};
 
-use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
+use lockkit_core::{
+    Error, ErrorKind, Result,
+    backend::{BackendUrl, Host},
+};
 
 use crate::SCHEME;
 
-/// Where the lock files are.
+/// The folder of the lock files.
 ///
 /// ```
 /// use lockkit_core::backend::BackendUrl;
@@ -22,44 +25,44 @@ pub struct FileConfig {
 }
 
 impl FileConfig {
-    /// Lock files in this folder; a relative path is taken from the working directory of now. The folder is made,
-    /// with its parents, when a client opens.
+    /// Creates a configuration for this folder. A relative path is resolved against the current working directory at
+    /// once. Opening a client creates the folder and its parents.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when the path is empty, or relative without a working directory.
+    /// `InvalidConfig` if the path is empty, or relative without a working directory.
     pub fn new(folder: impl AsRef<Path>) -> Result<Self> {
-        // Made absolute here, once: a later change of the working directory must not change the locks.
+        // Absolute from here on: a later change of the working directory must not change the locks.
         match absolute(folder.as_ref()) {
             Ok(folder) => Ok(Self { folder }),
-            Err(cause) => Err(invalid("the path of the lock folder").with_source(cause)),
+            Err(cause) => Err(invalid("the path of the lock folder cannot be resolved").with_source(cause)),
         }
     }
 
-    /// The folder that `file:///path/of/the/folder` names.
+    /// Parses the URL `file:///path/of/the/folder`.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for another scheme, for a host or user (locks are on this machine only), for a missing path
+    /// `InvalidConfig` for another scheme, for a host or a user (the folder is on this host), for a missing path
     /// and for any option.
     pub fn from_url(url: BackendUrl) -> Result<Self> {
         if url.scheme() != SCHEME {
             return Err(invalid(format!("the scheme of a lock folder is {SCHEME}:")));
         }
-        if !url.hosts().is_empty() || url.user().is_some() || url.password().is_some() {
-            return Err(invalid(
-                "a lock folder is on this machine: file:///path has three slashes and no host",
-            ));
+        // RFC 8089: `file://localhost/path` is the same as `file:///path`.
+        let is_local = |host: &Host| host.port.is_none() && host.name.eq_ignore_ascii_case("localhost");
+        if !url.hosts().iter().all(is_local) || url.user().is_some() || url.password().is_some() {
+            return Err(invalid("a lock folder is on this host: file:///path has three slashes and no host"));
         }
-        if matches!(url.path(), "" | "/") {
-            return Err(invalid("the URL names no folder: file:///path/of/the/folder"));
+        if !url.path().starts_with('/') || url.path() == "/" {
+            return Err(invalid("the URL has no path: use file:///path/of/the/folder"));
         }
         let folder = url.path().to_owned();
         url.finish()?;
         Self::new(folder)
     }
 
-    /// The folder, as an absolute path.
+    /// Returns the absolute path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -87,8 +90,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_folder_of_this_machine_is_refused() {
-        for text in ["file:", "file:///", "file://server/share", "file:///locks?names=raw", "etcd:///locks"] {
+    fn urls_without_a_local_folder_are_refused() {
+        for text in [
+            "file:",
+            "file:locks",
+            "file:///",
+            "file://server/share",
+            "file:///locks?names=raw",
+            "etcd:///locks",
+        ] {
             assert_eq!(from_url(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
         }
         assert_eq!(FileConfig::new("").unwrap_err().kind(), ErrorKind::InvalidConfig);

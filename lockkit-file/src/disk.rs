@@ -1,5 +1,5 @@
-//! File operations on threads that may block, a bounded number of them: a disk that hangs keeps the thread of every
-//! operation that waits for it, also when nobody waits for the operation any more.
+//! File operations on a bounded number of threads that may block. A disk that hangs keeps the thread of every operation
+//! that waits for it, even if nobody waits for the operation any more.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,47 +10,46 @@ use tokio::{
     time::timeout,
 };
 
-/// Operations of one [`FileBackend`](crate::FileBackend) that make, lock or write files at the same time. Each takes a
-/// thread, and so does the one look at a time that there is in addition.
+/// Maximum number of concurrent operations of one [`FileBackend`](crate::FileBackend) that create, lock or write files.
+/// Each takes a thread. One more thread serves reads, which run one at a time.
 pub const CHANGES_MAX: usize = 16;
 
-/// Longest time for which opening a client or an inspection waits for the disk.
+/// Longest time that opening a client, or an inspection, waits for the disk.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// The way to the disk.
+/// The permits of a client for operations on the disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
-    looks: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
     changes: Arc<Semaphore>,
 }
 
-/// The right to run one operation that changes files.
+/// The permit to run one operation that changes files.
 #[derive(Debug)]
 pub(crate) struct Change(OwnedSemaphorePermit);
 
 impl Disk {
     pub(crate) fn new() -> Self {
-        Self { looks: Arc::new(Semaphore::new(1)), changes: Arc::new(Semaphore::new(CHANGES_MAX)) }
+        Self { reads: Arc::new(Semaphore::new(1)), changes: Arc::new(Semaphore::new(CHANGES_MAX)) }
     }
 
-    /// Looks at files, one look after the other. An error when there is no answer within `limit`; the look runs to its
-    /// end all the same, and the next one waits for that.
+    /// Runs an operation that only reads. Reads run one at a time. Fails if the read does not complete within `limit`;
+    /// it still runs to its end, and the next read waits for it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the answer.
-    pub(crate) async fn look<T: Send + 'static>(
+    /// Dropping the future discards the result; a read that has started runs to its end.
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         operation: &'static str,
         limit: Duration,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let answer = async { blocking(operation, permit(&self.looks, operation).await?, work).await };
+        let answer = async { blocking(operation, permit(&self.reads, operation).await?, work).await };
         match timeout(limit, answer).await {
             Ok(answer) => answer,
-            Err(_) => {
-                Err(Error::new(ErrorKind::Unavailable, operation).with_message("the file system hangs"))
-            }
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, operation)
+                .with_message("the file system does not respond")),
         }
     }
 
@@ -65,8 +64,8 @@ impl Disk {
 }
 
 impl Change {
-    /// Runs the operation. It runs to its end also when the future is dropped; its answer is dropped then, which frees
-    /// a lock that it took.
+    /// Runs the operation. It runs to its end even if the future is dropped; then its result is dropped, which frees a
+    /// lock that it took.
     pub(crate) async fn run<T: Send + 'static>(
         self,
         operation: &'static str,
@@ -81,7 +80,7 @@ async fn permit(semaphore: &Arc<Semaphore>, operation: &'static str) -> Result<O
     permit.map_err(|cause| Error::new(ErrorKind::Closed, operation).with_source(cause))
 }
 
-/// Runs an operation, which keeps its permit to its end.
+/// Runs an operation on a thread that may block. The operation keeps its permit until it ends.
 async fn blocking<T: Send + 'static>(
     operation: &'static str,
     permit: OwnedSemaphorePermit,
@@ -106,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// Operations that hang until the other end is dropped.
+    /// Returns an operation that hangs until the sender is dropped.
     fn hanging() -> (mpsc::Sender<()>, impl Fn() -> Result<()> + Clone + Send + 'static) {
         let (back, hangs) = mpsc::channel();
         let hangs = Arc::new(Mutex::new(hangs));
@@ -117,22 +116,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_hangs_starts_no_second_one() {
+    async fn hanging_read_prevents_a_second_one() {
         let disk = Disk::new();
         let (disk_is_back, hang) = hanging();
         let limit = Duration::from_millis(50);
-        let answer = timeout(ANSWER_MAX, disk.look("look", limit, hang)).await.expect("the limit is shorter");
+        let answer = timeout(ANSWER_MAX, disk.read("read", limit, hang)).await.expect("the limit is shorter");
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unavailable);
         for _ in 0..3 {
-            let second: Result<()> = disk.look("look", limit, || panic!("two looks at once")).await;
+            let second: Result<()> = disk.read("read", limit, || panic!("two reads at once")).await;
             assert_eq!(second.unwrap_err().kind(), ErrorKind::Unavailable);
         }
         drop(disk_is_back);
-        assert_eq!(disk.look("look", ANSWER_MAX, || Ok(1)).await.unwrap(), 1);
+        assert_eq!(disk.read("read", ANSWER_MAX, || Ok(1)).await.unwrap(), 1);
     }
 
     #[tokio::test]
-    async fn changes_that_hang_are_limited_and_leave_the_looks_alone() {
+    async fn hanging_changes_are_limited_and_do_not_block_reads() {
         let disk = Disk::new();
         let (disk_is_back, hang) = hanging();
         let mut changes = Vec::new();
@@ -142,7 +141,7 @@ mod tests {
         }
         let next = timeout(Duration::from_millis(50), disk.change("change")).await;
         assert!(next.is_err(), "one more thread");
-        assert_eq!(disk.look("look", ANSWER_MAX, || Ok(1)).await.unwrap(), 1);
+        assert_eq!(disk.read("read", ANSWER_MAX, || Ok(1)).await.unwrap(), 1);
         drop(disk_is_back);
         for change in changes {
             change.await.unwrap().unwrap();

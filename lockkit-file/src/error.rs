@@ -1,11 +1,11 @@
-//! What a failed file operation means to the user of a lock.
+//! The errors of file operations, in terms of locks.
 
 use std::{io, path::Path};
 
 use lockkit_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
-/// The error of a file operation on `path`, which lies in the lock folder or is it.
+/// Returns the error of a failed file operation on `path`, which is the lock folder or in it.
 pub(crate) fn failed(operation: &'static str, path: &Path, cause: io::Error) -> Error {
     use io::ErrorKind as Io;
     if Errno::from_io_error(&cause) == Some(Errno::LOOP) {
@@ -16,18 +16,18 @@ pub(crate) fn failed(operation: &'static str, path: &Path, cause: io::Error) -> 
         Io::PermissionDenied => (ErrorKind::Denied, "may not be opened or written by this user"),
         Io::ReadOnlyFilesystem => (ErrorKind::Denied, "is on a read-only file system"),
         Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => {
-            (ErrorKind::Unavailable, "cannot be written: no room")
+            (ErrorKind::Unavailable, "cannot be written: no space left")
         }
         Io::NotADirectory => (ErrorKind::InvalidConfig, "is not in a folder"),
-        Io::IsADirectory => (ErrorKind::Unexpected, "is a folder and no lock file"),
-        Io::InvalidFilename => (ErrorKind::InvalidName, "is too long a name for this file system"),
+        Io::IsADirectory => (ErrorKind::Unexpected, "is a folder, not a lock file"),
+        Io::InvalidFilename => (ErrorKind::InvalidName, "has a name that is too long for this file system"),
         Io::Unsupported => (ErrorKind::Unsupported, "is on a file system without locks"),
         _ => (ErrorKind::Unavailable, "could not be used"),
     };
     refused(operation, kind, path, what).with_source(cause)
 }
 
-/// An error that says what is wrong with `path`.
+/// Returns an error that says what is wrong with `path`.
 pub(crate) fn refused(operation: &'static str, kind: ErrorKind, path: &Path, what: &str) -> Error {
     Error::new(kind, operation).with_message(format!("{path:?} {what}"))
 }
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_errno_that_users_meet_has_its_kind() {
+    fn errnos_map_to_error_kinds() {
         let table = [
             (Errno::NOENT, ErrorKind::Unavailable),
             (Errno::NOSPC, ErrorKind::Unavailable),

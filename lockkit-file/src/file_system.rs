@@ -1,18 +1,18 @@
-//! Which file systems keep the locks of this host's processes, and no others: decision 0035.
+//! Which file systems are local, so that all clients of a lock are on this host: decision 0017.
 //!
-//! A network file system keeps locks per machine, loses them or takes seconds for them. A file system that is not known
-//! to be local is refused, because a lock that excludes nobody is not noticed.
+//! A network file system may keep locks per machine, lose them, or take seconds for them. A file system that is not
+//! known to be local is refused, because nobody would notice a lock that does not exclude.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) use linux::{refuse_remote, refuse_remote_file};
 
-/// Other systems are not asked.
+/// Other systems are not checked.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn refuse_remote(_: &'static str, _: &std::path::Path) -> lockkit_core::Result<()> {
     Ok(())
 }
 
-/// Other systems are not asked.
+/// Other systems are not checked.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn refuse_remote_file(
     _: &'static str,
@@ -37,8 +37,7 @@ mod linux {
 
     const FUSE: u32 = 0x6573_5546;
 
-    /// The local ones that have no block device, and so must be known. A list of the kernel's `linux/magic.h`, of OpenZFS
-    /// and bcachefs.
+    /// Local file systems without a block device, from the kernel's `linux/magic.h`, OpenZFS and bcachefs.
     const LOCAL: [u32; 7] = [
         0x0102_1994, // tmpfs
         0x8584_58f6, // ramfs
@@ -46,12 +45,12 @@ mod linux {
         0x2fc1_2fc1, // zfs
         0xca45_1a4e, // bcachefs
         0x2405_1905, // ubifs
-        // overlayfs, of which the kernel accepts no upper layer that is remote.
+        // overlayfs: the kernel accepts no remote upper layer.
         0x794c_7630,
     ];
 
-    /// The shared ones that are known, some of which have a block device. From `linux/magic.h` and, for those outside of
-    /// the kernel, from coreutils' `stat` and their own headers.
+    /// Known shared file systems, some of which have a block device. From `linux/magic.h`, and for those outside of the
+    /// kernel from coreutils' `stat` and their own headers.
     const SHARED: [(u32, &str); 25] = [
         (0x0000_6969, "NFS"),
         (0x0000_517b, "SMB"),
@@ -84,17 +83,17 @@ mod linux {
     pub(crate) fn refuse_remote(operation: &'static str, folder: &Path) -> Result<()> {
         let failed = |cause| failed(operation, folder, cause);
         let found = statfs(folder).map_err(|errno| failed(errno.into()))?;
-        judge(operation, folder, &found, || Ok(fs::metadata(folder).map_err(failed)?.dev()))
+        refuse_if_remote(operation, folder, &found, || Ok(fs::metadata(folder).map_err(failed)?.dev()))
     }
 
-    /// Refuses a file on such a file system: one may have been mounted on the folder, or on the file alone.
+    /// Refuses a file on such a file system, which may have been mounted on the folder or on this file.
     pub(crate) fn refuse_remote_file(operation: &'static str, file: &File, path: &Path) -> Result<()> {
         let failed = |cause| failed(operation, path, cause);
         let found = fstatfs(file).map_err(|errno| failed(errno.into()))?;
-        judge(operation, path, &found, || Ok(file.metadata().map_err(failed)?.dev()))
+        refuse_if_remote(operation, path, &found, || Ok(file.metadata().map_err(failed)?.dev()))
     }
 
-    fn judge(
+    fn refuse_if_remote(
         operation: &'static str,
         path: &Path,
         found: &StatFs,
@@ -119,9 +118,9 @@ mod linux {
     enum Kind {
         Local,
         Shared(&'static str),
-        /// Behind a program: it may keep its files anywhere.
+        /// Served by a program, which may keep the files anywhere.
         Fuse,
-        /// Local where it has a block device: every shared one with a block device that is known here is named above.
+        /// Local if it has a block device: all known shared ones with a block device are listed above.
         Unknown,
     }
 

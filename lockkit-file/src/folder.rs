@@ -1,4 +1,4 @@
-//! The folder: made, checked, and the way into its files.
+//! The folder of the lock files: created, checked, and the opening of its files.
 
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions},
@@ -19,13 +19,13 @@ use crate::{
     new_file::NewFile,
 };
 
-/// Mode of a folder that is made here: nobody but its user.
+/// Mode of a folder that is created here: only for its user.
 const FOLDER_MODE: u32 = 0o700;
 
-/// Times that a file with more than one name is opened before it is refused.
+/// How often a file with more than one name is opened before it is refused.
 const OPEN_TRIES: u32 = 8;
 
-/// Pause between two of them: many times what it takes to make a file.
+/// Pause between two of these attempts; much longer than creating a file takes.
 const OPEN_PAUSE: Duration = Duration::from_millis(1);
 
 const OPEN: &str = "open lock folder";
@@ -49,7 +49,7 @@ impl Folder {
         self.path.join(file)
     }
 
-    /// Makes the folder where it is missing; proves that locks can be taken in it.
+    /// Creates the folder if it is missing. Checks that locks can be taken in it.
     pub(crate) fn open(&self) -> Result<()> {
         let failed = |cause| failed(OPEN, &self.path, cause);
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.path).map_err(
@@ -63,8 +63,8 @@ impl Folder {
         refuse_remote(OPEN, &self.path)
     }
 
-    /// Whether the folder is still there.
-    pub(crate) fn is_there(&self) -> Result<bool> {
+    /// Returns whether the folder still exists.
+    pub(crate) fn exists(&self) -> Result<bool> {
         match fs::metadata(&self.path) {
             Ok(found) => Ok(found.is_dir()),
             Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -74,7 +74,7 @@ impl Folder {
         }
     }
 
-    /// Opens a file of this folder to read and write; `None` when there is none. Never follows a symbolic link, never
+    /// Opens a file of this folder to read and write; `None` if it does not exist. Never follows a symbolic link, never
     /// opens a file that has another name too, never waits for the other end of a pipe.
     pub(crate) fn open_file(&self, path: &Path) -> Result<Option<File>> {
         let mut options = OpenOptions::new();
@@ -91,12 +91,12 @@ impl Folder {
             };
             let found = file.metadata().map_err(|cause| failed(OPEN_FILE, path, cause))?;
             if !found.is_file() {
-                return Err(refused(OPEN_FILE, ErrorKind::Unexpected, path, "is no regular file"));
+                return Err(refused(OPEN_FILE, ErrorKind::Unexpected, path, "is not a regular file"));
             }
             refuse_remote_file(OPEN_FILE, &file, path)?;
             match refuse_hard_link(&found, path) {
                 Ok(()) => return Ok(Some(file)),
-                // Where names cannot be exchanged, a file that is just being made has two for a moment.
+                // Without `RENAME_NOREPLACE`, a file that is being published has two names for a moment.
                 Err(_) if tries > 1 => {
                     tries -= 1;
                     thread::sleep(OPEN_PAUSE);
@@ -106,45 +106,45 @@ impl Folder {
         }
     }
 
-    /// Makes a new file, to become `path`. It has the rights of the files of this folder once it is
-    /// [shared](Self::share).
+    /// Creates a new file, to become `path`. [`set_permissions`](Self::set_permissions) must follow.
     pub(crate) fn new_file(&self, path: &Path) -> Result<NewFile> {
-        // Again: another file system may have been mounted on the folder.
+        // Checked again: another file system may have been mounted on the folder.
         refuse_remote(MAKE_FILE, &self.path)?;
         NewFile::make(&self.path).map_err(|cause| failed(MAKE_FILE, path, cause))
     }
 
-    /// Gives a new file the rights of the files of this folder.
-    pub(crate) fn share(&self, file: &File) -> io::Result<()> {
-        if !Access::of_files_in(&self.path)?.give(file)? {
+    /// Gives a new file the permissions of the files of this folder.
+    pub(crate) fn set_permissions(&self, file: &File) -> io::Result<()> {
+        if !Access::of_files_in(&self.path)?.apply(file)? {
             tracing::warn!(
                 folder = ?self.path,
-                "members of the folder's group cannot take a lock, because this user is not one of them and made its \
+                "members of the folder's group cannot take a lock, because a user outside of the group created its \
                  file: set the folder's setgid bit"
             );
         }
         Ok(())
     }
 
-    /// Gives a file with a record of this library the rights of the files of this folder, where this user may do that.
-    pub(crate) fn repair(&self, file: &File) {
+    /// Gives a file with a record of this library the permissions of the files of this folder, if this user owns it.
+    pub(crate) fn repair_permissions(&self, file: &File) {
         let repaired = Access::of_files_in(&self.path).and_then(|access| access.repair(file));
         if let Err(error) = repaired {
-            // The lock itself is not concerned.
-            tracing::warn!(folder = ?self.path, %error, "a lock file does not have the rights that its folder gives");
+            // The lock itself is not affected.
+            tracing::warn!(folder = ?self.path, %error, "cannot set the permissions of a lock file");
         }
     }
 
-    /// Makes sure that a file that was made in this folder is still there after a power cut.
+    /// Syncs the folder, so that a file that was created in it survives a power failure.
     pub(crate) fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
 }
 
-/// Refuses a file that has another name too: a user who may write to this folder can link a foreign file into it.
+/// Refuses a file that has another name too, because a user who may write to this folder can link a foreign file into
+/// it.
 ///
-/// This look alone protects no content, as the name in this folder may be removed between it and the write, and the count
-/// be one again. So files are written only where they hold a record of this library.
+/// This check alone protects no content: the name in this folder may be removed between the check and the write, and
+/// then the count is one again. So only files with a record of this library are written.
 pub(crate) fn refuse_hard_link(found: &Metadata, path: &Path) -> Result<()> {
     if found.nlink() <= 1 {
         return Ok(());

@@ -1,16 +1,16 @@
-//! What is read from the folder, as fuzz targets: they take any bytes, and panic when something is wrong.
+//! Fuzz targets for what is read from the folder. Each takes any bytes, and panics if a check fails.
 
 use crate::{holder, keys};
 
-/// The record of the last token.
+/// Parses the record of the last token.
 pub fn token(bytes: &[u8]) {
     if let Some(token) = keys::parse_record(bytes) {
-        assert_eq!(keys::record(token).as_bytes(), bytes, "a record is written in one way only");
+        assert_eq!(keys::record(token).as_bytes(), bytes, "a parsed record is written back unchanged");
     }
 }
 
-/// Who holds a lock.
+/// Parses a holder file.
 pub fn holder(bytes: &[u8]) {
     let (token, metadata) = holder::parse(bytes);
-    assert!(token.is_none() || metadata.is_some(), "a token of nobody");
+    assert!(token.is_none() || metadata.is_some(), "a token without metadata");
 }

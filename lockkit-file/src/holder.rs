@@ -1,8 +1,8 @@
-//! Who holds a lock: told beside the lock file, so that looking never disturbs an acquire.
+//! The holder file, which shows who holds a lock without disturbing an acquire.
 //!
-//! A file lock cannot be asked who has it, and a probe that takes it for a moment would make a try fail. So a holder
-//! locks a second file as well, after it has written there who it is. Whoever wants to know tries that one, in shared
-//! mode, so that two who look do not take each other for a holder.
+//! A file lock does not show its owner, and a probe that takes it for a moment would make a try fail. So a holder also
+//! writes its metadata to a second file, and then locks that file. An inspection tries to lock it in shared mode, so
+//! that two inspections do not take each other for a holder.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -22,14 +22,14 @@ use crate::{
     lock_file::{try_lock, unlock},
 };
 
-/// Times that a holder tries to announce itself while others look; a look takes microseconds.
+/// How often a holder tries to lock its file while inspections have it locked, which takes them microseconds.
 const ANNOUNCE_TRIES: u32 = 5;
 
-/// Pause between two of them.
+/// Pause between two of these attempts.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Times that a look is repeated because the holder changed meanwhile.
-const LOOK_TRIES: u32 = 3;
+/// How often an inspection reads the file again because the holder changed meanwhile.
+const INSPECT_TRIES: u32 = 3;
 
 /// Longest holder file, in bytes: a token in decimal digits, the metadata, two line ends.
 const HOLDER_BYTES_MAX: u64 = 20 + METADATA_BYTES_MAX as u64 + 2;
@@ -44,9 +44,9 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Tells who holds the lock; to be called by the one who has locked the lock file.
+    /// Writes and locks the holder file. The caller has locked the lock file.
     ///
-    /// Nothing is decided by it, so a failure is logged and the lock is granted all the same.
+    /// Exclusion does not depend on it, so a failure is only logged, and the lock is granted.
     pub(crate) fn make(
         folder: &Folder,
         path: PathBuf,
@@ -56,24 +56,29 @@ impl Announcement {
         let text = format!("{token}\n{}\n", metadata.to_json());
         let announced = match Self::write_in_place(folder, &path, &text) {
             Ok(Some(announcement)) => Ok(announcement),
-            // A file that no holder wrote, or that cannot be used, loses its name and keeps its content.
+            // A file that no holder wrote, or that is unusable, is replaced by name; its content is not touched.
             Ok(None) | Err(_) => Self::replace(folder, &path, &text),
         };
         announced
-            .inspect_err(|error| tracing::warn!(error = format_args!("{error:#}"), "holder not shown"))
+            .inspect_err(|error| {
+                tracing::warn!(
+                    error = format_args!("{error:#}"),
+                    "cannot write the holder file; inspections will not show this holder"
+                )
+            })
             .ok()
     }
 
-    /// `None` when there is no file that a holder has written, or when it stays locked.
+    /// `None` if no holder has written the file, or if it stays locked.
     fn write_in_place(folder: &Folder, path: &Path, text: &str) -> Result<Option<Self>> {
         let failed = |cause| failed(WRITE, path, cause);
         let Some(file) = folder.open_file(path)? else { return Ok(None) };
         if !is_of_a_holder(&file).map_err(failed)? {
             return Ok(None);
         }
-        // Written before it is locked: what is found locked is complete.
+        // Written before it is locked, so that a locked file is complete.
         write(&file, text).map_err(failed)?;
-        folder.repair(&file);
+        folder.repair_permissions(&file);
         for _ in 0..ANNOUNCE_TRIES {
             if try_lock(&file).map_err(failed)? {
                 return Ok(Some(Self { path: path.to_owned(), file }));
@@ -83,7 +88,7 @@ impl Announcement {
         Ok(None)
     }
 
-    /// Makes a new file, in the place of the one that is there.
+    /// Creates a new file, which replaces the existing one.
     fn replace(folder: &Folder, path: &Path, text: &str) -> Result<Self> {
         let failed = |cause| failed(WRITE, path, cause);
         let new = folder.new_file(path)?;
@@ -91,7 +96,7 @@ impl Announcement {
         if !try_lock(new.file()).map_err(failed)? {
             return Err(failed(io::ErrorKind::ResourceBusy.into()));
         }
-        folder.share(new.file()).map_err(failed)?;
+        folder.set_permissions(new.file()).map_err(failed)?;
         let file = new.replace(path).map_err(failed)?;
         Ok(Self { path: path.to_owned(), file })
     }
@@ -102,8 +107,8 @@ fn write(file: &File, text: &str) -> io::Result<()> {
     file.set_len(text.len() as u64)
 }
 
-/// Whether a holder wrote the file's content. Any other file may be a foreign one that was linked into the folder, whose
-/// name here was removed after its names were counted.
+/// Returns whether a holder wrote the file's content. Any other file may be a foreign one that was linked into the
+/// folder, and whose name here was removed after its names were counted.
 fn is_of_a_holder(file: &File) -> io::Result<bool> {
     Ok(parse(&read(file)?).0.is_some())
 }
@@ -120,17 +125,17 @@ impl Drop for Announcement {
     }
 }
 
-/// Who holds the lock now. `path` is that of the holder file.
-pub(crate) fn look(path: &Path) -> Result<Option<Contender>> {
+/// Returns who holds the lock now. `path` is that of the holder file.
+pub(crate) fn inspect(path: &Path) -> Result<Option<Contender>> {
     let failed = |cause| failed("inspect", path, cause);
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     options.read(true).custom_flags(flags.bits().cast_signed());
     let mut holder = None;
-    for _ in 0..LOOK_TRIES {
+    for _ in 0..INSPECT_TRIES {
         let file = match options.open(path) {
             Ok(file) => file,
-            // Nobody has ever held it.
+            // The lock was never held.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(cause) => return Err(failed(cause)),
         };
@@ -146,19 +151,19 @@ pub(crate) fn look(path: &Path) -> Result<Option<Contender>> {
         if complete {
             break;
         }
-        // Half of it was read while the next holder wrote; or it was never one of ours.
+        // The next holder was writing during the read, or the file is foreign.
         thread::sleep(ANNOUNCE_PAUSE);
     }
     Ok(holder)
 }
 
-/// Anybody may have written this.
+/// Parses a holder file, which may have any content.
 pub(crate) fn parse(bytes: &[u8]) -> (Option<FencingToken>, Option<Metadata>) {
     let Some((token, metadata)) = str::from_utf8(bytes).ok().and_then(|text| text.split_once('\n')) else {
         return (None, None);
     };
     let metadata = Metadata::from_json(metadata.trim_end().as_bytes());
-    // A token beside something that is no metadata is a number in some file.
+    // A number without metadata is not a token, but the content of a foreign file.
     let token = token.parse().ok().filter(|_| metadata.is_some()).map(FencingToken::new);
     (token, metadata)
 }

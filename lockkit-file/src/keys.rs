@@ -1,4 +1,4 @@
-//! File names, and the record of the last token: pure, without I/O.
+//! File names, and the record of the last token. No I/O.
 
 use std::{fmt::Write, str};
 
@@ -7,18 +7,18 @@ use lockkit_core::LockName;
 /// Longest file name without its extension, in bytes: 255 on nearly every file system.
 const STEM_BYTES_MAX: usize = 255 - ".holder".len();
 
-/// The file whose lock is the lock.
+/// Name of the file whose file lock is the lock.
 pub(crate) fn lock_file(name: &LockName) -> String {
     stem(name) + ".lock"
 }
 
-/// The file that tells who holds it.
+/// Name of the file that shows the holder.
 pub(crate) fn holder_file(name: &LockName) -> String {
     stem(name) + ".holder"
 }
 
-/// The encoded name, made safe for file systems that take `A` and `a` for one letter (macOS, Windows, FAT) and for
-/// those that give `con` and its like to devices; everywhere, so that a name has the same file on every system.
+/// The encoded name, made safe for file systems that do not distinguish `A` and `a` (macOS, Windows, FAT) and for those
+/// where `con` and the like are devices. It is the same on every system.
 ///
 /// Injective, because [`LockName::encode`] never escapes a letter.
 fn stem(name: &LockName) -> String {
@@ -26,12 +26,12 @@ fn stem(name: &LockName) -> String {
     if long.len() <= STEM_BYTES_MAX {
         return long;
     }
-    // A third has room for three times its bytes. A name that fits in there was short enough above, so this is
-    // always the form that is completed by a digest.
+    // Escaping at most triples a name, so a third of the length always fits. A name that fits into a third was short
+    // enough above, so `encode` always ends this one with a digest.
     escape(&name.encode(STEM_BYTES_MAX / 3))
 }
 
-/// Escapes upper-case letters, but for those of escapes, and the first letter of a device name.
+/// Escapes upper-case letters, except inside of escapes, and the first letter of a device name.
 fn escape(encoded: &str) -> String {
     let mut text = String::with_capacity(encoded.len());
     let mut in_escape = 0;
@@ -50,7 +50,7 @@ fn escape(encoded: &str) -> String {
     text
 }
 
-/// Whether Windows gives this file name to a device, with or without an extension.
+/// Returns whether Windows treats this file name as a device, with or without an extension.
 fn is_device(encoded: &str) -> bool {
     let stem = encoded.split('.').next().unwrap_or_default();
     match stem.as_bytes() {
@@ -60,26 +60,26 @@ fn is_device(encoded: &str) -> bool {
     }
 }
 
-/// Length of the record of the last token, in bytes: far below the 512 of a disk sector, which is written whole or
-/// not at all, so that a power cut leaves the old record or the new one.
+/// Length of the record of the last token, in bytes. A disk sector of 512 bytes is written whole or not at all, so a
+/// power failure leaves the old record or the new one.
 pub(crate) const RECORD_BYTES: usize = 46;
 
-/// The record of the last token: one line of text, of a fixed length, that ends in a checksum of the rest.
+/// The record of the last token: one line of text of fixed length that ends with a checksum.
 pub(crate) fn record(token: u64) -> String {
     let text = format!("lockkit-token-1 {token:020} ");
     let checksum = crc32fast::hash(text.as_bytes());
     format!("{text}{checksum:08x}\n")
 }
 
-/// The last token, from what the lock file holds: exactly one record. `None` for anything else.
+/// Parses the content of a lock file, which is exactly one record. `None` for anything else.
 pub(crate) fn parse_record(bytes: &[u8]) -> Option<u64> {
     let digits = str::from_utf8(bytes).ok()?.split(' ').nth(1)?;
     let token = digits.parse().ok()?;
     (record(token).as_bytes() == bytes).then_some(token)
 }
 
-/// The token after `last`: also above the tokens of a lock file that was deleted, while wall clocks are not set back.
-/// `None` when there are no more numbers.
+/// Returns the token after `last`. It is at least the wall clock, so that it is above the tokens of a deleted lock file
+/// unless the clock was set back. `None` if there are no more numbers.
 pub(crate) fn next_token(last: u64, wall_clock_us: u64) -> Option<u64> {
     Some(last.checked_add(1)?.max(wall_clock_us))
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn no_record_is_read_from_what_is_none() {
+    fn invalid_records_are_rejected() {
         let good = record(7);
         assert_eq!(good.len(), RECORD_BYTES);
         for foreign in [
@@ -151,10 +151,10 @@ mod tests {
         }
 
         #[test]
-        fn a_record_survives_and_a_damaged_one_is_noticed(token: u64, place in 0..RECORD_BYTES, bit in 0_u8..8) {
+        fn a_record_survives_and_a_damaged_one_is_noticed(token: u64, location in 0..RECORD_BYTES, bit in 0_u8..8) {
             let mut bytes = record(token).into_bytes();
             prop_assert_eq!(parse_record(&bytes), Some(token));
-            bytes[place] ^= 1 << bit;
+            bytes[location] ^= 1 << bit;
             prop_assert_eq!(parse_record(&bytes), None);
         }
     }

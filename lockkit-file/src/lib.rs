@@ -19,40 +19,42 @@
 //!
 //! # What is stored
 //!
-//! One folder (`file:///var/lib/locks`); per lock name, encoded, two files that are never deleted:
+//! One folder (`file:///var/lib/locks`). Per lock name, encoded, two files that are never deleted:
 //!
-//! | file | holds | locked by |
+//! | file | contains | locked by |
 //! |---|---|---|
 //! | `NAME.lock` | the last fencing token, with a checksum | the holder: this **is** the lock |
-//! | `NAME.holder` | token, host, process and label of the last holder, for people | the holder, so that [`inspect`] can tell whether it lives without touching the lock |
+//! | `NAME.holder` | token, host, process and label of the last holder, for people | the holder, so that [`inspect`] can check whether it is alive without touching the lock |
 //!
 //! The locks are the operating system's advisory file locks (`flock` on Unix). They belong to the open file of one
-//! process and end with it, however it ends: a killed holder frees its locks at once, a stopped one keeps them. There
-//! is no ttl, and a grant cannot be overtaken by a later one, so a stale write cannot happen while the files stay in
-//! place. The files are opened close-on-exec, and a release unlocks explicitly, so that no child process keeps a lock.
+//! process and end with it: a killed holder frees its locks at once, a stopped one keeps them. There is no ttl, and no
+//! other client can be granted the lock before its holder's end. So a stale write cannot happen while the files keep
+//! their names. The files are opened close-on-exec, and a release unlocks explicitly, so that no child process keeps a
+//! lock.
 //!
 //! # Several users
 //!
-//! A folder that does not exist is made with mode 0700: for one user. For several, make the folder beforehand with
-//! the group and mode that you want, such as `install -d -g builders -m 2770 /var/lib/locks`. The users who may write to
+//! A folder that does not exist is created with mode 0700, for one user. For several, create it beforehand with the
+//! group and mode that you want, such as `install -d -g builders -m 2770 /var/lib/locks`. The users who may write to
 //! the folder, by its mode or its access list, may take its locks, and can break them. All others can neither take nor
-//! block them: a lock file is readable and writable for those users and closed to all others, whatever the umask and the
-//! folder's default access list say. When the folder's mode changes, a lock file follows once its owner takes the lock.
-//! The owner of a folder should be a member of its group, as the files of others are open to him by that group only.
+//! block them: a lock file is readable and writable for those users and closed to all others, regardless of the umask
+//! and the folder's default access list. When the folder's mode changes, a lock file follows once its owner takes the
+//! lock. The owner of a folder should be a member of its group, because the files of other users are open to the owner
+//! only by that group.
 //!
 //! # Limits
 //!
 //! * One host. On Linux, file systems that other hosts may share are refused, and so are FUSE file systems and those of
-//!   an unknown kind that have no block device; on other systems that is up to you.
-//! * Waiters are served in no particular order. Within one client they queue, and pass the lock on among themselves
-//!   for at most [`STREAK_MAX`] at a time; between clients they poll, with pauses of at most [`POLL_PAUSE_MAX`] and
+//!   an unknown kind without a block device. On other systems nothing is checked.
+//! * Waiters are granted in no particular order. Within one client they queue, and pass the lock on among themselves
+//!   for at most [`STREAK_MAX`] at a time. Between clients they poll, with pauses of at most [`POLL_PAUSE_MAX`] and
 //!   jitter.
-//! * Open files: two for each lock that is held, one for each lock that a client waits for.
-//! * A disk that hangs costs a client one thread for all its holds and waiters, and at most [`CHANGES_MAX`] for attempts
-//!   at locks. Its holds stay, as long as the process lives.
-//! * Deleting or replacing the files of a held lock ends the hold: it is noticed within one beat of [`BEAT`], and two
-//!   holders may exist until then.
-//! * Tokens rise across restarts of processes and of the machine. Should a lock file be deleted they rise from the
+//! * Open files: two per lock that is held, one per lock that a client waits for.
+//! * A disk that hangs blocks one thread of a client for all its holds and waiters, and at most [`CHANGES_MAX`] threads
+//!   for attempts at locks. Its holds stay as long as the process lives.
+//! * Deleting or replacing the files of a held lock ends the hold. The holder notices within [`HEARTBEAT`]; until then
+//!   there may be two holders.
+//! * Tokens rise across restarts of processes and of the machine. After a lock file was deleted they continue from the
 //!   wall clock, so they still rise unless it was set back.
 //!
 //! [`inspect`]: lockkit_core::backend::Admin::inspect
@@ -63,6 +65,7 @@
 compile_error!("lockkit-file needs a Unix-like system");
 
 mod access;
+mod acquire;
 mod backend;
 mod config;
 mod disk;
@@ -72,18 +75,19 @@ mod folder;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod heartbeat;
 mod holder;
 mod keys;
+mod local_queue;
 mod lock_file;
 mod new_file;
 mod open_file;
 mod session;
-mod turns;
 
 pub use self::{
-    backend::{BEAT, FileBackend, SCHEME},
+    acquire::{POLL_PAUSE_MAX, POLL_PAUSE_MIN},
+    backend::{FileBackend, HEARTBEAT, SCHEME},
     config::FileConfig,
     disk::CHANGES_MAX,
-    session::{POLL_PAUSE_MAX, POLL_PAUSE_MIN},
-    turns::STREAK_MAX,
+    local_queue::STREAK_MAX,
 };

@@ -1,4 +1,4 @@
-//! One locked file: taken, numbered, checked, freed.
+//! One lock file: locked, checked, given the next token, unlocked.
 
 use std::{
     fs::{File, TryLockError},
@@ -16,65 +16,66 @@ use crate::{
     folder::{Folder, refuse_hard_link},
     keys,
     new_file::NewFile,
-    open_file::{OpenFile, Place},
+    open_file::{FileLocation, OpenFile},
 };
 
-/// Times that a lock file that is made, deleted or replaced at the moment of locking is opened again.
+/// How often a lock file is opened again that was created, deleted or replaced before it was locked.
 const REPLACED_TRIES: u32 = 16;
 
 const MAKE: &str = "make lock file";
 
-/// A file that this process has opened and locked. Its end frees the lock.
+/// A file that this process has opened and locked. Dropping it frees the lock.
 #[derive(Debug)]
 pub(crate) struct LockFile(OpenFile);
 
-/// What came of an attempt.
+/// The outcome of [`LockFile::take`].
 #[derive(Debug)]
-pub(crate) enum Attempt {
-    /// With the next token.
+pub(crate) enum TakeOutcome {
+    /// The file is locked, and the next token is written.
     Locked(LockFile, FencingToken),
     /// Another client has locked the file.
     Busy(OpenFile),
 }
 
 impl LockFile {
-    /// An open file that this process has locked.
+    /// Wraps an open file that this process has locked.
     pub(crate) fn locked(file: OpenFile) -> Self {
         Self(file)
     }
 
-    /// Locks the file at `path`, which is made when it is missing, and takes the next token from it. `locked` is that
-    /// file where it was opened and locked before.
-    pub(crate) fn take(folder: &Folder, path: &Path, mut locked: Option<Self>) -> Result<Attempt> {
+    /// Locks the file at `path`, which is created if it is missing, and writes the next token. `locked` is that file if
+    /// it was opened and locked before.
+    pub(crate) fn take(folder: &Folder, path: &Path, mut locked: Option<Self>) -> Result<TakeOutcome> {
         for _ in 0..REPLACED_TRIES {
             let lock = match locked.take() {
                 Some(lock) => lock,
                 None => match OpenFile::open(folder, path)?.map(OpenFile::try_lock).transpose()? {
                     Some(Ok(lock)) => lock,
-                    Some(Err(busy)) => return Ok(Attempt::Busy(busy)),
+                    Some(Err(busy)) => return Ok(TakeOutcome::Busy(busy)),
                     None => match Self::make(folder, path, |new| new.publish(path))? {
-                        Some((lock, token)) => return Ok(Attempt::Locked(lock, token)),
+                        Some((lock, token)) => return Ok(TakeOutcome::Locked(lock, token)),
                         // Another client has just made it.
                         None => continue,
                     },
                 },
             };
-            // A file that was deleted or replaced since it was opened is opened by nobody else: its lock excludes nobody.
-            if lock.place().is_in_place()? {
-                let (lock, token) = lock.mint(folder)?;
-                return Ok(Attempt::Locked(lock, token));
+            // The file may have been deleted or replaced between its opening and its locking. Nobody else opens such a
+            // file, so its lock excludes nobody.
+            if lock.location().is_current()? {
+                let (lock, token) = lock.write_next_token(folder)?;
+                return Ok(TakeOutcome::Locked(lock, token));
             }
         }
-        Err(refused("lock file", ErrorKind::Unavailable, path, "is replaced all the time"))
+        Err(refused("lock file", ErrorKind::Unavailable, path, "is replaced again and again"))
     }
 
-    /// Where the file is.
-    pub(crate) fn place(&self) -> &Arc<Place> {
-        self.0.place()
+    /// Returns the path and the identity of the file.
+    pub(crate) fn location(&self) -> &Arc<FileLocation> {
+        self.0.location()
     }
 
-    /// Makes the file: locked, and with its first token on the disk, before it gets its name. `None` when `publish`
-    /// finds that name taken.
+    /// Creates the file. It is locked, and its first token is on the disk, before it gets its name. `None` if `publish`
+    /// finds the name in use.
     fn make(
         folder: &Folder,
         path: &Path,
@@ -88,7 +89,7 @@ impl LockFile {
             return Err(refused(MAKE, ErrorKind::Unavailable, path, "is locked before it has a name"));
         }
         new.file().write_all_at(keys::record(first).as_bytes(), 0).map_err(failed)?;
-        folder.share(new.file()).map_err(failed)?;
+        folder.set_permissions(new.file()).map_err(failed)?;
         new.file().sync_all().map_err(failed)?;
         let Some(file) = publish(new).map_err(failed)? else { return Ok(None) };
         let locked = Self(OpenFile::new(file, path)?);
@@ -96,53 +97,54 @@ impl LockFile {
         Ok(Some((locked, FencingToken::new(first))))
     }
 
-    /// The next token: on the disk before it is answered, so that no later grant can repeat it.
-    fn mint(self, folder: &Folder) -> Result<(Self, FencingToken)> {
-        let (file, path) = (self.0.file(), self.place().path());
+    /// Writes the next token. It is on the disk before this returns, so that no later grant can repeat it.
+    fn write_next_token(self, folder: &Folder) -> Result<(Self, FencingToken)> {
+        let (file, path) = (self.0.file(), self.location().path());
         let failed = |cause| failed("write token", path, cause);
         let corrupt = |what| refused("read token", ErrorKind::Unexpected, path, what);
         let mut bytes = Vec::with_capacity(keys::RECORD_BYTES + 1);
-        // One byte more than a record, to notice a file that is longer than one.
+        // One byte more than a record, to detect longer files.
         file.take(keys::RECORD_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.is_empty() {
             return self.replace_empty(folder);
         }
         let last = keys::parse_record(&bytes).ok_or_else(|| {
-            corrupt("holds no token record: its tokens would not rise; if no one needs them, delete the file")
+            corrupt("holds no valid token record: tokens might not rise; delete the file if nothing relies on them")
         })?;
         let next = keys::next_token(last, wall_clock_us()).ok_or_else(|| corrupt("has no token left"))?;
-        // It may have been open for long before it was locked.
+        // The file may have been linked between its opening and its locking.
         refuse_hard_link(&file.metadata().map_err(failed)?, path)?;
-        folder.repair(file);
+        folder.repair_permissions(file);
         file.write_all_at(keys::record(next).as_bytes(), 0).map_err(failed)?;
         file.sync_data().map_err(failed)?;
         Ok((self, FencingToken::new(next)))
     }
 
-    /// Replaces an empty file, from which nothing was ever granted, by a finished one. It is not written in place: it may
-    /// be a foreign file that was linked into the folder.
+    /// Replaces an empty file, which has never granted anything, by a complete one. It is not written in place, because
+    /// it may be a foreign file that was linked into the folder.
     ///
-    /// Clients that have the empty file open find it locked until its name leads to the new one, and open that one then.
+    /// Clients that have opened the empty file find it locked until its name refers to the new file, and then open
+    /// that.
     fn replace_empty(self, folder: &Folder) -> Result<(Self, FencingToken)> {
-        let path = self.place().path();
+        let path = self.location().path();
         let made = Self::make(folder, path, |new| new.replace(path).map(Some))?;
-        made.ok_or_else(|| refused(MAKE, ErrorKind::Unavailable, path, "was made by somebody else"))
+        made.ok_or_else(|| refused(MAKE, ErrorKind::Unavailable, path, "was created by another client"))
     }
 
-    /// Another handle of the same open file, which the lock belongs to; `None` when this is the file of another path.
+    /// Returns another handle of the same open file, which the lock belongs to; `None` if it has another path.
     pub(crate) fn another_handle(&self, path: &Path) -> Option<io::Result<File>> {
-        (self.place().path() == path).then(|| self.0.file().try_clone())
+        (self.location().path() == path).then(|| self.0.file().try_clone())
     }
 }
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // Closing the file is not enough where a forked child has inherited it.
-        unlock(self.0.file(), self.place().path());
+        // Closing is not enough: a forked child may have inherited the open file.
+        unlock(self.0.file(), self.location().path());
     }
 }
 
-/// Locks an open file; false when somebody else has locked it.
+/// Tries to lock an open file; false if another process has locked it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -153,7 +155,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
 
 /// Unlocks an open file.
 pub(crate) fn unlock(file: &File, path: &Path) {
-    // It fails only for a file that is not open; closing it frees the lock then.
+    // Fails only for a file that is not open; closing frees the lock then.
     if let Err(error) = file.unlock() {
         tracing::warn!(?path, %error, "unlock failed");
     }
@@ -173,9 +175,9 @@ mod tests {
 
     use super::*;
 
-    struct Ended(Child);
+    struct KilledOnDrop(Child);
 
-    impl Drop for Ended {
+    impl Drop for KilledOnDrop {
         fn drop(&mut self) {
             self.0.kill().unwrap();
             self.0.wait().unwrap();
@@ -184,8 +186,8 @@ mod tests {
 
     fn take(folder: &Folder, path: &Path) -> Option<LockFile> {
         match LockFile::take(folder, path, None).unwrap() {
-            Attempt::Locked(lock, _) => Some(lock),
-            Attempt::Busy(_) => None,
+            TakeOutcome::Locked(lock, _) => Some(lock),
+            TakeOutcome::Busy(_) => None,
         }
     }
 
@@ -195,16 +197,16 @@ mod tests {
         let folder = Folder::new(path.path());
         let file = folder.join("a.lock".into());
         let locked = take(&folder, &file).unwrap();
-        // As its standard input: the same open file, as after a fork.
+        // As the standard input of a child: the same open file, as after a fork.
         let inherited = locked.another_handle(&file).unwrap().unwrap();
-        let _child = Ended(Command::new("sleep").arg("1000").stdin(inherited).spawn().unwrap());
+        let _child = KilledOnDrop(Command::new("sleep").arg("1000").stdin(inherited).spawn().unwrap());
         assert!(take(&folder, &file).is_none());
         drop(locked);
         assert!(take(&folder, &file).is_some());
     }
 
     #[test]
-    fn a_file_that_is_deleted_after_it_was_locked_is_not_granted() {
+    fn locked_file_that_was_deleted_is_not_granted() {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let file = folder.join("a.lock".into());
@@ -216,9 +218,9 @@ mod tests {
             let locked = OpenFile::open(&folder, &file).unwrap().unwrap().try_lock().unwrap().unwrap();
             change(&file).unwrap();
             let other = take(&folder, &file).unwrap();
-            assert!(other.place().is_in_place().unwrap());
+            assert!(other.location().is_current().unwrap());
             let attempt = LockFile::take(&folder, &file, Some(locked)).unwrap();
-            assert!(matches!(attempt, Attempt::Busy(_)), "it is the other one's: {attempt:?}");
+            assert!(matches!(attempt, TakeOutcome::Busy(_)), "the other client holds it: {attempt:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! New files: finished under a temporary name, and given their own name in one step.
+//! New files: completed under a temporary name, and then given their own name in one step.
 //!
-//! A file that is made under its own name and filled, or given its mode, afterwards can be met in between by others,
-//! and is left like that by a crash. A crash here leaves a file `.new-*` that can be deleted.
+//! If a file were created under its own name and written, or given its mode, afterwards, other processes could open it
+//! in between, and a crash would leave it incomplete. Here a crash leaves a file `.new-*`, which can be deleted.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -10,13 +10,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Mode of a file that is not finished: nobody but its user.
+/// Mode of an incomplete file: only for its user.
 const UNFINISHED_MODE: u32 = 0o600;
 
-/// Times that another random name is tried; two equal ones of 64 bits are a sign of something else.
+/// How many random names are tried. Even one collision of 64 bits is unlikely.
 const NAME_TRIES: u32 = 4;
 
-/// A file that has no name of its own yet. Dropped, it is deleted.
+/// A file with a temporary name. Deleted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: File,
@@ -27,13 +27,13 @@ pub(crate) struct NewFile {
 struct TemporaryName(PathBuf);
 
 impl NewFile {
-    /// Makes an empty file in `folder`.
+    /// Creates an empty file in `folder`.
     pub(crate) fn make(folder: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(UNFINISHED_MODE);
         let mut last = io::ErrorKind::AlreadyExists.into();
         for _ in 0..NAME_TRIES {
-            // No lock's file: those have an extension.
+            // Cannot be the file of a lock, because those have an extension.
             let path = folder.join(format!(".new-{:016x}", fastrand::u64(..)));
             match options.open(&path) {
                 Ok(file) => return Ok(Self { file, temporary: TemporaryName(path) }),
@@ -44,12 +44,12 @@ impl NewFile {
         Err(last)
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Names the file `path`; `None` when there is something of that name, which stays.
+    /// Renames the file to `path`; `None` if that name exists, which is left unchanged.
     pub(crate) fn publish(self, path: &Path) -> io::Result<Option<File>> {
         match self.rename_to_free(path) {
             Ok(()) => Ok(Some(self.file)),
@@ -58,7 +58,7 @@ impl NewFile {
         }
     }
 
-    /// Names the file `path`, in the place of what is there.
+    /// Renames the file to `path`, replacing an existing file.
     pub(crate) fn replace(self, path: &Path) -> io::Result<File> {
         fs::rename(&self.temporary.0, path)?;
         Ok(self.file)
@@ -72,7 +72,7 @@ impl NewFile {
         };
 
         match renameat_with(CWD, &self.temporary.0, CWD, path, RenameFlags::NOREPLACE) {
-            // A file system that knows no such rename, as ZFS before 2.2.
+            // The file system does not support it, such as ZFS before 2.2.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.link_to_free(path),
             renamed => Ok(renamed?),
         }
@@ -83,7 +83,7 @@ impl NewFile {
         self.link_to_free(path)
     }
 
-    /// For a moment the file has two names; `Folder::open_file` looks again for that case.
+    /// For a moment the file has two names; `Folder::open_file` retries for that case.
     fn link_to_free(&self, path: &Path) -> io::Result<()> {
         fs::hard_link(&self.temporary.0, path)
     }
@@ -91,7 +91,7 @@ impl NewFile {
 
 impl Drop for TemporaryName {
     fn drop(&mut self) {
-        // After a rename there is none.
+        // Fails after a rename.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_published_has_its_name_alone_and_never_takes_that_of_another() {
+    fn publish_never_replaces_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.lock");
         let first = NewFile::make(folder.path()).unwrap().publish(&path).unwrap().unwrap();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_rename_may_replace_files_a_link_does_the_same() {
+    fn publish_by_link_never_replaces_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.lock");
         let new = NewFile::make(folder.path()).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_published_is_deleted() {
+    fn unpublished_file_is_deleted() {
         let folder = tempfile::tempdir().unwrap();
         drop(NewFile::make(folder.path()).unwrap());
         assert!(names(folder.path()).is_empty());

@@ -1,4 +1,4 @@
-//! A lock file that is open, and whether it is still the one that others open under its name.
+//! An open lock file, and whether its path still refers to it.
 
 use std::{
     fs::{self, File},
@@ -16,27 +16,27 @@ use crate::{
     lock_file::{LockFile, try_lock},
 };
 
-/// The name of a file, and which file it is.
+/// The path of an open file, and the identity of that file.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct FileLocation {
     path: PathBuf,
     identity: Identity,
 }
 
-/// What makes a file the same one, whatever it is called: device and inode.
+/// Device and inode, which identify a file regardless of its name.
 type Identity = (u64, u64);
 
 fn identity(found: &fs::Metadata) -> Identity {
     (found.dev(), found.ino())
 }
 
-impl Place {
+impl FileLocation {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the file is still the one that others open under its path.
-    pub(crate) fn is_in_place(&self) -> Result<bool> {
+    /// Returns whether the path still refers to this file, so that others open the same one.
+    pub(crate) fn is_current(&self) -> Result<bool> {
         match fs::symlink_metadata(&self.path) {
             Ok(found) => Ok(identity(&found) == self.identity),
             Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -50,39 +50,39 @@ impl Place {
 /// An open lock file that this client has not locked.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    place: Arc<Place>,
+    location: Arc<FileLocation>,
     file: File,
 }
 
 impl OpenFile {
-    /// Opens the file at `path`; `None` when there is none.
+    /// Opens the file at `path`; `None` if it does not exist.
     pub(crate) fn open(folder: &Folder, path: &Path) -> Result<Option<Self>> {
         folder.open_file(path)?.map(|file| Self::new(file, path)).transpose()
     }
 
-    /// A file that was opened, or made, as `path`.
+    /// Wraps a file that was opened or created as `path`.
     pub(crate) fn new(file: File, path: &Path) -> Result<Self> {
         let found = file.metadata().map_err(|cause| failed("lock file", path, cause))?;
-        let place = Place { path: path.to_owned(), identity: identity(&found) };
-        Ok(Self { place: Arc::new(place), file })
+        let location = FileLocation { path: path.to_owned(), identity: identity(&found) };
+        Ok(Self { location: Arc::new(location), file })
     }
 
-    pub(crate) fn place(&self) -> &Arc<Place> {
-        &self.place
+    pub(crate) fn location(&self) -> &Arc<FileLocation> {
+        &self.location
     }
 
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Locks the file; `Err` with the file, still open, when another client has locked it.
+    /// Tries to lock the file; `Err` with the file, still open, if another client has locked it.
     ///
     /// Does not touch the disk: local file systems keep their locks in memory.
     pub(crate) fn try_lock(self) -> Result<std::result::Result<LockFile, Self>> {
         match try_lock(&self.file) {
             Ok(true) => Ok(Ok(LockFile::locked(self))),
             Ok(false) => Ok(Err(self)),
-            Err(cause) => Err(failed("lock file", self.place.path(), cause)),
+            Err(cause) => Err(failed("lock file", self.location.path(), cause)),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    AnyBackend, Entry, Fault, Harness, Hook, Link, Rounds, Sharing, Store, Time, WallClock,
+    AnyBackend, ClientLink, Entry, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time, WallClock,
 };
 use lockkit_core::{
     LockName,
@@ -22,10 +22,10 @@ use lockkit_file::{FileBackend, FileConfig};
 use lockkit_testbed::{ServerClock, SmallDisk};
 use tempfile::TempDir;
 
-/// The files that this process has open.
+/// The folder of this process's open files.
 const OPEN_FILES: &str = "/proc/self/fd";
 
-/// Size of a disk that gets full.
+/// Size of a disk for tests that fill it.
 const DISK_BYTES: u64 = 1 << 20;
 
 fn main() -> ExitCode {
@@ -96,8 +96,10 @@ impl Harness for FileHarness {
 
     fn may_stay(&self, place: &str) -> Option<&'static str> {
         match Path::new(place).extension()?.to_str()? {
-            "lock" => Some("the last token is in it, and who deletes it may delete the next holder's"),
-            "holder" => Some("a place for the next holder, whose it is once it is locked"),
+            "lock" => {
+                Some("it holds the last token, and deleting it could delete the file of the next holder")
+            }
+            "holder" => Some("the next holder reuses it"),
             _ => None,
         }
     }
@@ -107,10 +109,10 @@ impl Harness for FileHarness {
     }
 }
 
-/// Why there can be no disk that gets full.
+/// Returns why a small disk cannot be mounted, if so.
 fn no_small_disk() -> &'static Option<String> {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
-    WHY_NOT.get_or_init(SmallDisk::why_not)
+    WHY_NOT.get_or_init(SmallDisk::unavailable_reason)
 }
 
 /// A folder of lock files.
@@ -128,7 +130,7 @@ impl Folder {
         }
     }
 
-    /// The files of this lock, which is the one of its client.
+    /// Returns the files of this lock.
     fn files_of(&self, name: &LockName) -> Result<Vec<PathBuf>> {
         const NAME_BYTES_MAX: usize = 200;
         let start = name.encode(NAME_BYTES_MAX);
@@ -149,17 +151,17 @@ impl Store for Folder {
         self.locks().to_str().map(str::to_owned)
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match (&fault, self) {
-            (Fault::FillDisk, Self::OnDisk(disk)) => disk.fill(),
-            (Fault::EmptyDisk, Self::OnDisk(disk)) => disk.make_room(),
-            (Fault::DeleteEntries(name), _) => {
+            (StoreFault::FillDisk, Self::OnDisk(disk)) => disk.fill(),
+            (StoreFault::EmptyDisk, Self::OnDisk(disk)) => disk.make_room(),
+            (StoreFault::DeleteEntries(name), _) => {
                 for file in self.files_of(name)? {
                     fs::remove_file(file)?;
                 }
                 Ok(())
             }
-            (Fault::WriteJunk(name), _) => {
+            (StoreFault::WriteJunk(name), _) => {
                 let mut files = self.files_of(name)?.into_iter();
                 let of_holder = files.find(|file| file.extension().is_some_and(|end| end == "holder"));
                 Ok(fs::write(of_holder.context("no holder file")?, [0xff; 100_000])?)
@@ -168,15 +170,15 @@ impl Store for Folder {
         }
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
-        anyhow::bail!("there is no way to a folder that could be disturbed")
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
+        anyhow::bail!("a folder has no link that a fault could disturb")
     }
 
     async fn entries(&self, _: &LockName) -> Result<Vec<String>> {
-        anyhow::bail!("lock files stay: they count the tokens")
+        anyhow::bail!("lock files stay, because they hold the tokens")
     }
 
-    /// Files of the folder that this process has open.
+    /// Counts the files of the folder that this process has open.
     async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
         let folder = self.locks();
         let open = fs::read_dir(OPEN_FILES)?.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
@@ -192,6 +194,6 @@ impl Store for Folder {
     }
 
     async fn requests(&self) -> Result<u64> {
-        anyhow::bail!("a file system does not count")
+        anyhow::bail!("a file system does not count requests")
     }
 }

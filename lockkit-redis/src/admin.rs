@@ -1,4 +1,4 @@
-//! Looking at a lock without taking part in it.
+//! Inspection of a lock without a session.
 
 use async_trait::async_trait;
 use lockkit_core::{
@@ -9,14 +9,14 @@ use lockkit_core::{
 
 use crate::{
     RedisBackend,
-    error::Fault,
+    error::RequestError,
     keys::{LockKeys, parse_value},
-    scripts::{self, Inspected},
     server::execute,
-    topology::Listener,
+    topology::PushHandler,
+    wire::{self, Inspected},
 };
 
-/// Waiters that an inspection shows; a longer queue is cut off behind them.
+/// Waiters that an inspection returns; the rest of a longer queue is left out.
 pub const INSPECTED_WAITERS_MAX: usize = 500;
 
 #[async_trait]
@@ -24,8 +24,8 @@ impl Admin for RedisBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
         let keys = self.config.layout().keys(name)?;
         let timeout = self.config.request_timeout;
-        let answer = tokio::time::timeout(timeout, self.look(&keys)).await;
-        let answer = answer.unwrap_or_else(|_| Err(Fault::no_reply()));
+        let answer = tokio::time::timeout(timeout, self.query(&keys)).await;
+        let answer = answer.unwrap_or_else(|_| Err(RequestError::no_reply()));
         let (value, metadata, waiters) =
             answer.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
         let waiter = |(claim, metadata): &(Vec<u8>, Vec<u8>)| {
@@ -37,16 +37,16 @@ impl Admin for RedisBackend {
 }
 
 impl RedisBackend {
-    async fn look(&self, keys: &LockKeys) -> Result<Inspected, Fault> {
-        // A connection of its own: a kept one would belong to the runtime that first asked.
-        let mut wire = self.config.connector().connect(Listener::deaf()).await?;
-        let call = scripts::inspect(keys, INSPECTED_WAITERS_MAX, METADATA_BYTES_MAX);
-        scripts::inspected(execute(&mut wire, &call).await?)
+    async fn query(&self, keys: &LockKeys) -> Result<Inspected, RequestError> {
+        // A new connection: one that is kept would belong to the runtime of the first caller.
+        let mut connection = self.config.connector().connect(PushHandler::ignore_all()).await?;
+        let call = wire::inspect(keys, INSPECTED_WAITERS_MAX, METADATA_BYTES_MAX);
+        wire::parse_inspection(execute(&mut connection, &call).await?)
     }
 }
 
-/// The holder that has put this value there. The value of another program is the secret that releases its lock, so it is
-/// never shown: the entry of such a holder is the lock's key.
+/// Returns the holder that wrote this value. The value of another program is the secret that releases its lock, so it
+/// is never shown: such a holder appears by the lock's key.
 fn holder(keys: &LockKeys, value: &[u8], metadata: &[u8]) -> Contender {
     let value = String::from_utf8_lossy(value);
     match parse_value(&value) {

@@ -12,14 +12,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
-    Queue, RedisConfig, claims::Claims, error::Fault, expiry::Lookouts, keys::CHANNEL, replicas::Replicas,
-    scripts::Terms, server::Server, session::RedisSession,
+    Queue, RedisConfig, error::RequestError, expiry::ExpiryChecks, keys::CHANNEL, registry::ClaimRegistry,
+    replicas::Replicas, server::Server, session::RedisSession, wire::ScriptParams,
 };
 
-/// Shorter ones would end by a pause of a busy machine.
+/// A shorter ttl could expire in a pause of a busy machine.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
-/// A queue outlives the longest pause between two looks of whoever waits in it.
+/// A queue outlives the longest pause between two re-checks of its waiters.
 const QUEUE_TTL_MIN: Duration = Duration::from_secs(2 * TTL_MAX.as_secs());
 
 /// Redis as a lock store.
@@ -43,28 +43,28 @@ pub struct RedisBackend {
 }
 
 impl RedisBackend {
-    /// The store that this configuration names. No I/O.
+    /// Returns the backend for this configuration. No I/O.
     pub fn new(config: RedisConfig) -> Self {
         Self { config }
     }
 
-    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedisSession, Fault> {
+    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedisSession, RequestError> {
         let ttl = ttl.max(TTL_MIN);
-        let terms = Terms {
+        let params = ScriptParams {
             client: format!("{:032x}", fastrand::u128(..)),
             // Whole milliseconds, rounded up.
             ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
-            keep_ms: milliseconds(self.config.counter_ttl),
+            counter_ttl_ms: milliseconds(self.config.counter_ttl),
             linger_ms: milliseconds(self.config.counter_ttl.max(QUEUE_TTL_MIN)),
         };
-        let (connector, claims) = (self.config.connector(), Arc::<Claims>::default());
-        let channel = format!("{CHANNEL}{}", terms.client);
+        let (connector, claims) = (self.config.connector(), Arc::<ClaimRegistry>::default());
+        let channel = format!("{CHANNEL}{}", params.client);
         let server = Server::connect(connector.clone(), channel, Arc::clone(&claims)).await?;
-        let (probe, ()) = tokio::try_join!(server.probe(), server.probe_publishing())?;
-        if probe.may_evict() {
+        let (info, ()) = tokio::try_join!(server.info(), server.check_publish_right())?;
+        if info.may_evict() {
             warn!(
-                policy = probe.eviction,
-                "this Redis throws keys away when memory is short, locks too; maxmemory-policy should be noeviction"
+                policy = info.eviction_policy,
+                "this Redis may evict keys, locks too, when memory is short: set maxmemory-policy to noeviction"
             );
         }
         let replicas = match self.config.min_replicas {
@@ -74,12 +74,12 @@ impl RedisBackend {
         Ok(RedisSession {
             server,
             layout: self.config.layout(),
-            ttl: Duration::from_millis(terms.ttl_ms),
-            terms,
+            ttl: Duration::from_millis(params.ttl_ms),
+            params,
             queues: self.config.queue_in_use() == Queue::Fifo,
             clock,
             claims,
-            lookouts: Lookouts::default(),
+            expiry_checks: ExpiryChecks::default(),
             replicas,
             closed: CancellationToken::new(),
         })

@@ -1,4 +1,4 @@
-//! How to reach Redis, and where in it the locks lie.
+//! How to reach Redis, and which keys the locks use.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -7,47 +7,45 @@ use lockkit_core::{Error, ErrorKind, Result};
 use crate::{
     Tls,
     keys::{Layout, Names},
-    node::{Address, Dialer, Login},
-    sentinel::Sentinels,
-    topology::{Connector, Topology},
+    topology::{Address, Connector, Dialer, Login, Sentinels, Topology},
 };
 
-/// Port of a server that names none.
+/// Port of a server that is given without one.
 const PORT_DEFAULT: u16 = 6379;
 
-/// Port of a Sentinel that names none.
+/// Port of a Sentinel that is given without one.
 const PORT_SENTINEL: u16 = 26379;
 
-/// Longest time for one request that a configuration does not set.
+/// Default time limit of one request.
 const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
-/// What is configured is moved into these bounds.
+/// Bounds of the configured time limit.
 const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-/// How long the token counter of a lock outlives its last grant, where a configuration does not say.
+/// Default of how long the token counter of a lock outlives its last use.
 const COUNTER_TTL_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Shorter ones would give up the order of tokens while a clock is set.
+/// With a shorter one, tokens could fall while a clock is being set.
 const COUNTER_TTL_MIN: Duration = Duration::from_secs(1);
 
-/// Redis refuses an end that its clock cannot reach, and the script that asks for it would stop half-way.
+/// Redis refuses an expiry beyond the range of its clock, and the script would stop half-way.
 const COUNTER_TTL_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-/// In which order waiters get the lock.
+/// The order in which waiters are granted the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Queue {
-    /// First come, first served: a release hands the lock over. The default with [`Names::Encoded`]. Clients of other
-    /// libraries, which poll, find the lock free only while nobody waits in the queue.
+    /// First come, first served: a release grants the lock to the next waiter. The default with [`Names::Encoded`].
+    /// Clients of other libraries, which poll, find the lock free only while the queue is empty.
     #[default]
     Fifo,
-    /// Whoever asks first when it is free, as in most other libraries: waiters leave nothing in the store, and ask about
-    /// ten times a second. They never overtake those that queue. The default with [`Names::Raw`].
+    /// The first to ask when the lock is free, as in most other libraries. Waiters leave nothing in the store, and ask
+    /// about ten times a second. They never overtake waiters in the queue. The default with [`Names::Raw`].
     None,
 }
 
-/// How to reach Redis, and where in it the locks lie.
+/// How to reach Redis, and which keys the locks use.
 ///
 /// ```
 /// use lockkit_redis::{RedisBackend, RedisConfig};
@@ -65,7 +63,7 @@ pub struct RedisConfig {
     pub(crate) tls: Option<Tls>,
     prefix: String,
     names: Names,
-    /// `None`: what suits the names.
+    /// `None`: depends on `names`.
     queue: Option<Queue>,
     pub(crate) min_replicas: Option<u32>,
     pub(crate) request_timeout: Duration,
@@ -73,10 +71,11 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// One server, or a master and its replicas in any order, each as `HOST:PORT` or `HOST`. Of several, all are asked, and
-    /// the one that says that it is the master is used; it is looked for again when it no longer is. While two say so, no
-    /// connection is made: one of them is a former master that has been started again. Servers that cannot be reached are
-    /// not counted, so name the servers of which Sentinels decide by [`sentinel`](Self::sentinel).
+    /// Returns the configuration for one server, or for a master and its replicas in any order, each as `HOST:PORT` or
+    /// `HOST`. Of several servers, all are asked for their role and the master is used. When it is demoted, all are
+    /// asked again. While two report the role of a master, no connection is made: one of them is a former master that
+    /// was restarted. Unreachable servers are not counted, so if Sentinels decide on the master, use
+    /// [`sentinel`](Self::sentinel).
     ///
     /// # Errors
     ///
@@ -89,9 +88,8 @@ impl RedisConfig {
         }))
     }
 
-    /// The servers of which these Sentinels say who is the master that they call by this name. Sentinels are asked
-    /// without a login, unless there is a [`sentinel_user`](Self::sentinel_user) or a
-    /// [`sentinel_password`](Self::sentinel_password).
+    /// Returns the configuration for the master that these Sentinels know by this name. Sentinels are asked without a
+    /// login unless [`sentinel_user`](Self::sentinel_user) or [`sentinel_password`](Self::sentinel_password) is set.
     ///
     /// # Errors
     ///
@@ -107,7 +105,7 @@ impl RedisConfig {
         Ok(Self::with_topology(Topology::Sentinel(Sentinels { addresses, master })))
     }
 
-    /// A cluster, by some of its nodes, which tell of the others.
+    /// Returns the configuration for a cluster. Some of its nodes suffice: they name the others.
     ///
     /// # Errors
     ///
@@ -116,7 +114,7 @@ impl RedisConfig {
         Ok(Self::with_topology(Topology::Cluster(parse_servers(nodes, PORT_DEFAULT)?)))
     }
 
-    /// One server of this machine, by its Unix socket.
+    /// Returns the configuration for one server on this machine, reached by its Unix socket.
     pub fn unix(socket: impl Into<PathBuf>) -> Self {
         Self::with_topology(Topology::Single(Address::Unix(socket.into())))
     }
@@ -144,10 +142,10 @@ impl RedisConfig {
     ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen
     /// ```
     ///
-    /// Redis 6.0 knows no rights to channels: leave `&lockkit:client:*` out there. With a prefix, `~PREFIX*` and
-    /// `~lockkit:{PREFIX*` will do instead of `~*`; with [raw names](Names::Raw) that contain braces, `~lockkit::PREFIX*` is
-    /// needed, too. `+wait` is needed for [`min_replicas`](Self::min_replicas), `+role` with several servers or Sentinels,
-    /// `+cluster|slots +asking` on a cluster.
+    /// Redis 6.0 has no rights to channels: leave `&lockkit:client:*` out there. With a prefix, `~PREFIX*` and
+    /// `~lockkit:{PREFIX*` suffice instead of `~*`; [raw names](Names::Raw) that contain braces also need
+    /// `~lockkit::PREFIX*`. [`min_replicas`](Self::min_replicas) needs `+wait`, several servers or Sentinels need
+    /// `+role`, and a cluster needs `+cluster|slots +asking`.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));
@@ -180,7 +178,8 @@ impl RedisConfig {
         self
     }
 
-    /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    /// Uses TLS with all servers. In a build without the feature `tls` the connection is refused, never made in plain
+    /// text.
     ///
     /// ```
     /// use lockkit_redis::{RedisConfig, Tls};
@@ -195,29 +194,29 @@ impl RedisConfig {
         self
     }
 
-    /// The number of the database. Default 0.
+    /// Sets the number of the database. Default 0.
     #[must_use]
     pub fn database(mut self, number: u32) -> Self {
         self.login.database = number.into();
         self
     }
 
-    /// What all lock keys begin with. Default: nothing. Clients that share locks share the prefix.
+    /// Sets the prefix of all lock keys. Default: empty. Clients that share locks must use the same prefix.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How lock names become keys.
+    /// Sets how lock names become keys.
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
         self.names = names;
         self
     }
 
-    /// In which order waiters get the lock. Default: [`Queue::Fifo`], and [`Queue::None`] with [`Names::Raw`], where other
-    /// libraries take part that poll.
+    /// Sets the order in which waiters are granted the lock. Default: [`Queue::Fifo`]; with [`Names::Raw`], where other
+    /// libraries poll, [`Queue::None`].
     #[must_use]
     pub fn queue(mut self, queue: Queue) -> Self {
         self.queue = Some(queue);
@@ -231,28 +230,28 @@ impl RedisConfig {
         })
     }
 
-    /// Grants and renewals count only when this many replicas have acknowledged them. A grant that fewer acknowledge is
-    /// refused; after a renewal that fewer acknowledge the hold still ends at its earlier deadline. Costs a second round
-    /// trip and the replicas' acknowledgement for each grant, and the acknowledgement for each renewal. A replica that is
-    /// not among those that acknowledged may still be promoted, and does not know the lock: only with the number of all
-    /// replicas no failover loses a hold, and then a replica that is away ends all of them. Default 0.
+    /// Sets how many replicas must acknowledge grants and renewals before they count. A grant that fewer acknowledge is
+    /// refused. After a renewal that fewer acknowledge, the hold still ends at its earlier deadline. The cost is a
+    /// second round trip and the replicas' acknowledgement for each grant, and the acknowledgement for each renewal. A
+    /// replica that has not acknowledged may still be promoted, and does not know the lock. Only with the number of all
+    /// replicas does no failover lose a hold; then one unreachable replica ends all holds. Default 0.
     #[must_use]
     pub fn min_replicas(mut self, count: u32) -> Self {
         self.min_replicas = (count > 0).then_some(count);
         self
     }
 
-    /// Longest time for one request (not for an acquire, which is as many requests as it takes); the beats of a short
-    /// ttl shorten it. Default 3 s; at least 10 ms, at most 60 s.
+    /// Sets the time limit of one request. An acquire may make many requests; heartbeats of a short ttl have a shorter
+    /// limit. Default 3 s; at least 10 ms, at most 60 s.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout.clamp(REQUEST_TIMEOUT_MIN, REQUEST_TIMEOUT_MAX);
         self
     }
 
-    /// How long a lock's token counter outlives its last use. Default 7 days; at least 1 s, at most 10 years. Tokens rise without the
-    /// counter too, as long as the server's clock is not set back. What dead clients have left beside the lock outlives
-    /// its last use by as much, and by two days at least: those who live may need it.
+    /// Sets how long a lock's token counter outlives its last use. Default 7 days; at least 1 s, at most 10 years.
+    /// Without the counter, tokens still rise unless the server's clock is set back. Queue, deadlines and metadata
+    /// outlive their last use by the same time, but by at least two days: live waiters may need them.
     #[must_use]
     pub fn counter_ttl(mut self, ttl: Duration) -> Self {
         self.counter_ttl = ttl.clamp(COUNTER_TTL_MIN, COUNTER_TTL_MAX);
@@ -278,7 +277,7 @@ impl RedisConfig {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Taken apart in full, so that a new field must decide here whether it is a secret.
+        // Destructured in full: a new field does not compile until this decides whether it is secret.
         let Self {
             topology,
             login,
@@ -306,7 +305,7 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
-/// At least one.
+/// Parses servers; there must be at least one.
 fn parse_servers(
     servers: impl IntoIterator<Item = impl AsRef<str>>,
     default_port: u16,
@@ -318,9 +317,9 @@ fn parse_servers(
     if servers.is_empty() { Err(invalid("Redis needs at least one server")) } else { Ok(servers) }
 }
 
-/// `HOST` or `HOST:PORT`.
+/// Parses `HOST` or `HOST:PORT`.
 fn parse_server(text: &str, default_port: u16) -> Result<Address> {
-    // The text itself is not repeated in the error: it may hold a password in a place where none belongs.
+    // The error does not quote the text: it may contain a misplaced password.
     let malformed = || invalid("a server is HOST or HOST:PORT");
     if text.is_empty() || text.contains(['/', '@', '?', '#', ' ']) {
         return Err(malformed());

@@ -1,4 +1,4 @@
-//! Failed requests: what is known of their effect, and the one table from the client crate's errors to ours.
+//! Failed requests: their possible effect, and the table from the client crate's errors to [`Error`].
 
 use std::borrow::Cow;
 
@@ -7,30 +7,30 @@ use redis::{RedisError, ServerErrorKind};
 
 use crate::tls;
 
-/// What a failed request may have done.
+/// The possible effect of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Nothing: it never left this process.
     NotSent,
-    /// It may have been executed, or may still be.
+    /// Unknown: it may have been executed, or may still be.
     Unknown,
     /// Nothing: the server cannot serve it now.
     Busy,
-    /// Nothing: the keys lie on two servers of a cluster for the moment.
+    /// Nothing: the keys are on two servers of a cluster for the moment.
     Split,
     /// Nothing: the server does not have the script (any more).
     ScriptUnknown,
     /// Nothing: another node of the cluster has the keys.
     Elsewhere,
-    /// Nothing: the server will not do it.
+    /// Nothing: the server refused it for good.
     Refused,
 }
 
-/// What a failure says about the connection.
+/// Which connections a failure shows to be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends {
+pub(crate) enum Breaks {
     Nothing,
-    /// It is broken, or the server at its other end may not write.
+    /// This one: it is broken, or its server may not write.
     Connection,
     /// Those to all nodes of a cluster.
     Cluster,
@@ -38,37 +38,37 @@ pub(crate) enum Ends {
 
 /// A request that failed.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct RequestError {
     pub(crate) effect: Effect,
     kind: ErrorKind,
-    pub(crate) ends: Ends,
+    pub(crate) breaks: Breaks,
     message: Cow<'static, str>,
 }
 
-impl Fault {
+impl RequestError {
     pub(crate) fn new(effect: Effect, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { effect, kind, ends: Ends::Nothing, message: message.into() }
+        Self { effect, kind, breaks: Breaks::Nothing, message: message.into() }
     }
 
-    /// No reply within the time that a request has: the connection may be a black hole.
+    /// No reply within the time limit: the connection may be a black hole.
     pub(crate) fn no_reply() -> Self {
         Self {
-            ends: Ends::Connection,
+            breaks: Breaks::Connection,
             ..Self::new(Effect::Unknown, ErrorKind::Unavailable, "Redis did not answer in time")
         }
     }
 
-    /// The session is over.
-    pub(crate) fn session_over() -> Self {
+    /// The session is closed.
+    pub(crate) fn session_closed() -> Self {
         Self::new(Effect::NotSent, ErrorKind::Closed, "the session is over")
     }
 
-    /// An answer that no script of ours gives.
-    pub(crate) fn nonsense(what: impl Into<Cow<'static, str>>) -> Self {
+    /// An answer of unexpected form.
+    pub(crate) fn unexpected(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
     }
 
-    /// The same where no other node is ever asked.
+    /// The same fault, of a server that is not used as a node of a cluster.
     #[must_use]
     pub(crate) fn without_cluster(self) -> Self {
         match self.effect {
@@ -80,7 +80,7 @@ impl Fault {
         }
     }
 
-    /// This failure came before anything was asked for. A server that does not let us in will not do so later either.
+    /// The same fault, before the request was sent. A refusal stays one: the server would refuse the next login, too.
     #[must_use]
     pub(crate) fn before_sending(self) -> Self {
         match self.effect {
@@ -89,18 +89,18 @@ impl Fault {
         }
     }
 
-    /// Whether the same request may succeed later; otherwise another try would end like this one.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Returns whether the same request may succeed later.
+    pub(crate) fn is_transient(&self) -> bool {
         self.effect != Effect::Refused && self.kind != ErrorKind::Closed
     }
 
-    /// Whether the request may have been executed, or may still be.
-    pub(crate) fn leaves_doubt(&self) -> bool {
+    /// Returns whether the request may have been executed, or may still be.
+    pub(crate) fn may_have_executed(&self) -> bool {
         self.effect == Effect::Unknown
     }
 
-    /// Whether a script may have ended by it: what the script had done before that stays done.
-    pub(crate) fn may_be_of_a_script(&self) -> bool {
+    /// Returns whether a script may have failed with it; what the script had written before stays.
+    pub(crate) fn may_be_from_script(&self) -> bool {
         self.effect == Effect::Refused && matches!(self.kind, ErrorKind::Unexpected | ErrorKind::Denied)
     }
 
@@ -112,14 +112,14 @@ impl Fault {
         &self.message
     }
 
-    /// The error that a user sees.
+    /// Converts into the error for the user.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         Error::new(self.kind, operation).with_message(self.message)
     }
 }
 
-/// The table.
-impl From<RedisError> for Fault {
+/// The table for errors of the client crate.
+impl From<RedisError> for RequestError {
     fn from(error: RedisError) -> Self {
         use redis::ErrorKind as Client;
         let message = text(&error);
@@ -129,21 +129,21 @@ impl From<RedisError> for Fault {
             Client::InvalidClientConfig => (Effect::Refused, ErrorKind::InvalidConfig),
             Client::RESP3NotSupported => (Effect::Refused, ErrorKind::Unsupported),
             Client::ClusterConnectionNotFound => {
-                let ends = Ends::Cluster;
-                return Self { ends, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) };
+                let breaks = Breaks::Cluster;
+                return Self { breaks, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) };
             }
             Client::UnexpectedReturnType => (Effect::Refused, ErrorKind::Unexpected),
             _ if tls::is_refusal(&error) => (Effect::Refused, ErrorKind::Denied),
             Client::Io if error.is_connection_refusal() => (Effect::NotSent, ErrorKind::Unavailable),
             _ => (Effect::Unknown, ErrorKind::Unavailable),
         };
-        let ends = if effect == Effect::Refused { Ends::Nothing } else { Ends::Connection };
-        Self { ends, ..Self::new(effect, kind, message) }
+        let breaks = if effect == Effect::Refused { Breaks::Nothing } else { Breaks::Connection };
+        Self { breaks, ..Self::new(effect, kind, message) }
     }
 }
 
-impl Fault {
-    /// By the first word of the server's error.
+impl RequestError {
+    /// The table for errors of the server, by their first word.
     fn from_server(code: &str, message: String) -> Self {
         let (effect, kind) = match code {
             "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "OOM" | "MISCONF" | "NOREPLICAS"
@@ -154,17 +154,17 @@ impl Fault {
             "MOVED" | "ASK" => (Effect::Elsewhere, ErrorKind::Unavailable),
             _ => (Effect::Refused, ErrorKind::Unexpected),
         };
-        let is_of_no_use = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
-        let ends = if is_of_no_use { Ends::Connection } else { Ends::Nothing };
-        Self { ends, ..Self::new(effect, kind, message) }
+        let is_broken = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
+        let breaks = if is_broken { Breaks::Connection } else { Breaks::Nothing };
+        Self { breaks, ..Self::new(effect, kind, message) }
     }
 }
 
-/// What a script's user lacks the rights for is told by version 7 without the word that others tell it by.
+/// Part of the error of version 7 for a script whose user lacks a right; it has no NOPERM.
 const SCRIPT_DENIED: &str = "ser executing the script can't";
 
-/// The first word of the server's error. What a command inside a script was refused for is told by servers before
-/// version 7 in the middle of the text only.
+/// Returns the first word of the server's error. Before version 7, the error of a command inside a script has its word
+/// only in the middle of the text.
 fn code(error: &RedisError) -> &str {
     let detail = error.detail().unwrap_or_default();
     let within = detail.split(" -").skip(1).find_map(|rest| {
@@ -178,7 +178,7 @@ fn code(error: &RedisError) -> &str {
     }
 }
 
-/// What the server or the operating system said, in one line.
+/// Returns the message of the server or the operating system, in one line.
 fn text(error: &RedisError) -> String {
     let code = match error.kind() {
         redis::ErrorKind::Server(ServerErrorKind::ResponseError) => None,
@@ -197,12 +197,12 @@ fn text(error: &RedisError) -> String {
 mod tests {
     use super::*;
 
-    fn fault(code: &str, detail: &str) -> Fault {
-        Fault::from(redis::make_extension_error(code.to_owned(), Some(detail.to_owned())))
+    fn fault(code: &str, detail: &str) -> RequestError {
+        RequestError::from(redis::make_extension_error(code.to_owned(), Some(detail.to_owned())))
     }
 
     #[test]
-    fn the_table() {
+    fn server_errors_map_to_effect_and_kind() {
         use Effect::{Busy, Elsewhere, Refused, Split};
         use ErrorKind::{Denied, Unavailable, Unexpected};
         for (code, detail, expected) in [
@@ -224,15 +224,15 @@ mod tests {
             let fault = fault(code, detail);
             assert_eq!((fault.effect, fault.kind), expected, "{code} {detail}");
         }
-        assert_eq!(fault("ERR", "x -READONLY You can't write").ends, Ends::Connection);
-        assert_eq!(fault("OOM", "").ends, Ends::Nothing);
+        assert_eq!(fault("ERR", "x -READONLY You can't write").breaks, Breaks::Connection);
+        assert_eq!(fault("OOM", "").breaks, Breaks::Nothing);
     }
 
     #[test]
-    fn an_io_error_leaves_doubt_unless_nobody_was_there() {
+    fn io_error_leaves_doubt_unless_the_connection_was_refused() {
         let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert!(Fault::from(broken).leaves_doubt());
+        assert!(RequestError::from(broken).may_have_executed());
         let refused = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
-        assert_eq!(Fault::from(refused).effect, Effect::NotSent);
+        assert_eq!(RequestError::from(refused).effect, Effect::NotSent);
     }
 }

@@ -1,74 +1,80 @@
-//! Which of a client's waiters looks when the holder's time is over.
+//! Expiry checks: which of a client's waiters re-checks when the lock expires.
 //!
-//! Redis runs nothing when a key expires, so the clients that wait must ask. One waiter per client and lock is enough:
-//! the others would ask in the same moment and get the same answer.
+//! Redis runs nothing when a key expires, so waiting clients must ask. One waiter per client and lock is enough: the
+//! others would ask at the same moment and get the same answer.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
+use lockkit_core::support::lock;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
 
-/// The lookouts of a client. Cheap to clone.
+/// The expiry checks of a client, by lock. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lookouts(Arc<Mutex<HashMap<String, Post>>>);
+pub(crate) struct ExpiryChecks(Arc<Mutex<HashMap<String, LockWaiters>>>);
 
 /// What the waiters of a client for one lock share.
 #[derive(Debug)]
-struct Post {
+struct LockWaiters {
     waiters: usize,
-    /// One permit: its owner looks.
+    /// One permit: its owner re-checks.
     turn: Arc<Semaphore>,
 }
 
-impl Lookouts {
-    /// One waiter's part in the lookout for this lock.
-    pub(crate) fn join(&self, lock: &str) -> Lookout {
-        let mut posts = self.posts();
-        let post = posts
+impl ExpiryChecks {
+    /// Adds a waiter for this lock.
+    pub(crate) fn join(&self, lock: &str) -> ExpiryCheck {
+        let mut locks = self.locks();
+        let shared = locks
             .entry(lock.to_owned())
-            .or_insert_with(|| Post { waiters: 0, turn: Arc::new(Semaphore::new(1)) });
-        post.waiters += 1;
-        Lookout { lookouts: self.clone(), lock: lock.to_owned(), turn: Arc::clone(&post.turn), permit: None }
+            .or_insert_with(|| LockWaiters { waiters: 0, turn: Arc::new(Semaphore::new(1)) });
+        shared.waiters += 1;
+        ExpiryCheck {
+            expiry_checks: self.clone(),
+            lock: lock.to_owned(),
+            turn: Arc::clone(&shared.turn),
+            permit: None,
+        }
     }
 
     fn leave(&self, lock: &str) {
-        let mut posts = self.posts();
-        if let Some(post) = posts.get_mut(lock) {
-            post.waiters -= 1;
-            if post.waiters == 0 {
-                posts.remove(lock);
+        let mut locks = self.locks();
+        if let Some(shared) = locks.get_mut(lock) {
+            shared.waiters -= 1;
+            if shared.waiters == 0 {
+                locks.remove(lock);
             }
         }
     }
 
-    fn posts(&self) -> MutexGuard<'_, HashMap<String, Post>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locks(&self) -> MutexGuard<'_, HashMap<String, LockWaiters>> {
+        lock(&self.0)
     }
 }
 
-/// One waiter's part in the lookout for a lock.
+/// One waiter's share in the expiry check of a lock.
 #[derive(Debug)]
-pub(crate) struct Lookout {
-    lookouts: Lookouts,
+pub(crate) struct ExpiryCheck {
+    expiry_checks: ExpiryChecks,
     lock: String,
     turn: Arc<Semaphore>,
-    /// While this waiter is the one that looks.
+    /// Set while this waiter is the one that re-checks.
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Lookout {
-    /// Resolves when this waiter should look: it is its turn to, and the lock has ended; `None`: the lock stays until
-    /// somebody deletes it.
+impl ExpiryCheck {
+    /// Waits until this waiter should re-check: it has the turn, and the lock has expired. `None`: the lock has no ttl,
+    /// so this never returns.
     ///
-    /// Cancel safe: a turn that came is kept.
-    pub(crate) async fn over(&mut self, lock_ends: Option<Instant>) {
+    /// Cancel safe: a turn, once taken, is kept.
+    pub(crate) async fn due(&mut self, lock_ends: Option<Instant>) {
         if self.permit.is_none() {
-            // It is never closed.
+            // The semaphore is never closed.
             self.permit = Arc::clone(&self.turn).acquire_owned().await.ok();
         }
         match lock_ends {
@@ -78,11 +84,11 @@ impl Lookout {
     }
 }
 
-impl Drop for Lookout {
+impl Drop for ExpiryCheck {
     fn drop(&mut self) {
-        // Before the mutex is taken: it wakes the next one.
+        // Before the mutex is taken: this wakes the next waiter.
         self.permit = None;
-        self.lookouts.leave(&self.lock);
+        self.expiry_checks.leave(&self.lock);
     }
 }
 
@@ -93,39 +99,39 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_waiter_of_a_lock_looks_and_the_next_when_it_leaves() {
-        let lookouts = Lookouts::default();
-        let (mut first, mut second) = (lookouts.join("x"), lookouts.join("x"));
-        let mut other = lookouts.join("y");
+    async fn one_waiter_of_a_lock_checks_and_the_next_when_it_leaves() {
+        let expiry_checks = ExpiryChecks::default();
+        let (mut first, mut second) = (expiry_checks.join("x"), expiry_checks.join("x"));
+        let mut other = expiry_checks.join("y");
         let ends = Some(Instant::now() + Duration::from_secs(1));
-        first.over(ends).await;
-        other.over(ends).await;
-        let still = tokio::time::timeout(Duration::from_secs(60), second.over(ends)).await;
-        assert!(still.is_err(), "two look at once");
+        first.due(ends).await;
+        other.due(ends).await;
+        let still = tokio::time::timeout(Duration::from_secs(60), second.due(ends)).await;
+        assert!(still.is_err(), "two check at once");
         drop(first);
-        second.over(ends).await;
+        second.due(ends).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_without_an_end_is_not_looked_at() {
-        let mut lookout = Lookouts::default().join("x");
-        assert!(tokio::time::timeout(Duration::from_secs(3600), lookout.over(None)).await.is_err());
+    async fn lock_without_a_ttl_is_not_checked() {
+        let mut expiry_check = ExpiryChecks::default().join("x");
+        assert!(tokio::time::timeout(Duration::from_secs(3600), expiry_check.due(None)).await.is_err());
     }
 
-    /// Nothing is left for a later join to clear away, so a join costs the same however many locks are waited for.
+    /// So a join costs the same however many locks were waited for before.
     #[tokio::test]
     async fn last_waiter_of_a_lock_leaves_nothing() {
-        let lookouts = Lookouts::default();
-        let waiting = lookouts.join("waiting");
+        let expiry_checks = ExpiryChecks::default();
+        let waiting = expiry_checks.join("waiting");
         for round in 0..3 {
-            let (first, second) = (lookouts.join("x"), lookouts.join("x"));
-            assert_eq!(lookouts.posts().len(), 2, "round {round}");
+            let (first, second) = (expiry_checks.join("x"), expiry_checks.join("x"));
+            assert_eq!(expiry_checks.locks().len(), 2, "round {round}");
             drop(first);
-            assert_eq!(lookouts.posts().len(), 2, "round {round}: one still waits");
+            assert_eq!(expiry_checks.locks().len(), 2, "round {round}: one still waits");
             drop(second);
-            assert_eq!(lookouts.posts().len(), 1, "round {round}");
+            assert_eq!(expiry_checks.locks().len(), 1, "round {round}");
         }
         drop(waiting);
-        assert_eq!(lookouts.posts().len(), 0);
+        assert_eq!(expiry_checks.locks().len(), 0);
     }
 }

@@ -1,10 +1,10 @@
-//! What is read from servers, as fuzz targets: they take any bytes, and panic when something is wrong.
+//! Fuzz targets for the parsers of server answers: they take any bytes, and panic on a wrong result.
 
 use std::str;
 
-use crate::{keys, probe::Probe, scripts, slots::Masters};
+use crate::{keys, server_info::ServerInfo, topology::SlotMasters, wire};
 
-/// Longer errors would repeat what a server made up.
+/// Longer errors would quote arbitrary text of a server.
 const MESSAGE_CHARACTERS_MAX: usize = 300;
 
 /// The value of a lock.
@@ -15,21 +15,21 @@ pub fn value(bytes: &[u8]) {
     }
 }
 
-/// What a server says about itself.
+/// The answer to INFO.
 pub fn info(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
-    let probe = Probe::parse(text);
-    assert!(!probe.is_too_old() || !probe.version.is_empty(), "too old without a version");
+    let info = ServerInfo::parse(text);
+    assert!(!info.is_too_old() || !info.version.is_empty(), "too old without a version");
 }
 
-/// An answer to any of the scripts, or to the question for a cluster's masters.
+/// An answer to any of the scripts, or to the request for a cluster's masters.
 pub fn answer(bytes: &[u8]) {
     let Ok(answer) = redis::parse_redis_value(bytes) else { return };
     let faults = [
-        scripts::standing(answer.clone()).err(),
-        scripts::verdicts(answer.clone(), 2).map(|verdicts| assert_eq!(verdicts.len(), 2)).err(),
-        Masters::parse(&answer).err(),
-        scripts::inspected(answer).err(),
+        wire::parse_claim_state(answer.clone()).err(),
+        wire::parse_renewals(answer.clone(), 2).map(|renewals| assert_eq!(renewals.len(), 2)).err(),
+        SlotMasters::parse(&answer).err(),
+        wire::parse_inspection(answer).err(),
     ];
     for fault in faults.into_iter().flatten() {
         assert!(fault.message().chars().count() <= MESSAGE_CHARACTERS_MAX, "{}", fault.message());

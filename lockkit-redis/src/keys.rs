@@ -1,16 +1,16 @@
-//! Where everything lies in the store.
+//! The keys and channels in the store.
 //!
 //! ```text
 //! PREFIX NAME                        the lock, as every library has it that locks with SET NX: KEY
-//! lockkit:{KEY}:fence                the highest token so far
-//! lockkit:{KEY}:queue                who waits, in order of arrival
-//! lockkit:{KEY}:deadlines            until when each waiter counts as alive
-//! lockkit:{KEY}:metadata             what holder and waiters say about themselves
-//! lockkit:client:CLIENT              channel on which a client is told that it is next
+//! lockkit:{KEY}:fence                the token counter: the highest token so far
+//! lockkit:{KEY}:queue                the waiting claims, in order of arrival
+//! lockkit:{KEY}:deadlines            when each waiter lapses unless its client extends it
+//! lockkit:{KEY}:metadata             the metadata of holder and waiters
+//! lockkit:client:CLIENT              the channel that notifies a client that its claim is next
 //! ```
 //!
-//! A cluster keeps keys with the same text in braces on the same server. Where KEY has such a tag itself, the side keys
-//! have it too, as `lockkit::KEY:fence`. Encoded names hold neither braces nor colons.
+//! A cluster keeps keys with the same text in braces (a hash tag) on the same server. If KEY has such a tag itself, the
+//! side keys share it: `lockkit::KEY:fence`. Encoded names contain neither braces nor colons.
 
 use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX};
 
@@ -21,35 +21,36 @@ pub enum Names {
     /// Percent-encoded: any two names are independent of each other. The default.
     #[default]
     Encoded,
-    /// As it is, to share locks with other libraries that lock with `SET key value NX PX ttl` and release by deleting the
-    /// key. They poll, so waiters of lockkit race with them instead of queueing, see [`Queue::None`](crate::Queue::None).
+    /// As it is, to share locks with other libraries that lock with `SET key value NX PX ttl` and release by deleting
+    /// the key. They poll, so waiters of lockkit poll too instead of queueing, see [`Queue::None`](crate::Queue::None).
     ///
-    /// Exclusion holds with these too, but they cannot share a lock for work:
+    /// These libraries are excluded correctly, but cannot share a lock in practice:
     ///
-    /// * Redisson, whose lock is a hash: neither enters while the other holds the lock, but Redisson's `lock()` fails with
-    ///   WRONGTYPE instead of waiting.
-    /// * python-redis-lock without `expire`: its waiter waits, for ever, for a signal that only its own library sends.
-    ///   With `expire` it looks again after that time.
+    /// * Redisson, whose lock is a hash: neither enters while the other holds the lock, but Redisson's `lock()` fails
+    ///   with WRONGTYPE instead of waiting.
+    /// * python-redis-lock without `expire`: its waiter waits for ever for a signal that only its own library sends.
+    ///   With `expire` it checks again after that time.
     ///
-    /// Names that begin with `lockkit:` are refused, and on a cluster those that no other key can share a server with.
+    /// Names that begin with `lockkit:` are refused. On a cluster, so are names whose side keys cannot be on their
+    /// server.
     Raw,
 }
 
-/// Percent-encoding makes three bytes of one at most.
+/// Percent-encoding turns one byte into three at most.
 const ENCODED_BYTES_MAX: usize = 3 * LOCK_NAME_BYTES_MAX;
 
-/// What comes before everything beside the locks themselves.
-const SIDE: &str = "lockkit:";
+/// The prefix of all keys except the locks themselves.
+const SIDE_KEY_PREFIX: &str = "lockkit:";
 
-/// What comes before the name of a client in its channel.
+/// The prefix of the channel of a client.
 pub(crate) const CHANNEL: &str = "lockkit:client:";
 
-/// Where one configuration keeps its locks.
+/// The layout of the keys of one configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     prefix: String,
     names: Names,
-    /// Whether all keys of a lock must lie on the same server of a cluster.
+    /// Whether the keys are on a cluster, where all keys of a lock must be on the same server.
     on_cluster: bool,
 }
 
@@ -62,7 +63,7 @@ impl Layout {
         self.on_cluster
     }
 
-    /// The keys of a lock.
+    /// Returns the keys of a lock.
     pub(crate) fn keys(&self, name: &LockName) -> Result<LockKeys> {
         let lock = match self.names {
             Names::Encoded => format!("{}{}", self.prefix, name.encode(ENCODED_BYTES_MAX)),
@@ -70,28 +71,28 @@ impl Layout {
         };
         let refused =
             |why| Err(Error::new(ErrorKind::InvalidName, "claim").with_lock(name).with_message(why));
-        if lock.starts_with(SIDE) {
-            return refused("overlaps with the keys that lie beside locks, `lockkit:`");
+        if lock.starts_with(SIDE_KEY_PREFIX) {
+            return refused("overlaps with the side keys of locks, `lockkit:`");
         }
         let base = match tag(&lock) {
-            Some(_) => format!("{SIDE}:{lock}"),
+            Some(_) => format!("{SIDE_KEY_PREFIX}:{lock}"),
             None if self.on_cluster && lock.contains('}') => {
-                return refused("no other key can lie on the same server of a cluster");
+                return refused("no other key can be on the same server of a cluster");
             }
-            None => format!("{SIDE}{{{lock}}}"),
+            None => format!("{SIDE_KEY_PREFIX}{{{lock}}}"),
         };
         let side = |what| format!("{base}:{what}");
         Ok(LockKeys([lock, side("fence"), side("queue"), side("deadlines"), side("metadata")]))
     }
 }
 
-/// The part of a key that decides about its server: the first text in braces, unless it is empty.
+/// Returns the hash tag of a key, which decides on its server: the first text in braces, unless it is empty.
 pub(crate) fn tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
-/// The keys of one lock, in the order in which scripts get them.
+/// The keys of one lock, in the order in which scripts take them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKeys([String; 5]);
 
@@ -104,7 +105,7 @@ impl LockKeys {
         &self.0[0]
     }
 
-    pub(crate) fn fence(&self) -> &str {
+    pub(crate) fn token_counter(&self) -> &str {
         &self.0[1]
     }
 
@@ -121,11 +122,11 @@ impl LockKeys {
     }
 }
 
-/// The claim and the token in the value of a lock that a lockkit client holds.
+/// Parses the value of a lock that a lockkit client holds: its claim and token.
 pub(crate) fn parse_value(value: &str) -> Option<(ClaimId, u64)> {
     let (claim, digits) = value.split_once(':')?;
     let token: u64 = digits.parse().ok()?;
-    // It also reads what nobody of ours writes, such as +7 and 007.
+    // Parsing also accepts what no lockkit client writes, such as +7 and 007.
     (token.to_string() == digits).then_some((ClaimId::parse(claim)?, token))
 }
 
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_look_as_documented() {
+    fn keys_are_as_documented() {
         let found = keys("app:", Names::Encoded, "orders/42").unwrap();
         assert_eq!(found.lock(), "app:orders%2F42");
         assert_eq!(found.all()[1], "lockkit:{app:orders%2F42}:fence");
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_the_layout_cannot_carry_are_refused() {
+    fn names_without_safe_keys_are_refused() {
         for text in ["lockkit:{x}:queue", "lockkit:client:0"] {
             assert_eq!(keys("", Names::Raw, text).unwrap_err().kind(), ErrorKind::InvalidName, "{text}");
             assert!(keys("", Names::Encoded, text).is_ok());
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_others_are_not_ours() {
+    fn values_of_other_programs_are_not_parsed() {
         let claim = ClaimId::random();
         assert_eq!(parse_value(&format!("{claim}:17")), Some((claim, 17)));
         for foreign in ["", "(hash)", "abc", ":17", &format!("{claim}")] {
@@ -179,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_key_of_one_lock_is_one_of_another(
+        fn locks_share_no_keys(
             one in "\\PC{1,20}|[ab{}:%\\x00]{1,8}",
             other in "\\PC{1,20}|[ab{}:%\\x00]{1,8}",
             raw in any::<bool>(),

@@ -1,46 +1,46 @@
 //! Redis as a [lockkit](https://docs.rs/lockkit) backend.
 //!
-//! A lock is a plain string key with a ttl, as `SET key value NX PX ttl` makes it, so that this library and all others
-//! that lock like that exclude each other. Beside it lies a queue: the release hands the lock to the next client in the
-//! same script and wakes only that one, where other libraries poll, or wake all waiters at once.
+//! A lock is a plain string key with a ttl, as `SET key value NX PX ttl` makes it. So this library and all others that
+//! lock like that exclude each other. A queue is kept next to the key: the release grants the lock to the next waiter
+//! in the same script and notifies only its client. Other libraries poll, or wake all waiters at once.
 //!
-//! * **Exclusion** while clock rates differ by less than one per cent, the server's wall clock takes no step, and no
-//!   failover loses a grant: replication is asynchronous. [`RedisConfig::min_replicas`] makes that less likely; a
+//! * **Exclusion** holds while clock rates differ by less than one per cent, the server's wall clock takes no step, and
+//!   no failover loses a grant: replication is asynchronous. [`RedisConfig::min_replicas`] makes that less likely. A
 //!   resource that checks **fencing tokens** is safe in any case.
-//! * **First come, first served** among clients of this library; a client that dies in the queue is skipped.
-//! * **Tokens** rise also when the counters are lost, as long as the clocks of the old and the new server differ by less
-//!   than the pause between two grants: token = max(counter + 1, server time in microseconds).
-//! * A client that dies is succeeded at the end of its ttl; one that dies in the queue may be granted the lock once more,
-//!   for another ttl.
+//! * **First come, first served** among clients of this library. A waiter whose client died is skipped.
+//! * **Tokens** rise even when the token counters are lost, provided that the clocks of the old and the new server
+//!   differ by less than the pause between two grants: token = max(counter + 1, server time in microseconds).
+//! * When a client dies, its lock is granted to the next waiter at the end of its ttl. When a waiting client dies, it
+//!   may still be granted the lock once, for one more ttl.
 //!
-//! Needs Redis 6 or later. Keys, channels and commands that a user with limited rights needs: see [`RedisConfig::user`].
+//! Needs Redis 6 or later. [`RedisConfig::user`] lists the keys, channels and commands that a user with limited rights
+//! needs.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 mod acquire;
 mod admin;
 mod backend;
-mod claims;
 mod config;
 mod error;
 mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod heartbeat;
 mod keys;
-mod node;
-mod probe;
+mod reconnect;
 mod redlock;
-mod renew;
+mod registry;
+mod release;
 mod replicas;
-mod scripts;
-mod sentinel;
 mod server;
+mod server_info;
 mod session;
-mod slots;
 mod tls;
 mod topology;
 mod url;
+mod wire;
 
 #[doc(inline)]
 pub use lockkit_core::backend::tls::Tls;
@@ -56,10 +56,10 @@ pub use self::{
 /// The URL scheme of one server, or of a master and its replicas.
 pub const SCHEME: &str = "redis";
 
-/// The URL scheme of one server of this machine, by its Unix socket.
+/// The URL scheme of one server on this machine, reached by its Unix socket.
 pub const SCHEME_UNIX: &str = "redis+unix";
 
-/// The URL scheme of servers of which Sentinels say who is the master.
+/// The URL scheme of a master that Sentinels name.
 pub const SCHEME_SENTINEL: &str = "redis+sentinel";
 
 /// The URL scheme of a cluster.

@@ -1,15 +1,15 @@
-//! Grants and renewals that count only when some replicas have them.
+//! Grants and renewals that count only when enough replicas have acknowledged them.
 //!
-//! Replication is asynchronous. WAIT answers how many replicas have acknowledged all that *this connection* has written.
-//! So a script and WAIT are one pipeline, and go over a connection of their own, because WAIT blocks it.
+//! Replication is asynchronous. WAIT returns how many replicas have acknowledged all that *this connection* has
+//! written. So a script and WAIT are one pipeline. It has a connection of its own, because WAIT blocks the connection.
 //!
-//! * Too few replicas acknowledge in time: a grant is taken back, and its acquire is an error. A renewal is unknown: the hold
-//!   ends at its deadline, unless a later renewal is acknowledged. A replica that is promoted meanwhile has the lock for as
-//!   long at least, if it is one of those that acknowledged the last one.
-//! * The client crate sends a pipeline again over another connection, as a whole: what it waits for is in it.
-//! * The connection is dead, or leads to a former master that its replicas still follow: it is watched and replaced just as
-//!   the one for everything else. A grant that it does not find is looked for over another connection, once.
-//! * The lock has gone meanwhile, or was granted to the same claim again: refused.
+//! * Too few replicas acknowledge in time: a grant is withdrawn, and its acquire fails. A renewal is unknown: the hold
+//!   ends at its deadline, unless a later renewal is acknowledged. A replica that acknowledged the last renewal has the
+//!   lock at least until then, should it be promoted.
+//! * The client crate repeats a pipeline over another connection: only as a whole, so WAIT covers the repeated script.
+//! * The connection is dead, or leads to a former master that its replicas still follow: it is watched and replaced
+//!   like the main connection. A grant that it does not find is looked up once more over another connection.
+//! * The lock has gone meanwhile, or was granted to the same claim again: the grant is refused.
 
 use std::{fmt, time::Duration};
 
@@ -18,16 +18,16 @@ use redis::Value;
 use tracing::debug;
 
 use crate::{
-    error::{Effect, Fault},
-    scripts::{Call, Standing, standing, verdicts},
+    error::{Effect, RequestError},
     server::Server,
     topology::Connector,
+    wire::{Call, ClaimState, parse_claim_state, parse_renewals},
 };
 
-/// Share of a request's time that the replicas have; the rest is for the master.
+/// Share of a request's time limit that the replicas get; the rest is for the master.
 const WAIT_SHARE: u32 = 2;
 
-/// How often a grant is looked for: the second time over another connection.
+/// How often a grant is looked up; the second time over another connection.
 const CONFIRMS_MAX: u32 = 2;
 
 /// The connection that waits for replicas.
@@ -43,69 +43,71 @@ impl fmt::Debug for Replicas {
 }
 
 impl Replicas {
-    pub(crate) async fn connect(connector: Connector, count: u32) -> Result<Self, Fault> {
-        Ok(Self { server: Server::connect_silent(connector).await?, count })
+    pub(crate) async fn connect(connector: Connector, count: u32) -> Result<Self, RequestError> {
+        Ok(Self { server: Server::connect_without_messages(connector).await?, count })
     }
 
-    /// Waits until enough replicas have the grant of this token; `confirm` writes it again.
-    pub(crate) async fn confirm(&self, confirm: &Call, token: FencingToken) -> Result<(), Fault> {
+    /// Waits until enough replicas have the grant with this token. `confirm` writes it again.
+    pub(crate) async fn confirm(&self, confirm: &Call, token: FencingToken) -> Result<(), RequestError> {
         let mut tries = 0;
         loop {
             tries += 1;
             let fault = match self.run(self.server.request_timeout(), confirm, false).await {
-                Ok((answer, acknowledged)) => match standing(answer)? {
-                    Standing::Granted(found) if found == token => return acknowledged,
-                    // The master may be another one.
+                Ok((answer, acknowledged)) => match parse_claim_state(answer)? {
+                    ClaimState::Granted(found) if found == token => return acknowledged,
+                    // This connection may lead to a former master.
                     other => {
                         self.server.reconnect();
-                        self.shortfall(format_args!("the lock went before they were asked: {other:?}"))
+                        self.too_few_replicas(format_args!(
+                            "the lock was gone when they were asked: {other:?}"
+                        ))
                     }
                 },
-                Err(fault) if fault.may_pass() => fault,
+                Err(fault) if fault.is_transient() => fault,
                 Err(fault) => return Err(fault),
             };
             if tries == CONFIRMS_MAX {
                 return Err(fault);
             }
-            debug!(?fault, "a grant was not confirmed, and is looked for over another connection");
+            debug!(?fault, "a grant was not confirmed and is looked up over another connection");
         }
     }
 
-    /// Renews holds; of each whether it is held, as far as enough replicas have that.
+    /// Renews holds. Returns for each whether it is held; an error if too few replicas have the renewal.
     pub(crate) async fn renew(
         &self,
         limit: Duration,
         renew: &Call,
         holds: usize,
         asking: bool,
-    ) -> Result<Vec<Result<bool, Fault>>, Fault> {
+    ) -> Result<Vec<Result<bool, RequestError>>, RequestError> {
         let (answer, acknowledged) = self.run(limit, renew, asking).await?;
         let is_known = |held: bool| if held { acknowledged.clone().map(|()| true) } else { Ok(false) };
-        Ok(verdicts(answer, holds)?.into_iter().map(is_known).collect())
+        Ok(parse_renewals(answer, holds)?.into_iter().map(is_known).collect())
     }
 
-    /// What a script answers, and whether enough replicas have what it wrote.
+    /// Returns the answer of a script, and whether enough replicas have what it wrote.
     async fn run(
         &self,
         limit: Duration,
         call: &Call,
         asking: bool,
-    ) -> Result<(Value, Result<(), Fault>), Fault> {
-        let patience = u64::try_from((limit / WAIT_SHARE).as_millis()).unwrap_or(u64::MAX);
-        // Without an end it would wait for 0 ms.
-        let wait = redis::cmd("WAIT").arg(self.count).arg(patience.max(1)).to_owned();
+    ) -> Result<(Value, Result<(), RequestError>), RequestError> {
+        let wait_ms = u64::try_from((limit / WAIT_SHARE).as_millis()).unwrap_or(u64::MAX);
+        // WAIT with 0 ms has no time limit.
+        let wait = redis::cmd("WAIT").arg(self.count).arg(wait_ms.max(1)).to_owned();
         let answers = self.server.run_with(limit, call, Some(wait), asking).await?;
-        let [answer, known] = <[Value; 2]>::try_from(answers)
-            .map_err(|_| Fault::nonsense("not one answer each for a script and WAIT"))?;
-        let acknowledged = match known {
-            Value::Int(known) if known >= i64::from(self.count) => Ok(()),
-            answer => Err(self.shortfall(format_args!("{answer:?} of them have it"))),
+        let [answer, acknowledgements] = <[Value; 2]>::try_from(answers)
+            .map_err(|_| RequestError::unexpected("a script and WAIT did not get one answer each"))?;
+        let acknowledged = match acknowledgements {
+            Value::Int(count) if count >= i64::from(self.count) => Ok(()),
+            answer => Err(self.too_few_replicas(format_args!("{answer:?} acknowledged it"))),
         };
         Ok((answer, acknowledged))
     }
 
-    fn shortfall(&self, why: fmt::Arguments<'_>) -> Fault {
-        let message = format!("{} replicas must know of a grant; {why}", self.count);
-        Fault::new(Effect::Refused, ErrorKind::Unavailable, message)
+    fn too_few_replicas(&self, why: fmt::Arguments<'_>) -> RequestError {
+        let message = format!("{} replicas must acknowledge a grant; {why}", self.count);
+        RequestError::new(Effect::Refused, ErrorKind::Unavailable, message)
     }
 }

@@ -1,4 +1,4 @@
-//! A configuration from a URL.
+//! Parses a configuration from a URL.
 
 use lockkit_core::{Result, backend::BackendUrl};
 
@@ -7,11 +7,11 @@ use crate::{
     config::invalid, tls, topology::Topology,
 };
 
-/// The host in the URL of a socket: no standard URL has a user and no host.
+/// The host in the URL of a socket with a user: a standard URL with a user needs a host.
 const HERE: &str = "localhost";
 
 impl RedisConfig {
-    /// The configuration of one of
+    /// Parses one of
     ///
     /// ```text
     /// redis://[[USER]:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/DATABASE]
@@ -21,12 +21,13 @@ impl RedisConfig {
     /// ```
     ///
     /// with the options `prefix`, `names=raw`, `queue` (`fifo` or `none`), `min_replicas`, `request_timeout` and
-    /// `counter_ttl`, each as the method of its name; with Sentinels also `sentinel_user` and `sentinel_password`. With TLS
-    /// they begin with `rediss` (but for the socket), and take `ca`, `cert` and `key`: files, see [`Tls`].
+    /// `counter_ttl`, each as the method of that name; with Sentinels also `sentinel_user` and `sentinel_password`.
+    /// With TLS the schemes begin with `rediss` (there is none for the socket), and take the files `ca`, `cert` and
+    /// `key`, see [`Tls`].
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for another scheme, a user without a password, a database that is no number, a certificate
+    /// `InvalidConfig` for another scheme, a user without a password, a database that is not a number, a certificate
     /// without its key, an unknown option, options of TLS without TLS; `Unsupported` for TLS without the feature `tls`.
     pub fn from_url(url: BackendUrl) -> Result<Self> {
         let is_tls = SCHEMES_TLS.contains(&url.scheme());
@@ -35,7 +36,7 @@ impl RedisConfig {
         Self::from_parts(url, &scheme, is_tls)
     }
 
-    /// The servers of a URL with another scheme, each for itself.
+    /// Parses the servers of a URL with another scheme, which are independent of each other.
     pub(crate) fn of_nodes(url: BackendUrl, is_tls: bool) -> Result<Self> {
         Self::from_parts(url, SCHEME, is_tls)
     }
@@ -52,12 +53,12 @@ impl RedisConfig {
             (Some(user), Some(password)) => config.user(user, password),
             (None, Some(password)) => config.password(password),
             (None, None) => config,
-            (Some(_), None) => return Err(invalid("Redis takes a user together with a password")),
+            (Some(_), None) => return Err(invalid("a user for Redis needs a password")),
         };
         config.take_options(url)
     }
 
-    /// Scheme, servers and database.
+    /// Parses scheme, servers and database.
     fn of_servers(url: &mut BackendUrl, scheme: &str) -> Result<Self> {
         let servers: Vec<String> = url
             .hosts()
@@ -73,7 +74,7 @@ impl RedisConfig {
             SCHEME_UNIX if !path.is_empty() && matches!(&*servers.concat(), "" | HERE) => {
                 Ok(Self::unix(url.path()).database(take_database(url)?))
             }
-            SCHEME_UNIX => Err(invalid("redis+unix:/// is followed by the path of a socket")),
+            SCHEME_UNIX => Err(invalid("redis+unix:/// needs the path of a socket")),
             SCHEME_SENTINEL => Ok(Self::sentinel(servers, path)?.database(take_database(url)?)),
             SCHEME_CLUSTER if path.is_empty() => Self::cluster(servers),
             SCHEME_CLUSTER => Err(invalid("a cluster has no databases")),
@@ -99,7 +100,7 @@ impl RedisConfig {
                 (Some(user), Some(password)) => self.sentinel_user(user, password),
                 (None, Some(password)) => self.sentinel_password(password),
                 (None, None) => self,
-                (Some(_), None) => return Err(invalid("sentinel_user goes with a sentinel_password")),
+                (Some(_), None) => return Err(invalid("sentinel_user needs a sentinel_password")),
             };
         }
         if let Some(timeout) = url.take_duration("request_timeout")? {
@@ -117,7 +118,7 @@ fn take_database(url: &mut BackendUrl) -> Result<u32> {
     parse_number(&url.take("db").unwrap_or_default(), "db")
 }
 
-/// A number, 0 for an empty text.
+/// Parses a number; 0 for an empty text.
 fn parse_number(text: &str, what: &str) -> Result<u32> {
     if text.is_empty() {
         return Ok(0);
@@ -132,7 +133,7 @@ mod tests {
     use lockkit_core::{ErrorKind, LockName};
 
     use super::*;
-    use crate::{node::Address, sentinel::Sentinels};
+    use crate::topology::{Address, Sentinels};
 
     fn from(url: &str) -> Result<RedisConfig> {
         RedisConfig::from_url(BackendUrl::parse(url)?)
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_it_all() {
+    fn url_sets_every_option() {
         let config = from(
             "redis://me:s%40cret@h1:1/2?prefix=app:&names=raw&queue=none&min_replicas=1&request_timeout=500ms\
              &counter_ttl=1h",
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_names_do_not_queue_unless_asked_to() {
+    fn raw_names_queue_only_on_request() {
         for (url, queue) in [
             ("redis://h", Queue::Fifo),
             ("redis://h/?names=encoded&queue=none", Queue::None),
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_a_path() {
+    fn socket_has_a_path() {
         let config = from("redis+unix:///run/redis%201.sock?db=3").unwrap();
         assert_eq!(config.topology, Topology::Single(Address::Unix("/run/redis 1.sock".into())));
         assert_eq!(config.login.database, 3);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_and_clusters_are_told_by_scheme() {
+    fn scheme_selects_sentinels_or_cluster() {
         let config = from("redis+sentinel://app:secret@s1,s2:9/main?db=2").unwrap();
         let sentinels =
             Sentinels { addresses: vec![tcp("s1", 26379), tcp("s2", 9)], master: "main".to_owned() };
@@ -208,7 +209,7 @@ mod tests {
 
     #[cfg(feature = "tls")]
     #[test]
-    fn tls_is_named_by_scheme_and_options() {
+    fn scheme_selects_tls_and_options_its_files() {
         assert_eq!(from("redis://h").unwrap().tls, None);
         assert_eq!(from("rediss://h").unwrap().tls, Some(Tls::new()));
         let config = from("rediss+cluster://h/?ca=/ca.pem&cert=/a.pem&key=/a-key.pem").unwrap();
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_by_kind() {
+    fn mistakes_are_invalid_config() {
         for url in [
             "redis://me@h",
             "redis:///2",

@@ -1,12 +1,12 @@
-//! Who may do what with the nodes that clients create.
+//! Access control lists of the nodes that clients create.
 
 use lockkit_core::{Error, ErrorKind, Result};
 use zookeeper_client::{Acl, AuthId, Permission};
 
-/// Who may do what with the nodes that clients create: an access control list, written as ZooKeeper's own shell takes it.
+/// The permissions on nodes that clients create: an access control list, in the syntax of ZooKeeper's shell.
 ///
-/// Clients that share locks need all permissions on each other's directories; those that only wait behind a node need to
-/// read it.
+/// Clients that share locks need all permissions on each other's directories, and read permission on the nodes that
+/// they wait for.
 ///
 /// ```
 /// use lockkit_zk::Access;
@@ -24,20 +24,21 @@ impl Access {
         Self(vec![Acl::new(Permission::ALL, AuthId::anyone())])
     }
 
-    /// Whoever is logged in as the client that creates a node may do everything, others nothing.
+    /// The user who creates a node may do everything with it, others nothing.
     pub fn creator() -> Self {
         Self(vec![Acl::new(Permission::ALL, AuthId::authed())])
     }
 
-    /// A list of `SCHEME:ID:PERMISSIONS`, separated by commas; the permissions are letters of `cdrwa`.
+    /// Parses a list of `SCHEME:ID:PERMISSIONS`, separated by commas; permissions are letters of `cdrwa`.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for another form.
+    /// `InvalidConfig` for malformed text.
     pub fn parse(text: &str) -> Result<Self> {
         text.split(',').map(parse_one).collect::<Option<_>>().map(Self).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidConfig, "configure zookeeper")
-                .with_message("an ACL is a list of SCHEME:ID:PERMISSIONS, with permissions of \"cdrwa\"")
+            Error::new(ErrorKind::InvalidConfig, "configure zookeeper").with_message(
+                "malformed ACL; write a list of SCHEME:ID:PERMISSIONS, with permissions of \"cdrwa\"",
+            )
         })
     }
 
@@ -47,7 +48,7 @@ impl Access {
 }
 
 fn parse_one(text: &str) -> Option<Acl> {
-    // An id may hold colons: that of a digest does.
+    // An id may contain colons: that of a digest does.
     let (scheme, rest) = text.trim().split_once(':')?;
     let (id, letters) = rest.rsplit_once(':')?;
     let permission =
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_as_the_shell_reads_it() {
+    fn acl_has_the_syntax_of_the_zookeeper_shell() {
         assert_eq!(Access::parse("world:anyone:cdrwa").unwrap(), Access::open());
         assert_eq!(Access::parse("auth::cdrwa").unwrap(), Access::creator());
         let Access(list) = Access::parse("digest:me:aGFzaA==:rw, ip:127.0.0.1:r").unwrap();
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_refused() {
+    fn malformed_acl_is_refused() {
         for bad in
             ["", "world", "world:anyone", "world:anyone:", "world:anyone:x", ":anyone:r", "world:anyone:r,"]
         {

@@ -1,183 +1,191 @@
-//! A claim's life up to its grant: create a node, wait for those before it, and withdraw when it comes to nothing.
+//! A claim up to its grant: create a node, wait for those before it, and withdraw it if the claim ends without a grant.
 //!
 //! Failure cases:
 //!
-//! * The reply to the create is lost: the node is looked for by the claim's identity **and** this session as its owner,
-//!   behind a request that went through the leader, so that what is not found will not come; only then it is created again.
-//! * The claim is given up while the create is under way: its name is known only from the reply, which is awaited; then
-//!   the node is deleted, again and again until that is answered.
-//! * The node before it vanishes between list and watch: the list is read again at once. Its event is lost: a re-check
-//!   looks for that node and the own one by name, and the list is read again when the former is gone. A list per re-check
-//!   would cost a queue of n waiters n^2 names ([decision 0042](../../docs/decisions/0042-zookeeper-rechecks-by-name.md)).
-//! * The own node vanishes while it waits (an operator's delete): so the end of the node before it grants nothing. Only a
-//!   list that shows the own node and none before it does: the queue was in that state, and who was first stays first.
-//! * The list is old, and the server has ended the session since: the grant's deadline has passed then, since it counts
-//!   from the last answer that came through the leader. Where that is long ago, the leader is asked first.
-//! * An operator deletes directory and nodes, and other claims get their names: where names recur, the node at the head is
-//!   known by its `czxid`.
-//! * The directory vanishes (the server takes empty containers away): it is made again.
-//! * The server refuses to delete the node (its ACL): it would hold up others as long as the session lives, so the session is
-//!   given up, and the caller is told why.
-//! * The session is over: every pending step ends, the server takes the nodes away.
+//! * The reply to the create is lost: the node is looked up by the claim's id **and** this session as its owner, behind
+//!   a request through the leader. What that does not find cannot appear later; only then the create is repeated.
+//! * The claim is given up during the create: only the reply has the node's name, so the reply is awaited; then the
+//!   node is deleted, repeatedly until that is answered.
+//! * The predecessor vanishes between list and watch: the list is read again at once. If only its event is lost, a
+//!   re-check looks for the predecessor and the own node by path, and the list is read again when the predecessor is
+//!   gone. A list per re-check would read n^2 names in a queue of n waiters ([decision
+//!   0024](../../docs/decisions/0024-zookeeper-rechecks-by-name.md)).
+//! * The own node vanishes during the wait (an operator deletes it): so the deletion of the predecessor grants nothing;
+//!   only a listing does, if it shows the own node and none before it. The queue was in that state once, and a claim
+//!   that was first stays first.
+//! * The list is old, and the server has expired the session since: then the grant's deadline has passed, because it
+//!   counts from the last answer through the leader. If that answer is old, the leader is asked first.
+//! * An operator deletes directory and nodes, and other claims get their names: in forms with recurring names, the node
+//!   at the head is verified by its `czxid`.
+//! * The directory vanishes (the server removes empty containers): it is created again.
+//! * The server refuses to delete the node (its ACL): the node would block others for as long as the session lives. The
+//!   session is abandoned, and the caller gets the error.
+//! * The session is over: every pending step ends, and the server removes the nodes.
 
-use std::{ops::ControlFlow, time::Duration};
+use std::ops::ControlFlow;
 
 use lockkit_core::{
     Error, ErrorKind, Result,
-    backend::{Acquired, Claim, Grant, recheck_pause, retry_pauses},
-    limits::RETRY_PAUSE_MAX,
+    backend::{Acquired, Claim, Grant, RetryPauses, recheck_pause, retry_pauses},
+    support::SessionOver,
 };
 use tracing::{debug, warn};
 
 use crate::{
-    call::Created,
-    claims::Held,
-    error::{Effect, Fault},
+    error::{Effect, RequestError},
+    existence::NodeId,
+    granted_nodes::GrantedNode,
     keys::{self, Form},
-    presence::Sought,
-    sequence::{Standing, sequence, standing},
+    sequence::{QueuePosition, queue_position, sequence},
     session::ZkSession,
+    wire::CreatedNode,
 };
 
-/// Half of the numbers that one directory has: time to let it get empty and be deleted.
-const NUMBERS_WARNED_OF: i32 = 1 << 30;
+/// Half of the sequence numbers of one directory: a warning here leaves time to let it get empty and be deleted.
+const NUMBERS_WARNING: i32 = 1 << 30;
 
-/// Numbers from here on are refused. At its last number the server (3.8) stays, so that two nodes may have the same one, and
-/// older ones go on with negative numbers, which other programs order wrongly. Many clients may be on their way there at once.
+/// Sequence numbers from here on are refused. At its last number the server (3.8) stops counting, so two nodes may get
+/// the same one; older servers continue with negative numbers, which other programs order wrongly. The distance leaves
+/// room for many clients that get there at once.
 const NUMBERS_MAX: i32 = i32::MAX - (1 << 16) + 1;
 
-/// How a claim ended.
-pub(crate) enum End {
+/// How a claim ended, if not by an error.
+pub(crate) enum ClaimOutcome {
     Granted,
     GaveUp,
     EntryGone,
 }
 
 /// A claim's node, as far as it is known.
-pub(crate) struct Entry {
-    /// The lock's node: the queue's directory, or the lock itself.
-    pub(crate) lock: String,
-    pub(crate) own: Option<Created>,
-    /// A create was not answered.
-    pub(crate) in_doubt: bool,
+pub(crate) struct ClaimEntry {
+    /// The path of the lock: the directory of the queue, or the lock node itself.
+    pub(crate) lock_path: String,
+    pub(crate) node: Option<CreatedNode>,
+    /// A create was not answered, so the node may exist.
+    pub(crate) create_in_doubt: bool,
 }
 
 impl ZkSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
-        let mut entry = Entry { lock: self.layout.lock(claim.name())?, own: None, in_doubt: false };
-        let end = match self.layout.form {
+        let mut entry =
+            ClaimEntry { lock_path: self.layout.lock(claim.name())?, node: None, create_in_doubt: false };
+        let outcome = match self.layout.form {
             Form::Single => self.claim_single(claim, &mut entry).await,
             Form::Curator | Form::Bare => self.claim(claim, &mut entry).await,
         };
-        if let (Ok(End::Granted), Some(own)) = (&end, &entry.own) {
-            let held = Held { session: self.server.session(), name: claim.name().clone(), own: own.clone() };
-            self.claims.enter(claim.id(), held);
-            return Ok(Acquired::Granted(Grant::new(claim, own.token(), self.server.proof.armed_at())));
+        if let (Ok(ClaimOutcome::Granted), Some(node)) = (&outcome, &entry.node) {
+            let granted = GrantedNode {
+                session: self.server.session_id(),
+                name: claim.name().clone(),
+                node: node.clone(),
+            };
+            self.granted_nodes.insert(claim.id(), granted);
+            return Ok(Acquired::Granted(Grant::new(claim, node.token(), self.server.liveness.armed_at())));
         }
         let withdrawn = self.withdraw(claim, &mut entry).await;
-        match end.and_then(|end| withdrawn.map(|()| end)) {
-            Ok(End::GaveUp) => Ok(Acquired::GaveUp),
-            Err(fault) if !fault.ended_with_the_session() || self.server.life.is_closed() => {
-                Err(self.error(claim, fault))
+        match outcome.and_then(|outcome| withdrawn.map(|()| outcome)) {
+            Ok(ClaimOutcome::GaveUp) => Ok(Acquired::GaveUp),
+            Err(error) if !error.may_succeed_in_another_session() || self.server.state.is_closed() => {
+                Err(self.error(claim, error))
             }
-            // With the session the node is gone too.
+            // The node ends with the session.
             _ => Ok(Acquired::EntryGone),
         }
     }
 
-    fn error(&self, claim: &Claim, fault: Fault) -> Error {
-        fault.into_error("acquire").with_lock(claim.name())
+    fn error(&self, claim: &Claim, error: RequestError) -> Error {
+        error.into_error("acquire").with_lock(claim.name())
     }
 
-    async fn claim(&self, claim: &Claim, entry: &mut Entry) -> Result<End, Fault> {
-        let prefix = format!("{}/{}", entry.lock, keys::node_prefix(self.layout.form, claim.id()));
+    async fn claim(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<ClaimOutcome, RequestError> {
+        let prefix = format!("{}/{}", entry.lock_path, keys::node_prefix(self.layout.form, claim.id()));
         match self.create(claim, entry, &prefix).await? {
-            ControlFlow::Break(end) => Ok(end),
-            ControlFlow::Continue(own) => {
-                self.check_number(&own)?;
-                self.queue(claim, &entry.lock, &own).await
+            ControlFlow::Break(outcome) => Ok(outcome),
+            ControlFlow::Continue(node) => {
+                self.check_number(&node)?;
+                self.queue(claim, &entry.lock_path, &node).await
             }
         }
     }
 
-    /// Brings the claim's node into being.
+    /// Creates the claim's node.
     pub(crate) async fn create(
         &self,
         claim: &Claim,
-        entry: &mut Entry,
+        entry: &mut ClaimEntry,
         path: &str,
-    ) -> Result<ControlFlow<End, Created>, Fault> {
+    ) -> Result<ControlFlow<ClaimOutcome, CreatedNode>, RequestError> {
         let data = keys::data(claim.id(), &claim.metadata().to_json());
         let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
-                return Ok(ControlFlow::Break(End::GaveUp));
+                return Ok(ControlFlow::Break(ClaimOutcome::GaveUp));
             }
-            let fault = match self.create_once(claim, entry, path, &data).await {
-                Ok(own) => return Ok(ControlFlow::Continue(own)),
-                Err(fault) if fault.effect == Effect::Missing => {
+            let error = match self.create_once(claim, entry, path, &data).await {
+                Ok(node) => return Ok(ControlFlow::Continue(node)),
+                Err(error) if error.effect == Effect::Missing => {
                     match self.server.make_directory(parent(path)).await {
                         Ok(()) => continue,
-                        Err(fault) => fault,
+                        Err(error) => error,
                     }
                 }
-                Err(fault) => fault,
+                Err(error) => error,
             };
-            // A try does not wait for a server that is away.
-            if !fault.may_pass() || !claim.wait() {
-                return Err(fault);
+            // A try does not wait for an unavailable server.
+            if !error.is_transient() || !claim.wait() {
+                return Err(error);
             }
-            debug!(?fault, claim = ?claim.id(), "create not answered");
-            self.pause(claim, pauses.next()).await?;
+            debug!(?error, claim = ?claim.id(), "create failed, retrying");
+            self.pause(claim, &mut pauses).await?;
         }
     }
 
-    /// One create; a lost reply is looked up.
+    /// Sends one create; looks the node up if the reply is lost.
     async fn create_once(
         &self,
         claim: &Claim,
-        entry: &mut Entry,
+        entry: &mut ClaimEntry,
         path: &str,
         data: &str,
-    ) -> Result<Created, Fault> {
+    ) -> Result<CreatedNode, RequestError> {
         if !claim.wait() {
-            // What is sent without a connection waits for the next one, however long that takes.
+            // A request sent without a connection waits for the next one, for an unbounded time.
             self.server.connected(self.request_timeout).await?;
         }
-        entry.in_doubt = true;
+        entry.create_in_doubt = true;
         let mut created = self.server.create(path, data, self.layout.form != Form::Single).await;
-        if created.as_ref().is_err_and(|fault| fault.effect == Effect::Unknown) {
+        if created.as_ref().is_err_and(|error| error.effect == Effect::Unknown) {
             self.look_up(claim, entry).await?;
-            if let Some(own) = &entry.own {
-                created = Ok(own.clone());
+            if let Some(node) = &entry.node {
+                created = Ok(node.clone());
             }
         }
-        entry.in_doubt = created.as_ref().is_err_and(|fault| fault.effect == Effect::SessionOver);
-        entry.own = created.as_ref().ok().cloned();
+        entry.create_in_doubt = created.as_ref().is_err_and(|error| error.effect == Effect::SessionOver);
+        entry.node = created.as_ref().ok().cloned();
         created
     }
 
-    /// Finds out, until it is known, whether the create of an unanswered request was done.
-    async fn look_up(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {
+    /// Looks the node of an unanswered create up, until the answer is known.
+    async fn look_up(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<(), RequestError> {
         let mut pauses = retry_pauses();
         loop {
-            match self.find(claim, &entry.lock).await {
+            match self.find(claim, &entry.lock_path).await {
                 Ok(found) => {
-                    debug!(claim = ?claim.id(), ?found, "create looked up");
-                    (entry.own, entry.in_doubt) = (found, false);
+                    debug!(claim = ?claim.id(), ?found, "unanswered create looked up");
+                    (entry.node, entry.create_in_doubt) = (found, false);
                     return Ok(());
                 }
-                Err(fault) if fault.may_pass() => debug!(?fault, "look not answered"),
-                Err(fault) => return Err(fault),
+                Err(error) if error.is_transient() => debug!(?error, "read failed, retrying"),
+                Err(error) => return Err(error),
             }
-            tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+            pauses.wait().await;
         }
     }
 
-    /// This claim's node, if there is one.
-    async fn find(&self, claim: &Claim, lock: &str) -> Result<Option<Created>, Fault> {
-        // What it answers is of no interest: it goes through the leader.
-        self.server.check(&[&self.node]).await?;
+    /// Returns this claim's node, if it exists.
+    async fn find(&self, claim: &Claim, lock: &str) -> Result<Option<CreatedNode>, RequestError> {
+        // The answer does not matter, only that the request goes through the leader.
+        self.server.check(&[&self.client_node]).await?;
         let form = self.layout.form;
         let prefix = keys::node_prefix(form, claim.id());
         let candidates: Vec<String> = match form {
@@ -188,100 +196,114 @@ impl ZkSession {
                     .filter(|child| child.starts_with(&prefix))
                     .map(|child| format!("{lock}/{child}"))
                     .collect(),
-                Err(fault) if fault.effect == Effect::Missing => Vec::new(),
-                Err(fault) => return Err(fault),
+                Err(error) if error.effect == Effect::Missing => Vec::new(),
+                Err(error) => return Err(error),
             },
         };
         for path in candidates {
             let (data, stat) = match self.server.data(&path).await {
-                Err(fault) if fault.effect == Effect::Missing || fault.is_denied() => continue,
+                Err(error) if error.effect == Effect::Missing || error.is_denied() => continue,
                 answer => answer?,
             };
-            // Where the name does not tell the claim, the data do.
+            // In forms whose node names do not identify the claim, the data does.
             let is_claims =
                 form == Form::Curator || data.starts_with(keys::data_prefix(claim.id()).as_bytes());
-            if is_claims && stat.ephemeral_owner == self.server.session() {
-                return Ok(Some(Created { path, czxid: stat.czxid }));
+            if is_claims && stat.ephemeral_owner == self.server.session_id() {
+                return Ok(Some(CreatedNode { path, czxid: stat.czxid }));
             }
         }
         Ok(None)
     }
 
-    /// Waits until nobody is before the claim's node.
-    async fn queue(&self, claim: &Claim, lock: &str, own: &Created) -> Result<End, Fault> {
+    /// Waits until no other node is before the claim's node.
+    async fn queue(
+        &self,
+        claim: &Claim,
+        lock: &str,
+        node: &CreatedNode,
+    ) -> Result<ClaimOutcome, RequestError> {
         loop {
             let Some(children) = self.read(claim, || self.server.children(lock)).await? else {
-                return Ok(End::GaveUp);
+                return Ok(ClaimOutcome::GaveUp);
             };
-            let predecessor = match standing(&children, own.name()) {
-                Standing::Absent => return Ok(End::EntryGone),
-                Standing::First => return self.arrive(claim, own).await,
-                Standing::Behind(predecessor) => predecessor,
+            let predecessor = match queue_position(&children, node.name()) {
+                QueuePosition::NotQueued => return Ok(ClaimOutcome::EntryGone),
+                QueuePosition::First => return self.confirm_first(claim, node).await,
+                QueuePosition::Behind(predecessor) => predecessor,
             };
             claim.note_contended();
             if !claim.wait() {
-                return Ok(End::GaveUp);
+                return Ok(ClaimOutcome::GaveUp);
             }
-            if let Some(end) = self.wait(claim, own, &format!("{lock}/{predecessor}")).await? {
-                return Ok(end);
+            if let Some(outcome) = self.wait(claim, node, &format!("{lock}/{predecessor}")).await? {
+                return Ok(outcome);
             }
         }
     }
 
-    /// Waits until the list must be read again: the predecessor is gone. `Some`: the claim ends without a grant.
-    async fn wait(&self, claim: &Claim, own: &Created, predecessor: &str) -> Result<Option<End>, Fault> {
+    /// Waits until the predecessor is gone, and the list must be read again. `Some`: the claim ended without a grant.
+    async fn wait(
+        &self,
+        claim: &Claim,
+        node: &CreatedNode,
+        predecessor: &str,
+    ) -> Result<Option<ClaimOutcome>, RequestError> {
         let watcher = match self.read(claim, || self.server.watch(predecessor)).await? {
-            None => return Ok(Some(End::GaveUp)),
+            None => return Ok(Some(ClaimOutcome::GaveUp)),
             Some(None) => return Ok(None),
             Some(Some((_, watcher))) => watcher,
         };
         let changed = watcher.changed();
         tokio::pin!(changed);
-        let nodes = [Sought::exactly(own, self.layout.form), Sought::by_name(predecessor)];
+        let nodes = [NodeId::of(node, self.layout.form), NodeId::by_path(predecessor)];
         loop {
             tokio::select! {
                 biased;
-                () = claim.give_up() => return Ok(Some(End::GaveUp)),
-                () = self.server.life.over() => return Err(Fault::session_over()),
+                () = claim.give_up() => return Ok(Some(ClaimOutcome::GaveUp)),
+                () = self.server.state.over() => return Err(SessionOver.into()),
                 _ = &mut changed => return Ok(None),
                 () = tokio::time::sleep(recheck_pause(self.ttl)) => {}
             }
-            // The watch stays. While both nodes are there, none can have come between them: numbers rise.
-            match self.read(claim, || self.server.are_there(&nodes)).await?.as_deref() {
-                None => return Ok(Some(End::GaveUp)),
+            // The watch stays. While both nodes exist, no node can come between them, because numbers rise.
+            match self.read(claim, || self.server.nodes_exist(&nodes)).await?.as_deref() {
+                None => return Ok(Some(ClaimOutcome::GaveUp)),
                 Some([true, true]) => {}
-                Some([false, ..]) => return Ok(Some(End::EntryGone)),
+                Some([false, ..]) => return Ok(Some(ClaimOutcome::EntryGone)),
                 Some(_) => return Ok(None),
             }
         }
     }
 
-    /// With nobody before it in a list, the claim is granted, unless its node must be looked at first.
-    async fn arrive(&self, claim: &Claim, own: &Created) -> Result<End, Fault> {
-        // So does a client count as suspect: a grant would be worth little, and the list may be as old.
-        if self.server.proof.left() < self.ttl / 2 {
-            let checked = self.read(claim, || async { self.server.check(&[&own.path]).await });
+    /// Grants the claim whose node is first in a list, after verifying the node where the list is not enough.
+    async fn confirm_first(&self, claim: &Claim, node: &CreatedNode) -> Result<ClaimOutcome, RequestError> {
+        // Below half a ttl the client counts as suspect: the grant would end soon, and the list may be as old.
+        if self.server.liveness.left() < self.ttl / 2 {
+            let checked = self.read(claim, || async { self.server.check(&[&node.path]).await });
             match checked.await? {
-                None => return Ok(End::GaveUp),
+                None => return Ok(ClaimOutcome::GaveUp),
                 Some(None) => {}
-                Some(Some(_)) => return Ok(End::EntryGone),
+                Some(Some(_)) => return Ok(ClaimOutcome::EntryGone),
             }
         }
         if !self.layout.form.names_recur() {
-            return Ok(End::Granted);
+            return Ok(ClaimOutcome::Granted);
         }
-        // The list may be of another directory, and the name another one's.
-        Ok(match self.read(claim, || self.server.stat(&own.path)).await? {
-            None => End::GaveUp,
-            Some(stat) if stat.is_some_and(|stat| stat.czxid == own.czxid) => End::Granted,
-            Some(_) => End::EntryGone,
+        // The list may be of a new directory, and the name may be that of another claim.
+        Ok(match self.read(claim, || self.server.stat(&node.path)).await? {
+            None => ClaimOutcome::GaveUp,
+            Some(stat) if stat.is_some_and(|stat| stat.czxid == node.czxid) => ClaimOutcome::Granted,
+            Some(_) => ClaimOutcome::EntryGone,
         })
     }
 
-    /// Repeats a request without effect until it is answered; `None` when the claim is given up meanwhile.
-    pub(crate) async fn read<T, F>(&self, claim: &Claim, request: impl Fn() -> F) -> Result<Option<T>, Fault>
+    /// Repeats a read until it is answered; returns `None` if the claim is given up meanwhile.
+    pub(crate) async fn read<T, F>(
+        &self,
+        claim: &Claim,
+        request: impl Fn() -> F,
+    ) -> Result<Option<T>, RequestError>
     where
-        F: Future<Output = Result<T, Fault>>,
+        F: Future<Output = Result<T, RequestError>>,
     {
         let mut pauses = retry_pauses();
         loop {
@@ -292,69 +314,71 @@ impl ZkSession {
             };
             match answer {
                 Ok(value) => return Ok(Some(value)),
-                Err(fault) if fault.may_pass() && claim.wait() => debug!(?fault, "look not answered"),
-                Err(fault) => return Err(fault),
+                Err(error) if error.is_transient() && claim.wait() => debug!(?error, "read failed, retrying"),
+                Err(error) => return Err(error),
             }
-            self.pause(claim, pauses.next()).await?;
+            self.pause(claim, &mut pauses).await?;
         }
     }
 
-    /// A pause between two tries, cut short when there is no sense in another.
-    async fn pause(&self, claim: &Claim, pause: Option<Duration>) -> Result<(), Fault> {
+    /// Pauses between two attempts; ends early if the claim is given up.
+    async fn pause(&self, claim: &Claim, pauses: &mut RetryPauses) -> Result<(), RequestError> {
         tokio::select! {
-            () = tokio::time::sleep(pause.unwrap_or(RETRY_PAUSE_MAX)) => Ok(()),
+            () = pauses.wait() => Ok(()),
             () = claim.give_up() => Ok(()),
-            () = self.server.life.over() => Err(Fault::session_over()),
+            () = self.server.state.over() => Err(SessionOver.into()),
         }
     }
 
-    /// Takes away what a claim without a grant may have left at the server; repeated until it is answered, or the
-    /// session is over. What is refused ends with the session.
-    async fn withdraw(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {
-        let life = &self.server.life;
+    /// Withdraws what a claim without a grant may have left at the server. Repeats that until it is answered or the
+    /// session is over; after a refusal the session is abandoned, and the node ends with it.
+    async fn withdraw(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<(), RequestError> {
+        let state = &self.server.state;
         let mut pauses = retry_pauses();
-        while !life.is_over() {
+        while !state.is_over() {
             match self.withdraw_once(claim, entry).await {
                 Ok(()) => return Ok(()),
-                Err(fault) if fault.may_pass() => debug!(?fault, claim = ?claim.id(), "not withdrawn yet"),
-                Err(fault) => {
-                    self.give_up_for(&fault);
-                    return Err(fault);
+                Err(error) if error.is_transient() => {
+                    debug!(?error, claim = ?claim.id(), "withdrawal failed, retrying")
+                }
+                Err(error) => {
+                    self.abandon_if_refused(&error);
+                    return Err(error);
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)) => {}
-                () = life.over() => {}
+                () = pauses.wait() => {}
+                () = state.over() => {}
             }
         }
         Ok(())
     }
 
-    async fn withdraw_once(&self, claim: &Claim, entry: &mut Entry) -> Result<(), Fault> {
-        if entry.in_doubt {
+    async fn withdraw_once(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<(), RequestError> {
+        if entry.create_in_doubt {
             self.look_up(claim, entry).await?;
         }
-        if let Some(own) = &entry.own {
-            self.remove(own).await?;
+        if let Some(node) = &entry.node {
+            self.remove(node).await?;
             debug!(claim = ?claim.id(), "withdrawn");
         }
         Ok(())
     }
 
-    /// Refuses a number that may not be its node's alone.
-    fn check_number(&self, own: &Created) -> Result<(), Fault> {
-        match sequence(own.name()) {
-            Some(0..NUMBERS_WARNED_OF) => {}
-            Some(NUMBERS_WARNED_OF..NUMBERS_MAX) => {
-                let what = "this directory has used up half of its numbers; let it get empty and delete it";
-                self.warn_of_numbers.call_once(|| warn!(node = own.path, what));
+    /// Refuses a sequence number that another node may have, too.
+    fn check_number(&self, node: &CreatedNode) -> Result<(), RequestError> {
+        match sequence(node.name()) {
+            Some(0..NUMBERS_WARNING) => {}
+            Some(NUMBERS_WARNING..NUMBERS_MAX) => {
+                let what =
+                    "half of this directory's sequence numbers are used; let it get empty and delete it";
+                self.numbers_warning.call_once(|| warn!(node = node.path, what));
             }
             _ => {
-                let what = format!(
-                    "{} has used up its numbers: it must get empty and be deleted",
-                    parent(&own.path)
-                );
-                return Err(Fault::new(Effect::Refused, ErrorKind::Unavailable, what));
+                let directory = parent(&node.path);
+                let what =
+                    format!("{directory} has no sequence numbers left; let it get empty and delete it");
+                return Err(RequestError::new(Effect::Refused, ErrorKind::Unavailable, what));
             }
         }
         Ok(())

@@ -6,14 +6,16 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
     backend::{
-        Admin, Backend, BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
-        TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, LossDetection, QueueKind,
+        Session, TokenStrength,
     },
 };
 
-use crate::{ZkConfig, beat::BEATS_PER_TTL, claims::Claims, keys::Form, session::ZkSession};
+use crate::{
+    ZkConfig, granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL, keys::Form, session::ZkSession,
+};
 
-/// The least ttl that is asked for. A server with the default tick grants no less than 4 s.
+/// The shortest ttl that is requested. A server with the default tick grants at least 4 s.
 const TTL_MIN: Duration = Duration::from_secs(2);
 
 /// ZooKeeper as a lock store.
@@ -34,13 +36,13 @@ const TTL_MIN: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct ZkBackend {
     pub(crate) config: ZkConfig,
-    pub(crate) claims: Arc<Claims>,
+    pub(crate) granted_nodes: Arc<GrantedNodes>,
 }
 
 impl ZkBackend {
-    /// The store that this configuration names. No I/O.
+    /// Returns a backend for this configuration. No I/O.
     pub fn new(config: ZkConfig) -> Self {
-        Self { config, claims: Arc::default() }
+        Self { config, granted_nodes: Arc::default() }
     }
 }
 
@@ -49,7 +51,7 @@ impl Backend for ZkBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new("zk", Lifetime::Session);
         info.ttl_min = TTL_MIN;
-        info.beat = BeatInterval::PerTtl(BEATS_PER_TTL);
+        info.heartbeat = HeartbeatInterval::PerTtl(HEARTBEATS_PER_TTL);
         info.queue = match self.config.layout().form {
             Form::Curator | Form::Bare => QueueKind::Fifo,
             Form::Single => QueueKind::Unordered,
@@ -61,9 +63,9 @@ impl Backend for ZkBackend {
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
-        match ZkSession::open(&self.config, Arc::clone(&self.claims), ttl, clock).await {
+        match ZkSession::open(&self.config, Arc::clone(&self.granted_nodes), ttl, clock).await {
             Ok(session) => Ok(Arc::new(session)),
-            Err(fault) => Err(fault.into_error("open session")),
+            Err(error) => Err(error.into_error("open session")),
         }
     }
 

@@ -1,37 +1,36 @@
-//! How to reach ZooKeeper, and where in it the locks lie.
+//! How to reach ZooKeeper, and where in it the locks are kept.
 
 use std::{fmt, time::Duration};
 
-use lockkit_core::{Result, backend::BackendUrl};
+use lockkit_core::Result;
 
 use crate::{
     Tls,
     access::Access,
     keys::{Form, Layout, Names},
-    parse::{invalid, parse_path, parse_server},
-    tls,
+    url::{invalid, parse_path, parse_server},
 };
 
-/// Directory of all locks where the configuration names none, inside the chroot.
+/// Directory of all locks, inside the chroot, unless the configuration names another.
 const ROOT_DEFAULT: &str = "/lockkit";
 
-/// Longest time for one request that a configuration does not set.
+/// Time limit of one request, by default.
 const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
 
-/// What is configured is moved into these bounds.
+/// Configured request timeouts are clamped to these bounds.
 const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
 const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
-/// What kind of node the directories are that clients make.
+/// The kind of node that clients create as directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Parents {
-    /// Containers, which the server takes away some time after their last child has gone; persistent nodes where the
-    /// server has none. The default.
+    /// Containers, which the server removes some time after their last child is gone; persistent nodes where the server
+    /// has no containers. The default.
     #[default]
     Container,
-    /// Persistent nodes, which stay: for locks shared with kazoo. A kazoo `Lock` creates its directory once, and fails with
-    /// `NoNode` when that has been removed since.
+    /// Persistent nodes, for locks shared with kazoo: a kazoo `Lock` creates its directory once, and fails with
+    /// `NoNode` if the directory is removed later.
     Persistent,
 }
 
@@ -39,7 +38,8 @@ pub enum Parents {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Login {
-    /// By ZooKeeper's scheme `digest`: the server refuses no password, it just does not know who this is. The default.
+    /// By ZooKeeper's scheme `digest`. The server rejects no password: a wrong one is just another identity. The
+    /// default.
     #[default]
     Digest,
     /// By SASL DIGEST-MD5. Needs the feature `sasl`.
@@ -59,11 +59,11 @@ pub enum Login {
 #[derive(Clone)]
 pub struct ZkConfig {
     pub(crate) servers: Vec<String>,
-    chroot: String,
+    pub(crate) chroot: String,
     /// `None`: this library's own directory.
-    root: Option<String>,
-    names: Option<Names>,
-    form: Form,
+    pub(crate) root: Option<String>,
+    pub(crate) names: Option<Names>,
+    pub(crate) form: Form,
     pub(crate) parents: Parents,
     pub(crate) login: Option<(String, String, Login)>,
     pub(crate) tls: Option<Tls>,
@@ -73,11 +73,12 @@ pub struct ZkConfig {
 }
 
 impl ZkConfig {
-    /// The servers, each as `HOST:PORT` or `HOST`; any one that is reachable and has a quorum will do.
+    /// Returns a configuration for these servers, each `HOST:PORT` or `HOST`; one reachable server with a quorum is
+    /// enough.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` without a server, and for one that is not of this form.
+    /// `InvalidConfig` for an empty list and for a malformed server.
     pub fn new(servers: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self> {
         let servers: Vec<String> =
             servers.into_iter().map(|server| parse_server(server.as_ref())).collect::<Result<_>>()?;
@@ -99,111 +100,61 @@ impl ZkConfig {
         })
     }
 
-    /// The configuration of `zk://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/CHROOT][?OPTION=VALUE[&...]]`. Options:
-    /// `root=/locks`, `names=encoded|raw`, `form=curator|bare|single`, `parents=container|persistent`, `login=digest|sasl`,
-    /// `acl=auth::cdrwa,world:anyone:r`, `tick=2s`, `request_timeout=3s`; with TLS (`zks://`) also `ca=FILE`, `cert=FILE`
-    /// and `key=FILE`, see [`Tls`].
+    /// Sets the node below which everything is stored. It must exist. Default: none.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for another scheme, a user without a password, a path that is none, a certificate without its key,
-    /// an unknown option; `Unsupported` for TLS without the feature `tls`.
-    pub fn from_url(mut url: BackendUrl) -> Result<Self> {
-        let is_tls = match url.scheme() {
-            crate::SCHEME => false,
-            crate::SCHEME_TLS if cfg!(feature = "tls") => true,
-            crate::SCHEME_TLS => return Err(tls::not_in_this_build()),
-            other => return Err(invalid(format!("{other:?} is not the scheme of zookeeper"))),
-        };
-        let servers = url.hosts().iter().map(|host| match host.port {
-            Some(port) => format!("{}:{port}", host.name),
-            None => host.name.clone(),
-        });
-        let mut config = Self::new(servers)?.chroot(url.path())?;
-        if is_tls {
-            config = config.tls(Tls::take_from(&mut url)?);
-        }
-        let logins = [("digest", Login::Digest), ("sasl", Login::SaslDigestMd5)];
-        let login = url.take_word("login", &logins)?;
-        config = match (url.user(), url.password(), login) {
-            (Some(user), Some(password), login) => config.user(user, password, login.unwrap_or_default()),
-            (None, None, None) => config,
-            _ => return Err(invalid("zookeeper takes a user together with a password, or neither")),
-        };
-        if let Some(root) = url.take("root") {
-            config = config.root(root)?;
-        }
-        config.names = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])?;
-        let forms = [("curator", Form::Curator), ("bare", Form::Bare), ("single", Form::Single)];
-        config.form = url.take_word("form", &forms)?.unwrap_or_default();
-        let parents = [("container", Parents::Container), ("persistent", Parents::Persistent)];
-        config.parents = url.take_word("parents", &parents)?.unwrap_or_default();
-        if let Some(acl) = url.take("acl") {
-            config = config.access(Access::parse(&acl)?);
-        }
-        config.tick = url.take_duration("tick")?;
-        if let Some(timeout) = url.take_duration("request_timeout")? {
-            config = config.request_timeout(timeout);
-        }
-        url.finish()?;
-        Ok(config)
-    }
-
-    /// The node that everything lies below; it must exist. Default: none.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidConfig` for what is no path.
+    /// `InvalidConfig` for a malformed path.
     pub fn chroot(mut self, path: impl AsRef<str>) -> Result<Self> {
         self.chroot = parse_path(path.as_ref())?;
         Ok(self)
     }
 
-    /// The directory of the locks, inside the chroot; it is created where it is missing. `/`: none. Default: `/lockkit`,
-    /// which belongs to this library alone. Clients that share locks have the same chroot, root and
+    /// Sets the directory of the locks, inside the chroot. It is created if missing; `/` means the chroot itself.
+    /// Default: `/lockkit`, which only this library uses. Clients that share locks use the same chroot, root and
     /// [names](Self::names).
     ///
-    /// To share locks with other programs, name their directory. There a lock's name must be spelled alike for both: one
-    /// that would have to be encoded is refused (`InvalidName`) unless [`names`](Self::names) says which node is meant.
+    /// To share locks with other programs, name their directory. Both must then spell a lock's name alike: a name that
+    /// would have to be encoded is refused (`InvalidName`) unless [`names`](Self::names) says which node is meant.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for what is no path.
+    /// `InvalidConfig` for a malformed path.
     pub fn root(mut self, path: impl AsRef<str>) -> Result<Self> {
         self.root = Some(parse_path(path.as_ref())?);
         Ok(self)
     }
 
-    /// How lock names become names of nodes. Default: [`Names::Encoded`] in the default directory; below a
-    /// [root](Self::root) that is named, only names that need no encoding are accepted.
+    /// Sets how lock names become node names. Default: [`Names::Encoded`] in the default directory; below a configured
+    /// [root](Self::root), only names that need no encoding are accepted.
     #[must_use]
     pub fn names(mut self, names: Names) -> Self {
         self.names = Some(names);
         self
     }
 
-    /// What a claim looks like in the store.
+    /// Sets what a claim looks like in the store.
     #[must_use]
     pub fn form(mut self, form: Form) -> Self {
         self.form = form;
         self
     }
 
-    /// What kind of node the directories are.
+    /// Sets the kind of node that directories are.
     #[must_use]
     pub fn parents(mut self, parents: Parents) -> Self {
         self.parents = parents;
         self
     }
 
-    /// Logs in with this name and password.
+    /// Logs in with this user name and password.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>, login: Login) -> Self {
         self.login = Some((name.into(), password.into(), login));
         self
     }
 
-    /// Speaks TLS with all servers. Without the feature `tls` the connection is refused, not made without it.
+    /// Uses TLS with all servers. Without the feature `tls` connecting fails; it never falls back to plain TCP.
     ///
     /// ```
     /// use lockkit_zk::{ZkConfig, Tls};
@@ -218,28 +169,29 @@ impl ZkConfig {
         self
     }
 
-    /// Who may do what with the nodes. Default: everybody may do everything; with a [user](Self::user) only who is
-    /// logged in as that.
+    /// Sets the permissions of created nodes. Default: everybody may do everything; with a [user](Self::user), only
+    /// clients logged in as that user.
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = Some(access);
         self
     }
 
-    /// The servers' `tickTime`. Clients leave half of it as a margin before they hold a session for lost, and assume the
-    /// most that the servers allow by default, half a session, so to name it makes a hold outlive a longer outage.
+    /// Sets the servers' `tickTime`. Clients subtract half of it from a session's lease as a margin. Unset, they assume
+    /// the largest tick that servers allow by default, half a session; so setting it makes holds outlive longer
+    /// outages.
     ///
-    /// It must be named where `minSessionTimeout` is less than two ticks; and where clients are at observers that follow a
-    /// follower (`observerMasterPort`), with twice its length, unless the ttl is four ticks or more: those observers report
-    /// their clients to the leader up to a whole tick late.
+    /// It must be set if `minSessionTimeout` is less than two ticks. It must be set to twice the tick if clients
+    /// connect to observers that follow a follower (`observerMasterPort`) and the ttl is less than four ticks: those
+    /// observers report their clients to the leader up to a whole tick late.
     #[must_use]
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = Some(tick);
         self
     }
 
-    /// Longest time for one request (not for an acquire, which is as many requests as it takes); the beats of a short
-    /// ttl shorten it. Default 3 s; at least 10 ms, at most 60 s.
+    /// Sets the time limit of one request (not of an acquire, which takes several). The heartbeats of a short ttl use
+    /// less. Default 3 s; at least 10 ms, at most 60 s.
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout.clamp(REQUEST_TIMEOUT_MIN, REQUEST_TIMEOUT_MAX);
@@ -261,14 +213,14 @@ impl ZkConfig {
         }
     }
 
-    /// As the client crate takes it.
+    /// The connect string of the client crate.
     pub(crate) fn connect_string(&self) -> String {
         let scheme = if self.tls.is_some() { "tcp+tls://" } else { "tcp://" };
         let servers: Vec<String> = self.servers.iter().map(|server| format!("{scheme}{server}")).collect();
         format!("{}{}", servers.join(","), self.chroot)
     }
 
-    /// Longest time to open a session: every server is asked.
+    /// Time limit for opening a session, in which every server is tried.
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.request_timeout.saturating_mul(u32::try_from(self.servers.len()).unwrap_or(u32::MAX))
     }
@@ -276,7 +228,7 @@ impl ZkConfig {
 
 impl fmt::Debug for ZkConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Taken apart in full, so that a new field must decide here whether it is a secret.
+        // Destructured completely, so that each new field needs a decision here whether it is secret.
         let Self { servers, chroot, root, names, form, parents, login, tls, access, tick, request_timeout } =
             self;
         f.debug_struct("ZkConfig")
@@ -294,102 +246,5 @@ impl fmt::Debug for ZkConfig {
             .field("tick", tick)
             .field("request_timeout", request_timeout)
             .finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use lockkit_core::ErrorKind;
-
-    use super::*;
-
-    fn from(url: &str) -> Result<ZkConfig> {
-        ZkConfig::from_url(BackendUrl::parse(url)?)
-    }
-
-    #[test]
-    fn a_url_says_it_all() {
-        let config = from(
-            "zk://me:s%40cret@h1:1,h2,[::1]/prod/app/?root=locks&names=raw&form=bare&parents=persistent&tick=500ms&request_timeout=1s",
-        )
-        .unwrap();
-        assert_eq!(config.connect_string(), "tcp://h1:1,tcp://h2:2181,tcp://[::1]:2181/prod/app");
-        assert_eq!(config.login, Some(("me".into(), "s@cret".into(), Login::Digest)));
-        assert_eq!(
-            (config.root.as_deref(), config.names, config.form, config.parents),
-            (Some("/locks"), Some(Names::Raw), Form::Bare, Parents::Persistent)
-        );
-        assert_eq!(
-            (config.tick, config.request_timeout),
-            (Some(Duration::from_millis(500)), Duration::from_secs(1))
-        );
-        assert_eq!(config.acl(), Access::creator());
-    }
-
-    #[test]
-    fn defaults() {
-        let config = from("zk://h").unwrap();
-        let path = |config: &ZkConfig| config.layout().lock(&"a:b".parse().unwrap());
-        assert_eq!(config.connect_string(), "tcp://h:2181");
-        assert_eq!(path(&config).unwrap(), "/lockkit/a%3Ab");
-        assert_eq!(path(&from("zk://h/?names=raw").unwrap()).unwrap(), "/lockkit/a:b");
-        assert_eq!(
-            (config.form, config.parents, config.acl()),
-            (Form::Curator, Parents::Container, Access::open())
-        );
-        assert!(path(&from("zk://h/?root=/").unwrap()).is_err());
-        assert_eq!(path(&from("zk://h/?root=/&names=encoded").unwrap()).unwrap(), "/a%3Ab");
-    }
-
-    #[test]
-    fn mistakes_are_told_by_kind() {
-        for url in [
-            "zk://me@h",
-            "zk:///x",
-            "etcd://h",
-            "zk://h/a//b",
-            "zk://h/a,b",
-            "zk://h/?root=/a/./b",
-            "zk://h/?rot=/x",
-            "zk://h/?form=kazoo",
-            "zk://h/?names=curator",
-            "zk://h/a\u{1f512}b",
-            "zk://h/?login=sasl",
-            "zk://h/?acl=world",
-            "zk://h/?tick=soon",
-            "zk://h/?ca=/ca.pem",
-        ] {
-            assert_eq!(from(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
-        }
-        for server in ["", ":1", "h:port", "h:70000", "h:0", "me:secret@h:1", "h/x", "h1,h2"] {
-            let error = ZkConfig::new([server]).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{server}");
-            assert!(!error.to_string().contains("secret"));
-        }
-        assert!(ZkConfig::new([""; 0]).is_err());
-    }
-
-    #[cfg(feature = "tls")]
-    #[test]
-    fn tls_is_named_by_scheme_and_options() {
-        assert_eq!(from("zk://h").unwrap().tls, None);
-        assert_eq!(from("zks://h").unwrap().tls, Some(Tls::new()));
-        let config = from("zks://h/?ca=/ca.pem&cert=/a.pem&key=/a-key.pem").unwrap();
-        assert_eq!(config.tls, Some(Tls::new().ca("/ca.pem").identity("/a.pem", "/a-key.pem")));
-        for alone in ["zks://h/?cert=/a.pem", "zks://h/?key=/a-key.pem", "zks://h/?verify=no"] {
-            assert_eq!(from(alone).unwrap_err().kind(), ErrorKind::InvalidConfig, "{alone}");
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn tls_is_refused_by_a_build_without_it() {
-        assert_eq!(from("zks://h").unwrap_err().kind(), ErrorKind::Unsupported);
-    }
-
-    #[test]
-    fn no_secret_is_printed() {
-        let config = from("zk://me:hunter2@h").unwrap();
-        assert!(!format!("{config:?}").contains("hunter2"));
     }
 }

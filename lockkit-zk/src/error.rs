@@ -1,41 +1,41 @@
-//! Failed requests: what is known of their effect, and the one table from the client crate's errors to ours.
+//! Failed requests: their possible effect, and the one table from the client crate's errors to ours.
 
 use std::borrow::Cow;
 
-use lockkit_core::{Error, ErrorKind};
+use lockkit_core::{Error, ErrorKind, support::SessionOver};
 use zookeeper_client::{Error as Client, MultiWriteError};
 
 /// What a failed request may have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// It may have been executed, or may still be.
+    /// The request may have been executed, or may still be.
     Unknown,
-    /// Nothing: it was not sent, or the server cannot serve it now.
+    /// None: it was not sent, or the server cannot serve it now.
     Busy,
-    /// Nothing: the server will not do it.
+    /// None: the server refuses it.
     Refused,
-    /// Nothing: the node, or the one above it, is not there.
+    /// None: the node, or its parent, is missing.
     Missing,
-    /// Nothing: the node is there already.
+    /// None: the node exists already.
     Exists,
-    /// Its reply is not awaited, or was that the session is over: what it did ends with the session.
+    /// The session is over, and so are the effects of the request.
     SessionOver,
 }
 
 /// A request that failed.
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct RequestError {
     pub(crate) effect: Effect,
     kind: ErrorKind,
     message: Cow<'static, str>,
 }
 
-impl Fault {
+impl RequestError {
     pub(crate) fn new(effect: Effect, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { effect, kind, message: message.into() }
     }
 
-    /// No reply within the time that a request has.
+    /// No reply within the time limit of a request.
     pub(crate) fn no_reply() -> Self {
         Self::new(Effect::Unknown, ErrorKind::Unavailable, "ZooKeeper did not answer in time")
     }
@@ -45,63 +45,64 @@ impl Fault {
         Self::new(Effect::Busy, ErrorKind::Unavailable, "not connected to ZooKeeper")
     }
 
-    /// The session is over.
-    pub(crate) fn session_over() -> Self {
-        Self::new(Effect::SessionOver, ErrorKind::Closed, "the session is over")
-    }
-
-    /// Something in the store that no client of this library would write.
+    /// The store holds something that no client of this library writes.
     pub(crate) fn unexpected(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
     }
 
-    /// A configuration that no retry will mend.
+    /// The configuration is wrong, so a retry cannot succeed.
     pub(crate) fn invalid_config(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::InvalidConfig, what)
     }
 
-    /// What this build cannot do.
+    /// This build does not support that.
     #[cfg(not(all(feature = "sasl", feature = "tls")))]
     pub(crate) fn unsupported(what: &'static str) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unsupported, what)
     }
 
-    /// Whether the same request may succeed later; otherwise another try would end like this one.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Whether the same request may succeed later.
+    pub(crate) fn is_transient(&self) -> bool {
         matches!(self.effect, Effect::Unknown | Effect::Busy)
     }
 
-    /// Whether another session may do better; a login that is refused will be refused again.
-    pub(crate) fn ended_with_the_session(&self) -> bool {
+    /// Whether the claim may succeed in another session; a refused login is refused again.
+    pub(crate) fn may_succeed_in_another_session(&self) -> bool {
         self.effect == Effect::SessionOver && !self.is_denied()
     }
 
-    /// Whether the server cannot do that.
+    /// Whether the server does not support the request.
     pub(crate) fn is_unsupported(&self) -> bool {
         self.kind == ErrorKind::Unsupported
     }
 
-    /// Whether the server refuses for want of permission.
+    /// Whether a permission is missing.
     pub(crate) fn is_denied(&self) -> bool {
         self.kind == ErrorKind::Denied
     }
 
-    /// The error that a user sees.
+    /// Returns the error that the user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         Error::new(self.kind, operation).with_message(self.message)
     }
 }
 
-/// The table.
-impl From<Client> for Fault {
+impl From<SessionOver> for RequestError {
+    fn from(_: SessionOver) -> Self {
+        Self::new(Effect::SessionOver, ErrorKind::Closed, "the session is over")
+    }
+}
+
+/// The table of the client crate's errors.
+impl From<Client> for RequestError {
     fn from(error: Client) -> Self {
         use ErrorKind::{Closed, Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
         let (effect, kind) = match &error {
-            // A request that was under way when its connection ended fails with whatever ended it: an error of the
-            // operating system and silence come as `Custom`, only an orderly end as `ConnectionLoss`.
+            // A request fails with whatever ended its connection: errors of the operating system and silence arrive as
+            // `Custom`, only an orderly end as `ConnectionLoss`.
             Client::ConnectionLoss | Client::Custom(_) | Client::Timeout => (Effect::Unknown, Unavailable),
             Client::NoHosts => {
-                let what = "none of the servers can be reached, or none has a quorum";
+                let what = "no server can be reached, or none has a quorum";
                 return Self::new(Effect::Busy, Unavailable, what);
             }
             Client::Throttled | Client::SessionMoved | Client::NotReadOnly => (Effect::Busy, Unavailable),
@@ -112,17 +113,18 @@ impl From<Client> for Fault {
             Client::SessionExpired => (Effect::SessionOver, Unavailable),
             Client::ClientClosed => (Effect::SessionOver, Closed),
             Client::InvalidAcl => {
-                let what = "the server takes no such ACL (one with \"auth\" needs a login)";
+                let what = "the server refuses the ACL (an entry with \"auth\" needs a login)";
                 return Self::new(Effect::Refused, InvalidConfig, what);
             }
             Client::BadArguments(_) => (Effect::Refused, InvalidConfig),
             Client::QuotaExceeded => (Effect::Refused, Unavailable),
             Client::Unimplemented => {
-                let what = "the server does not know this kind of request; ZooKeeper 3.6 and later do";
+                let what = "the server does not support this request; use ZooKeeper 3.6 or later";
                 return Self::new(Effect::Refused, Unsupported, what);
             }
             Client::NoChildrenForEphemerals => {
-                return Self::unexpected("an ephemeral node stands where the queue should be");
+                let what = "an ephemeral node exists at the path of the queue; does another program use it as a lock?";
+                return Self::unexpected(what);
             }
             _ => (Effect::Refused, Unexpected),
         };
@@ -130,7 +132,7 @@ impl From<Client> for Fault {
     }
 }
 
-/// The first check that failed in a transaction of nothing but checks; nothing is known of the others then.
+/// Returns the first check that failed in a transaction of checks only; the others are unknown then.
 pub(crate) fn failed_check<T>(answer: Result<T, MultiWriteError>) -> Result<Option<usize>, Client> {
     match answer {
         Ok(_) => Ok(None),
@@ -148,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table() {
+    fn client_errors_map_to_effect_and_kind() {
         use Effect::{Busy, Exists, Missing, Refused, SessionOver, Unknown};
         use ErrorKind::{Closed, Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
         for (error, expected) in [
@@ -170,8 +172,8 @@ mod tests {
             (Client::Unimplemented, (Refused, Unsupported)),
             (Client::MarshallingError, (Refused, Unexpected)),
         ] {
-            let fault = Fault::from(error.clone());
-            assert_eq!((fault.effect, fault.kind), expected, "{error}");
+            let mapped = RequestError::from(error.clone());
+            assert_eq!((mapped.effect, mapped.kind), expected, "{error}");
         }
     }
 }

@@ -1,69 +1,69 @@
-//! Where everything lies in the store.
+//! Where everything is kept in the store.
 //!
 //! ```text
-//! ROOT/NAME/_c_<uuid>-lock-<number>     one node per claim, ephemeral; the lowest number holds the lock (Form::Curator)
+//! ROOT/NAME/_c_<uuid>-lock-<number>     ephemeral, one per claim; the lowest number holds the lock (Form::Curator)
 //! ROOT/NAME/lock-<number>               the same without an identity in its name (Form::Bare)
 //! ROOT/NAME                             the lock is one ephemeral node (Form::Single)
-//! ROOT/:clients/<session>               what a client that holds nothing proves its life on
+//! ROOT/:clients/<session>               the client's own node, which heartbeats check
 //! ```
 //!
-//! Everything in `ROOT/NAME` that ends in a number counts as a contender, whichever program made it, so nothing but
-//! claims may lie there. An encoded name holds neither `/` nor `:`; a raw name is refused where it would be `:clients` or
-//! more than one element of a path.
+//! Every node in `ROOT/NAME` whose name ends in a number counts as a contender, whichever program created it; so only
+//! claims may be there. An encoded name has neither `/` nor `:`; a raw name is refused if it is `:clients` or more than
+//! one path element.
 //!
-//! Failure case: another program locks `/jobs/a:1`, and a client of this library with that root writes `/jobs/a%3A1`. Both
-//! would hold the lock. So a named root takes only names that are spelled alike either way, unless the configuration says
-//! which spelling is meant ([decision 0040](../../docs/decisions/0040-zookeeper-names-in-a-named-root.md)).
+//! Failure case: another program locks `/jobs/a:1`, and a client of this library with that root creates `/jobs/a%3A1`.
+//! Both would hold the lock. So a configured root accepts only names that are spelled alike either way, unless the
+//! configuration selects a spelling ([decision 0022](../../docs/decisions/0022-zookeeper-names-in-a-named-root.md)).
 
 use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId};
 
-/// How the name of a lock becomes the name of a node.
+/// How a lock's name becomes the name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Names {
-    /// Percent-encoded: every name is possible, and any two are independent of each other.
+    /// Percent-encoded: every name is valid, and different names never share a node.
     Encoded,
-    /// As it is, to share locks with other programs: with the root `/jobs`, the lock `a:1` is that of Curator's
-    /// `InterProcessMutex(client, "/jobs/a:1")`. Names that ZooKeeper does not accept as one element of a path are refused:
-    /// those with `/` or a forbidden character, `.`, `..`, and `:clients`.
+    /// Unchanged, to share locks with other programs: with the root `/jobs`, the lock `a:1` is that of Curator's
+    /// `InterProcessMutex(client, "/jobs/a:1")`. Names that are not one valid path element are refused: those with `/`
+    /// or a forbidden character, `.`, `..`, and `:clients`.
     Raw,
 }
 
-/// What a claim looks like in the store. Contenders of every ordered form, and those of other programs, are always waited
-/// for, so that clients of [`Curator`](Self::Curator) and [`Bare`](Self::Bare) share locks.
+/// What a claim looks like in the store. Every client waits for contenders of all ordered forms and of other programs,
+/// so clients of [`Curator`](Self::Curator) and [`Bare`](Self::Bare) share locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
-    /// `NAME/_c_<uuid>-lock-<number>`: excludes, and queues with, Curator's `InterProcessMutex` and what is built on it,
-    /// the Go clients, and kazoo where its `extra_lock_patterns` names `-lock-` (kazoo also needs
+    /// `NAME/_c_<uuid>-lock-<number>`: shares queues with Curator's `InterProcessMutex` and what is built on it, the Go
+    /// clients, and kazoo if its `extra_lock_patterns` names `-lock-` (kazoo also needs
     /// [`Parents::Persistent`](crate::Parents::Persistent)). The default.
     ///
-    /// Curator's `InterProcessReadWriteLock` and a kazoo without that pattern do **not** wait for these nodes. `WriteLock`,
-    /// the recipe in ZooKeeper's own source, does, but it can wait for ever by a bug of its own, with and without this
-    /// library: it sets no watch when its predecessor goes between its list and its `exists`.
+    /// Curator's `InterProcessReadWriteLock` and a kazoo without that pattern do **not** wait for these nodes.
+    /// `WriteLock`, the recipe in ZooKeeper's own source, does. But it can wait for ever by a bug of its own, with or
+    /// without this library: it sets no watch if its predecessor vanishes between its list and its `exists`.
     #[default]
     Curator,
-    /// `NAME/lock-<number>`: as before, but for clients that count only names that begin with `lock-`. Names come again
-    /// when an operator deletes the directory, so nodes are looked at before they are deleted, as for [`Single`](Self::Single).
+    /// `NAME/lock-<number>`: the same, for clients that count only names starting with `lock-`. Names recur when an
+    /// operator deletes the directory, so nodes are read before they are deleted, as with [`Single`](Self::Single).
     Bare,
-    /// `NAME` itself, one ephemeral node without a queue: for programs that lock by creating a node. **Unordered**: all
-    /// who wait try again at once when it goes. A program of an ordered form meets an error, not the lock.
+    /// `NAME` itself, one ephemeral node without a queue: for programs that lock by creating a node. **Unordered**:
+    /// when the node is gone, all waiters try again at once. A program of an ordered form gets an error, not the lock.
     ///
-    /// ZooKeeper deletes a node by its name only, so a release looks first whose node it is. Should an operator delete
-    /// the holder's node between that look and the deletion, the next holder's would go instead.
+    /// ZooKeeper deletes a node by its name only, so a release first reads whose node it is. If an operator deletes the
+    /// holder's node between that read and the deletion, the next holder's node is deleted instead.
     Single,
 }
 
 impl Form {
-    /// Whether another claim may get a node of the same name: always where the lock is one node, and where the number is all
-    /// that tells nodes apart when their directory is made anew.
+    /// Whether another claim may get a node of the same name. Always where the lock is one node; also where only the
+    /// number distinguishes nodes, because a new directory restarts the numbers.
     pub(crate) fn names_recur(self) -> bool {
         self != Self::Curator
     }
 }
 
-/// Longest name of a node that is made of a lock's name, in bytes; a longer one is cut and completed by its digest. 500 of
-/// them must fit into one request.
+/// Longest node name made of a lock name, in bytes; a longer one is truncated and completed by its digest. 500 of them
+/// must fit into one request.
 const NODE_NAME_BYTES_MAX: usize = 512;
 
 /// The directory of the clients' own nodes, below the root.
@@ -72,22 +72,22 @@ const CLIENTS: &str = ":clients";
 /// ZooKeeper's own directory.
 const RESERVED: &str = "/zookeeper";
 
-/// Where one configuration keeps its nodes, and what they look like.
+/// Where one configuration keeps its nodes, and their form.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     root: String,
-    /// `None`: only names that are spelled alike either way.
+    /// `None`: only names that are spelled alike in both spellings.
     names: Option<Names>,
     pub(crate) form: Form,
 }
 
 impl Layout {
-    /// `root` is empty, or begins with a slash and does not end with one.
+    /// `root` is empty, or starts with a slash and does not end with one.
     pub(crate) fn new(root: &str, names: Option<Names>, form: Form) -> Self {
         Self { root: root.to_owned(), names, form }
     }
 
-    /// The node of a lock: the directory of its queue, or the lock itself.
+    /// Returns the path of a lock: the directory of its queue, or the lock node itself.
     pub(crate) fn lock(&self, name: &LockName) -> Result<String> {
         let refused =
             |why: String| Err(Error::new(ErrorKind::InvalidName, "claim").with_lock(name).with_message(why));
@@ -96,45 +96,45 @@ impl Layout {
             Some(Names::Encoded) => encoded,
             Some(Names::Raw) if name.as_str() == CLIENTS || !is_node_name(name.as_str()) => {
                 return refused(
-                    "with names=raw, a name is one element of a path that ZooKeeper takes".to_owned(),
+                    "with names=raw, the name must be one valid element of a ZooKeeper path".to_owned(),
                 );
             }
             Some(Names::Raw) => name.as_str().to_owned(),
             None if encoded == name.as_str() => encoded,
             None => {
                 return refused(format!(
-                    "the node could be {name:?}, as other programs call it, or {encoded:?}; configure names=raw for \
-                     the first, to share the lock with them, or names=encoded for the second"
+                    "its node could be {name:?} or {encoded:?}; configure names=raw for the first, to share the lock \
+                     with other programs, or names=encoded for the second"
                 ));
             }
         };
         let path = format!("{}/{node}", self.root);
         if path == RESERVED {
-            return refused("is ZooKeeper's own directory; configure a root".to_owned());
+            return refused("its node would be ZooKeeper's own directory; configure a root".to_owned());
         }
         Ok(path)
     }
 
-    /// The directory of the clients' own nodes.
+    /// Returns the directory of the clients' own nodes.
     pub(crate) fn clients(&self) -> String {
         format!("{}/{CLIENTS}", self.root)
     }
 
-    /// The node of the client that has this session.
+    /// Returns the path of the client's own node in this session.
     pub(crate) fn client(&self, session: i64) -> String {
         format!("{}/{session:x}", self.clients())
     }
 }
 
-/// Whether ZooKeeper takes this as one element of a path.
+/// Whether this is a valid ZooKeeper path element.
 pub(crate) fn is_node_name(text: &str) -> bool {
-    // As the server, which looks at units of UTF-16: no control characters, no surrogates (which all characters beyond
-    // U+FFFF consist of) and no private ones.
+    // Like the server, which checks UTF-16 units: no control characters, no surrogates (all characters beyond U+FFFF)
+    // and no private characters.
     let is_refused = |c: char| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'.. | '/');
     !matches!(text, "" | "." | "..") && !text.contains(is_refused)
 }
 
-/// The name that a claim's node is created with; the server completes it.
+/// Returns the name that a claim's node is created with; the server completes it.
 pub(crate) fn node_prefix(form: Form, claim: ClaimId) -> String {
     match form {
         Form::Curator => format!("_c_{}-lock-", hyphenated(claim)),
@@ -143,17 +143,17 @@ pub(crate) fn node_prefix(form: Form, claim: ClaimId) -> String {
     }
 }
 
-/// What a claim's node begins with, so that it is found again where its name does not tell.
+/// Returns how a claim's data starts, which identifies the node where its name does not.
 pub(crate) fn data_prefix(claim: ClaimId) -> String {
     format!("{{\"claim\":\"{claim}\",")
 }
 
-/// What a claim's node holds: its identity and who made it, as one JSON object.
+/// Returns the data of a claim's node: the claim's id and its metadata, as one JSON object.
 pub(crate) fn data(claim: ClaimId, metadata: &str) -> String {
     format!("{}{}", data_prefix(claim), metadata.strip_prefix('{').unwrap_or("}"))
 }
 
-/// As Java writes a UUID.
+/// Formats the id like a Java UUID.
 fn hyphenated(claim: ClaimId) -> String {
     let hex = claim.to_string();
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| hex.get(range).unwrap_or_default());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_look_as_documented() {
+    fn node_paths_are_as_documented() {
         let layout = Layout::new("/locks", Some(Names::Encoded), Form::Curator);
         assert_eq!(layout.lock(&name("orders/42")).unwrap(), "/locks/orders%2F42");
         assert_eq!(layout.client(0x0100_00af), "/locks/:clients/10000af");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_spelling_only_names_that_are_spelled_alike_are_taken() {
+    fn unset_spelling_accepts_only_names_that_need_no_encoding() {
         let spelled = |names, text: &str| Layout::new("/jobs", names, Form::Curator).lock(&name(text)).ok();
         for text in ["a", "A-1_b.c~d@e+f=g,h"] {
             let path = Some(format!("/jobs/{text}"));
@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(spelled(Some(Names::Encoded), text), Some(format!("/jobs/{encoded}")));
             assert_eq!(spelled(Some(Names::Raw), text), Some(format!("/jobs/{text}")));
         }
-        // Cut, and completed by its digest.
+        // Truncated, and completed by its digest.
         assert_eq!(spelled(None, &"x".repeat(NODE_NAME_BYTES_MAX + 1)), None);
         for text in ["a/b", ".", "..", ":clients", "\u{1}", "🔒"] {
             assert_eq!((spelled(None, text), spelled(Some(Names::Raw), text)), (None, None), "{text:?}");
@@ -213,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_has_room_in_a_node() {
+    fn longest_name_fits_into_a_node_name() {
         let path =
             Layout::new("", Some(Names::Encoded), Form::Curator).lock(&name(&"🔒".repeat(256))).unwrap();
         assert!(path.len() <= 1 + NODE_NAME_BYTES_MAX);
     }
 
     #[test]
-    fn data_is_metadata_that_begins_with_the_claim() {
+    fn data_is_metadata_that_starts_with_the_claim() {
         let (claim, metadata) = (ClaimId::random(), Metadata::of_this_process(Some("x")));
         let written = data(claim, &metadata.to_json());
         assert!(written.starts_with(&data_prefix(claim)));

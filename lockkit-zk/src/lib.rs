@@ -1,19 +1,20 @@
 //! ZooKeeper as a [lockkit](https://docs.rs/lockkit) backend.
 //!
-//! Locks are queues of ephemeral sequential nodes, as in Apache Curator, so that both kinds of programs can share them (see
-//! [`Form`] and [`Names`]). A waiter watches the one node before its own.
+//! A lock is a queue of ephemeral sequential nodes, as in Apache Curator, so both kinds of programs can share locks
+//! (see [`Form`] and [`Names`]). Each waiter watches only the node before its own.
 //!
-//! * **Exclusion** while clock rates differ by less than one per cent: a client stops to believe in its locks before
-//!   the ensemble can give them to others. Its heartbeats go through leader and quorum, because a server that is cut off
-//!   from its leader goes on answering pings and reads, and because the news that a session has expired comes late.
-//! * **First come, first served**, and **fencing tokens** that are the ids of the transactions that created the nodes
-//!   (`czxid`): they rise strictly within one data history, also when a directory is made anew and its sequence numbers
-//!   begin at 0.
-//! * A client that dies is succeeded when its session expires.
+//! * **Exclusion** holds while clock rates differ by less than one per cent: a client stops relying on its locks before
+//!   the ensemble can grant them to others. Its heartbeats go through leader and quorum, because a server that is cut
+//!   off from its leader still answers pings and reads, and because the client learns late that its session has
+//!   expired.
+//! * **First come, first served.** **Fencing tokens** are the ids of the transactions that created the nodes (`czxid`).
+//!   They rise strictly within one data history, even when a directory is created again and its sequence numbers
+//!   restart at 0.
+//! * When a client dies, its locks pass on when its session expires.
 //!
-//! Needs ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) needs a C compiler.
+//! Requires ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) requires a C compiler.
 //!
-//! No type of the client crate is in this interface, but in [`Owned`] with a feature that is named after its version.
+//! The public interface has no type of the client crate, except in [`Owned`] behind a feature named after its version.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
@@ -21,24 +22,23 @@ mod access;
 mod acquire;
 mod admin;
 mod backend;
-mod beat;
-mod call;
-mod claims;
 mod config;
 mod connect;
 mod error;
+mod existence;
+mod granted_nodes;
+mod heartbeat;
 mod keys;
-mod life;
+mod liveness;
 mod owned;
-mod parse;
-mod presence;
-mod proof;
 mod release;
 mod sequence;
 mod session;
 mod single;
 mod tls;
+mod url;
 mod watchdog;
+mod wire;
 
 #[doc(inline)]
 pub use lockkit_core::backend::tls::Tls;

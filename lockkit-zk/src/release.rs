@@ -1,51 +1,52 @@
-//! The end of a hold: its node goes.
+//! Ends a hold: deletes its node.
 //!
 //! Failure cases:
 //!
-//! * The reply is lost: the deletion is repeated; a node that is not there is a release that was done. Where
-//!   [names recur](crate::keys::Form::names_recur) it is looked at first, behind a request through the leader.
-//! * The server refuses it (its ACL): the session is given up, and takes the node along.
-//! * The server is away: the keeper asks again, until the session is over and takes the node along.
+//! * The reply is lost: the deletion is repeated; if the node is missing, the release has succeeded. Where [names
+//!   recur](crate::keys::Form::names_recur), the node is read first, behind a request through the leader.
+//! * The server refuses the deletion (its ACL): the session is abandoned, and the node ends with it.
+//! * The server is unavailable: the keeper repeats the release until the session is over, and the node ends with it.
 
 use lockkit_core::backend::Grant;
 use tracing::warn;
 
 use crate::{
-    call::{Created, bounded},
-    error::{Effect, Fault},
+    error::{Effect, RequestError},
     session::ZkSession,
+    wire::{CreatedNode, bounded},
 };
 
 impl ZkSession {
-    pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), Fault> {
-        let Some(held) = self.claims.get(grant.claim()) else { return Ok(()) };
-        let removed = bounded(self.request_timeout, self.remove(&held.own)).await;
-        removed.inspect_err(|fault| self.give_up_for(fault))?;
-        self.claims.forget(grant.claim());
+    pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), RequestError> {
+        let Some(granted) = self.granted_nodes.get(grant.claim()) else { return Ok(()) };
+        let removed = bounded(self.request_timeout, self.remove(&granted.node)).await;
+        removed.inspect_err(|error| self.abandon_if_refused(error))?;
+        self.granted_nodes.remove(grant.claim());
         Ok(())
     }
 
-    /// Gives the session up where a deletion is refused: the node would hold up others as long as it lives.
-    pub(crate) fn give_up_for(&self, fault: &Fault) {
-        if fault.effect == Effect::Refused {
-            warn!(?fault, "a node cannot be deleted; the session is given up");
-            self.server.life.lose();
+    /// Abandons the session if a deletion was refused: the node would block others for as long as the session lives.
+    pub(crate) fn abandon_if_refused(&self, error: &RequestError) {
+        if error.effect == Effect::Refused {
+            warn!(?error, "session abandoned: the server refuses to delete a node");
+            self.server.state.mark_lost();
         }
     }
 
-    /// Deletes this node, and no other that has taken its place.
-    pub(crate) async fn remove(&self, own: &Created) -> Result<(), Fault> {
+    /// Deletes this node, but no other node that has taken its name.
+    pub(crate) async fn remove(&self, node: &CreatedNode) -> Result<(), RequestError> {
         if self.layout.form.names_recur() {
-            // An earlier deletion whose reply was lost may be done, and this server not know it yet: behind a request
-            // that went through the leader it does.
-            self.server.check(&[&self.node]).await?;
-            match self.server.data(&own.path).await {
-                Ok((_, stat)) if stat.czxid == own.czxid => {}
+            // An earlier deletion with a lost reply may have succeeded, and this server may not have applied it yet;
+            // behind a request through the leader it has. Without the check, this call could read the old node, and
+            // delete the next holder's.
+            self.server.check(&[&self.client_node]).await?;
+            match self.server.data(&node.path).await {
+                Ok((_, stat)) if stat.czxid == node.czxid => {}
                 Ok(_) => return Ok(()),
-                Err(fault) if fault.effect == Effect::Missing => return Ok(()),
-                Err(fault) => return Err(fault),
+                Err(error) if error.effect == Effect::Missing => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
-        self.server.delete(&own.path).await
+        self.server.delete(&node.path).await
     }
 }

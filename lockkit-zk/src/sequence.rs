@@ -1,23 +1,25 @@
-//! The numbers that ZooKeeper gives sequential nodes, and their order.
+//! The numbers of ZooKeeper's sequential nodes, and their order.
 //!
-//! A number counts the children that were ever created under one parent. It is a signed 32-bit one: older servers wrap from
-//! 2147483647 to -2147483648. (Ours end before; others' may be met.) The contenders of one moment are near each other, so their
-//! order is the sign of their wrapped difference; a comparison as text or as numbers would let the newest in first.
+//! A number counts the children ever created under one parent. It is a signed 32-bit number: older servers wrap from
+//! 2147483647 to -2147483648. (This library stops before that; other programs' nodes may be there.) The contenders of
+//! one moment have numbers close to each other, so they are ordered by the sign of their wrapped difference. Comparing
+//! text or plain numbers would grant the newest first.
 
 use std::cmp::Ordering;
 
 /// Digits of a number: `%010d`.
 const DIGITS: usize = 10;
 
-/// The number at the end of a node's name, whichever program made it; `None` for a name that no sequential node has.
+/// Returns the number at the end of a node's name, whichever program created it; `None` for a name that no sequential
+/// node has.
 ///
-/// What is before the number does not matter: whoever is in the queue's directory with a lower number may be a contender,
-/// and is waited for.
+/// The text before the number does not matter: any node with a lower number in the queue's directory may be a
+/// contender, and is waited for.
 pub(crate) fn sequence(name: &str) -> Option<i32> {
     let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let (before, number) = name.split_at(name.len() - digits.min(DIGITS));
-    // A negative number has 10 characters with its sign, or 11. A minus is a sign where the name before it has an end of its
-    // own: `lock--2147483648`, `__lock__-000000001`.
+    // A negative number has 10 characters with its sign, or 11. A minus counts as a sign if the text before it is empty
+    // or ends with a separator: `lock--2147483648`, `__lock__-000000001`.
     let is_signed =
         before.strip_suffix('-').is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '_']));
     match digits.min(DIGITS) {
@@ -31,42 +33,42 @@ pub(crate) fn sequence(name: &str) -> Option<i32> {
     }
 }
 
-/// The order in which two contenders of one queue are served.
+/// Orders two contenders of one queue.
 pub(crate) fn compare(one: i32, other: i32) -> Ordering {
     one.wrapping_sub(other).cmp(&0)
 }
 
-/// Where a contender stands in its queue.
+/// The position of a contender in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It is not in the queue.
-    Absent,
-    /// Nobody is before it.
+pub(crate) enum QueuePosition {
+    /// Not in the queue.
+    NotQueued,
+    /// No contender is before it.
     First,
-    /// This one is next before it.
+    /// This contender is right before it.
     Behind(String),
 }
 
-/// Where `own` stands among these children; those that are no contenders are passed over.
-pub(crate) fn standing(children: &[String], own: &str) -> Standing {
+/// Returns the position of `own` among these children, ignoring those that are not contenders.
+pub(crate) fn queue_position(children: &[String], own: &str) -> QueuePosition {
     let Some(number) = sequence(own).filter(|_| children.iter().any(|child| child == own)) else {
-        return Standing::Absent;
+        return QueuePosition::NotQueued;
     };
-    // No two nodes of one parent have the same number, unless somebody has made up a name.
-    let place = |name: &str, other: i32| compare(other, number).then_with(|| name.cmp(own));
+    // Nodes of one parent have different numbers, unless somebody made up a name.
+    let order_to_own = |name: &str, other: i32| compare(other, number).then_with(|| name.cmp(own));
     let before = children
         .iter()
         .filter_map(|child| Some((child, sequence(child)?)))
-        .filter(|(child, other)| place(child, *other) == Ordering::Less);
+        .filter(|(child, other)| order_to_own(child, *other) == Ordering::Less);
     let predecessor = before.max_by(|one, other| compare(one.1, other.1).then_with(|| one.0.cmp(other.0)));
-    predecessor.map_or(Standing::First, |(predecessor, _)| Standing::Behind(predecessor.clone()))
+    predecessor.map_or(QueuePosition::First, |(predecessor, _)| QueuePosition::Behind(predecessor.clone()))
 }
 
-/// The contenders among these children, in the order of service.
+/// Returns the contenders among these children in queue order.
 pub(crate) fn in_order(children: Vec<String>) -> Vec<String> {
     let mut numbered: Vec<(i32, String)> =
         children.into_iter().filter_map(|child| Some((sequence(&child)?, child))).collect();
-    // Wrapped differences order only what is near each other, so from the lowest on, not pair by pair.
+    // Wrapped differences order only numbers close to each other, so all are compared with the lowest.
     let first = numbered.iter().map(|(number, _)| *number).min_by(|one, other| compare(*one, *other));
     if let Some(first) = first {
         numbered.sort_by_key(|(number, _)| number.wrapping_sub(first));
@@ -80,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// As the server does: Java's `%010d`.
+    /// Formats a number like the server: Java's `%010d`.
     fn written(prefix: &str, number: i32) -> String {
         format!("{prefix}{number:010}")
     }
@@ -122,9 +124,9 @@ mod tests {
         let mut shuffled = names.clone();
         shuffled.rotate_left(3);
         assert_eq!(in_order(shuffled.clone()), names);
-        assert_eq!(standing(&shuffled, &names[0]), Standing::First);
+        assert_eq!(queue_position(&shuffled, &names[0]), QueuePosition::First);
         for pair in names.windows(2) {
-            assert_eq!(standing(&shuffled, &pair[1]), Standing::Behind(pair[0].clone()));
+            assert_eq!(queue_position(&shuffled, &pair[1]), QueuePosition::Behind(pair[0].clone()));
         }
     }
 
@@ -134,10 +136,10 @@ mod tests {
             let other = written(family, 7);
             let children =
                 vec!["junk".to_owned(), written("lock-", 8), other.clone(), written("_c_x-lock-", 9)];
-            let behind = Standing::Behind(other);
-            assert_eq!(standing(&children, &written("lock-", 8)), behind, "family {index}");
+            let behind = QueuePosition::Behind(other);
+            assert_eq!(queue_position(&children, &written("lock-", 8)), behind, "family {index}");
         }
-        assert_eq!(standing(&["junk".into()], "lock-0000000001"), Standing::Absent);
+        assert_eq!(queue_position(&["junk".into()], "lock-0000000001"), QueuePosition::NotQueued);
     }
 
     proptest! {

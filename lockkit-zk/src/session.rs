@@ -1,14 +1,15 @@
 //! A ZooKeeper session as a [`Session`].
 //!
-//! What is not told here: [`acquire`](crate::acquire) and [`single`](crate::single) are the life of a claim up to its
-//! grant, [`release`](crate::release) its end, [`beat`](crate::beat) and [`proof`](crate::proof) what keeps it believed.
+//! [`acquire`](crate::acquire) and [`single`](crate::single) take a claim to its grant, [`release`](crate::release)
+//! ends a hold, [`heartbeat`](crate::heartbeat) and [`liveness`](crate::liveness) decide how long the session may be
+//! relied on.
 //!
 //! Failure cases:
 //!
-//! * The session ends at the server: the client crate learns it at its next connection, or very late; a client believes
-//!   in its session only as long as [`Proof`] allows.
-//! * The session is closed: all work ends at once, the server takes away what is left. Dropped without, or renewed no more, it
-//!   ends after a ttl.
+//! * The session ends at the server. The client crate reports that at its next connection, or very late; so a client
+//!   relies on its session only for as long as [`Liveness`] allows.
+//! * The session is closed: all work ends at once, and the server removes its nodes. A session that is dropped without
+//!   a close, or not renewed, ends one ttl later.
 
 use std::{
     sync::{Arc, Once},
@@ -18,78 +19,79 @@ use std::{
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{Acquired, Beat, Claim, Grant, Loss, Session},
+    backend::{Acquired, Claim, Grant, Loss, Renewals, Session},
 };
 use tracing::warn;
 
 use crate::{
     ZkConfig,
-    beat::{Heartbeats, make_own_node},
-    call::{Server, bounded},
-    claims::Claims,
     connect::connect,
-    error::{Effect, Fault},
+    error::{Effect, RequestError},
+    existence::NodeId,
+    granted_nodes::GrantedNodes,
+    heartbeat::{Heartbeats, create_client_node},
     keys::Layout,
-    presence::Sought,
-    proof::Proof,
+    liveness::Liveness,
+    wire::{Server, bounded},
 };
 
-/// A session, the client's own node, and the claims in its name.
+/// A session, the client's own node, and the holds of the backend.
 #[derive(Debug)]
 pub(crate) struct ZkSession {
     pub(crate) server: Arc<Server>,
     pub(crate) layout: Layout,
     /// The client's own node.
-    pub(crate) node: String,
+    pub(crate) client_node: String,
     pub(crate) ttl: Duration,
     pub(crate) request_timeout: Duration,
-    pub(crate) claims: Arc<Claims>,
+    pub(crate) granted_nodes: Arc<GrantedNodes>,
     pub(crate) heartbeats: Heartbeats,
-    pub(crate) warn_of_numbers: Once,
+    pub(crate) numbers_warning: Once,
 }
 
 impl ZkSession {
     /// Connects, and creates the client's own node.
     pub(crate) async fn open(
         config: &ZkConfig,
-        claims: Arc<Claims>,
+        granted_nodes: Arc<GrantedNodes>,
         ttl: Duration,
         clock: Clock,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, RequestError> {
         let asked_at = clock.now();
         let client = connect(config, ttl).await?;
         let granted = client.session_timeout();
         if granted < ttl {
-            warn!(asked = ?ttl, ?granted, "the server's longest session is shorter than the ttl asked for");
+            warn!(requested = ?ttl, ?granted, "the server granted a shorter session than the ttl requested");
         }
-        let proof = Proof::new(clock, granted, config.tick.unwrap_or(granted / 2), asked_at);
+        let liveness = Liveness::new(clock, granted, config.tick.unwrap_or(granted / 2), asked_at);
         let layout = config.layout();
-        let server = Arc::new(Server::new(client, proof, config.acl(), config.parents));
+        let server = Arc::new(Server::new(client, liveness, config.acl(), config.parents));
         let session = Self {
-            node: layout.client(server.session()),
+            client_node: layout.client(server.session_id()),
             server,
             layout,
             ttl: granted,
             request_timeout: config.request_timeout,
-            claims,
+            granted_nodes,
             heartbeats: Heartbeats::default(),
-            warn_of_numbers: Once::new(),
+            numbers_warning: Once::new(),
         };
         match bounded(config.request_timeout, session.prepare()).await {
             Ok(()) => Ok(session),
-            Err(fault) => {
-                session.server.life.close();
-                // It has lived as long as it could without an answer; nobody has closed a client.
-                Err(if fault.effect == Effect::SessionOver { Fault::no_reply() } else { fault })
+            Err(error) => {
+                session.server.state.mark_closed();
+                // The session outlived its lease without an answer. `Closed` would be wrong: nobody has closed the
+                // client.
+                Err(if error.effect == Effect::SessionOver { RequestError::no_reply() } else { error })
             }
         }
     }
 
-    /// Creates the client's own node, and sends the kind of read that heartbeats need: ZooKeeper 3.5 does not know it, and
-    /// would lose each hold after a ttl.
-    async fn prepare(&self) -> Result<(), Fault> {
-        make_own_node(&self.server, &self.layout).await?;
-        self.server.are_there(&[Sought::by_name(&self.node)]).await.map(drop)
+    /// Creates the client's own node, and sends one multi-read, as heartbeats do. ZooKeeper 3.5 does not support it,
+    /// and would lose each hold after a ttl.
+    async fn prepare(&self) -> Result<(), RequestError> {
+        create_client_node(&self.server, &self.layout).await?;
+        self.server.nodes_exist(&[NodeId::by_path(&self.client_node)]).await.map(drop)
     }
 }
 
@@ -103,27 +105,28 @@ impl Session for ZkSession {
         self.acquire_claim(&claim).await
     }
 
-    async fn renew(&self, held: &[Grant]) -> Beat {
-        self.beat(held).await
+    async fn renew(&self, held: &[Grant]) -> Renewals {
+        self.heartbeat(held).await
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {
-        self.release_grant(grant).await.map_err(|fault| fault.into_error("release").with_lock(grant.name()))
+        self.release_grant(grant).await.map_err(|error| error.into_error("release").with_lock(grant.name()))
     }
 
     async fn lost(&self) -> Loss {
-        self.server.life.over().await;
+        self.server.state.over().await;
         Loss::Session
     }
 
     async fn close(&self) -> Result<()> {
-        self.server.close(self.request_timeout).await.map_err(|fault| fault.into_error("close"))
+        self.server.close(self.request_timeout).await.map_err(|error| error.into_error("close"))
     }
 }
 
-/// A session that nobody closed is left to the [watchdog](crate::watchdog): somebody may still believe in a hold of it.
+/// Does not end the session at the server: guards may still rely on its holds. The [watchdog](crate::watchdog) ends it
+/// when its lease is over.
 impl Drop for ZkSession {
     fn drop(&mut self) {
-        self.claims.forget_session(self.server.session());
+        self.granted_nodes.remove_session(self.server.session_id());
     }
 }

@@ -1,68 +1,75 @@
-//! A claim's life where the lock is one node: create it, or wait until it goes and try again.
+//! A claim up to its grant where the lock is one node: create the node, or wait until it is gone and try again.
 //!
-//! Failure cases: as in [`acquire`](crate::acquire), but that the name does not tell whose node it is. The session that
-//! owns it and what it holds do.
+//! Failure cases: as in [`acquire`](crate::acquire), except that the node's name does not identify its claim. Its owner
+//! (the session) and its data do.
 
 use std::ops::ControlFlow;
 
-use lockkit_core::backend::{Claim, recheck_pause};
+use lockkit_core::{
+    backend::{Claim, recheck_pause},
+    support::SessionOver,
+};
 use zookeeper_client::OneshotWatcher;
 
 use crate::{
-    acquire::{End, Entry},
-    error::{Effect, Fault},
+    acquire::{ClaimEntry, ClaimOutcome},
+    error::{Effect, RequestError},
     session::ZkSession,
 };
 
 impl ZkSession {
-    pub(crate) async fn claim_single(&self, claim: &Claim, entry: &mut Entry) -> Result<End, Fault> {
-        let path = entry.lock.clone();
+    pub(crate) async fn claim_single(
+        &self,
+        claim: &Claim,
+        entry: &mut ClaimEntry,
+    ) -> Result<ClaimOutcome, RequestError> {
+        let path = entry.lock_path.clone();
         loop {
             match self.create(claim, entry, &path).await {
-                Ok(ControlFlow::Break(end)) => return Ok(end),
-                Ok(ControlFlow::Continue(_)) => return Ok(End::Granted),
-                Err(fault) if fault.effect == Effect::Exists => {}
-                Err(fault) => return Err(fault),
+                Ok(ControlFlow::Break(outcome)) => return Ok(outcome),
+                Ok(ControlFlow::Continue(_)) => return Ok(ClaimOutcome::Granted),
+                Err(error) if error.effect == Effect::Exists => {}
+                Err(error) => return Err(error),
             }
             let (stat, watcher) = match self.read(claim, || self.server.watch(&path)).await? {
-                None => return Ok(End::GaveUp),
+                None => return Ok(ClaimOutcome::GaveUp),
                 Some(None) => continue,
                 Some(Some(watched)) => watched,
             };
             if stat.ephemeral_owner == 0 {
-                return Err(Fault::unexpected(
-                    "a lasting node stands where the lock should be; is it a queue?",
+                return Err(RequestError::unexpected(
+                    "a persistent node exists at the path of the lock; does another program use it as a queue?",
                 ));
             }
             claim.note_contended();
             if !claim.wait() {
-                return Ok(End::GaveUp);
+                return Ok(ClaimOutcome::GaveUp);
             }
             if self.wait_for_change(claim, &path, stat.czxid, watcher).await?.is_break() {
-                return Ok(End::GaveUp);
+                return Ok(ClaimOutcome::GaveUp);
             }
         }
     }
 
-    /// Waits until the node of another claim has gone; breaks when this claim is given up.
+    /// Waits until the node of another claim is gone; breaks if this claim is given up.
     async fn wait_for_change(
         &self,
         claim: &Claim,
         path: &str,
         czxid: i64,
         watcher: OneshotWatcher,
-    ) -> Result<ControlFlow<()>, Fault> {
+    ) -> Result<ControlFlow<()>, RequestError> {
         let changed = watcher.changed();
         tokio::pin!(changed);
         loop {
             tokio::select! {
                 biased;
                 () = claim.give_up() => return Ok(ControlFlow::Break(())),
-                () = self.server.life.over() => return Err(Fault::session_over()),
+                () = self.server.state.over() => return Err(SessionOver.into()),
                 _ = &mut changed => return Ok(ControlFlow::Continue(())),
                 () = tokio::time::sleep(recheck_pause(self.ttl)) => {}
             }
-            // A create would be a transaction for each waiter.
+            // A read, because a create would be a transaction for each waiter and re-check.
             match self.read(claim, || self.server.stat(path)).await? {
                 None => return Ok(ControlFlow::Break(())),
                 Some(Some(stat)) if stat.czxid == czxid => {}

@@ -1,48 +1,50 @@
-//! What ends a session at the server: its client's wish, the server's own word, and silence.
+//! Ends a session at the server: when the client closes it, when the server reports its end, and when its lease is
+//! over.
 //!
-//! The client crate pings by itself, so that a session would outlive a client that renews it no more: a keeper that hangs, while
-//! the rest of its process is well. Its locks would be nobody's and still held. So a session that nothing has proved alive for
-//! a ttl is ended here; whoever held something in it has stopped to believe in it by then. One that is given up before
-//! is only told to be over: the keeper closes it, when it has told those who hold something in it.
+//! The client crate pings on its own. Without the watchdog, a session would outlive a keeper that hangs while the rest
+//! of its process works, and its locks would stay held by nobody. So a session without proof of liveness for one ttl is
+//! ended here; by then its holders no longer rely on it. A session that is abandoned earlier is only marked lost: the
+//! keeper closes it after it has marked the holds lost.
 
 use std::time::Duration;
 
+use lockkit_core::support::SessionState;
 use tracing::{debug, warn};
 use zookeeper_client::StateWatcher;
 
-use crate::{call::Connection, life::Life, proof::Proof};
+use crate::{liveness::Liveness, wire::Connection};
 
-/// Watches over one session until it is over.
+/// Longest time between two checks of the clock: timers stop while the machine is suspended, the clock does not.
+const CLOCK_CHECK_MAX: Duration = Duration::from_secs(1);
+
+/// Watches one session until it is over.
 pub(crate) struct Watchdog {
-    pub(crate) states: StateWatcher,
-    pub(crate) life: Life,
-    pub(crate) proof: std::sync::Arc<Proof>,
+    pub(crate) connection_states: StateWatcher,
+    pub(crate) state: SessionState,
+    pub(crate) liveness: std::sync::Arc<Liveness>,
     pub(crate) client: Connection,
 }
 
 impl Watchdog {
     pub(crate) async fn watch(mut self) {
         loop {
-            let left = self.proof.left();
+            let left = self.liveness.left();
             if left.is_zero() {
-                warn!("a session that was not renewed for a ttl is given up");
+                warn!("session ended: not renewed for a ttl");
                 break;
             }
             tokio::select! {
-                () = self.life.closed() => break,
-                () = tokio::time::sleep(left.min(LOOK_MAX)) => {}
-                state = self.states.changed() => {
-                    debug!(?state, "session state");
-                    if state.is_terminated() {
+                () = self.state.closed() => break,
+                () = tokio::time::sleep(left.min(CLOCK_CHECK_MAX)) => {}
+                connection_state = self.connection_states.changed() => {
+                    debug!(?connection_state, "connection state");
+                    if connection_state.is_terminated() {
                         break;
                     }
                 }
             }
         }
-        self.life.lose();
+        self.state.mark_lost();
         self.client.end();
     }
 }
-
-/// Longest time between two looks at the clock: timers stop while the machine is suspended, the clock does not.
-const LOOK_MAX: Duration = Duration::from_secs(1);

@@ -1,39 +1,36 @@
 //! From a URL to a client.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use lockkit_core::{
     ClientBuilder, ClientOptions, Error, ErrorKind, LockClient, Result, backend::BackendUrl,
-    memory::MemoryServer,
+    memory::MemoryServer, support::lock,
 };
 
-/// A scheme of a backend of this project.
-struct Known {
-    scheme: &'static str,
-    /// What brings it.
-    feature: &'static str,
-    is_in: bool,
+/// A URL scheme that this project supports.
+struct Scheme {
+    name: &'static str,
+    /// The features that it needs.
+    features: &'static str,
+    is_compiled: bool,
 }
 
-const BACKENDS: [Known; 15] = [
-    Known { scheme: "memory", feature: "", is_in: true },
-    Known { scheme: "etcd", feature: "etcd", is_in: cfg!(feature = "etcd") },
-    Known { scheme: "etcds", feature: "etcd,tls", is_in: cfg!(all(feature = "etcd", feature = "tls")) },
-    Known { scheme: "file", feature: "file", is_in: cfg!(feature = "file") },
-    Known { scheme: "redis", feature: "redis", is_in: cfg!(feature = "redis") },
-    Known { scheme: "redis+unix", feature: "redis", is_in: cfg!(feature = "redis") },
-    Known { scheme: "redis+sentinel", feature: "redis", is_in: cfg!(feature = "redis") },
-    Known { scheme: "redis+cluster", feature: "redis", is_in: cfg!(feature = "redis") },
-    Known { scheme: "redlock", feature: "redis", is_in: cfg!(feature = "redis") },
-    Known { scheme: "redlocks", feature: "redis,tls", is_in: REDIS_TLS },
-    Known { scheme: "rediss", feature: "redis,tls", is_in: REDIS_TLS },
-    Known { scheme: "rediss+sentinel", feature: "redis,tls", is_in: REDIS_TLS },
-    Known { scheme: "rediss+cluster", feature: "redis,tls", is_in: REDIS_TLS },
-    Known { scheme: "zk", feature: "zk", is_in: cfg!(feature = "zk") },
-    Known { scheme: "zks", feature: "zk,tls", is_in: cfg!(all(feature = "zk", feature = "tls")) },
+const SCHEMES: [Scheme; 15] = [
+    Scheme { name: "memory", features: "", is_compiled: true },
+    Scheme { name: "etcd", features: "etcd", is_compiled: cfg!(feature = "etcd") },
+    Scheme { name: "etcds", features: "etcd,tls", is_compiled: cfg!(all(feature = "etcd", feature = "tls")) },
+    Scheme { name: "file", features: "file", is_compiled: cfg!(feature = "file") },
+    Scheme { name: "redis", features: "redis", is_compiled: cfg!(feature = "redis") },
+    Scheme { name: "redis+unix", features: "redis", is_compiled: cfg!(feature = "redis") },
+    Scheme { name: "redis+sentinel", features: "redis", is_compiled: cfg!(feature = "redis") },
+    Scheme { name: "redis+cluster", features: "redis", is_compiled: cfg!(feature = "redis") },
+    Scheme { name: "redlock", features: "redis", is_compiled: cfg!(feature = "redis") },
+    Scheme { name: "redlocks", features: "redis,tls", is_compiled: REDIS_TLS },
+    Scheme { name: "rediss", features: "redis,tls", is_compiled: REDIS_TLS },
+    Scheme { name: "rediss+sentinel", features: "redis,tls", is_compiled: REDIS_TLS },
+    Scheme { name: "rediss+cluster", features: "redis,tls", is_compiled: REDIS_TLS },
+    Scheme { name: "zk", features: "zk", is_compiled: cfg!(feature = "zk") },
+    Scheme { name: "zks", features: "zk,tls", is_compiled: cfg!(all(feature = "zk", feature = "tls")) },
 ];
 
 const REDIS_TLS: bool = cfg!(all(feature = "redis", feature = "tls"));
@@ -57,7 +54,7 @@ pub async fn connect(url: impl AsRef<str>) -> Result<LockClient> {
     builder(url)?.build().await
 }
 
-/// Starts the making of a client of the store that a URL names, to be completed by what no URL says. No I/O.
+/// Returns a builder for a client of the store that a URL names, for options that a URL cannot express. No I/O.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit::Result<()> {
@@ -67,21 +64,21 @@ pub async fn connect(url: impl AsRef<str>) -> Result<LockClient> {
 ///
 /// # Errors
 ///
-/// `InvalidConfig` for what is no URL, for an unknown scheme (the error lists those of this build), and for options
-/// that the backend does not have; `Unsupported` for a scheme whose feature is off (the error names the feature).
+/// `InvalidConfig` for an invalid URL, for an unknown scheme (the error lists the schemes of this build), and for options
+/// that the backend does not have. `Unsupported` for a scheme whose feature is off (the error names the feature).
 pub fn builder(url: impl AsRef<str>) -> Result<ClientBuilder> {
     let mut url = BackendUrl::parse(url.as_ref())?;
     let options = ClientOptions::take_from(&mut url)?;
     Ok(of_backend(url)?.options(options))
 }
 
-/// The URL schemes that this build can connect to.
+/// Returns the URL schemes that this build can connect to.
 ///
 /// ```
 /// assert!(lockkit::schemes().any(|scheme| scheme == "memory"));
 /// ```
 pub fn schemes() -> impl Iterator<Item = &'static str> {
-    compiled_in(&BACKENDS)
+    compiled(&SCHEMES)
 }
 
 fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
@@ -112,37 +109,37 @@ fn of_backend(url: BackendUrl) -> Result<ClientBuilder> {
             let config = lockkit_zk::ZkConfig::from_url(url)?;
             Ok(LockClient::builder(lockkit_zk::ZkBackend::new(config)))
         }
-        scheme => Err(not_in_this_build(scheme, &BACKENDS)),
+        scheme => Err(not_in_this_build(scheme, &SCHEMES)),
     }
 }
 
-/// Clients of one `memory:NAME` in this process share a server, so that they exclude each other; so do those of
-/// `memory:`, whose name is empty. A server stays until the process ends: its tokens must go on rising.
+/// Clients of one `memory:NAME` in this process share a server, so they exclude each other. The name of `memory:` is empty.
+/// A server lives until the process ends, so that its tokens rise.
 fn memory(url: BackendUrl) -> Result<ClientBuilder> {
     static SERVERS: Mutex<BTreeMap<String, MemoryServer>> = Mutex::new(BTreeMap::new());
     if !url.hosts().is_empty() || url.user().is_some() {
         return Err(connect_error(
             ErrorKind::InvalidConfig,
-            "memory: has no host; a server of its own is memory:NAME".into(),
+            "memory: has no host; use memory:NAME for a separate server".into(),
         ));
     }
     let name = url.path().to_owned();
     url.finish()?;
-    let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut servers = lock(&SERVERS);
     Ok(LockClient::builder(servers.entry(name).or_default().backend()))
 }
 
-fn compiled_in(backends: &[Known]) -> impl Iterator<Item = &'static str> {
-    backends.iter().filter(|known| known.is_in).map(|known| known.scheme)
+fn compiled(schemes: &[Scheme]) -> impl Iterator<Item = &'static str> {
+    schemes.iter().filter(|scheme| scheme.is_compiled).map(|scheme| scheme.name)
 }
 
-fn not_in_this_build(scheme: &str, backends: &[Known]) -> Error {
-    let here = compiled_in(backends).collect::<Vec<_>>().join(", ");
-    if let Some(Known { feature, .. }) = backends.iter().find(|known| known.scheme == scheme) {
-        let what = format!("{scheme}: needs the feature {feature:?} of crate lockkit; this build has {here}");
+fn not_in_this_build(name: &str, schemes: &[Scheme]) -> Error {
+    let here = compiled(schemes).collect::<Vec<_>>().join(", ");
+    if let Some(Scheme { features, .. }) = schemes.iter().find(|scheme| scheme.name == name) {
+        let what = format!("{name}: needs the feature {features:?} of crate lockkit; this build has {here}");
         return connect_error(ErrorKind::Unsupported, what);
     }
-    let what = format!("there is no backend for the scheme {scheme:?}; this build has {here}");
+    let what = format!("there is no backend for the scheme {name:?}; this build has {here}");
     connect_error(ErrorKind::InvalidConfig, what)
 }
 
@@ -155,13 +152,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_feature_that_is_off_is_named_with_what_there_is() {
-        let backends = [("memory", true), ("file", false), ("etcd", true)];
-        let backends = backends.map(|(scheme, is_in)| Known { scheme, feature: scheme, is_in });
-        let off = not_in_this_build("file", &backends);
+    fn error_names_the_missing_feature_and_the_schemes_of_this_build() {
+        let schemes = [("memory", true), ("file", false), ("etcd", true)];
+        let schemes = schemes.map(|(name, is_compiled)| Scheme { name, features: name, is_compiled });
+        let off = not_in_this_build("file", &schemes);
         assert_eq!(off.kind(), ErrorKind::Unsupported);
         assert!(off.to_string().contains("feature \"file\""), "{off}");
-        let unknown = not_in_this_build("consul", &backends);
+        let unknown = not_in_this_build("consul", &schemes);
         assert_eq!(unknown.kind(), ErrorKind::InvalidConfig);
         for error in [off, unknown] {
             assert!(error.to_string().ends_with("this build has memory, etcd"), "{error}");

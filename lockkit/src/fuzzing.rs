@@ -1,7 +1,7 @@
-//! Fuzz targets: everything that parses what others wrote, into a store or a configuration. Each takes any bytes, and
-//! panics when something is wrong.
+//! Fuzz targets: every parser of foreign input, from a store or a configuration. A target takes any bytes, and panics when
+//! something is wrong.
 //!
-//! `fuzz/` feeds them with what a fuzzer finds, `tests/corpus.rs` with a short corpus. Not part of the API.
+//! `fuzz/` runs them with a fuzzer, `tests/corpus.rs` with a short corpus. Not part of the API.
 
 use std::str;
 
@@ -14,7 +14,7 @@ use lockkit_core::{
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
 
-/// All of them, by their names.
+/// All targets by name.
 pub const TARGETS: &[(&str, Target)] = &[
     ("backend_url", backend_url),
     ("claim_id", claim_id),
@@ -23,7 +23,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     #[cfg(feature = "etcd")]
     ("etcd_key", lockkit_etcd::fuzzing::key),
     #[cfg(feature = "etcd")]
-    ("etcd_mail", lockkit_etcd::fuzzing::mail),
+    ("etcd_handoff", lockkit_etcd::fuzzing::handoff),
     #[cfg(feature = "file")]
     ("file_holder", lockkit_file::fuzzing::holder),
     #[cfg(feature = "file")]
@@ -40,7 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
 ///
 /// # Panics
 ///
-/// When there is none, and when the target finds something wrong.
+/// If there is no such target, or if the target finds something wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|(known, _)| *known == name);
     assert!(target.is_some(), "no target {name}");
@@ -52,19 +52,19 @@ pub fn run(name: &str, bytes: &[u8]) {
 /// A URL of any backend, and its options.
 fn backend_url(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
-    let told = match crate::builder(text) {
+    let message = match crate::builder(text) {
         Ok(_) => String::new(),
         Err(error) => format!("{error} {error:?}"),
     };
     let Ok(url) = BackendUrl::parse(text) else { return };
-    // Only of what stands in the text once, and is no common word or port, is it sure that nothing else told it.
+    // A common word, a port, or a text that occurs twice may be in the message for another reason.
     let is_secret = |word: &&str| {
         word.len() >= 8
             && word.contains(|letter: char| letter.is_ascii_digit())
             && text.matches(word).count() == 1
     };
     if let Some(password) = url.password().filter(is_secret) {
-        assert!(!told.contains(password) && !format!("{url:?}").contains(password), "a password is told");
+        assert!(!message.contains(password) && !format!("{url:?}").contains(password), "a password is shown");
     }
 }
 
@@ -72,11 +72,11 @@ fn backend_url(bytes: &[u8]) {
 fn claim_id(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     if let Some(id) = ClaimId::parse(text) {
-        assert_eq!(id.to_string(), text, "an id is written in one way only");
+        assert_eq!(id.to_string(), text, "an id has one form only");
     }
 }
 
-/// The name of a lock, and what becomes of it in keys and file names.
+/// The name of a lock, and its form in keys and file names.
 fn lock_name(bytes: &[u8]) {
     const SHORTEST: usize = 66;
     let Some(name) = str::from_utf8(bytes).ok().and_then(|text| LockName::new(text).ok()) else { return };
@@ -91,7 +91,7 @@ fn lock_name(bytes: &[u8]) {
     }
 }
 
-/// What is stored beside a claim.
+/// The metadata of a claim.
 fn metadata(bytes: &[u8]) {
     if let Some(record) = Metadata::from_json(bytes) {
         let json = record.to_json();

@@ -1,5 +1,5 @@
 //! What a user compiles: without features no client of any store, and with one only its own.
-#![allow(clippy::expect_used)]
+#![allow(clippy::expect_used, reason = "helpers of tests are not recognised as tests")]
 
 use std::{collections::BTreeSet, process::Command};
 

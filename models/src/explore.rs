@@ -1,4 +1,4 @@
-//! Runs a model through all of its states.
+//! Explores all states of a model.
 
 use std::{
     fmt::Debug,
@@ -10,7 +10,7 @@ use stateright::{Expectation, Model};
 
 use crate::walk::{Until, Walk};
 
-/// A protocol as a model: what it does with all of its steps, and what goes wrong without one.
+/// A protocol as a model, with all of its safety steps or without one.
 pub trait Protocol:
     Model<
         State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
@@ -20,38 +20,38 @@ pub trait Protocol:
     + Sync
     + 'static
 {
-    /// A safety step that can be taken out.
+    /// A safety step that can be removed.
     type Step: Copy + Debug + PartialEq + Send + Sync + 'static;
 
     /// The name of the model.
     const NAME: &'static str;
 
-    /// What must be true in the end, in the words of a property.
-    const IN_THE_END: &'static str;
+    /// The name of the liveness property: every fair run reaches a settled state.
+    const EVENTUALLY: &'static str;
 
-    /// Whether it is true: nothing is waited for.
+    /// Whether nothing waits in this state.
     fn is_settled(&self, state: &Self::State) -> bool;
 
-    /// Whether this happens by itself, sooner or later, where it can happen again and again. What callers begin or break
-    /// off does not, and no fault does.
-    fn is_bound(&self, state: &Self::State, action: &Self::Action) -> bool;
+    /// Whether this action is taken eventually if it is possible again and again. Callers that start or give up are not
+    /// fair in this sense, nor are faults.
+    fn is_fair(&self, state: &Self::State, action: &Self::Action) -> bool;
 
-    /// The full protocol, under different faults.
+    /// The full protocol under different faults.
     fn scenes() -> Vec<(&'static str, Self)>;
 
-    /// More of them, which take longer than a test may.
+    /// More scenes, which take longer than a test may.
     fn long_scenes() -> Vec<(&'static str, Self)> {
         Vec::new()
     }
 
-    /// Every step: the protocol without it, and the property that breaks.
+    /// For every step, the protocol without it and the property that breaks.
     fn removals() -> Vec<Removal<Self>>;
 }
 
 /// A protocol without one of its steps.
 #[derive(Clone, Debug)]
 pub struct Removal<M: Protocol> {
-    /// What was taken out.
+    /// The removed step.
     pub step: M::Step,
     /// The protocol without it.
     pub model: M,
@@ -62,30 +62,30 @@ pub struct Removal<M: Protocol> {
 /// What an exploration found.
 #[derive(Clone, Debug)]
 pub struct Explored {
-    /// Different states.
+    /// Distinct states.
     pub unique: usize,
-    /// States that were generated, the same one as often as it was reached.
+    /// Generated states, each counted as often as it was reached.
     pub generated: usize,
-    /// Steps to the states that are farthest from the beginning.
+    /// Actions to the states that are farthest from the initial one.
     pub depth: usize,
     /// How long it took.
     pub time: Duration,
-    /// The shortest way to a state that breaks a property.
+    /// A shortest path to a state that breaks a property.
     pub violation: Option<Violation>,
-    /// What was expected to happen sometimes and never did: a model that can do nothing breaks no property either.
+    /// Properties that should be true sometimes and never were: a model that can do nothing breaks no property either.
     pub never: Vec<&'static str>,
 }
 
 /// A counterexample.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// The property.
+    /// The property that is broken.
     pub property: &'static str,
-    /// The steps that lead to it.
+    /// The actions that lead there.
     pub trace: Vec<String>,
 }
 
-/// Visits all states, breadth first, until one breaks a property.
+/// Visits all states breadth first, until one breaks a property.
 pub fn explore<M: Protocol>(model: &M) -> Explored {
     let started = Instant::now();
     let walk = Walk::through(model, Until::AnythingBreaks);
@@ -104,7 +104,7 @@ pub fn explore<M: Protocol>(model: &M) -> Explored {
     }
 }
 
-/// Looks for a shortest way to a state that breaks this property; the same one every time.
+/// Finds a shortest path to a state that breaks this property; always the same one.
 pub fn hunt<M: Protocol>(model: &M, property: &'static str) -> Option<Violation> {
     Walk::through(model, Until::Breaks(property)).violation()
 }
@@ -113,7 +113,7 @@ pub fn hunt<M: Protocol>(model: &M, property: &'static str) -> Option<Violation>
 ///
 /// # Errors
 ///
-/// The counterexample, or what never happened.
+/// A counterexample, or properties that were never true.
 pub fn full_protocol<M: Protocol>() -> Result<Vec<(&'static str, Explored)>, String> {
     M::scenes()
         .into_iter()
@@ -128,21 +128,21 @@ pub fn full_protocol<M: Protocol>() -> Result<Vec<(&'static str, Explored)>, Str
         .collect()
 }
 
-/// Looks for the counterexample that the protocol without this step must have.
+/// Finds the counterexample that the protocol without this step must have.
 ///
 /// # Errors
 ///
-/// There is none.
+/// The property holds without the step.
 pub fn without<M: Protocol>(step: M::Step) -> Result<Violation, String> {
     let removal = M::removals().into_iter().find(|removal| removal.step == step);
-    let removal = removal.ok_or_else(|| format!("{step:?} is not taken out anywhere"))?;
+    let removal = removal.ok_or_else(|| format!("no removal of {step:?}"))?;
     hunt(&removal.model, removal.breaks)
-        .ok_or_else(|| format!("without {step:?} it is still true: \"{}\"", removal.breaks))
+        .ok_or_else(|| format!("without {step:?} this still holds: \"{}\"", removal.breaks))
 }
 
 impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "not \"{}\" after {} steps:", self.property, self.trace.len())?;
+        write!(f, "\"{}\" is broken after {} steps:", self.property, self.trace.len())?;
         self.trace.iter().enumerate().try_for_each(|(nth, action)| write!(f, "\n  {:>2} {action}", nth + 1))
     }
 }

@@ -1,20 +1,31 @@
 //! The protocols of lockkit as models, checked exhaustively within a small scope.
 //!
-//! Every model is one folder. `mod.rs` says what stands for what, names the states as in the code that it models, and
-//! lists the safety steps of the protocol (`Step`); `model.rs` says what may happen and what must be true; `scenes.rs` what
-//! is gone through; the other files are what each part of the protocol does. The full protocol has no counterexample in
-//! any of its scenes; without any one of its steps there is one, and the tests say which property breaks.
+//! Every model is a folder. `mod.rs` says what the model contains, names its states as the code does, and lists the
+//! safety steps of the protocol (`Step`). `model.rs` says what may happen and what must be true, `property.rs` how that
+//! is judged, `scenes.rs` which scopes are explored. Every other file is one role: the clients' claims, the server, a
+//! task.
 //!
-//! What the models leave out, all of them: real time (a lifetime may end at any moment, unless a step of the protocol
-//! says that something else came before), and the contents of values. `cargo run -p lockkit-models` prints the table
-//! and, with a model's name, the counterexamples.
+//! The full protocol has no counterexample in any of its scenes. Without any one of its steps there is one, and the
+//! tests assert which property breaks.
+//!
+//! The same holds for all models:
+//!
+//! * *Time* is left out, except in the keeper's model: a lifetime may end at any moment, unless a step of the protocol
+//!   requires something else before. The contents of values are left out as well.
+//! * *Loss* and other faults happen at any moment, as often as the scene allows (`frame.rs`).
+//! * *Liveness* assumes strong fairness of the steps that a model names ([`explore::Protocol::is_fair`]).
+//!
+//! `cargo run -p lockkit-models` prints the table and, with a model's name, the counterexamples.
 
 pub mod etcd;
 pub mod explore;
 mod few;
+mod frame;
 pub mod keeper;
 mod rank;
 pub mod redis;
 pub mod redlock;
 mod walk;
 pub mod zookeeper;
+
+pub use self::frame::ClaimNo;

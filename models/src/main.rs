@@ -1,7 +1,7 @@
-//! `cargo run -p lockkit-models [-- [--long] [MODEL [STEP]]]`: explores all models and prints what was found.
+//! `cargo run -p lockkit-models [-- [--long] [MODEL [STEP]]]`: explores all models and prints what it finds.
 //!
-//! With a model's name, or the beginning of it, only that one, and with the counterexamples step by step; with a step's
-//! name only what goes wrong without that step. `--long` adds the scenes that take too long for the tests.
+//! A model's name, or the beginning of it, selects that model and prints the counterexamples action by action. A step's
+//! name selects the protocol without that step. `--long` adds the scenes that take too long for the tests.
 
 use lockkit_models::{
     etcd::Etcd,
@@ -12,9 +12,9 @@ use lockkit_models::{
     zookeeper::ZooKeeper,
 };
 
-/// What was asked for on the command line.
+/// The arguments of the command line.
 #[derive(Debug, Default)]
-struct Wanted {
+struct Arguments {
     long: bool,
     model: Option<String>,
     step: Option<String>,
@@ -22,38 +22,42 @@ struct Wanted {
 
 fn main() {
     let (options, names): (Vec<_>, Vec<_>) =
-        std::env::args().skip(1).partition(|word| word.starts_with("--"));
+        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
     let mut names = names.into_iter();
     let long = options.iter().any(|option| option == "--long");
-    let wanted = Wanted { long, model: names.next(), step: names.next() };
-    show::<Etcd>(&wanted);
-    show::<Keeper>(&wanted);
-    show::<Redlock>(&wanted);
-    show::<Redis>(&wanted);
-    show::<ZooKeeper>(&wanted);
+    let arguments = Arguments { long, model: names.next(), step: names.next() };
+    show::<Etcd>(&arguments);
+    show::<Keeper>(&arguments);
+    show::<Redlock>(&arguments);
+    show::<Redis>(&arguments);
+    show::<ZooKeeper>(&arguments);
 }
 
-/// One line per scene of the full protocol and per step that was taken out.
-fn show<M: Protocol>(wanted: &Wanted) {
-    if wanted.model.as_ref().is_some_and(|model| !M::NAME.to_lowercase().starts_with(&model.to_lowercase())) {
+/// Prints one line per scene of the full protocol and per removed step.
+fn show<M: Protocol>(arguments: &Arguments) {
+    if arguments
+        .model
+        .as_ref()
+        .is_some_and(|model| !M::NAME.to_lowercase().starts_with(&model.to_lowercase()))
+    {
         return;
     }
     println!("{}", M::NAME);
-    if wanted.step.is_none() {
+    if arguments.step.is_none() {
         show_scenes(M::scenes());
-        show_scenes(if wanted.long { M::long_scenes() } else { Vec::new() });
+        show_scenes(if arguments.long { M::long_scenes() } else { Vec::new() });
     }
     for removal in M::removals() {
         let step = format!("{:?}", removal.step);
-        if wanted.step.as_ref().is_some_and(|wanted| *wanted != step) {
+        if arguments.step.as_ref().is_some_and(|selected| *selected != step) {
             continue;
         }
         let found = match hunt(&removal.model, removal.breaks) {
-            Some(violation) if wanted.model.is_some() => violation.to_string(),
+            Some(violation) if arguments.model.is_some() => violation.to_string(),
             Some(violation) => {
-                format!("not \"{}\" after {} steps", violation.property, violation.trace.len())
+                format!("\"{}\" is broken after {} steps", violation.property, violation.trace.len())
             }
-            None => format!("still \"{}\"", removal.breaks),
+            None => format!("still holds: \"{}\"", removal.breaks),
         };
         println!("  without {step:28} {found}");
     }

@@ -1,15 +1,15 @@
-//! Goes through all states of a model, breadth first, and finds the states that nothing leads out of.
+//! Visits all states of a model breadth first, and checks liveness.
 //!
-//! stateright judges what must *always* be true. What must be true *in the end* it judges on paths without cycles only (its
-//! documentation of `Property::eventually` says so), and a protocol in which waiters ask again and again has cycles.
-//! So the states are visited here, and the steps between them kept that are bound to happen ([`Protocol::is_bound`]).
+//! stateright checks what must *always* be true. It checks what must be true *eventually* on paths without cycles only
+//! (see its documentation of `Property::eventually`), and a protocol whose waiters re-check has cycles. So the states
+//! are visited here, and the fair actions between them ([`Protocol::is_fair`]) are recorded.
 //!
-//! Assumed is strong fairness of those steps: one that is possible again and again is taken in the end. In a finite graph a
-//! fair run enters a strongly connected component that no such step leaves, and visits all of its states (Baier and
-//! Katoen, Principles of Model Checking, sections 3.5 and 10.1.2). So "in the end everything is settled" is true exactly
-//! when from *every* state that can be reached, whatever went wrong before, bound steps lead to a settled one: that is one
-//! search backwards from the settled states. Where it is not true, the first state that was not found is the end of a
-//! shortest counterexample.
+//! Strong fairness is assumed: a fair action that is possible again and again is taken eventually. In a finite graph a
+//! fair run enters a strongly connected component that no fair action leaves, and visits all of its states (Baier and
+//! Katoen, Principles of Model Checking, sections 3.5 and 10.1.2). So every fair run reaches a settled state if and
+//! only if fair actions lead to a settled state from *every* reachable state, whatever faults happened before. One
+//! backward search from the settled states decides that. The first state that it does not find ends a shortest
+//! counterexample.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -20,39 +20,39 @@ use stateright::{Expectation, Property};
 
 use crate::explore::{Protocol, Violation};
 
-/// A state's place in the order in which the states were found.
+/// The position of a state in the order of discovery.
 type Number = u32;
 
 /// What a walk looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Whatever breaks first.
+    /// Any property that breaks first.
     AnythingBreaks,
-    /// A break of this property.
+    /// A state that breaks this property.
     Breaks(&'static str),
 }
 
-/// All states that were found, and how.
+/// All states that were found, and the paths to them.
 pub(crate) struct Walk<'m, M: Protocol> {
     model: &'m M,
     until: Until,
-    numbers: HashMap<u64, Number, BuildHasherDefault<AsItIs>>,
-    /// By number: what the state is recognised by, and from which other one it was found.
+    numbers: HashMap<u64, Number, BuildHasherDefault<Identity>>,
+    /// By number: the hash of the state, and the state from which it was found.
     fingerprints: Vec<u64>,
     parents: Vec<Number>,
     settled: Vec<bool>,
-    /// Steps that are bound to happen, from states that are not settled.
-    bound: Vec<(Number, Number)>,
+    /// Fair actions from states that are not settled: from which state to which.
+    fair: Vec<(Number, Number)>,
     broken: Option<(&'static str, Number)>,
     pub(crate) generated: usize,
-    /// Steps to the states that are farthest from the beginning.
+    /// Actions to the states that are farthest from the initial one.
     pub(crate) depth: usize,
-    /// Properties that were true sometimes.
+    /// `Sometimes` properties that were true in some state.
     pub(crate) happened: Vec<&'static str>,
 }
 
 impl<'m, M: Protocol> Walk<'m, M> {
-    /// Visits all states, or those up to the first that is looked for.
+    /// Visits all states, or those up to the first that `until` asks for.
     pub(crate) fn through(model: &'m M, until: Until) -> Self {
         let mut walk = Self {
             model,
@@ -61,7 +61,7 @@ impl<'m, M: Protocol> Walk<'m, M> {
             fingerprints: Vec::new(),
             parents: Vec::new(),
             settled: Vec::new(),
-            bound: Vec::new(),
+            fair: Vec::new(),
             broken: None,
             generated: 0,
             depth: 0,
@@ -80,7 +80,7 @@ impl<'m, M: Protocol> Walk<'m, M> {
                 if walk.broken.is_some() {
                     return walk;
                 }
-                walk.step_on(number, &state, &mut next);
+                walk.expand(number, &state, &mut next);
             }
             walk.depth += usize::from(!next.is_empty());
             level = next;
@@ -92,16 +92,16 @@ impl<'m, M: Protocol> Walk<'m, M> {
         self.fingerprints.len()
     }
 
-    /// The shortest way to what was looked for.
+    /// Returns a shortest path to what `until` asks for.
     pub(crate) fn violation(&self) -> Option<Violation> {
-        let looks = matches!(self.until, Until::AnythingBreaks) || self.until == Until::Breaks(M::IN_THE_END);
-        let in_the_end = || looks.then(|| self.first_without_end()).flatten();
-        let (property, number) =
-            self.broken.or_else(|| in_the_end().map(|number| (M::IN_THE_END, number)))?;
-        Some(Violation { property, trace: self.way_to(number) })
+        let checks_liveness =
+            self.until == Until::AnythingBreaks || self.until == Until::Breaks(M::EVENTUALLY);
+        let stuck = || checks_liveness.then(|| self.first_stuck()).flatten();
+        let (property, number) = self.broken.or_else(|| stuck().map(|number| (M::EVENTUALLY, number)))?;
+        Some(Violation { property, trace: self.path_to(number) })
     }
 
-    /// Whether the state is new, and its number.
+    /// Returns the number of the state, and whether it is new.
     fn enter(&mut self, state: &M::State, parent: Number) -> (Number, bool) {
         self.generated += 1;
         let fingerprint = fingerprint(state);
@@ -132,15 +132,15 @@ impl<'m, M: Protocol> Walk<'m, M> {
         }
     }
 
-    fn step_on(&mut self, number: Number, state: &M::State, next: &mut Vec<(Number, M::State)>) {
+    fn expand(&mut self, number: Number, state: &M::State, next: &mut Vec<(Number, M::State)>) {
         let mut actions = Vec::new();
         self.model.actions(state, &mut actions);
         for action in actions {
-            let bound = !self.settled[number as usize] && self.model.is_bound(state, &action);
+            let fair = !self.settled[number as usize] && self.model.is_fair(state, &action);
             let Some(then) = self.model.next_state(state, action) else { continue };
             let (reached, new) = self.enter(&then, number);
-            if bound {
-                self.bound.push((number, reached));
+            if fair {
+                self.fair.push((number, reached));
             }
             if new {
                 next.push((reached, then));
@@ -148,47 +148,47 @@ impl<'m, M: Protocol> Walk<'m, M> {
         }
     }
 
-    /// The first state from which no bound steps lead to a settled one.
-    fn first_without_end(&self) -> Option<Number> {
-        // Who leads to a state: `from[starts[state]..starts[state + 1]]`.
+    /// Returns the first state from which no fair actions lead to a settled one.
+    fn first_stuck(&self) -> Option<Number> {
+        // The predecessors of a state are `from[starts[state]..starts[state + 1]]`.
         let mut starts = vec![0; self.unique() + 2];
-        self.bound.iter().for_each(|(_, to)| starts[*to as usize + 2] += 1);
-        (2..starts.len()).for_each(|place| starts[place] += starts[place - 1]);
-        let mut from = vec![0; self.bound.len()];
-        for (state, to) in &self.bound {
-            let place: &mut usize = &mut starts[*to as usize + 1];
-            from[*place] = *state;
-            *place += 1;
+        self.fair.iter().for_each(|(_, to)| starts[*to as usize + 2] += 1);
+        (2..starts.len()).for_each(|state| starts[state] += starts[state - 1]);
+        let mut from = vec![0; self.fair.len()];
+        for (state, to) in &self.fair {
+            let end: &mut usize = &mut starts[*to as usize + 1];
+            from[*end] = *state;
+            *end += 1;
         }
-        let mut has_end = self.settled.clone();
+        let mut leads_to_settled = self.settled.clone();
         let settled = (0..).zip(&self.settled).filter(|(_, settled)| **settled);
         let mut found: Vec<Number> = settled.map(|(number, _)| number).collect();
         while let Some(number) = found.pop() {
             for before in &from[starts[number as usize]..starts[number as usize + 1]] {
-                if !std::mem::replace(&mut has_end[*before as usize], true) {
+                if !std::mem::replace(&mut leads_to_settled[*before as usize], true) {
                     found.push(*before);
                 }
             }
         }
-        (0..).zip(has_end).find(|(_, has_end)| !has_end).map(|(number, _)| number)
+        (0..).zip(leads_to_settled).find(|(_, leads_to_settled)| !leads_to_settled).map(|(number, _)| number)
     }
 
-    /// The steps from the beginning: those are taken again that lead from state to state.
-    fn way_to(&self, mut number: Number) -> Vec<String> {
-        let mut way = vec![self.fingerprints[number as usize]];
+    /// Returns the actions from the initial state, by repeating those that lead from state to state.
+    fn path_to(&self, mut number: Number) -> Vec<String> {
+        let mut path = vec![self.fingerprints[number as usize]];
         while number > 0 {
             number = self.parents[number as usize];
-            way.push(self.fingerprints[number as usize]);
+            path.push(self.fingerprints[number as usize]);
         }
         let mut states = self.model.init_states();
         let Some(mut state) = states.pop() else { return Vec::new() };
         let mut trace = Vec::new();
-        for wanted in way.iter().rev().skip(1) {
+        for expected in path.iter().rev().skip(1) {
             let mut actions = Vec::new();
             self.model.actions(&state, &mut actions);
             let step = actions.into_iter().find_map(|action| {
                 let then = self.model.next_state(&state, action.clone())?;
-                (fingerprint(&then) == *wanted).then_some((action, then))
+                (fingerprint(&then) == *expected).then_some((action, then))
             });
             let Some((action, then)) = step else { break };
             trace.push(format!("{action:?}"));
@@ -204,11 +204,11 @@ fn fingerprint(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Mixes numbers by a multiplication whose halves are folded, as wyhash does: most of the time of a walk is hashing.
+/// Mixes numbers by a multiplication whose halves are folded, as wyhash does. Most of the time of a walk is hashing.
 struct Folded(u64);
 
 impl Folded {
-    /// An odd number without a pattern in its bits: of the digits of the golden ratio.
+    /// An odd number without a pattern in its bits, from the digits of the golden ratio.
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 }
 
@@ -243,11 +243,11 @@ impl Hasher for Folded {
     }
 }
 
-/// Hashes what is a hash already.
+/// Uses a number that is a hash already.
 #[derive(Default)]
-struct AsItIs(u64);
+struct Identity(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for Identity {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -1,81 +1,83 @@
-//! The etcd queue: no counterexample to the full protocol, one to each protocol without a step.
+//! The etcd queue: the full protocol has no counterexample, every protocol without a step has one.
+//!
+//! Every other test is named after what happens without the step.
 
 mod common;
 
-use common::{holds, is_needed};
+use common::{assert_protocol_holds, assert_step_is_needed};
 use lockkit_models::etcd::{Etcd, Step};
 
 #[test]
-fn the_full_protocol_holds() {
-    holds::<Etcd>();
+fn full_protocol_holds() {
+    assert_protocol_holds::<Etcd>();
 }
 
 #[test]
-fn without_the_epoch_a_late_copy_is_an_orphan() {
-    is_needed::<Etcd>(Step::EpochFence);
+fn late_copy_without_an_epoch_bump_is_an_orphan() {
+    assert_step_is_needed::<Etcd>(Step::EpochBump);
 }
 
 #[test]
-fn without_the_epoch_a_late_copy_comes_back_after_an_operator_has_deleted_the_key() {
-    is_needed::<Etcd>(Step::FenceWhenGone);
+fn late_copy_after_an_operators_delete_is_an_orphan() {
+    assert_step_is_needed::<Etcd>(Step::EpochBumpWhenKeyGone);
 }
 
 #[test]
-fn with_one_key_for_two_claims_both_hold() {
-    is_needed::<Etcd>(Step::KeyPerClaim);
+fn two_claims_with_one_key_both_hold() {
+    assert_step_is_needed::<Etcd>(Step::KeyPerClaim);
 }
 
 #[test]
-fn a_doubtful_key_that_is_used_again_is_deleted_by_an_old_request() {
-    is_needed::<Etcd>(Step::DoubtfulKeyRetired);
+fn reused_unconfirmed_key_is_deleted_by_an_old_request() {
+    assert_step_is_needed::<Etcd>(Step::UnconfirmedKeyRetired);
 }
 
 #[test]
-fn a_mail_for_an_earlier_claim_would_grant_a_later_one() {
-    is_needed::<Etcd>(Step::MailNamesIncarnation);
+fn handoff_to_an_earlier_claim_grants_a_later_one() {
+    assert_step_is_needed::<Etcd>(Step::HandoffNamesRevision);
 }
 
 #[test]
-fn the_end_of_a_predecessor_that_only_waited_would_grant() {
-    is_needed::<Etcd>(Step::LookBeforeGrant);
+fn end_of_a_waiting_predecessor_grants() {
+    assert_step_is_needed::<Etcd>(Step::ReadBeforeGrant);
 }
 
 #[test]
-fn a_look_without_the_own_key_would_grant_a_claim_that_is_gone() {
-    is_needed::<Etcd>(Step::LookFindsOwnKey);
+fn read_without_the_own_key_grants_a_deleted_claim() {
+    assert_step_is_needed::<Etcd>(Step::ReadFindsOwnKey);
 }
 
 #[test]
-fn without_the_re_check_a_lost_notification_is_waited_for_without_end() {
-    is_needed::<Etcd>(Step::Recheck);
+fn lost_notification_without_a_recheck_blocks_for_ever() {
+    assert_step_is_needed::<Etcd>(Step::Recheck);
 }
 
 #[test]
-fn a_re_check_by_name_alone_takes_a_later_claim_for_the_predecessor() {
-    is_needed::<Etcd>(Step::RecheckNamesIncarnation);
+fn recheck_by_name_mistakes_a_later_claim_for_the_predecessor() {
+    assert_step_is_needed::<Etcd>(Step::RecheckComparesRevisions);
 }
 
 #[test]
-fn a_try_that_does_not_look_at_the_queue_overtakes() {
-    is_needed::<Etcd>(Step::TryFindsQueueEmpty);
+fn try_that_ignores_the_queue_gets_a_second_hold() {
+    assert_step_is_needed::<Etcd>(Step::TryNeedsEmptyQueue);
 }
 
 #[test]
-fn a_holder_without_a_deadline_of_its_own_believes_too_long() {
-    is_needed::<Etcd>(Step::DeadlineBeforeExpiry);
+fn holder_without_a_deadline_outlives_its_lease() {
+    assert_step_is_needed::<Etcd>(Step::DeadlineBeforeExpiry);
 }
 
 #[test]
-fn an_answer_that_comes_after_the_end_of_its_lease_would_grant() {
-    is_needed::<Etcd>(Step::DeadlineOfGrants);
+fn answer_after_the_end_of_its_lease_grants() {
+    assert_step_is_needed::<Etcd>(Step::DeadlineOfLateGrants);
 }
 
 #[test]
-fn a_hold_before_a_contender_of_another_program_would_never_end() {
-    is_needed::<Etcd>(Step::LeavesUntold);
+fn hold_before_a_foreign_contender_never_ends() {
+    assert_step_is_needed::<Etcd>(Step::ReleaseWithoutHandoff);
 }
 
 #[test]
-fn a_key_whose_deletion_is_refused_would_stay() {
-    is_needed::<Etcd>(Step::RefusalEndsSession);
+fn key_whose_deletion_is_refused_stays() {
+    assert_step_is_needed::<Etcd>(Step::RefusalEndsSession);
 }

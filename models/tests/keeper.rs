@@ -1,76 +1,78 @@
-//! The keeper: no counterexample to the full protocol, one to each protocol without a step.
+//! The keeper: the full protocol has no counterexample, every protocol without a step has one.
+//!
+//! Every other test is named after what happens without the step.
 
 mod common;
 
-use common::{holds, is_needed};
+use common::{assert_protocol_holds, assert_step_is_needed};
 use lockkit_models::keeper::{Keeper, Step};
 
 #[test]
-fn the_full_protocol_holds() {
-    holds::<Keeper>();
+fn full_protocol_holds() {
+    assert_protocol_holds::<Keeper>();
 }
 
 #[test]
-fn a_deadline_that_counts_from_the_answer_is_too_late() {
-    is_needed::<Keeper>(Step::DeadlineFromSending);
+fn deadline_from_the_answer_is_too_late() {
+    assert_step_is_needed::<Keeper>(Step::DeadlineFromSending);
 }
 
 #[test]
-fn a_loss_that_is_not_latched_is_taken_back() {
-    is_needed::<Keeper>(Step::LossIsLatched);
+fn loss_without_a_latch_is_undone() {
+    assert_step_is_needed::<Keeper>(Step::LossIsLatched);
 }
 
 #[test]
-fn a_beat_would_renew_what_is_being_released() {
-    is_needed::<Keeper>(Step::NoRenewalOnceReleasing);
+fn heartbeat_renews_a_hold_that_is_being_released() {
+    assert_step_is_needed::<Keeper>(Step::NoRenewalOnceReleasing);
 }
 
 #[test]
-fn a_grant_that_nobody_takes_would_be_kept() {
-    is_needed::<Keeper>(Step::UntakenGrantReleased);
+fn untaken_grant_is_kept() {
+    assert_step_is_needed::<Keeper>(Step::UntakenGrantReleased);
 }
 
 #[test]
-fn a_release_that_is_not_repeated_leaves_its_entry() {
-    is_needed::<Keeper>(Step::ReleaseRepeats);
+fn release_that_is_not_repeated_leaves_its_entry() {
+    assert_step_is_needed::<Keeper>(Step::ReleaseRepeats);
 }
 
 #[test]
-fn a_dead_hold_would_live_on_with_its_session() {
-    is_needed::<Keeper>(Step::DeadHoldAbandons);
+fn dead_hold_stays_alive_with_its_session() {
+    assert_step_is_needed::<Keeper>(Step::DeadHoldEndsSession);
 }
 
 #[test]
-fn a_grant_at_the_end_of_its_session_would_not_hear_of_it() {
-    is_needed::<Keeper>(Step::LateHoldSeesTheEnd);
+fn grant_at_the_end_of_its_session_stays_held() {
+    assert_step_is_needed::<Keeper>(Step::NewHoldChecksSession);
 }
 
 #[test]
-fn a_caller_who_joins_an_attempt_that_gives_up_would_be_told_busy() {
-    is_needed::<Keeper>(Step::NoJoinAfterGiveUp);
+fn caller_that_joins_a_given_up_attempt_gets_busy() {
+    assert_step_is_needed::<Keeper>(Step::NoJoinAfterGiveUp);
 }
 
 #[test]
-fn an_owner_who_asks_between_answer_and_table_would_wait_behind_itself() {
-    is_needed::<Keeper>(Step::TableWithAnswers);
+fn owner_that_asks_before_the_table_is_updated_waits_behind_itself() {
+    assert_step_is_needed::<Keeper>(Step::TableUpdatedWithAnswers);
 }
 
 #[test]
-fn a_caller_that_leaves_before_all_shares_are_counted_would_end_the_hold() {
-    is_needed::<Keeper>(Step::SharesCountedFirst);
+fn caller_that_leaves_before_all_shares_are_counted_ends_the_hold() {
+    assert_step_is_needed::<Keeper>(Step::SharesCountedFirst);
 }
 
 #[test]
-fn an_owner_whose_try_is_granted_would_wait_behind_itself() {
-    is_needed::<Keeper>(Step::GrantServesTheOwner);
+fn owner_whose_try_is_granted_waits_behind_itself() {
+    assert_step_is_needed::<Keeper>(Step::GrantServesTheOwner);
 }
 
 #[test]
-fn a_release_that_is_refused_would_leave_its_entry() {
-    is_needed::<Keeper>(Step::RefusedReleaseAbandons);
+fn refused_release_leaves_its_entry() {
+    assert_step_is_needed::<Keeper>(Step::RefusedReleaseEndsSession);
 }
 
 #[test]
-fn an_attempt_would_wait_for_a_session_that_has_ended() {
-    is_needed::<Keeper>(Step::AttemptOutlivesSession);
+fn attempt_waits_for_an_ended_session() {
+    assert_step_is_needed::<Keeper>(Step::AttemptOutlivesSession);
 }

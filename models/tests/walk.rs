@@ -1,4 +1,4 @@
-//! How models are gone through: as stateright's own checker does it, and with an eye on what happens in the end.
+//! How models are explored: as stateright's own checker does it, with a check of liveness.
 
 use lockkit_models::{
     explore::{Protocol, Removal, explore},
@@ -6,9 +6,9 @@ use lockkit_models::{
 };
 use stateright::{Checker, Model, Property};
 
-const ARRIVES: &str = "it arrives in the end";
+const ARRIVES: &str = "it arrives eventually";
 
-/// Someone who goes to and fro between 1 and 2, and may leave for 3; where there is a trap, 1 leads to 4 and 5 as well.
+/// Moves between 1 and 2, and may leave for 3. With a trap, 1 also leads to 4 and 5, which lead only to each other.
 #[derive(Clone, Debug)]
 struct Wanderer {
     leaves: bool,
@@ -17,26 +17,26 @@ struct Wanderer {
 
 impl Model for Wanderer {
     type State = u8;
-    /// Where to.
+    /// The next place.
     type Action = u8;
 
     fn init_states(&self) -> Vec<u8> {
         vec![1]
     }
 
-    fn actions(&self, place: &u8, ways: &mut Vec<u8>) {
+    fn actions(&self, place: &u8, actions: &mut Vec<u8>) {
         match place {
-            1 if self.has_trap => ways.extend([2, 4]),
-            1 => ways.push(2),
-            2 => ways.extend([1, 3]),
-            4 => ways.push(5),
-            5 => ways.push(4),
+            1 if self.has_trap => actions.extend([2, 4]),
+            1 => actions.push(2),
+            2 => actions.extend([1, 3]),
+            4 => actions.push(5),
+            5 => actions.push(4),
             _ => {}
         }
     }
 
-    fn next_state(&self, _: &u8, way: u8) -> Option<u8> {
-        Some(way)
+    fn next_state(&self, _: &u8, next: u8) -> Option<u8> {
+        Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -47,14 +47,14 @@ impl Model for Wanderer {
 impl Protocol for Wanderer {
     type Step = ();
     const NAME: &'static str = "wanderer";
-    const IN_THE_END: &'static str = ARRIVES;
+    const EVENTUALLY: &'static str = ARRIVES;
 
     fn is_settled(&self, place: &u8) -> bool {
         *place == 3
     }
 
-    fn is_bound(&self, _: &u8, way: &u8) -> bool {
-        *way != 3 || self.leaves
+    fn is_fair(&self, _: &u8, next: &u8) -> bool {
+        *next != 3 || self.leaves
     }
 
     fn scenes() -> Vec<(&'static str, Self)> {
@@ -67,7 +67,7 @@ impl Protocol for Wanderer {
 }
 
 #[test]
-fn a_cycle_with_a_way_out_ends_and_one_without_does_not() {
+fn cycle_without_a_fair_exit_breaks_liveness() {
     let end = |leaves, has_trap| explore(&Wanderer { leaves, has_trap }).violation;
 
     assert!(end(true, false).is_none());
@@ -78,7 +78,7 @@ fn a_cycle_with_a_way_out_ends_and_one_without_does_not() {
 }
 
 #[test]
-fn the_states_are_those_that_the_checker_of_stateright_finds() {
+fn states_are_those_that_stateright_finds() {
     for (scene, model) in Redis::scenes().into_iter().filter(|(scene, _)| scene.contains("death")) {
         let explored = explore(&model);
         let checked = model.checker().spawn_bfs().join();

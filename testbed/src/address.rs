@@ -1,4 +1,4 @@
-//! Loopback addresses and ports that no other run uses.
+//! Loopback addresses and ports that no other test process uses.
 
 use std::{
     io,
@@ -6,24 +6,26 @@ use std::{
     sync::atomic::{AtomicU8, Ordering},
 };
 
-/// An address of 127.0.0.0/8 made of the process id and a counter: tests that run side by side, also those of other
-/// processes, cannot take each other's ports between the choice of a port and the start of its server.
+/// Returns an address of 127.0.0.0/8, made of the process id and a counter.
+///
+/// A port is chosen before its server binds it. With an address of its own, no test of this or another process can take
+/// the port in between.
 pub(crate) fn own_address() -> Ipv4Addr {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [_, _, high, low] = std::process::id().to_be_bytes();
-    // 0 and 255 are left out: they are network and broadcast addresses to some tools.
+    // Not 0 or 255: some tools take these for network and broadcast addresses.
     let host = NEXT.fetch_add(1, Ordering::Relaxed) % 254 + 1;
     Ipv4Addr::new(127, high, low, host)
 }
 
-/// Different ports that are free on this address at the moment.
+/// Returns different ports that are free on this address now.
 pub(crate) fn free_ports<const N: usize>(address: Ipv4Addr) -> io::Result<[u16; N]> {
     let mut ports = [0; N];
     let mut taken = Vec::with_capacity(N);
     for port in &mut ports {
         let listener = TcpListener::bind((IpAddr::V4(address), 0))?;
         *port = listener.local_addr()?.port();
-        // Kept until all are found, so that none is found twice.
+        // Bound until all are found, so that no port is found twice.
         taken.push(listener);
     }
     Ok(ports)

@@ -1,30 +1,32 @@
-//! Servers whose methods block, for code on an executor.
+//! Servers whose methods block, for asynchronous tests.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 
-/// A server, or several, whose methods block: they run beside the executor, one at a time.
+use crate::sync::lock;
+
+/// A server, or several, whose methods block. They run on the runtime's blocking threads, one at a time.
 #[derive(Debug)]
 pub struct Blocking<S>(Arc<Mutex<S>>);
 
 impl<S: Send + 'static> Blocking<S> {
-    /// From now on it is reached by [`with`](Self::with) only.
+    /// Wraps a server; [`with`](Self::with) is the only way to it from now on.
     pub fn new(server: S) -> Self {
         Self(Arc::new(Mutex::new(server)))
     }
 
-    /// Does this to it. Dropping the future does not undo it, nor end it half-way.
+    /// Runs `work` on the server. Dropping the future does not stop the work.
     ///
     /// # Errors
     ///
-    /// What the work answers, and when it panics.
+    /// The error of `work`; also when `work` panics.
     pub async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut S) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let server = Arc::clone(&self.0);
-        let work = move || work(&mut server.lock().unwrap_or_else(PoisonError::into_inner));
+        let work = move || work(&mut lock(&server));
         tokio::task::spawn_blocking(work).await?
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates for servers and clients, and for those that must not be let in.
+//! Certificates for servers and clients, valid ones and such as must be refused.
 
 use std::{
     fs,
@@ -14,14 +14,14 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// What a server shows to its clients.
+/// The certificate that a server presents to its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerCertificate {
     /// Valid, for the server's address.
     Good,
     /// Valid, for another server.
     WrongName,
-    /// For the server's address, and out of date.
+    /// For the server's address, but expired.
     Expired,
 }
 
@@ -35,15 +35,16 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// This URL of a lock store that [trusts an authority](Certificates::trusted_in), showing this certificate.
+    /// Returns the URL with options that make a client present this certificate. `url` must already have the options of
+    /// [`Certificates::trusted_in`].
     pub fn shown_in(&self, url: &str) -> String {
         format!("{url}&cert={}&key={}", self.certificate.display(), self.key.display())
     }
 }
 
-/// A certificate authority that nobody knows but those who are given its [`ca`](Self::ca).
+/// A certificate authority that only those trust who are given its [`ca`](Self::ca).
 ///
-/// All files go when the value is dropped.
+/// Dropping the value removes all its files.
 #[derive(Debug)]
 pub struct Certificates {
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -59,7 +60,8 @@ impl Certificates {
     pub fn new() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mut params = CertificateParams::new([])?;
-        // A name of its own, as real ones have: a trusted authority of the same name would be blamed for a bad signature.
+        // Each authority has a name of its own, as real ones have. With a shared name, a certificate of another
+        // authority would fail by its signature and not by its unknown issuer.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         params.distinguished_name.push(DnType::CommonName, format!("lockkit test authority {number}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -70,17 +72,17 @@ impl Certificates {
         Ok(certificates)
     }
 
-    /// The certificate of the authority, as a PEM file.
+    /// Returns the path of the authority's certificate, a PEM file.
     pub fn ca(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// This URL of a lock store, trusting this authority and no other.
+    /// Returns the URL with an option that makes a client trust this authority and no other.
     pub fn trusted_in(&self, url: &str) -> String {
         format!("{url}/?ca={}", self.ca().display())
     }
 
-    /// An identity for a client.
+    /// Issues an identity for a client.
     ///
     /// # Errors
     ///
@@ -92,7 +94,7 @@ impl Certificates {
         self.issue(params, self.folder.path(), "client")
     }
 
-    /// An identity for a server at this address; the files go to its folder.
+    /// Issues an identity for a server at this address; the files are written to `folder`.
     pub(crate) fn server(
         &self,
         address: IpAddr,

@@ -1,4 +1,4 @@
-//! The testbed's parts as the conformance suite takes them.
+//! Adapters from the testbed's parts to the traits of the conformance suite.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ impl WallClock for ServerClock {
 }
 
 impl Proxy {
-    /// Does to the connections what the suite wants, until [`pass`](Self::pass). Notifications are held as by
-    /// [`hold_events`](Self::hold_events), which not every proxy can.
+    /// Applies a fault of the suite to all connections, until [`pass`](Self::pass). Notifications are held as by
+    /// [`hold_events`](Self::hold_events), which not every proxy supports.
     pub fn inflict(&self, fault: LinkFault) {
         match fault {
             LinkFault::HoldRequests => self.set(Direction::Requests, Flow::Hold),

@@ -1,4 +1,4 @@
-//! A server program with a folder of its own, started and ended again and again.
+//! A server program with a folder of its own, which may be started and killed repeatedly.
 
 use std::{
     fs,
@@ -11,30 +11,40 @@ use tempfile::TempDir;
 
 use crate::supervised::Supervised;
 
-/// Longest time until a started server answers: three virtual machines on a busy machine take half a minute.
+/// Longest time until a started server answers: three Java virtual machines on a busy machine take half a minute.
 const START_MAX: Duration = Duration::from_secs(120);
 
-/// Pause between two looks whether a started server answers.
+/// Pause between two health checks of a started server.
 const START_POLL: Duration = Duration::from_millis(20);
 
-/// A server's process, which may be gone at the moment, and its folder, which stays.
+/// A server's folder, and its process while it runs.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    /// For people.
+    /// In error messages and in the folder's name.
     name: &'static str,
-    /// `None` before the start and after [`kill`](Self::kill). Stands before the folder: the server ends first.
+    /// `None` before the start and after [`kill`](Self::kill). Declared before the folder, so that it is dropped first.
     server: Option<Supervised>,
     folder: TempDir,
 }
 
+/// Finds a program on the PATH. The error names the Debian package that contains it.
+pub(crate) fn find_program(name: &str, debian_package: &str) -> Result<PathBuf> {
+    which::which(name).with_context(|| {
+        format!(
+            "there is no program `{name}` on the PATH: install it \
+             (Debian, Ubuntu: `apt-get install {debian_package}`)"
+        )
+    })
+}
+
 impl Daemon {
-    /// One that is not started yet, with a folder in memory where there is a place for that: lock servers wait for the
-    /// disk at every write.
+    /// Makes a daemon that is not started yet. Its folder is in memory where `/dev/shm` exists, because lock servers
+    /// wait for the disk at every write.
     pub(crate) fn new(name: &'static str) -> Result<Self> {
         Self::new_in(name, Path::new("/dev/shm")).or_else(|_| Self::new_in(name, &std::env::temp_dir()))
     }
 
-    /// As [`new`](Self::new), with its folder inside of this one.
+    /// As [`new`](Self::new), with its folder inside `place`.
     pub(crate) fn new_in(name: &'static str, place: &Path) -> Result<Self> {
         Ok(Self { name, server: None, folder: TempDir::with_prefix_in(format!("lockkit-{name}-"), place)? })
     }
@@ -43,7 +53,7 @@ impl Daemon {
         self.folder.path()
     }
 
-    /// Where the server keeps its data.
+    /// The folder of the server's data.
     pub(crate) fn data(&self) -> PathBuf {
         self.folder().join("data")
     }
@@ -60,7 +70,7 @@ impl Daemon {
         self.running()?.unfreeze()
     }
 
-    /// Whether the server is killed or frozen: there is no use in asking it.
+    /// Whether the server is killed or frozen, so that a request would only time out.
     pub(crate) fn is_silent(&self) -> bool {
         self.server.as_ref().is_none_or(Supervised::is_frozen)
     }
@@ -69,20 +79,20 @@ impl Daemon {
         self.server.take().map_or(Ok(()), Supervised::kill)
     }
 
-    /// Ends the server, if it runs, and loses all its data.
+    /// Kills the server if it runs, and deletes all its data.
     pub(crate) fn lose_data(&mut self) -> Result<()> {
         self.kill()?;
         fs::remove_dir_all(self.data()).with_context(|| format!("cannot remove the data of {}", self.name))
     }
 
-    /// Ends the server, if it runs, and keeps a copy of its data, in place of an earlier one.
+    /// Kills the server if it runs, and copies its data. The copy replaces an earlier one.
     pub(crate) fn back_up(&mut self) -> Result<()> {
         self.kill()?;
         replace_folder(&self.backup(), &self.data())
             .with_context(|| format!("cannot copy the data of {}", self.name))
     }
 
-    /// Ends the server, if it runs, and puts the copy in place of its data.
+    /// Kills the server if it runs, and replaces its data by the copy.
     pub(crate) fn restore(&mut self) -> Result<()> {
         self.kill()?;
         replace_folder(&self.data(), &self.backup())
@@ -93,7 +103,7 @@ impl Daemon {
         self.folder().join("backup")
     }
 
-    /// Starts the server, which must not run, without waiting for it.
+    /// Starts the server, which must not be running, without waiting until it answers.
     pub(crate) fn launch(&mut self, program: &Path, arguments: &[String]) -> Result<()> {
         self.server = Some(Supervised::start(program, arguments, self.folder())?);
         Ok(())
@@ -124,7 +134,7 @@ impl Daemon {
     }
 }
 
-/// Copies a folder to where another one may lie.
+/// Copies the folder `from` to `to`, which it replaces.
 fn replace_folder(to: &Path, from: &Path) -> std::io::Result<()> {
     if to.exists() {
         fs::remove_dir_all(to)?;

@@ -1,4 +1,4 @@
-//! A disk that gets full.
+//! A disk that fills up.
 
 use std::{
     fs::{self, File},
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-/// A small file system of its own, in memory, to be filled up and emptied. Mounting it needs root.
+/// A small file system in memory that tests fill up and empty. Mounting it needs root.
 ///
-/// Dropping the value unmounts it, at the latest when the last file in it is closed. (A process that is killed leaves it
-/// mounted.)
+/// Dropping the value detaches it; the kernel frees it when its last file is closed. A process that is killed leaves it
+/// mounted.
 ///
 /// ```no_run
 /// let disk = lockkit_testbed::SmallDisk::mount(4 << 20)?;
@@ -25,7 +25,7 @@ use tempfile::TempDir;
 pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// Mounts an empty one of this size.
+    /// Mounts an empty file system of this size.
     ///
     /// # Errors
     ///
@@ -39,21 +39,21 @@ impl SmallDisk {
         Ok(Self(folder))
     }
 
-    /// Why there can be none here: the reason to ignore a test.
-    pub fn why_not() -> Option<String> {
+    /// Returns why no file system can be mounted here, as the reason to ignore a test; `None` when it can.
+    pub fn unavailable_reason() -> Option<String> {
         Self::mount(1 << 16).err().map(|error| format!("{error:#}"))
     }
 
-    /// Its folder.
+    /// Returns where it is mounted.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Fills it up: from now on no file grows.
+    /// Fills it up: no file can grow after this.
     ///
     /// # Errors
     ///
-    /// When it cannot be written for another reason than that it is full.
+    /// When a write fails for another reason than a full disk.
     pub fn fill(&self) -> Result<()> {
         let mut ballast = File::options().append(true).create(true).open(self.ballast())?;
         loop {
@@ -65,7 +65,7 @@ impl SmallDisk {
         }
     }
 
-    /// Takes back what [`fill`](Self::fill) wrote.
+    /// Deletes what [`fill`](Self::fill) wrote.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A first TLS handshake, whose result does not matter.
+//! A first TLS handshake, to see that a server answers one.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -9,10 +9,10 @@ use std::{
 use anyhow::Result;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, crypto::aws_lc_rs};
 
-/// Longest time for one answer.
+/// Longest time until the server replies.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Whether the server at this address shows its certificate; nobody trusts it here.
+/// Whether the server at this address presents a certificate. The handshake itself fails: no authority is trusted here.
 pub(crate) fn is_answered(address: SocketAddr) -> bool {
     try_once(address).is_ok_and(|answer| {
         answer.is_err_and(|error| error.get_ref().is_some_and(|why| why.is::<rustls::Error>()))

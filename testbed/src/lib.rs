@@ -1,10 +1,12 @@
-//! Real servers for tests, demos and benchmarks: each on a loopback address and free ports of its own, in a
-//! temporary folder, ended with the value that started it, even when its process is killed.
+//! Real servers for tests, demos and benchmarks.
 //!
-//! A [`Proxy`] in front of a server does to its connections what networks do, a [`SmallDisk`] gets full.
+//! Each server has its own loopback address, free ports and temporary folder. It ends when the value that started it is
+//! dropped, and also when the process that holds the value is killed.
 //!
-//! Linux only (it uses all of 127.0.0.0/8, `/bin/sh` and POSIX signals); knows no client crate, so that everything
-//! may use it.
+//! A [`Proxy`] in front of a server delays, holds, drops and resets its connections; a [`SmallDisk`] fills up.
+//!
+//! Linux only: it uses all of 127.0.0.0/8, `/bin/sh` and POSIX signals. It depends on no client crate, so that every
+//! other crate may use it.
 //!
 //! ```no_run
 //! let etcd = lockkit_testbed::Etcd::start()?;
@@ -16,31 +18,30 @@ mod address;
 mod blocking;
 #[cfg(feature = "tls")]
 mod certificates;
-mod cluster;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod daemon;
 mod disk;
 mod etcd;
-mod gateway;
 #[cfg(feature = "tls")]
 mod handshake;
 mod metrics;
-mod process;
 mod proxy;
 mod redis;
 mod resp;
+mod socket_owner;
 mod started_once;
 mod supervised;
+mod sync;
+mod wait;
 mod zookeeper;
 
 #[cfg(feature = "tls")]
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
 pub use self::{
     blocking::Blocking,
-    cluster::EtcdCluster,
     disk::SmallDisk,
-    etcd::Etcd,
+    etcd::{Etcd, EtcdCluster},
     metrics::Metrics,
     proxy::{Counts, Direction, Flow, Message, Proxy},
     redis::{

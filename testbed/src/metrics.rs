@@ -14,8 +14,8 @@ impl Metrics {
         Self(text.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect())
     }
 
-    /// The sum over all series of `metric` whose labels contain each of `labels`, such as `grpc_method="Txn"`; 0 for
-    /// a counter that was never touched.
+    /// Returns the sum over all series of `metric` whose labels contain each of `labels`, such as `grpc_method="Txn"`.
+    /// A counter that was never incremented is 0.
     pub fn sum(&self, metric: &str, labels: &[&str]) -> u64 {
         let matches = |series: &str| {
             let (name, rest) = series.split_once('{').unwrap_or((series, ""));
@@ -24,7 +24,7 @@ impl Metrics {
         self.0.iter().filter(|(series, _)| matches(series)).map(|(_, value)| *value as u64).sum()
     }
 
-    /// etcd: requests of one gRPC method (`Txn`, `Range`, `LeaseGrant`, ...) that were answered, with any outcome.
+    /// etcd: requests of one gRPC method (`Txn`, `Range`, `LeaseGrant`, ...) that were answered, successfully or not.
     pub fn grpc_handled(&self, method: &str) -> u64 {
         self.sum("grpc_server_handled_total", &[&format!("grpc_method=\"{method}\"")])
     }
@@ -44,19 +44,19 @@ impl Metrics {
         self.sum("etcd_debugging_mvcc_events_total", &[])
     }
 
-    /// etcd: watchers that are registered.
+    /// etcd: registered watchers.
     pub fn watchers(&self) -> u64 {
         self.sum("etcd_debugging_mvcc_watcher_total", &[])
     }
 
-    /// etcd: streams that are open, those of watches and heartbeats.
+    /// etcd: open streams, of watches and heartbeats.
     pub fn streams(&self) -> u64 {
         let bidi = ["grpc_type=\"bidi_stream\""];
         let started = self.sum("grpc_server_started_total", &bidi);
         started.saturating_sub(self.sum("grpc_server_handled_total", &bidi))
     }
 
-    /// ZooKeeper: packets from clients, pings and looks at these counters among them.
+    /// ZooKeeper: packets from clients, including pings and requests for these counters.
     pub fn packets_received(&self) -> u64 {
         self.sum("zk_packets_received", &[])
     }
@@ -66,7 +66,7 @@ impl Metrics {
         self.sum("zk_packets_sent", &[])
     }
 
-    /// ZooKeeper: nodes of the tree.
+    /// ZooKeeper: nodes in the tree.
     pub fn nodes(&self) -> u64 {
         self.sum("zk_znode_count", &[])
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_zookeeper_are_read_too() {
+    fn counters_of_zookeeper_are_parsed() {
         let metrics =
             Metrics::parse("zk_version\t3.8.0, built on UTC\nzk_packets_received\t3\nzk_avg_latency\t6.0\n");
         assert_eq!(metrics.packets_received(), 3);

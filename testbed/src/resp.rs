@@ -1,4 +1,4 @@
-//! Commands to a Redis server, as an operator types them.
+//! A minimal client for Redis, for commands as an operator sends them.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
@@ -8,27 +8,27 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Longest time until a command is answered.
+/// Longest time until the reply to a command.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// Longest text of one reply, in bytes.
 const TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// What a Redis server answers.
+/// A reply of a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A simple or a bulk string; bytes that are not UTF-8 are replaced.
+    /// A simple or a bulk string. Bytes that are not UTF-8 are replaced.
     Text(String),
     /// An integer.
     Number(i64),
     /// An array.
     List(Vec<Reply>),
-    /// Nothing there.
+    /// A null.
     Nil,
 }
 
 impl Reply {
-    /// The text; empty where there is none.
+    /// Returns the text; empty for other replies.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
@@ -36,7 +36,7 @@ impl Reply {
         }
     }
 
-    /// The number, also of a text that is one.
+    /// Returns the number of an integer, or of a text that is one.
     pub fn number(&self) -> Option<i64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -45,7 +45,7 @@ impl Reply {
         }
     }
 
-    /// The elements; empty where it is no array.
+    /// Returns the elements; empty for other replies than arrays.
     pub fn list(&self) -> &[Reply] {
         match self {
             Self::List(replies) => replies,
@@ -54,7 +54,7 @@ impl Reply {
     }
 }
 
-/// A command whose reply has not been asked for yet.
+/// A command that was sent, and whose reply is not read yet.
 #[derive(Debug)]
 pub struct Pending(TcpStream);
 
@@ -63,7 +63,7 @@ impl Pending {
     ///
     /// # Errors
     ///
-    /// When the server does not answer, or answers with an error.
+    /// When the server does not answer, or replies with an error.
     pub fn reply(self) -> Result<Reply> {
         match read(&mut BufReader::new(&self.0)) {
             Err(error) if error.downcast_ref().is_some_and(is_timeout) => bail!("the server does not answer"),
@@ -93,7 +93,7 @@ fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Reads one reply, or one request, in RESP, version 2.
+/// Reads one reply, or one request, in RESP version 2.
 pub(crate) fn read(from: &mut impl BufRead) -> Result<Reply> {
     let mut line = String::new();
     from.read_line(&mut line)?;

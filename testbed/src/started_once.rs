@@ -1,21 +1,24 @@
-//! What starts once.
+//! A server that several tests share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 
-/// What several tests share, started for the first of them.
+use crate::sync::lock;
+
+/// A server that several tests share. The first test starts it.
 #[derive(Debug)]
 pub struct StartedOnce<S>(Mutex<Option<Arc<S>>>);
 
 impl<S> StartedOnce<S> {
-    /// The one that runs, or this one. Who comes while it starts waits for it; one that does not start is tried again.
+    /// Returns the server that runs, or starts it. A call during the start waits for it; after a failed start the next
+    /// call tries again.
     ///
     /// # Errors
     ///
-    /// When it does not start.
+    /// When the server does not start.
     pub fn get_or_start(&self, start: impl FnOnce() -> Result<S>) -> Result<Arc<S>> {
-        let mut started = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = lock(&self.0);
         let running = match started.take() {
             Some(running) => running,
             None => Arc::new(start()?),

@@ -12,17 +12,20 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longest time until a stopped process has come to a stand.
+/// Longest time until all threads of a process have stopped.
 const FREEZE_MAX: Duration = Duration::from_secs(10);
 
-/// Pause between two looks at it.
+/// Pause between two reads of their states.
 const FREEZE_POLL: Duration = Duration::from_millis(1);
 
-/// Starts the server, says its process id, and ends it when the pipe at its own standard input says so: a line means
-/// "end the server", the end of the pipe means that the tests are gone, and then the folder goes too. (A parent-death
-/// signal would need unsafe code, and it follows the thread that started the process instead of the process.)
+/// Starts the server, prints its process id, and waits for its own standard input. A line there means "kill the
+/// server". The end of the input means that the test process is gone: then the watcher also removes the folder.
 ///
-/// The tests may be gone before they have read the process id: the line must not end the watcher then.
+/// The test process may end before it has read the process id. Printing it must not kill the watcher then, hence the
+/// `trap`.
+///
+/// A parent-death signal is no alternative: it would need unsafe code, and it follows the thread that started the
+/// process, not the process.
 const WATCHER: &str = r#"
 folder=$1; shift
 "$@" </dev/null >>"$folder/log" 2>&1 &
@@ -35,17 +38,17 @@ wait $server 2>/dev/null
 [ -n "$left" ] || rm -rf "$folder"
 "#;
 
-/// A running server process and the shell that watches over it.
+/// A running server process and its watcher, a shell.
 #[derive(Debug)]
 pub(crate) struct Supervised {
     server: Pid,
     watcher: Child,
-    /// Ends the server when it is closed, by whatever closes it.
+    /// The watcher's standard input: closing it kills the server.
     pipe: Option<ChildStdin>,
 }
 
 impl Supervised {
-    /// Starts `program`; its output is appended to `folder/log`.
+    /// Starts `program` and appends its output to `folder/log`.
     pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
         let mut watcher = Command::new("/bin/sh")
             .args(["-c", WATCHER, "testbed"])
@@ -54,7 +57,7 @@ impl Supervised {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Out of reach of a terminal's Ctrl-C, which would end the watcher before its server.
+            // A terminal's Ctrl-C must not reach the watcher: it would end before its server.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
@@ -63,7 +66,7 @@ impl Supervised {
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line)?;
         let server = line.trim().parse().ok().and_then(Pid::from_raw);
-        Ok(Self { server: server.context("the watcher told no process id")?, watcher, pipe })
+        Ok(Self { server: server.context("the watcher printed no process id")?, watcher, pipe })
     }
 
     /// The process id of the server.
@@ -71,8 +74,8 @@ impl Supervised {
         self.server.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Stops the server where it stands, and waits until all its threads have stopped: the signal reaches them one
-    /// by one, and one that still runs may answer a request.
+    /// Stops the server, and waits until all its threads have stopped. The signal reaches them one by one, and a thread
+    /// that still runs may answer a request.
     pub(crate) fn freeze(&self) -> Result<()> {
         self.signal(Signal::STOP)?;
         let started = Instant::now();
@@ -83,7 +86,7 @@ impl Supervised {
         Ok(())
     }
 
-    /// Lets a stopped server go on.
+    /// Lets a stopped server continue.
     pub(crate) fn unfreeze(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
@@ -93,8 +96,8 @@ impl Supervised {
         self.thread_states().is_ok_and(|states| states.into_iter().all(|state| state == 'T'))
     }
 
-    /// Whether the server has ended by itself. (The watcher does not collect it before it is told to, so the process
-    /// id is still its own.)
+    /// Whether the server has ended by itself. Its process id is not reused: the watcher reaps it only when asked to
+    /// kill it.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread_states().map_or(true, |states| states.into_iter().all(|state| state == 'Z'))
     }
@@ -103,18 +106,18 @@ impl Supervised {
         kill_process(self.server, signal).with_context(|| format!("cannot signal process {}", self.pid()))
     }
 
-    /// The state letter of each thread, as in proc(5).
+    /// The state letter of each thread, see proc(5).
     fn thread_states(&self) -> Result<Vec<char>> {
         let mut states = Vec::new();
         for thread in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            // A thread may end between the two reads.
+            // A thread may end between the two reads, and then has no state.
             let stat = fs::read_to_string(thread?.path().join("stat")).unwrap_or_default();
             states.extend(stat.rsplit_once(") ").and_then(|(_, state)| state.chars().next()));
         }
         Ok(states)
     }
 
-    /// Ends the server as `kill -9` does, and waits until it is gone.
+    /// Kills the server as `kill -9` does, and waits until it is gone.
     pub(crate) fn kill(mut self) -> Result<()> {
         if let Some(mut pipe) = self.pipe.take() {
             pipe.write_all(b"end\n")?;
@@ -127,7 +130,7 @@ impl Supervised {
 impl Drop for Supervised {
     fn drop(&mut self) {
         drop(self.pipe.take());
-        // Nobody is left to hear of a failure, and the watcher ends its server without us too.
+        // A failure cannot be reported from here, and the closed pipe makes the watcher kill its server in any case.
         let _ = self.watcher.wait();
     }
 }
@@ -137,25 +140,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_ends_when_the_tests_are_gone_before_they_know_its_process_id() {
+    fn server_ends_when_the_test_process_ends_before_reading_its_process_id() {
         let place = tempfile::tempdir().unwrap();
-        let [folder, told] = ["folder", "pid"].map(|name| place.path().join(name));
+        let [folder, pid_file] = ["folder", "pid"].map(|name| place.path().join(name));
         fs::create_dir(&folder).unwrap();
-        // Gone with its first line, as the reader of that line is.
-        let (nobody, line) = std::io::pipe().unwrap();
-        drop(nobody);
-        let server = format!("echo $$ > {}; exec sleep 1000", told.display());
+        // The pipe has no reader: the watcher's first line fails to be written.
+        let (reader, output) = std::io::pipe().unwrap();
+        drop(reader);
+        let server = format!("echo $$ > {}; exec sleep 1000", pid_file.display());
         let mut watcher = Command::new("/bin/sh")
             .args(["-c", WATCHER, "testbed"])
             .arg(&folder)
             .args(["sh", "-c", &server])
             .stdin(Stdio::piped())
-            .stdout(line)
+            .stdout(output)
             .spawn()
             .unwrap();
         let started = Instant::now();
         let pid = loop {
-            match fs::read_to_string(&told).unwrap_or_default().trim().parse() {
+            match fs::read_to_string(&pid_file).unwrap_or_default().trim().parse() {
                 Ok(pid) => break Pid::from_raw(pid).unwrap(),
                 Err(_) => assert!(started.elapsed() < FREEZE_MAX * 6, "the server does not start"),
             }
@@ -163,7 +166,7 @@ mod tests {
         };
         drop(watcher.stdin.take());
         watcher.wait().unwrap();
-        let lives_on = kill_process(pid, Signal::KILL).is_ok();
-        assert!(!lives_on && !folder.exists(), "server lives: {lives_on}; folder: {}", folder.exists());
+        let is_running = kill_process(pid, Signal::KILL).is_ok();
+        assert!(!is_running && !folder.exists(), "server runs: {is_running}; folder: {}", folder.exists());
     }
 }

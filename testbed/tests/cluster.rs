@@ -1,4 +1,4 @@
-//! Three members of etcd that lose each other.
+//! An etcd cluster whose members are cut from each other, killed and paused.
 #![cfg(test)]
 
 use std::time::{Duration, Instant};
@@ -8,17 +8,17 @@ use lockkit_testbed::EtcdCluster;
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(30);
 
-fn until(so: impl Fn() -> bool) {
+fn until(condition: impl Fn() -> bool) {
     let started = Instant::now();
-    while !so() {
-        assert!(started.elapsed() < HANG, "it never came about");
+    while !condition() {
+        assert!(started.elapsed() < HANG, "the condition was never met");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// One cluster for all of it: a start takes longer than the rest.
+/// One test with one cluster, because starting it takes longer than the rest.
 #[test]
-fn members_come_and_go() {
+fn members_are_cut_killed_and_paused() {
     let started = Instant::now();
     let mut cluster = EtcdCluster::start().unwrap();
     println!("three members are healthy after {:?}", started.elapsed());
@@ -29,18 +29,18 @@ fn members_come_and_go() {
 
     let first = cluster.leader().unwrap();
     cluster.cut(first).unwrap();
-    let others = (0..cluster.len()).find(|&member| member != first).unwrap();
+    let other = (0..cluster.len()).find(|&member| member != first).unwrap();
     until(|| cluster.leader().unwrap() != first);
-    until(|| cluster.member(others).put("b", "").is_ok());
+    until(|| cluster.member(other).put("b", "").is_ok());
     assert!(cluster.member(first).keys("").is_err(), "a member alone does not answer for the cluster");
     cluster.heal();
     until(|| cluster.member(first).keys("").is_ok_and(|keys| keys == ["a", "b"]));
 
-    let unheard = cluster.leader().unwrap();
-    cluster.deafen(unheard);
-    until(|| cluster.leader().unwrap() != unheard);
+    let deafened = cluster.leader().unwrap();
+    cluster.deafen(deafened);
+    until(|| cluster.leader().unwrap() != deafened);
     cluster.heal();
-    until(|| cluster.member(unheard).keys("").is_ok());
+    until(|| cluster.member(deafened).keys("").is_ok());
 
     let second = cluster.leader().unwrap();
     cluster.member_mut(second).kill().unwrap();

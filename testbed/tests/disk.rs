@@ -1,4 +1,4 @@
-//! A full disk. The tests are ignored, with the reason, where nothing may be mounted.
+//! A full disk. The tests are ignored, with the reason, if this process may not mount a file system.
 
 use std::{
     fs,
@@ -13,23 +13,23 @@ use lockkit_testbed::{Etcd, SmallDisk};
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(30);
 
-/// etcd reserves 64 MB for its log, and as much ahead for the next one.
+/// etcd reserves 64 MB for its log, and as much for the next one.
 const ETCD_BYTES: u64 = 192 << 20;
 
 fn main() -> ExitCode {
-    let reason = SmallDisk::why_not();
+    let reason = SmallDisk::unavailable_reason();
     let trial = |name: &str, test: fn() -> Result<(), Failed>| match &reason {
         None => Trial::test(name, test),
         Some(reason) => Trial::test(format!("{name} ({reason})"), test).with_ignored_flag(true),
     };
     let trials = vec![
-        trial("a_full_disk_takes_nothing_until_there_is_room", takes_nothing),
-        trial("an_etcd_on_a_full_disk_stops_and_comes_back", etcd_stops),
+        trial("full_disk_refuses_writes_until_there_is_room", refuses_writes),
+        trial("etcd_on_a_full_disk_stops_and_recovers", etcd_stops),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn takes_nothing() -> Result<(), Failed> {
+fn refuses_writes() -> Result<(), Failed> {
     let disk = SmallDisk::mount(1 << 20)?;
     let file = disk.path().join("file");
     fs::write(&file, "before")?;
@@ -51,14 +51,14 @@ fn etcd_stops() -> Result<(), Failed> {
     etcd.put("before", "")?;
     disk.fill()?;
     let started = Instant::now();
-    // Its log was reserved in advance; what is full is the store beside it.
+    // The space of its log was reserved in advance; the database file cannot grow.
     let value = "x".repeat(512 << 10);
     while etcd.put("big", &value).is_ok() {
         if started.elapsed() > HANG {
-            return Err("it goes on without a disk".into());
+            return Err("etcd still takes writes".into());
         }
     }
     disk.make_room()?;
     etcd.restart()?;
-    if etcd.keys("before")? == ["before"] { Ok(()) } else { Err("the data is gone".into()) }
+    if etcd.keys("before")? == ["before"] { Ok(()) } else { Err("the data is lost".into()) }
 }

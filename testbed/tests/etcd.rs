@@ -1,4 +1,4 @@
-//! What the other tests rely on: servers that answer, and that are gone afterwards.
+//! An etcd server: isolation, restart, pause, authentication, and its end with the test.
 #![cfg(test)]
 
 use std::{
@@ -16,7 +16,7 @@ use lockkit_testbed::Etcd;
 const GONE_MAX: Duration = Duration::from_secs(20);
 
 #[test]
-fn servers_side_by_side_do_not_share_anything() {
+fn servers_share_nothing() {
     let (one, other) = (Etcd::start().unwrap(), Etcd::start().unwrap());
     assert_ne!(one.endpoint(), other.endpoint());
     one.put("a", "1").unwrap();
@@ -43,7 +43,7 @@ fn data_address_and_port_survive_a_restart() {
 }
 
 #[test]
-fn a_paused_server_answers_again_when_it_goes_on() {
+fn paused_server_answers_again_after_resume() {
     let etcd = Etcd::start().unwrap();
     etcd.pause().unwrap();
     assert_eq!(state_of(etcd.pid().unwrap()), Some('T'));
@@ -52,7 +52,7 @@ fn a_paused_server_answers_again_when_it_goes_on() {
 }
 
 #[test]
-fn authentication_lets_only_those_with_the_password_in() {
+fn testbed_logs_in_once_authentication_is_on() {
     let mut etcd = Etcd::start().unwrap();
     etcd.enable_auth("app", "secret").unwrap();
     etcd.put("a", "1").unwrap();
@@ -60,7 +60,7 @@ fn authentication_lets_only_those_with_the_password_in() {
 }
 
 #[test]
-fn a_panicking_test_takes_its_server_along() {
+fn server_of_a_panicking_test_ends() {
     let panic = catch_unwind(|| {
         let etcd = Etcd::start().unwrap();
         std::panic::panic_any(etcd.pid().unwrap());
@@ -70,7 +70,7 @@ fn a_panicking_test_takes_its_server_along() {
 }
 
 #[test]
-fn a_killed_test_process_takes_its_server_and_folder_along() {
+fn server_and_folder_of_a_killed_process_are_removed() {
     let mut process = Command::new(env!("CARGO_BIN_EXE_testbed"))
         .arg("etcd")
         .stdin(Stdio::piped())

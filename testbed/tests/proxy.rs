@@ -1,4 +1,4 @@
-//! What the proxy does to connections between plain programs.
+//! The proxy on connections without a protocol.
 #![cfg(test)]
 
 use std::{
@@ -12,10 +12,11 @@ use lockkit_testbed::{Direction, Flow, Proxy};
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(20);
 
-/// Long enough to see that nothing comes: too short to fail when something might, so that no good run depends on it.
+/// How long a test waits to see that nothing arrives. Bytes that arrive later are missed, so a slow machine fails no
+/// test.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// A server that sends back what it gets, on each connection; ends with the test process.
+/// Starts a server that sends back what it receives, on each connection; it ends with the test process.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,21 +38,21 @@ fn connect(proxy: &Proxy) -> TcpStream {
     client
 }
 
-fn say(client: &TcpStream, text: &str) {
+fn send(client: &TcpStream, text: &str) {
     let mut client = client;
     client.write_all(text.as_bytes()).unwrap();
 }
 
 #[track_caller]
-fn hear(client: &TcpStream, text: &str) {
+fn receive(client: &TcpStream, text: &str) {
     let mut client = client;
-    let mut heard = vec![0; text.len()];
-    client.read_exact(&mut heard).unwrap();
-    assert_eq!(heard, text.as_bytes());
+    let mut received = vec![0; text.len()];
+    client.read_exact(&mut received).unwrap();
+    assert_eq!(received, text.as_bytes());
 }
 
 #[track_caller]
-fn hear_nothing(client: &TcpStream) {
+fn receive_nothing(client: &TcpStream) {
     let mut client = client;
     client.set_read_timeout(Some(SILENCE)).unwrap();
     assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -59,16 +60,16 @@ fn hear_nothing(client: &TcpStream) {
 }
 
 #[track_caller]
-fn is_reset(client: &TcpStream) {
+fn expect_reset(client: &TcpStream) {
     let mut client = client;
     assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[track_caller]
-fn until(so: impl Fn() -> bool) {
+fn until(condition: impl Fn() -> bool) {
     let started = Instant::now();
-    while !so() {
-        assert!(started.elapsed() < HANG, "it never came about");
+    while !condition() {
+        assert!(started.elapsed() < HANG, "the condition was never met");
         std::thread::yield_now();
     }
 }
@@ -77,248 +78,248 @@ fn until(so: impl Fn() -> bool) {
 fn bytes_pass_and_are_counted() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
-    say(&client, "hello");
-    hear(&client, "hello");
+    send(&client, "hello");
+    receive(&client, "hello");
     let counts = proxy.counts();
     assert_eq!((counts.accepted, counts.open, counts.to_server), (1, 1, 5));
     until(|| proxy.counts().to_client == 5);
     client.shutdown(Shutdown::Write).unwrap();
-    assert_eq!((&client).read(&mut [0]).unwrap(), 0, "an end is passed on");
+    assert_eq!((&client).read(&mut [0]).unwrap(), 0, "the end is not forwarded");
     until(|| proxy.counts().open == 0);
 }
 
 #[test]
-fn much_passes_in_order() {
+fn large_transfer_arrives_in_order() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
     let sent: Vec<u8> = (0..3_000_000_u32).map(|n| n.wrapping_mul(n) as u8).collect();
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             (&client).write_all(&sent).unwrap();
             client.shutdown(Shutdown::Write).unwrap();
         });
-        (&client).read_to_end(&mut heard).unwrap();
+        (&client).read_to_end(&mut received).unwrap();
     });
-    assert!(heard == sent);
+    assert!(received == sent);
 }
 
 #[test]
-fn a_delay_holds_each_byte_up_and_keeps_their_order() {
+fn delay_applies_to_each_byte_and_keeps_their_order() {
     let delay = Duration::from_millis(50);
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
     proxy.set(Direction::Replies, Flow::Delay(delay));
     let started = Instant::now();
-    say(&client, "one ");
-    say(&client, "two");
-    hear(&client, "one two");
+    send(&client, "one ");
+    send(&client, "two");
+    receive(&client, "one two");
     assert!(started.elapsed() >= delay);
-    // Neither waits for the other.
+    // A new flow ends a delay that is under way.
     proxy.set(Direction::Replies, Flow::Delay(HANG));
-    say(&client, "three");
-    hear_nothing(&client);
+    send(&client, "three");
+    receive_nothing(&client);
     proxy.pass();
-    hear(&client, "three");
+    receive(&client, "three");
 }
 
 #[test]
-fn a_trickle_takes_its_time() {
+fn trickle_sends_chunks_at_intervals() {
     let every = Duration::from_millis(20);
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
     proxy.set(Direction::Requests, Flow::Trickle { bytes: 2, every });
     let started = Instant::now();
-    say(&client, "seven by");
-    hear(&client, "seven by");
+    send(&client, "seven by");
+    receive(&client, "seven by");
     assert!(started.elapsed() >= 3 * every);
 }
 
 #[test]
-fn one_direction_is_held_and_heals() {
+fn held_direction_is_delivered_by_pass() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
     proxy.set(Direction::Requests, Flow::Hold);
-    say(&client, "a request");
+    send(&client, "a request");
     until(|| proxy.holds("request"));
     assert_eq!(proxy.counts().to_server, 0);
     proxy.pass();
-    hear(&client, "a request");
+    receive(&client, "a request");
     assert!(!proxy.holds("request"));
 
     proxy.set(Direction::Replies, Flow::Hold);
-    say(&client, "another");
+    send(&client, "another");
     until(|| proxy.counts().to_server == 16);
-    hear_nothing(&client);
+    receive_nothing(&client);
     proxy.pass();
-    hear(&client, "another");
+    receive(&client, "another");
 }
 
 #[test]
-fn requests_are_held_from_a_certain_one_on() {
+fn requests_are_held_from_the_first_match_on() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
-    proxy.hold_at("second");
-    say(&client, "first");
-    hear(&client, "first");
-    say(&client, "the second");
+    proxy.hold_requests_from("second");
+    send(&client, "first");
+    receive(&client, "first");
+    send(&client, "the second");
     until(|| proxy.holds("second"));
-    say(&client, ", third");
-    hear_nothing(&client);
+    send(&client, ", third");
+    receive_nothing(&client);
     proxy.pass();
-    hear(&client, "the second, third");
+    receive(&client, "the second, third");
 }
 
 #[test]
-fn some_replies_are_swallowed_one_after_the_other() {
+fn next_replies_are_swallowed_with_their_connections() {
     let proxy = Proxy::start(echo()).unwrap();
     proxy.swallow_next(2);
     for _ in 0..2 {
         let client = connect(&proxy);
-        say(&client, "lost");
-        is_reset(&client);
+        send(&client, "lost");
+        expect_reset(&client);
     }
     let client = connect(&proxy);
-    say(&client, "third");
-    hear(&client, "third");
+    send(&client, "third");
+    receive(&client, "third");
     assert_eq!(proxy.counts().dropped, 2);
 }
 
 #[test]
-fn a_black_hole_hides_the_end_of_the_other_side() {
+fn hold_hides_the_end_of_the_stream() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::start(server.local_addr().unwrap()).unwrap();
     let client = connect(&proxy);
     let accepted = server.accept().unwrap().0;
     proxy.set(Direction::Replies, Flow::Hold);
     drop(accepted);
-    hear_nothing(&client);
+    receive_nothing(&client);
     proxy.pass();
     assert_eq!((&client).read(&mut [0]).unwrap(), 0);
 }
 
 #[test]
-fn what_is_dropped_never_comes_and_leaves_no_gap() {
+fn connection_that_lost_bytes_is_reset_by_pass() {
     let proxy = Proxy::start(echo()).unwrap();
     let (client, other) = (connect(&proxy), connect(&proxy));
     proxy.set(Direction::Replies, Flow::Drop);
-    say(&client, "lost");
-    hear_nothing(&client);
+    send(&client, "lost");
+    receive_nothing(&client);
     proxy.pass();
-    is_reset(&client);
-    say(&other, "nothing was lost here");
-    hear(&other, "nothing was lost here");
+    expect_reset(&client);
+    send(&other, "nothing was lost here");
+    receive(&other, "nothing was lost here");
 }
 
 #[test]
-fn a_reset_reaches_both_sides_and_new_connections_work() {
+fn reset_reaches_both_sides_and_new_connections_work() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::start(server.local_addr().unwrap()).unwrap();
     let client = connect(&proxy);
     let accepted = server.accept().unwrap().0;
     until(|| proxy.counts().open == 1);
     proxy.reset();
-    is_reset(&client);
-    is_reset(&accepted);
+    expect_reset(&client);
+    expect_reset(&accepted);
     let client = connect(&proxy);
-    say(&client, "again");
-    hear(&server.accept().unwrap().0, "again");
+    send(&client, "again");
+    receive(&server.accept().unwrap().0, "again");
 }
 
 #[test]
-fn nobody_is_let_in_until_all_may_pass() {
+fn connections_are_refused_until_pass() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
-    say(&client, "in");
-    hear(&client, "in");
+    send(&client, "in");
+    receive(&client, "in");
     proxy.refuse();
-    is_reset(&client);
-    is_reset(&connect(&proxy));
+    expect_reset(&client);
+    expect_reset(&connect(&proxy));
     proxy.pass();
     let client = connect(&proxy);
-    say(&client, "in");
-    hear(&client, "in");
+    send(&client, "in");
+    receive(&client, "in");
 }
 
 #[test]
-fn new_connections_wait_while_others_go_on() {
+fn held_new_connections_wait_while_others_continue() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
-    say(&client, "in");
-    hear(&client, "in");
+    send(&client, "in");
+    receive(&client, "in");
     proxy.hold_new();
     let late = connect(&proxy);
-    say(&late, "late");
-    hear_nothing(&late);
-    say(&client, "still in");
-    hear(&client, "still in");
+    send(&late, "late");
+    receive_nothing(&late);
+    send(&client, "still in");
+    receive(&client, "still in");
     proxy.pass();
-    hear(&late, "late");
+    receive(&late, "late");
 }
 
 #[test]
-fn one_process_is_cut_off() {
+fn only_one_process_is_cut_off() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
     proxy.cut_off(1);
-    say(&client, "in");
-    hear(&client, "in");
+    send(&client, "in");
+    receive(&client, "in");
     proxy.cut_off(std::process::id());
-    is_reset(&client);
+    expect_reset(&client);
     let client = connect(&proxy);
-    say(&client, "in");
-    hear_nothing(&client);
+    send(&client, "in");
+    receive_nothing(&client);
     proxy.let_in(1);
-    hear_nothing(&client);
+    receive_nothing(&client);
     proxy.let_in(std::process::id());
-    is_reset(&client);
+    expect_reset(&client);
     proxy.cut_off(std::process::id());
     let client = connect(&proxy);
-    hear_nothing(&client);
+    receive_nothing(&client);
     proxy.pass();
-    is_reset(&client);
+    expect_reset(&client);
     let client = connect(&proxy);
-    say(&client, "in");
-    hear(&client, "in");
+    send(&client, "in");
+    receive(&client, "in");
 }
 
 #[test]
-fn no_server_no_connection() {
+fn connection_without_a_server_is_reset() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let proxy = Proxy::start(nobody).unwrap();
-    is_reset(&connect(&proxy));
+    expect_reset(&connect(&proxy));
 }
 
 #[test]
-fn a_request_comes_after_its_client_has_gone() {
+fn request_of_a_reset_client_is_delivered_late() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::start(server.local_addr().unwrap()).unwrap();
     proxy.set(Direction::Requests, Flow::Hold);
     let client = connect(&proxy);
     let accepted = server.accept().unwrap().0;
     accepted.set_read_timeout(Some(HANG)).unwrap();
-    say(&client, "late");
+    send(&client, "late");
     until(|| proxy.holds("late"));
-    proxy.leave();
-    is_reset(&client);
+    proxy.reset_clients();
+    expect_reset(&client);
     proxy.pass();
-    hear_nothing(&accepted);
+    receive_nothing(&accepted);
     proxy.deliver_late();
-    hear(&accepted, "late");
+    receive(&accepted, "late");
     proxy.reset();
-    is_reset(&accepted);
+    expect_reset(&accepted);
 }
 
 #[test]
-fn the_second_reply_is_swallowed_with_its_connection() {
+fn second_reply_is_swallowed_with_its_connection() {
     let proxy = Proxy::start(echo()).unwrap();
     let (client, other) = (connect(&proxy), connect(&proxy));
     proxy.swallow_reply(2);
-    say(&other, "first");
-    hear(&other, "first");
-    say(&client, "second");
-    is_reset(&client);
-    say(&other, "third");
-    hear(&other, "third");
+    send(&other, "first");
+    receive(&other, "first");
+    send(&client, "second");
+    expect_reset(&client);
+    send(&other, "third");
+    receive(&other, "third");
     assert_eq!(proxy.counts().dropped, 1);
 }

@@ -1,4 +1,4 @@
-//! What the proxy does between a Redis server and its subscribers.
+//! The proxy between a Redis server and its subscribers.
 #![cfg(test)]
 
 use std::{
@@ -12,7 +12,7 @@ use lockkit_testbed::{Message, Proxy, Redis, Reply};
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(20);
 
-/// A client that says lines and hears lines.
+/// A client that sends and reads lines.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -22,92 +22,92 @@ impl Client {
         Self(BufReader::new(stream))
     }
 
-    fn say(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         writeln!(self.0.get_mut(), "{line}\r").unwrap();
     }
 
-    /// Hears up to a line with this end, and gives everything but the lines that tell of lengths.
-    fn hear_to(&mut self, end: &str) -> Vec<String> {
-        let mut heard: Vec<String> = Vec::new();
-        while heard.last().is_none_or(|line| line != end) {
+    /// Reads up to the line `end`; returns all lines but those with lengths.
+    fn read_to(&mut self, end: &str) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        while lines.last().is_none_or(|line| line != end) {
             let mut line = String::new();
-            assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "the connection has ended after {heard:?}");
-            heard.extend((!line.starts_with('$')).then(|| line.trim_end().to_owned()));
+            assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "the connection has ended after {lines:?}");
+            lines.extend((!line.starts_with('$')).then(|| line.trim_end().to_owned()));
         }
-        heard
+        lines
     }
 }
 
 fn publish(redis: &Redis, text: &str) {
-    assert_eq!(redis.cli(&["PUBLISH", "c", text]).unwrap(), Reply::Number(1), "nobody listens");
+    assert_eq!(redis.cli(&["PUBLISH", "c", text]).unwrap(), Reply::Number(1), "no subscriber");
 }
 
-/// A server, and a client that listens to it through a proxy.
+/// Starts a server, and a client that subscribes through a proxy.
 fn subscriber() -> (Redis, Proxy, Client) {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let mut client = Client::of(&proxy);
-    client.say("HELLO 3");
-    client.say("SUBSCRIBE c");
-    client.say("PING there");
-    client.hear_to("there");
+    client.send("HELLO 3");
+    client.send("SUBSCRIBE c");
+    client.send("PING there");
+    client.read_to("there");
     (redis, proxy, client)
 }
 
 #[test]
-fn a_published_message_is_dropped_and_replies_arrive() {
+fn published_message_is_dropped_while_replies_pass() {
     let (redis, proxy, mut client) = subscriber();
     proxy.drop_messages(Message::Events, |n| n == 2);
     for text in ["one", "two", "three"] {
         publish(&redis, text);
     }
-    assert_eq!(client.hear_to("three"), [">3", "message", "c", "one", ">3", "message", "c", "three"]);
+    assert_eq!(client.read_to("three"), [">3", "message", "c", "one", ">3", "message", "c", "three"]);
     assert_eq!(proxy.counts().dropped, 1);
-    client.say("ECHO message");
-    assert_eq!(client.hear_to("message"), ["message"]);
+    client.send("ECHO message");
+    assert_eq!(client.read_to("message"), ["message"]);
 }
 
 #[test]
-fn a_published_message_is_held_while_replies_arrive_and_comes_late() {
+fn held_message_arrives_late_while_replies_pass() {
     let (redis, proxy, mut client) = subscriber();
     proxy.hold_events();
     publish(&redis, "one");
-    client.say("PING again");
-    assert_eq!(client.hear_to("again"), ["again"]);
+    client.send("PING again");
+    assert_eq!(client.read_to("again"), ["again"]);
     proxy.pass();
-    assert_eq!(client.hear_to("one"), [">3", "message", "c", "one"], "nobody has said anything more");
+    assert_eq!(client.read_to("one"), [">3", "message", "c", "one"], "the message itself arrives");
 }
 
 #[test]
-fn messages_to_subscribers_of_the_older_protocol_are_dropped_until_all_passes() {
+fn messages_of_the_older_protocol_are_dropped_until_pass() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     proxy.drop_messages(Message::Events, |_| true);
     let mut client = Client::of(&proxy);
-    client.say("PSUBSCRIBE *");
-    assert_eq!(client.hear_to(":1"), ["*3", "psubscribe", "*", ":1"]);
+    client.send("PSUBSCRIBE *");
+    assert_eq!(client.read_to(":1"), ["*3", "psubscribe", "*", ":1"]);
     publish(&redis, "one");
-    client.say("PING there");
-    assert_eq!(client.hear_to("there"), ["*2", "pong", "there"]);
+    client.send("PING there");
+    assert_eq!(client.read_to("there"), ["*2", "pong", "there"]);
     proxy.pass();
     publish(&redis, "two");
-    assert_eq!(client.hear_to("two"), ["*4", "pmessage", "*", "c", "two"]);
+    assert_eq!(client.read_to("two"), ["*4", "pmessage", "*", "c", "two"]);
 }
 
 #[test]
-fn the_reply_that_is_swallowed_is_one_value_and_no_message() {
+fn swallowed_reply_is_a_value_and_not_a_message() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let mut client = Client::of(&proxy);
-    client.say("HELLO 3");
-    client.say("SUBSCRIBE c");
-    client.say("PING there");
-    client.hear_to("there");
+    client.send("HELLO 3");
+    client.send("SUBSCRIBE c");
+    client.send("PING there");
+    client.read_to("there");
     proxy.swallow_reply(2);
     publish(&redis, "one");
-    client.say("SET a 1");
-    assert_eq!(client.hear_to("+OK"), [">3", "message", "c", "one", "+OK"]);
-    client.say("SET b 1");
-    assert!(client.0.read_line(&mut String::new()).is_err(), "the connection is reset");
-    assert_eq!(redis.keys("*").unwrap(), ["a", "b"], "the request was carried out");
+    client.send("SET a 1");
+    assert_eq!(client.read_to("+OK"), [">3", "message", "c", "one", "+OK"]);
+    client.send("SET b 1");
+    assert!(client.0.read_line(&mut String::new()).is_err(), "the connection was not reset");
+    assert_eq!(redis.keys("*").unwrap(), ["a", "b"], "the request was not executed");
 }

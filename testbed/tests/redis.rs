@@ -1,10 +1,10 @@
-//! What the tests of the Redis backend rely on.
+//! A Redis server: isolation, restart, errors.
 #![cfg(test)]
 
 use lockkit_testbed::Redis;
 
 #[test]
-fn servers_side_by_side_do_not_share_anything() {
+fn servers_share_nothing() {
     let (one, other) = (Redis::start().unwrap(), Redis::start().unwrap());
     assert_ne!(one.endpoint(), other.endpoint());
     one.cli(&["SET", "a", "1"]).unwrap();
@@ -13,7 +13,7 @@ fn servers_side_by_side_do_not_share_anything() {
 }
 
 #[test]
-fn data_survives_a_restart_and_not_a_wipe() {
+fn data_survives_a_restart_but_not_a_wipe() {
     let mut redis = Redis::start().unwrap();
     let (endpoint, pid) = (redis.endpoint(), redis.pid().unwrap());
     redis.cli(&["SET", "a", "1"]).unwrap();
@@ -28,13 +28,13 @@ fn data_survives_a_restart_and_not_a_wipe() {
 }
 
 #[test]
-fn a_server_that_does_not_start_says_why() {
+fn failed_start_reports_the_server_log() {
     let error = Redis::start_with(&["--maxmemory-policy", "sometimes"]).unwrap_err().to_string();
     assert!(error.contains("sometimes"), "{error}");
 }
 
 #[test]
-fn errors_are_told_in_the_words_of_the_server() {
+fn error_replies_are_returned_verbatim() {
     let redis = Redis::start().unwrap();
     redis.cli(&["HSET", "h", "a", "1"]).unwrap();
     assert!(redis.cli(&["GET", "h"]).unwrap_err().to_string().starts_with("WRONGTYPE"));

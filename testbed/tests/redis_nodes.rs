@@ -1,4 +1,4 @@
-//! Redis servers that belong together, and what can be done to them.
+//! Groups of Redis servers: replicas, Sentinels, a cluster, independent masters, clocks.
 #![cfg(test)]
 
 use std::{
@@ -14,10 +14,10 @@ use lockkit_testbed::{
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(60);
 
-fn until(so: impl Fn() -> bool) {
+fn until(condition: impl Fn() -> bool) {
     let started = Instant::now();
-    while !so() {
-        assert!(started.elapsed() < HANG, "it never came about");
+    while !condition() {
+        assert!(started.elapsed() < HANG, "the condition was never met");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -37,14 +37,14 @@ fn has(node: &Redis, key: &str) -> bool {
     node.cli(&["EXISTS", key]).unwrap() == Reply::Number(1)
 }
 
-/// The words of the error that a command ends with.
+/// The text of the error that a command fails with.
 #[track_caller]
 fn refusal(node: &Redis, words: &[&str]) -> String {
     node.cli(words).unwrap_err().to_string()
 }
 
 #[test]
-fn a_replica_can_be_cut_off_and_promoted_without_the_latest_writes() {
+fn replica_that_was_cut_off_is_promoted_without_the_latest_writes() {
     let mut redis = timed("master and replicas", RedisReplicas::start);
     assert_eq!(
         redis.url(),
@@ -58,20 +58,23 @@ fn a_replica_can_be_cut_off_and_promoted_without_the_latest_writes() {
     assert!(redis.node(0).is_master().unwrap() && redis.node(1).is_replicating().unwrap());
     assert!(refusal(redis.node(2), &["SET", "a", ""]).starts_with("READONLY"));
 
-    set(redis.node(0), "told");
+    set(redis.node(0), "early");
     redis.wait_until_in_sync(0).unwrap();
     redis.node(1).stop_replicating().unwrap();
-    set(redis.node(0), "untold");
-    until(|| has(redis.node(2), "untold"));
-    assert!(has(redis.node(1), "told") && !has(redis.node(1), "untold"));
+    set(redis.node(0), "late");
+    until(|| has(redis.node(2), "late"));
+    assert!(has(redis.node(1), "early") && !has(redis.node(1), "late"));
 
     redis.node_mut(0).kill().unwrap();
     redis.promote(1).unwrap();
     redis.node(1).replicate_again().unwrap();
     redis.wait_until_in_sync(1).unwrap();
-    assert!(!has(redis.node(2), "untold"), "what the new master never knew is gone everywhere");
+    assert!(!has(redis.node(2), "late"), "a replica keeps a write that its master does not have");
     redis.node_mut(0).restart().unwrap();
-    assert!(redis.node(0).is_master().unwrap() && has(redis.node(0), "untold"), "a master of its own world");
+    assert!(
+        redis.node(0).is_master().unwrap() && has(redis.node(0), "late"),
+        "the former master lost its data"
+    );
 }
 
 fn link_down_seconds(replica: &Redis) -> Option<u32> {
@@ -80,7 +83,7 @@ fn link_down_seconds(replica: &Redis) -> Option<u32> {
 }
 
 #[test]
-fn a_replica_that_was_cut_off_catches_up() {
+fn replica_that_was_cut_off_catches_up() {
     let redis = RedisReplicas::start().unwrap();
     redis.node(2).stop_replicating().unwrap();
     // Replicas try to reach their master once a second.
@@ -94,7 +97,7 @@ fn a_replica_that_was_cut_off_catches_up() {
 }
 
 #[test]
-fn sentinels_promote_a_replica_for_a_killed_master() {
+fn sentinels_promote_a_replica_of_a_killed_master() {
     let mut redis = timed("Sentinels", RedisSentinels::start);
     assert!(redis.url().ends_with(&format!(",{}/main", redis.sentinel(2).endpoint())), "{}", redis.url());
     let first = redis.master().unwrap();
@@ -104,7 +107,7 @@ fn sentinels_promote_a_replica_for_a_killed_master() {
     let second = timed("another master", || redis.wait_for_master_after(first));
     assert!(has(redis.node(second), "a"));
     redis.node_mut(first).restart().unwrap();
-    // Not asked to be the second one: on a starved machine that one may have counted as down meanwhile.
+    // It may be another one than `second`: on a busy machine that one may have counted as down meanwhile.
     let master = timed("the old one back as a replica", || redis.wait_until_in_sync());
     set(redis.node(master), "b");
     redis.wait_until_in_sync().unwrap();
@@ -122,17 +125,17 @@ fn sentinels_fail_over_on_command_and_to_a_replica_that_was_cut_off() {
     for &replica in &replicas {
         redis.node(replica).stop_replicating().unwrap();
     }
-    set(redis.node(second), "untold");
+    set(redis.node(second), "late");
     redis.sentinel_mut(1).kill().unwrap();
     redis.node(second).pause().unwrap();
     let third = timed("another master, by two Sentinels", || redis.wait_for_master_after(second));
-    assert!(replicas.contains(&third) && !has(redis.node(third), "untold"));
+    assert!(replicas.contains(&third) && !has(redis.node(third), "late"));
     redis.node(second).resume().unwrap();
     redis.sentinel_mut(1).restart().unwrap();
     assert_eq!(redis.master().unwrap(), third);
 }
 
-/// Whether a new connection to the place that clients are told of is answered.
+/// Whether a new connection to the announced address is answered.
 fn is_answered(node: &Redis) -> bool {
     let mut client = TcpStream::connect(node.endpoint()).unwrap();
     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
@@ -148,7 +151,7 @@ fn servers_behind_proxies_are_cut_from_each_other_and_clients_from_them() {
     let first = redis.master().unwrap();
     redis.cut(first);
     let second = timed("another master", || redis.wait_for_master_after(first));
-    assert!(redis.node(first).is_master().unwrap(), "nobody has told the former one");
+    assert!(redis.node(first).is_master().unwrap(), "the former master was demoted");
     assert!(is_answered(redis.node(first)) && is_answered(redis.node(second)), "clients reach both");
     redis.heal(first);
     timed("one master again", || redis.wait_until_in_sync());
@@ -160,14 +163,14 @@ fn servers_behind_proxies_are_cut_from_each_other_and_clients_from_them() {
 
     redis.set_clients(second, Flow::Hold);
     assert!(!is_answered(redis.node(second)) && is_answered(redis.sentinel(0)));
-    set(redis.node(second), "told to replicas");
-    assert_eq!(timed("the replicas hear the master", || redis.wait_until_in_sync()), second);
+    set(redis.node(second), "replicated");
+    assert_eq!(timed("the replicas follow the master", || redis.wait_until_in_sync()), second);
     redis.set_clients(second, Flow::Pass);
     assert!(is_answered(redis.node(second)));
 }
 
 #[test]
-fn a_node_of_a_cluster_behind_proxies_is_cut_from_the_others() {
+fn cluster_node_behind_proxies_is_cut_from_the_others() {
     let cluster = timed("cluster behind proxies", RedisCluster::start_behind_proxies);
     cluster.cut(0);
     timed("its replica takes over", || {
@@ -176,7 +179,7 @@ fn a_node_of_a_cluster_behind_proxies_is_cut_from_the_others() {
     });
     cluster.heal(0);
     until(|| !cluster.node(0).is_master().unwrap());
-    cluster.wait_until_well().unwrap();
+    cluster.wait_until_healthy().unwrap();
     assert!(is_answered(cluster.node(0)));
     cluster.cut_client(std::process::id());
     assert!(!is_answered(cluster.node(0)));
@@ -185,7 +188,7 @@ fn a_node_of_a_cluster_behind_proxies_is_cut_from_the_others() {
 }
 
 #[test]
-fn a_slot_moves_between_nodes_step_by_step() {
+fn slot_migrates_step_by_step() {
     let cluster = timed("cluster", RedisCluster::start);
     assert_eq!(cluster.url().matches(',').count(), 5, "{}", cluster.url());
     let slot = cluster.slot("{k}1").unwrap();
@@ -195,7 +198,7 @@ fn a_slot_moves_between_nodes_step_by_step() {
     set(cluster.node(from), "{k}2");
     assert!(refusal(cluster.node(to), &["GET", "{k}1"]).starts_with("MOVED"));
 
-    assert!(cluster.migrate(slot, from).is_err(), "it is there already");
+    assert!(cluster.migrate(slot, from).is_err(), "the slot is there already");
     let migration = cluster.migrate(slot, to).unwrap();
     assert!(migration.move_key("{k}1").unwrap());
     assert!(!migration.move_key("{k}1").unwrap());
@@ -210,7 +213,7 @@ fn a_slot_moves_between_nodes_step_by_step() {
 
     set(cluster.node(to), "{k}3");
     let back = cluster.migrate(slot, from).unwrap();
-    assert!(back.finish().is_err(), "keys are left behind");
+    assert!(back.finish().is_err(), "keys are left on the source");
     assert_eq!(cluster.owner(slot).unwrap(), to);
 }
 
@@ -225,18 +228,18 @@ fn replicas_of_a_cluster_take_over() {
     set(cluster.node(owner), "k");
     timed("failover on command", || cluster.failover(replica));
     assert_eq!(cluster.owner(slot).unwrap(), replica);
-    assert!(!has(cluster.node(replica), "k"), "it was never told");
+    assert!(!has(cluster.node(replica), "k"), "the write was replicated");
 
     let other = (owner + 1) % 3;
     cluster.node_mut(other).kill().unwrap();
     timed("failover by itself", || cluster.wait_until_master(other + 3));
     cluster.node_mut(other).restart().unwrap();
     until(|| !cluster.node(other).is_master().unwrap());
-    cluster.wait_until_well().unwrap();
+    cluster.wait_until_healthy().unwrap();
 }
 
 #[test]
-fn independent_masters_share_nothing_and_forget_only_when_wiped() {
+fn independent_masters_share_nothing_and_keep_data_until_wiped() {
     let mut masters = timed("five masters", || RedisMasters::start(5));
     assert_eq!(masters.len(), 5);
     set(masters.node(0), "a");
@@ -259,7 +262,7 @@ fn ahead(node: &Redis) -> i64 {
 }
 
 #[test]
-fn the_clock_of_a_server_steps_while_it_runs() {
+fn clock_of_a_running_server_steps() {
     const HOUR: Duration = Duration::from_secs(3600);
     let clocks = [timed("clock", ServerClock::new), ServerClock::new().unwrap()];
     let masters = RedisMasters::start_on(&clocks).unwrap();
@@ -283,7 +286,7 @@ fn the_clock_of_a_server_steps_while_it_runs() {
 }
 
 #[test]
-fn operators_can_do_to_a_server_what_they_do_in_production() {
+fn operator_commands_work() {
     let redis = Redis::start_with(&["--rename-command", "HELLO", "", "--maxmemory", "3mb"]).unwrap();
     assert!(refusal(&redis, &["HELLO", "3"]).contains("unknown command"));
     assert!(refusal(&redis, &["SET", "k", &"v".repeat(3 << 20)]).starts_with("OOM"));
@@ -306,13 +309,13 @@ fn operators_can_do_to_a_server_what_they_do_in_production() {
 }
 
 #[test]
-fn an_old_server_tells_its_age_and_knows_no_new_command() {
+fn old_server_reports_its_version_and_knows_no_new_command() {
     let old = OldRedis::start("5.0.14").unwrap();
     let info = old.cli(&["INFO", "server"]).unwrap();
     assert!(info.text().contains("redis_version:5.0.14\r\n"), "{info:?}");
     assert!(old.cli(&["HELLO", "3"]).unwrap_err().to_string().contains("unknown command `HELLO`"));
     let endpoint = old.endpoint();
     drop(old);
-    // A process that is just being started by another test holds all sockets of this one for a moment.
+    // A process that another test is just starting inherits all sockets of this one until it executes its program.
     until(|| std::net::TcpStream::connect(&endpoint).is_err());
 }

@@ -1,4 +1,4 @@
-//! What the other tests rely on: ZooKeeper servers and ensembles that answer, and that are gone afterwards.
+//! ZooKeeper servers and ensembles: isolation, restart, faults, and their end with the test.
 #![cfg(test)]
 
 use std::{
@@ -14,16 +14,16 @@ use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 const HANG: Duration = Duration::from_secs(30);
 
 #[track_caller]
-fn until(so: impl Fn() -> bool) {
+fn until(condition: impl Fn() -> bool) {
     let started = Instant::now();
-    while !so() {
-        assert!(started.elapsed() < HANG, "it never came about");
+    while !condition() {
+        assert!(started.elapsed() < HANG, "the condition was never met");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn servers_side_by_side_do_not_share_anything() {
+fn servers_share_nothing() {
     let (one, other) = (ZooKeeper::start().unwrap(), ZooKeeper::start().unwrap());
     assert_ne!(one.endpoint(), other.endpoint());
     one.create("/a", "1").unwrap();
@@ -37,14 +37,18 @@ fn servers_side_by_side_do_not_share_anything() {
 }
 
 #[test]
-fn a_server_tells_of_itself() {
+fn server_reports_its_counters() {
     let server = ZooKeeper::start().unwrap();
     let before = server.metrics().unwrap();
     let between = server.metrics().unwrap();
-    assert_eq!(between.packets_received() - before.packets_received(), 1, "a look counts itself");
+    assert_eq!(
+        between.packets_received() - before.packets_received(),
+        1,
+        "a request for the counters is counted itself"
+    );
     server.create("/a", "").unwrap();
     let after = server.metrics().unwrap();
-    // Greeting, create, close, look.
+    // Greeting, create, close, request for the counters.
     assert_eq!(after.packets_received() - between.packets_received(), 4);
     assert_eq!(after.nodes() - before.nodes(), 1);
     assert_eq!(server.watches().unwrap(), 0);
@@ -52,7 +56,7 @@ fn a_server_tells_of_itself() {
 }
 
 #[test]
-fn data_address_and_port_survive_a_restart_and_not_a_wipe() {
+fn data_address_and_port_survive_a_restart_but_not_a_wipe() {
     let mut server = ZooKeeper::start().unwrap();
     let (endpoint, pid) = (server.endpoint(), server.pid().unwrap());
     server.create("/a", "1").unwrap();
@@ -72,7 +76,7 @@ fn data_address_and_port_survive_a_restart_and_not_a_wipe() {
 }
 
 #[test]
-fn a_paused_server_answers_again_when_it_goes_on() {
+fn paused_server_answers_again_after_resume() {
     let server = ZooKeeper::start().unwrap();
     server.pause().unwrap();
     assert_eq!(state_of(server.pid().unwrap()), Some('T'));
@@ -81,13 +85,13 @@ fn a_paused_server_answers_again_when_it_goes_on() {
 }
 
 #[test]
-fn a_session_that_is_not_there_cannot_be_ended() {
+fn unknown_session_cannot_be_ended() {
     let server = ZooKeeper::start().unwrap();
     assert!(server.end_session(0x1234).unwrap_err().to_string().contains("no session 0x1234"));
 }
 
 #[test]
-fn a_buffer_bounds_the_packets() {
+fn packet_longer_than_the_buffer_is_refused() {
     let options = ZooKeeperOptions { buffer_bytes: 2_000, ..Default::default() };
     let server = ZooKeeper::start_with(options).unwrap();
     server.create("/a", &"x".repeat(1_000)).unwrap();
@@ -95,7 +99,7 @@ fn a_buffer_bounds_the_packets() {
 }
 
 #[test]
-fn a_login_keeps_others_out() {
+fn login_keeps_other_users_out() {
     let login = Some(("app".to_owned(), "secret".to_owned()));
     let options = ZooKeeperOptions { login, ..Default::default() };
     assert!(!format!("{options:?}").contains("secret"));
@@ -104,7 +108,7 @@ fn a_login_keeps_others_out() {
 }
 
 #[test]
-fn a_killed_test_process_takes_its_server_and_folder_along() {
+fn server_and_folder_of_a_killed_process_are_removed() {
     let mut process = Command::new(env!("CARGO_BIN_EXE_testbed"))
         .arg("zk")
         .stdin(Stdio::piped())
@@ -124,11 +128,11 @@ fn a_killed_test_process_takes_its_server_and_folder_along() {
     until(|| state_of(pid).is_none() && !fs::exists(&configuration).unwrap());
 }
 
-/// One ensemble for all of it: a start takes longer than the rest.
+/// One test with one ensemble, because starting it takes longer than the rest.
 #[test]
-fn members_come_and_go() {
+fn members_are_cut_killed_and_paused() {
     let started = Instant::now();
-    // What a member that hears nothing needs to notice it is time enough to see that it does not yet.
+    // A member notices soon that it is cut off, but not before the test has seen that it still serves.
     let options = ZooKeeperOptions { sync_limit: 4, ..Default::default() };
     let mut ensemble = ZooKeeperEnsemble::start_with(options).unwrap();
     println!("three members serve after {:?}", started.elapsed());
@@ -140,7 +144,7 @@ fn members_come_and_go() {
     let follower = ensemble.follower().unwrap();
     let other = if follower == first { ensemble.leader().unwrap() } else { follower };
     until(|| ensemble.member(other).create("/b", "").is_ok());
-    assert!(ensemble.member(first).children("/").is_err(), "a member alone serves nobody");
+    assert!(ensemble.member(first).children("/").is_err(), "a member without a quorum serves");
     ensemble.heal();
     until(|| ensemble.member(first).children("/").is_ok_and(|nodes| nodes == ["a", "b", "zookeeper"]));
 
@@ -160,10 +164,10 @@ fn members_come_and_go() {
 }
 
 #[test]
-fn a_deaf_follower_goes_on_for_a_while_and_a_late_one_for_ever() {
+fn deafened_follower_stops_serving_and_delayed_one_does_not() {
     let ensemble = ZooKeeperEnsemble::start().unwrap();
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
-    // Less than the leader waits for a follower.
+    // Shorter than the leader waits for a follower.
     let delay = Duration::from_secs(1);
     ensemble.delay(follower, delay);
     let started = Instant::now();
@@ -178,7 +182,7 @@ fn a_deaf_follower_goes_on_for_a_while_and_a_late_one_for_ever() {
     ensemble.deafen(follower);
     ensemble.member(leader).create("/b", "").unwrap();
     let nodes = |member| ensemble.member(member).metrics().map(|metrics| metrics.nodes());
-    assert!(nodes(follower).unwrap() < nodes(leader).unwrap(), "it serves, and does not know");
+    assert!(nodes(follower).unwrap() < nodes(leader).unwrap(), "the follower has the new node");
     until(|| nodes(follower).is_err());
     ensemble.heal();
     until(|| nodes(follower).is_ok_and(|nodes_there| nodes_there == nodes(leader).unwrap()));

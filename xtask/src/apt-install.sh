@@ -1,13 +1,13 @@
-# Installs the packages named as arguments without starting their services, now or at the next boot. Runs as root.
+# Installs the packages named as arguments. Their services start neither now nor at the next boot. Runs as root.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 
-# One at a time: two checkouts may be set up at once.
+# One at a time: two checkouts may be set up at the same time.
 exec 9>/run/lock/lockkit-setup
 flock 9
 
-# Debian asks this program before it starts a service (invoke-rc.d(8), deb-systemd-invoke(1p)); 101 means no. What
-# stood in its place comes back, at the latest with the next run when this one is killed.
+# Debian runs this program before it starts a service (invoke-rc.d(8), deb-systemd-invoke(1p)); 101 means no. An existing
+# one is restored at the end; if this run is killed, by the next run.
 policy=/usr/sbin/policy-rc.d
 theirs=$policy.before-lockkit
 mark='written by the set-up of lockkit'
@@ -27,7 +27,7 @@ lock_wait='DPkg::Lock::Timeout=300'
 apt-get -o "$lock_wait" update -q
 apt-get -o "$lock_wait" install -q -y --no-install-recommends "$@"
 
-# The tests start servers of their own; a machine that just runs them shall not boot with a service more.
+# The tests start servers of their own; running them should not add a service to the machine's boot.
 if command -v systemctl >/dev/null; then
     for package in "$@"; do
         dpkg -L "$package" | sed -n 's|^\(/usr\)\{0,1\}/lib/systemd/system/\([^/@]*\.service\)$|\2|p' |

@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: random histories on stores started for the occasion.
+//! `cargo xtask chaos`: random histories on temporary stores.
 
 use anyhow::Result;
 
@@ -6,9 +6,9 @@ use crate::{project, project::Project, setup};
 
 const CHAOS: &str = "run --quiet -p lockkit-chaos --";
 
-/// Passes the options on.
+/// Runs `lockkit-chaos` with these options.
 pub(crate) fn run(project: &Project, options: &[String]) -> Result<()> {
-    setup::servers()?;
+    setup::install_servers()?;
     let folder = project.root().join("target/chaos");
     project::run(project.cargo(CHAOS).arg("--folder").arg(folder).args(options))
 }

@@ -1,4 +1,4 @@
-//! What test programs say about themselves at their end.
+//! The counts that a test program prints at its end.
 
 use std::{fmt, ops::AddAssign};
 
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_nothing_into_other_lines() {
+    fn other_lines_have_no_counts() {
         for line in
             ["", "running 3 tests", "test a ... ok", "test result: ok", "test result: ok. many passed"]
         {

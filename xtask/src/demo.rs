@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the flash sale, with the lock and without it, and all that it needs.
+//! `cargo xtask demo`: the flash sale, with the lock and without it.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,21 +9,18 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{project, project::Project, setup};
+use crate::{backends, project, project::Project, setup};
 
-/// The sale: exits with 0 only when it went as it should.
-const EXAMPLE: &str = "-p lockkit --example flash_sale";
+/// The sale. It exits with 0 only if it sold what it should.
+const SALE: &str = "-p lockkit-demo";
 
-/// With the scheme of a server: prints its URL, and runs it until the end of its standard input.
+/// With the scheme of a server as an argument: prints its URL, and runs it until the end of its standard input.
 const SERVER: &str = "run --quiet -p lockkit-testbed --";
 
-/// Schemes of backends that several processes can share; the feature of crate `lockkit` has the same name.
-const SHARED: [&str; 4] = ["file", "etcd", "redis", "zk"];
-
-/// Tells the sale its backend: a URL may hold a password, which has no place in a list of processes.
+/// The environment variable with the sale's backend. A URL may hold a password, which a list of processes would show.
 const BACKEND_VARIABLE: &str = "LOCKKIT_BACKEND";
 
-/// A program that ends with its standard input, and so with this process, whichever way that ends.
+/// A server program. It ends with its standard input, and so with this process, however this process ends.
 #[derive(Debug)]
 struct Server(Child);
 
@@ -33,40 +30,41 @@ pub(crate) struct Built {
     /// The sale, with the backend in it.
     #[arg(long, hide = true, requires = "servers")]
     sale: Option<PathBuf>,
-    /// What starts servers.
+    /// The program that starts servers.
     #[arg(long, hide = true, requires = "sale")]
     servers: Option<PathBuf>,
 }
 
 impl Built {
-    /// The sale: built now unless it is there, with no backend in it that is not asked for.
+    /// Returns the command of the sale. Unless it is built already, builds it now, with no other backend than this one.
     fn sale(&self, project: &Project, scheme: &str) -> Result<impl Fn() -> Command> {
-        // Lock files are what the sale does by default, and so are always part of it.
-        let example = format!("{EXAMPLE} --features file,{scheme}");
+        // `file` is the default backend of the sale, and so always part of it.
+        let features = if scheme == "file" { String::new() } else { format!(" --features {scheme}") };
+        let sale = format!("{SALE}{features}");
         if self.sale.is_none() {
-            project::run(&mut project.cargo(&format!("build {example}")))?;
+            project::run(&mut project.cargo(&format!("build {sale}")))?;
         }
         Ok(move || match &self.sale {
             Some(program) => Command::new(program),
-            None => project.cargo(&format!("run --quiet {example} --")),
+            None => project.cargo(&format!("run --quiet {sale} --")),
         })
     }
 
-    /// What starts servers; the first argument is a scheme.
+    /// The program that starts servers; its first argument is a scheme.
     fn servers(&self, project: &Project) -> Command {
         self.servers.as_ref().map_or_else(|| project.cargo(SERVER), Command::new)
     }
 }
 
-/// Runs both sales; `backend` is a URL, or the bare name of a scheme: `file` for a temporary folder, another for a
-/// server started for the occasion.
+/// Runs both sales. `backend` is a URL, or a bare scheme: `file` for a temporary folder, another for a temporary
+/// server.
 pub(crate) fn run(project: &Project, backend: &str, built: &Built) -> Result<()> {
     let scheme = scheme_of(backend)?;
     let sale = built.sale(project, scheme)?;
     let (_server, url) = match backend {
         "file" => (None, None),
         bare if bare == scheme => {
-            setup::servers()?;
+            setup::install_servers()?;
             let (server, url) = Server::start(built.servers(project).arg(scheme), scheme)?;
             (Some(server), Some(url))
         }
@@ -89,7 +87,7 @@ pub(crate) fn run(project: &Project, backend: &str, built: &Built) -> Result<()>
 }
 
 impl Server {
-    /// A running server of this scheme, and its URL.
+    /// Starts a server of this scheme; returns it with its URL.
     fn start(program: &mut Command, scheme: &str) -> Result<(Self, String)> {
         let child = program
             .stdin(Stdio::piped())
@@ -102,7 +100,7 @@ impl Server {
         let url = line.split_whitespace().next().context("the server for the demo did not start")?;
         ensure!(
             url.starts_with(&format!("{scheme}://")),
-            "the server for the demo says {line:?} and not its URL"
+            "the server for the demo printed {line:?} instead of its URL"
         );
         Ok((server, url.to_owned()))
     }
@@ -111,19 +109,19 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
-        // Its own end is bounded; how it went is of no interest any more.
+        // It ends in bounded time; its status does not matter any more.
         let _ = self.0.wait();
     }
 }
 
-/// The scheme that was asked for on the command line.
+/// Returns the scheme of the command line's backend.
 fn scheme_of(backend: &str) -> Result<&'static str> {
     let scheme = backend.split(':').next().unwrap_or_default();
-    match SHARED.into_iter().find(|shared| *shared == scheme) {
+    match backends::with_sale().find(|known| *known == scheme) {
         Some(scheme) => Ok(scheme),
         None => bail!(
             "--backend is the URL of a backend that processes can share, or its bare scheme: {}",
-            SHARED.join(", ")
+            backends::with_sale().collect::<Vec<_>>().join(", ")
         ),
     }
 }
@@ -133,12 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backend_is_one_that_processes_share() {
+    fn backend_must_be_one_that_processes_share() {
         assert_eq!(scheme_of("file").unwrap(), "file");
         assert_eq!(scheme_of("etcd://127.0.0.1:2379/?ttl=10s").unwrap(), "etcd");
         for url in ["memory:", "etc", "", "consul://x"] {
             let error = scheme_of(url).unwrap_err().to_string();
-            // A URL may hold a password.
+            // The URL itself is not shown: it may hold a password.
             assert!(error.ends_with("file, etcd, redis, zk") && !error.contains("consul"), "{error}");
         }
     }

@@ -1,23 +1,23 @@
-//! What failed tests print, kept for the end of the report: in a long log nobody finds it.
+//! The output of failed tests, repeated at the end of the report: in a long log it is hard to find.
 
 use std::fmt;
 
-/// Failed tests that are shown again, at most.
+/// Most failed tests that are repeated.
 const TESTS_MAX: usize = 20;
 
-/// Lines of each, at most.
+/// Most lines of each.
 const LINES_MAX: usize = 40;
 
-/// What the failed tests of one step said.
+/// The output of the failed tests of one step.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     tests: Vec<Vec<String>>,
-    /// Whether the lines that come are those of the last test.
+    /// Whether the next lines belong to the last test.
     reading: bool,
 }
 
 impl Failures {
-    /// Reads the next line that a test program prints.
+    /// Reads the next line of a test program's output.
     pub(crate) fn read(&mut self, line: &str) {
         if line.starts_with("---- ") && line.ends_with(" ----") {
             self.tests.push(Vec::new());
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_what_failed_tests_said_and_in_which_suite() {
+    fn output_of_failed_tests_and_suites_is_shown() {
         let output = "running 2 tests\ntest b ... ok\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\npanicked\n\n\
                       failures:\n    a\n\ntest result: FAILED. 1 passed; 1 failed\n\nconformance zk: 1 passed, 1 failed, 0 ignored\n";
         assert_eq!(
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_nothing_of_what_went_well() {
+    fn output_of_passed_tests_is_not_shown() {
         assert_eq!(
             read(
                 "test a ... ok\n\ntest result: ok. 1 passed; 0 failed\n\nconformance zk: 1 passed, 0 failed, 0 ignored\n"
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn is_bounded() {
+    fn output_is_bounded() {
         let output = "---- a ----\nline\n".repeat(TESTS_MAX + 2) + &"line\n".repeat(LINES_MAX * 2);
         let shown = read(&output);
         assert!(shown.ends_with("  and 2 more\n"), "{shown}");

@@ -1,8 +1,8 @@
-//! `cargo xtask guarantees`: what the conformance suite has shown of each backend, as tables between markers in
+//! `cargo xtask guarantees`: writes the results of the conformance suite as tables between markers in
 //! `docs/guarantees.md`, `docs/cases.md` and the README.
 //!
-//! The tables hold no times and nothing that chance decides, so they change with the suite and the backends only;
-//! `conformance/tests/tables.rs` fails when they have fallen behind the suite.
+//! The tables contain no times and nothing random, so they change only with the suite and the backends.
+//! `conformance/tests/tables.rs` fails when they are older than the suite.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,24 +13,24 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{conformance, project::Project};
+use crate::{backends::BACKENDS, project::Project};
 
-/// What the suite proves, in the order of the table.
+/// What the suite tests, in the order of the table: the property and its sentence.
 const PROMISES: [(&str, &str); 15] = [
-    ("P1", "two guards of one name are never both held"),
-    ("P2", "the token orders writes, whatever clocks and pauses do"),
-    ("P3", "tokens are distinct, and rise in the order of the grants"),
-    ("P4", "a dead holder delays the next waiter for a bounded time"),
-    ("P5", "no wake-up is lost"),
-    ("P6", "an attempt without a grant leaves nothing"),
-    ("P7", "a release touches its own hold only"),
-    ("P8", "nothing renews a hold after its end"),
-    ("P9", "re-entry by owner: n guards need n releases"),
-    ("P10", "first come, first served"),
-    ("P11", "a loss is noticed in a bounded time"),
-    ("P12", "errors are true: unknown is never told as busy or granted"),
-    ("P13", "nothing is left behind"),
-    ("P14", "a fault of one lock ends no other"),
+    ("TimedExclusion", "two guards of one name are never both held"),
+    ("FencedExclusion", "the token orders writes, whatever clocks and pauses do"),
+    ("TokenOrder", "tokens are distinct, and rise in the order of the grants"),
+    ("BoundedTakeover", "a dead holder delays the next waiter for a bounded time"),
+    ("NoLostWakeUp", "no wake-up is lost"),
+    ("NoOrphan", "an attempt without a grant leaves nothing"),
+    ("NoForeignRelease", "a release touches its own hold only"),
+    ("NoLateRenewal", "nothing renews a hold after its end"),
+    ("Reentry", "re-entry by owner: n guards need n releases"),
+    ("Fifo", "first come, first served"),
+    ("BoundedLoss", "a loss is noticed in a bounded time"),
+    ("TruthfulErrors", "errors are true: an unknown outcome is never reported as busy or granted"),
+    ("NoResidue", "nothing is left behind"),
+    ("Isolation", "a fault of one lock ends no other"),
     ("Security", "names are independent, foreign data harmless, secrets kept"),
 ];
 
@@ -39,26 +39,23 @@ const END: &str = "<!-- end -->\n";
 
 /// The last run of the suite on one backend.
 #[derive(Debug)]
-struct Run {
+struct SuiteRun {
     backend: &'static str,
     claims: BTreeMap<String, String>,
-    cases: BTreeMap<String, Outcome>,
+    cases: BTreeMap<String, CaseOutcome>,
 }
 
 #[derive(Clone, Debug)]
-struct Outcome {
+struct CaseOutcome {
     properties: Vec<String>,
-    /// Why it was ignored; `None` when it passed.
+    /// Why it was ignored; `None` if it passed.
     ignored: Option<String>,
 }
 
 /// Reads the reports of all backends and writes the tables.
 pub(crate) fn run(project: &Project) -> Result<()> {
-    let runs = conformance::backends()
-        .into_iter()
-        .map(|(backend, ..)| read(project, backend))
-        .collect::<Result<Vec<_>>>()?;
-    // The memory backend has no cases of its own: what it was tried with is the suite.
+    let runs = BACKENDS.iter().map(|backend| read(project, backend.name)).collect::<Result<Vec<_>>>()?;
+    // The memory backend, which is the first, has no cases of its own: its cases are the suite.
     let suite: Vec<&String> = runs[0].cases.keys().collect();
     for (file, table) in [
         ("docs/guarantees.md", promises(&runs, &suite)),
@@ -74,14 +71,14 @@ pub(crate) fn run(project: &Project) -> Result<()> {
     Ok(())
 }
 
-fn read(project: &Project, backend: &'static str) -> Result<Run> {
+fn read(project: &Project, backend: &'static str) -> Result<SuiteRun> {
     let path = project.root().join(format!("target/conformance/{backend}.json"));
     let text = fs::read_to_string(&path)
         .with_context(|| format!("{}: `cargo xtask conformance {backend}` writes it", path.display()))?;
     parse(backend, &serde_json::from_str(&text)?).with_context(|| path.display().to_string())
 }
 
-fn parse(backend: &'static str, report: &Value) -> Result<Run> {
+fn parse(backend: &'static str, report: &Value) -> Result<SuiteRun> {
     let text = |value: &Value| value.as_str().map(str::to_owned).context("a text is missing");
     let object =
         |key: &str| report[key].as_object().with_context(|| format!("no {key}: run the suite again"));
@@ -94,17 +91,17 @@ fn parse(backend: &'static str, report: &Value) -> Result<Run> {
             Some("ignored") => Some(text(&record["reason"])?),
             _ => bail!("{name} failed"),
         };
-        cases.insert(name.clone(), Outcome { properties, ignored });
+        cases.insert(name.clone(), CaseOutcome { properties, ignored });
     }
     let claims = object("claims")?.iter().map(|(key, claim)| Ok((key.clone(), text(claim)?)));
-    Ok(Run { backend, claims: claims.collect::<Result<_>>()?, cases })
+    Ok(SuiteRun { backend, claims: claims.collect::<Result<_>>()?, cases })
 }
 
 /// Promise x backend: how many cases passed and were ignored.
-fn promises(runs: &[Run], suite: &[&String]) -> String {
+fn promises(runs: &[SuiteRun], suite: &[&String]) -> String {
     let mut table = heading(&["promise", "what it says", "cases"], runs);
     for (promise, says) in PROMISES {
-        let proves = |outcome: &Outcome| outcome.properties.iter().any(|property| property == promise);
+        let proves = |outcome: &CaseOutcome| outcome.properties.iter().any(|property| property == promise);
         let of_promise: Vec<&String> =
             suite.iter().copied().filter(|case| runs[0].cases.get(*case).is_some_and(proves)).collect();
         let _ = write!(table, "| {promise} | {says} | {} |", of_promise.len());
@@ -117,8 +114,8 @@ fn promises(runs: &[Run], suite: &[&String]) -> String {
     table
 }
 
-/// Case x backend, with the reasons of those that were ignored below.
-fn cases(runs: &[Run], suite: &[&String]) -> String {
+/// Case x backend, followed by the reasons of ignored cases.
+fn cases(runs: &[SuiteRun], suite: &[&String]) -> String {
     let outcomes = || runs.iter().flat_map(|run| suite.iter().filter_map(|case| run.cases.get(*case)));
     let reasons: BTreeSet<&String> = outcomes().filter_map(|outcome| outcome.ignored.as_ref()).collect();
     let reasons: Vec<&String> = reasons.into_iter().collect();
@@ -127,15 +124,15 @@ fn cases(runs: &[Run], suite: &[&String]) -> String {
         let proves = runs[0].cases.get(*case).map(|outcome| outcome.properties.join(" ")).unwrap_or_default();
         let _ = write!(table, "| `{case}` | {proves} |");
         for run in runs {
-            let told = match run.cases.get(*case) {
+            let outcome = match run.cases.get(*case) {
                 None => "not run".to_owned(),
-                Some(Outcome { ignored: None, .. }) => "passed".to_owned(),
-                Some(Outcome { ignored: Some(reason), .. }) => {
+                Some(CaseOutcome { ignored: None, .. }) => "passed".to_owned(),
+                Some(CaseOutcome { ignored: Some(reason), .. }) => {
                     let number = reasons.iter().position(|known| *known == reason).unwrap_or_default() + 1;
                     format!("ignored ({number})")
                 }
             };
-            let _ = write!(table, " {told} |");
+            let _ = write!(table, " {outcome} |");
         }
         table.push('\n');
     }
@@ -146,8 +143,8 @@ fn cases(runs: &[Run], suite: &[&String]) -> String {
     table
 }
 
-/// Backend x claims, and what the suite says.
-fn backends(runs: &[Run], suite: &[&String]) -> String {
+/// Backend x claims, and the counts of the suite.
+fn backends(runs: &[SuiteRun], suite: &[&String]) -> String {
     const CLAIMS: [&str; 5] = ["queue", "lifetime", "loss", "token", "failover"];
     let mut table =
         format!("| backend | {} | conformance |\n|{}\n", CLAIMS.join(" | "), "---|".repeat(CLAIMS.len() + 2));
@@ -164,13 +161,13 @@ fn backends(runs: &[Run], suite: &[&String]) -> String {
     table
 }
 
-fn counts(run: &Run, cases: &[&String]) -> (usize, usize) {
-    let outcomes: Vec<&Outcome> = cases.iter().filter_map(|case| run.cases.get(*case)).collect();
+fn counts(run: &SuiteRun, cases: &[&String]) -> (usize, usize) {
+    let outcomes: Vec<&CaseOutcome> = cases.iter().filter_map(|case| run.cases.get(*case)).collect();
     let ignored = outcomes.iter().filter(|outcome| outcome.ignored.is_some()).count();
     (outcomes.len() - ignored, ignored)
 }
 
-fn heading(columns: &[&str], runs: &[Run]) -> String {
+fn heading(columns: &[&str], runs: &[SuiteRun]) -> String {
     let columns: Vec<&str> = columns.iter().copied().chain(runs.iter().map(|run| run.backend)).collect();
     format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()))
 }
@@ -186,7 +183,7 @@ fn between_markers(text: &str, table: &str) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn run_of(backend: &'static str, outcomes: &[(&str, &str, Option<&str>)]) -> Run {
+    fn run_of(backend: &'static str, outcomes: &[(&str, &str, Option<&str>)]) -> SuiteRun {
         let cases = outcomes.iter().map(|(case, property, ignored)| {
             let outcome = match ignored {
                 None => serde_json::json!({ "properties": [property], "outcome": "passed" }),
@@ -203,10 +200,14 @@ mod tests {
     #[test]
     fn tables_count_what_passed_and_name_the_reasons() {
         let runs = [
-            run_of("one", &[("a_b_c", "P1", None), ("d_e_f", "P1", Some("why"))]),
+            run_of("one", &[("a_b_c", "TimedExclusion", None), ("d_e_f", "TimedExclusion", Some("why"))]),
             run_of(
                 "two",
-                &[("a_b_c", "P1", Some("because")), ("d_e_f", "P1", None), ("own_own_own", "P2", None)],
+                &[
+                    ("a_b_c", "TimedExclusion", Some("because")),
+                    ("d_e_f", "TimedExclusion", None),
+                    ("own_own_own", "FencedExclusion", None),
+                ],
             ),
         ];
         let suite: Vec<&String> = runs[0].cases.keys().collect();
@@ -215,7 +216,7 @@ mod tests {
         let cases = cases(&runs, &suite);
         assert!(
             cases
-                .contains("| `a_b_c` | P1 | passed | ignored (1) |\n| `d_e_f` | P1 | ignored (2) | passed |"),
+                .contains("| `a_b_c` | TimedExclusion | passed | ignored (1) |\n| `d_e_f` | TimedExclusion | ignored (2) | passed |"),
             "{cases}"
         );
         assert!(cases.ends_with("1. because\n2. why\n"), "{cases}");
@@ -227,14 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_case_is_no_guarantee() {
-        let failed = serde_json::json!({ "properties": ["P1"], "outcome": "failed", "reason": "x" });
+    fn failed_case_is_an_error() {
+        let failed =
+            serde_json::json!({ "properties": ["TimedExclusion"], "outcome": "failed", "reason": "x" });
         let report = serde_json::json!({ "claims": {}, "cases": { "a_b_c": failed } });
         assert!(parse("one", &report).unwrap_err().to_string().contains("a_b_c failed"));
     }
 
     #[test]
-    fn only_what_stands_between_the_markers_is_replaced() {
+    fn only_text_between_the_markers_is_replaced() {
         let text = format!("a\n{BEGIN}old\n{END}b\n");
         assert_eq!(between_markers(&text, "new\n").unwrap(), format!("a\n{BEGIN}new\n{END}b\n"));
         assert!(between_markers("a\n", "new\n").is_err());

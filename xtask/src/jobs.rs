@@ -5,27 +5,29 @@ use std::{
     fs::{self, File},
     path::Path,
     process::Command,
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Error, Result, bail};
 
-use crate::project;
+use crate::{project, sync::lock};
 
-/// A command and what it is called.
+/// A command and its name.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) command: Command,
 }
 
-/// Jobs of which so many run at a time.
-#[derive(Debug)]
-pub(crate) struct Queue {
-    jobs: Mutex<VecDeque<Job>>,
-    side_by_side: usize,
+/// How many jobs of a queue run at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Width {
+    /// While one of the other jobs runs.
+    pub(crate) beside: usize,
+    /// When the other jobs have ended.
+    pub(crate) alone: usize,
 }
 
 /// A job that has ended.
@@ -37,33 +39,43 @@ pub(crate) struct Ended {
     pub(crate) took: Duration,
 }
 
-impl Queue {
-    pub(crate) fn new(side_by_side: usize, jobs: impl IntoIterator<Item = Job>) -> Self {
-        Self { jobs: Mutex::new(jobs.into_iter().collect()), side_by_side }
-    }
-
-    fn next(&self) -> Option<Job> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-}
-
-/// Runs all jobs of all queues to their ends, and reports each end at once. The files with their output are in `folder`.
-pub(crate) fn run(queues: &[Queue], folder: &Path, mut ended: impl FnMut(Ended)) -> Result<()> {
+/// Runs the jobs of `serial` one after the other, and meanwhile those of `queue`. Reports each end at once. The output
+/// of each job is in a file in `folder`.
+pub(crate) fn run(
+    serial: Vec<Job>,
+    queue: Vec<Job>,
+    width: Width,
+    folder: &Path,
+    mut ended: impl FnMut(Ended),
+) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let queue = Mutex::new(VecDeque::from(queue));
+    let next = || lock(&queue).pop_front();
     let (sender, receiver) = mpsc::channel();
-    thread::scope(|scope| {
-        for queue in queues {
-            for _ in 0..queue.side_by_side {
-                let sender = sender.clone();
-                scope.spawn(move || {
-                    while let Some(job) = queue.next() {
-                        // The other side is there until all of these threads have ended.
-                        let _ = sender.send(job.run(folder));
-                    }
-                });
-            }
+    let run = |job: Job, sender: &mpsc::Sender<Ended>| {
+        // The receiver lives until all of these threads have ended.
+        let _ = sender.send(job.run(folder));
+    };
+    let work = |sender: mpsc::Sender<Ended>| {
+        while let Some(job) = next() {
+            run(job, &sender);
         }
-        drop(sender);
+    };
+    thread::scope(|scope| {
+        let (work, run) = (&work, &run);
+        for _ in 0..width.beside {
+            let sender = sender.clone();
+            scope.spawn(move || work(sender));
+        }
+        scope.spawn(move || {
+            for job in serial {
+                run(job, &sender);
+            }
+            for _ in width.beside..width.alone {
+                let sender = sender.clone();
+                scope.spawn(move || work(sender));
+            }
+        });
         receiver.iter().for_each(&mut ended);
     });
     Ok(())
@@ -79,7 +91,8 @@ impl Job {
     }
 
     fn run_into(&mut self, file: &Path) -> Result<()> {
-        // A file and no pipe: one can look into it, and no process that is left behind keeps it from ending.
+        // A file instead of a pipe: it can be read meanwhile, and a process that the job leaves behind does not keep it
+        // open.
         let output = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
         self.command.stdout(output.try_clone()?).stderr(output);
         let shown = project::shown(&self.command);
@@ -101,53 +114,69 @@ mod tests {
         Job { name: name.to_owned(), command }
     }
 
-    fn run_all(queues: &[Queue]) -> Vec<Ended> {
+    fn run_all(serial: Vec<Job>, queue: Vec<Job>, width: Width) -> Vec<Ended> {
         let (folder, mut all) = (tempfile::tempdir().unwrap(), Vec::new());
-        run(queues, folder.path(), |ended| all.push(ended)).unwrap();
+        run(serial, queue, width, folder.path(), |ended| all.push(ended)).unwrap();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 
+    fn same(width: usize) -> Width {
+        Width { beside: width, alone: width }
+    }
+
     #[test]
-    fn output_is_in_one_piece_and_a_failure_is_told_with_it() {
-        let jobs = [shell("a", "echo out; echo err >&2"), shell("b", "echo last words; exit 3")];
-        let [a, b] = run_all(&[Queue::new(2, jobs)]).try_into().unwrap();
+    fn output_is_in_one_piece_and_a_failure_is_reported_with_it() {
+        let jobs = vec![shell("a", "echo out; echo err >&2"), shell("b", "echo last words; exit 3")];
+        let [a, b] = run_all(vec![], jobs, same(2)).try_into().unwrap();
         assert_eq!((a.output.as_str(), a.error.is_none()), ("out\nerr\n", true));
         assert_eq!(b.output, "last words\n");
         let error = b.error.unwrap().to_string();
         assert!(error.contains("exit status: 3"), "{error}");
     }
 
-    /// Each opens a named pipe that only the other one opens too.
+    /// Each job opens a named pipe that only the other one opens too.
+    fn meet(folder: &Path, name: &str, others: [&str; 2]) -> Job {
+        let [writes, reads] = others.map(|pipe| folder.join(pipe).display().to_string());
+        shell(name, &format!("mkfifo {writes} {reads} 2>/dev/null; echo x >{writes} & cat {reads}; wait"))
+    }
+
     #[test]
-    fn jobs_of_one_queue_and_of_two_run_side_by_side() {
+    fn jobs_of_the_queue_run_beside_each_other_and_beside_serial_ones() {
         let folder = tempfile::tempdir().unwrap();
-        let meet = |name: &str, others: [&str; 2]| {
-            let [writes, reads] = others.map(|pipe| folder.path().join(pipe).display().to_string());
-            shell(name, &format!("mkfifo {writes} {reads} 2>/dev/null; echo x >{writes} & cat {reads}; wait"))
-        };
-        let ended = run_all(&[
-            Queue::new(2, [meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"])]),
-            Queue::new(1, [meet("c", ["cd", "dc"])]),
-            Queue::new(1, [meet("d", ["dc", "cd"])]),
-        ]);
+        let meet = |name, others| meet(folder.path(), name, others);
+        let queue = vec![meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"]), meet("c", ["cd", "dc"])];
+        let ended = run_all(vec![meet("d", ["dc", "cd"])], queue, same(2));
         assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n"; 4]);
     }
 
     #[test]
-    fn a_queue_runs_as_many_as_it_may_and_no_more() {
+    fn more_jobs_of_the_queue_run_when_the_serial_ones_have_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let meet = |name, others| meet(folder.path(), name, others);
+        let queue = vec![meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"])];
+        let ended = run_all(vec![shell("first", "echo x")], queue, Width { beside: 1, alone: 2 });
+        assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n"; 3]);
+    }
+
+    #[test]
+    fn no_more_jobs_run_than_the_width_allows() {
         let folder = tempfile::tempdir().unwrap();
         let alone = folder.path().join("alone").display().to_string();
         let jobs =
             (0..8).map(|number| shell(&number.to_string(), &format!("mkdir {alone} && rmdir {alone}")));
-        let ended = run_all(&[Queue::new(1, jobs)]);
-        assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 8, "{ended:?}");
+        for serial in [true, false] {
+            let (jobs, none) = (jobs.clone().collect(), vec![]);
+            let (serial, queue) = if serial { (jobs, none) } else { (none, jobs) };
+            let ended = run_all(serial, queue, same(1));
+            assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 8, "{ended:?}");
+        }
     }
 
     #[test]
-    fn a_program_that_does_not_exist_is_an_error_of_its_job() {
+    fn missing_program_is_an_error_of_its_job() {
         let job = Job { name: "a".to_owned(), command: Command::new("/nowhere/at/all") };
-        let ended = run_all(&[Queue::new(3, [job, shell("b", "true")])]);
+        let ended = run_all(vec![], vec![job, shell("b", "true")], same(3));
         assert!(ended[0].error.is_some() && ended[1].error.is_none(), "{ended:?}");
     }
 }

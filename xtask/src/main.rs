@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod backends;
 mod bench;
 mod chaos;
 mod conformance;
@@ -18,6 +19,7 @@ mod programs;
 mod project;
 mod report;
 mod setup;
+mod sync;
 mod test;
 mod tidy;
 
@@ -31,53 +33,53 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Sets up what is missing (servers, protoc), then runs every check of the project.
+    /// Installs missing servers, then runs every check of the project.
     Test,
     /// Sells 300 items to 500 buyers in two processes, with the lock and without it.
     Demo {
-        /// A backend URL; `etcd`, `redis` or `zk` starts a server for the occasion, `file` makes a temporary folder.
+        /// A backend URL; `etcd`, `redis` or `zk` starts a temporary server, `file` uses a temporary folder.
         #[arg(long, value_name = "URL|SCHEME", default_value = "file")]
         backend: String,
         #[command(flatten)]
         built: demo::Built,
     },
-    /// Runs the conformance suite: one line per case, a closing line per backend.
+    /// Runs the conformance suite: prints one line per case, and a closing line per backend.
     Conformance {
-        /// memory, file, etcd, zk; default: all.
+        /// Names of backends, such as `etcd` and `redis-cluster`; default: all.
         backends: Vec<String>,
     },
-    /// Measures hand-overs beside bare requests and other locks; a table, and target/bench/report.md and .json.
+    /// Measures handoffs of lockkit, of bare requests and of other locks; writes target/bench/report.md and .json.
     Bench {
         /// redis or zk.
         store: String,
-        /// Passed on, such as `--rounds 9 --seconds 5`.
+        /// Options of the benchmark, such as `--rounds 9 --seconds 5`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// Disturbs clients and servers by a seeded schedule and judges the history; also in target/chaos.
+    /// Injects faults into clients and servers by a seeded schedule, and checks the history; writes to target/chaos.
     Chaos {
-        /// Passed on, such as `--backend etcd --minutes 5 --seed 1`; `--help` lists them.
+        /// Options of the run, such as `--backend etcd --minutes 5 --seed 1`; `--help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
-    /// Writes what the last runs of the suite have shown into docs/ and the README.
+    /// Writes the results of the last runs of the suite into docs/ and the README.
     Guarantees,
-    /// Checks the house rules that no compiler knows.
+    /// Checks the house rules that the compiler does not check.
     Tidy,
-    /// Removes one safety step at a time and sees whether the tests named in the patch turn red.
+    /// Removes one safety step at a time, and checks that the tests named in the patch fail.
     Mutate {
-        /// Files of the folder, without `.patch`; default: all.
+        /// Names of patches, without `.patch`; default: all.
         names: Vec<String>,
         /// The folder of the mutations.
         #[arg(long, default_value = "xtask/mutations")]
         folder: PathBuf,
-        /// Tries at most so many, drawn by chance.
+        /// Tries at most this many, selected at random.
         #[arg(long, value_name = "COUNT")]
         sample: Option<usize>,
-        /// Of the draw; default: another one each time.
+        /// The seed of the sample; default: a different one each time.
         #[arg(long, requires = "sample")]
         seed: Option<u64>,
-        /// How many run side by side.
+        /// How many run at the same time.
         #[arg(long, default_value_t = 2)]
         jobs: usize,
     },
@@ -104,8 +106,8 @@ fn run(command: Command) -> Result<()> {
         Command::Guarantees => guarantees::run(&project),
         Command::Tidy => tidy::run(&project),
         Command::Mutate { names, folder, sample, seed, jobs } => {
-            setup::servers()?;
-            mutate::run(&project, &mutate::Choice { folder, names, sample, seed }, jobs)
+            setup::install_servers()?;
+            mutate::run(&project, &mutate::Selection { folder, names, sample, seed }, jobs)
         }
     }
 }
@@ -120,7 +122,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// Everybody builds these chores first, also for a demo on lock files.
+    /// Every `cargo xtask` builds this program first, also for a demo on lock files.
     #[test]
     fn chores_build_no_client_crate_and_no_runtime() {
         let mut tree =

@@ -1,4 +1,4 @@
-//! The test programs of the workspace, as cargo has built them.
+//! The programs of the workspace that cargo builds for its tests.
 
 use std::{
     io::BufReader,
@@ -11,21 +11,21 @@ use serde::Deserialize;
 
 use crate::{project, project::Project};
 
-/// Everything that tests run: unit and integration tests, examples, and the programs that these start.
+/// Builds unit and integration tests, examples, and the programs that these start.
 const BUILD: &str = "test --workspace --all-features --no-run --message-format json-render-diagnostics";
 
 /// A program that was built.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// Package and target, such as `lockkit-etcd server`; unit tests bear the name of their library or program.
+    /// Package folder and target, such as `lockkit-etcd server`; unit tests have the name of their library or program.
     pub(crate) name: String,
-    /// The folder of its package, in which cargo runs its tests.
+    /// The folder of its package, where cargo runs its tests.
     folder: PathBuf,
     executable: PathBuf,
     is_test: bool,
 }
 
-/// What cargo says of each file that it makes; other messages have none of these fields.
+/// Cargo's message about a file that it has built; other messages do not have these fields.
 #[derive(Debug, Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,
@@ -69,7 +69,7 @@ impl Program {
         Some(Self { name, folder, executable: artifact.executable?, is_test: artifact.profile.test })
     }
 
-    /// Whether it is one of tests, and no program of its own.
+    /// Whether it is a test program.
     pub(crate) fn is_test(&self) -> bool {
         self.is_test
     }
@@ -78,7 +78,7 @@ impl Program {
         &self.executable
     }
 
-    /// A call of it, in the place and with the variables of `cargo test`.
+    /// Returns a command that runs it in the folder and with the variables of `cargo test`.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);

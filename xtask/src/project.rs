@@ -1,4 +1,4 @@
-//! The tree that the chores work on, and how cargo is called in it.
+//! The checkout that the chores work on, and how they call cargo in it.
 
 use std::{
     env, fs,
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::{report::Tests, setup};
 
-/// Folders that are no part of the project's text, wherever they stand.
+/// Folders that do not belong to the project's text, at any depth.
 const FOREIGN_FOLDERS: [&str; 2] = [".git", "target"];
 
-/// Cargo's variable.
+/// Cargo's environment variable.
 const INCREMENTAL: &str = "CARGO_INCREMENTAL";
 
 /// A checkout of the project.
@@ -26,7 +26,7 @@ pub(crate) struct Project {
 impl Project {
     /// The checkout that this program was called in.
     pub(crate) fn here() -> Self {
-        // Cargo sets it at run time too; the value of compile time is wrong when two checkouts share a target folder.
+        // Cargo sets it at run time too. The compile-time value is wrong if two checkouts share a target folder.
         let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let package = PathBuf::from(package);
         Self::at(package.parent().unwrap_or(&package))
@@ -42,7 +42,7 @@ impl Project {
         &self.root
     }
 
-    /// Every file of the project as a path below the root, sorted.
+    /// Returns every file of the project as a path below the root, sorted.
     pub(crate) fn files(&self) -> Result<Vec<PathBuf>> {
         let (mut files, mut folders) = (Vec::new(), vec![PathBuf::new()]);
         while let Some(folder) = folders.pop() {
@@ -61,29 +61,31 @@ impl Project {
         Ok(files)
     }
 
-    /// A call of cargo in this checkout, with `protoc` at hand. `arguments` are separated by blanks.
+    /// Returns a call of cargo in this checkout, with `protoc` available. `arguments` are separated by blanks.
     pub(crate) fn cargo(&self, arguments: &str) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(arguments.split_whitespace()).current_dir(&self.root);
         if let Some(protoc) = setup::bundled_protoc() {
             cargo.env("PROTOC", protoc);
         }
-        if env::var_os(INCREMENTAL).is_none() && !self.keeps_increments() {
+        if env::var_os(INCREMENTAL).is_none() && !self.has_incremental_data() {
             cargo.env(INCREMENTAL, "0");
         }
         cargo
     }
 
-    /// Whether the next build has something of an earlier one to go on from. What cargo keeps for that makes a first build a
-    /// third longer.
-    fn keeps_increments(&self) -> bool {
-        let kept = fs::read_dir(self.root.join("target/debug/incremental")).into_iter().flatten().flatten();
-        // `cargo xtask` itself is built before this is asked.
-        kept.map(|kept| kept.file_name()).any(|kept| !kept.to_string_lossy().starts_with("xtask"))
+    /// Whether an earlier build has left incremental data. Without any, builds do not write it: that would make the
+    /// first build take a third longer.
+    fn has_incremental_data(&self) -> bool {
+        let entries =
+            fs::read_dir(self.root.join("target/debug/incremental")).into_iter().flatten().flatten();
+        // `cargo xtask` itself was built just now.
+        entries.map(|entry| entry.file_name()).any(|name| !name.to_string_lossy().starts_with("xtask"))
     }
 }
 
-/// The command as what another one runs, such as `nice`, in its place and with its variables.
+/// Returns a command that runs another one through a program such as `nice`, in the same folder with the same
+/// variables.
 pub(crate) fn wrapped(mut by: Command, command: &Command) -> Command {
     by.arg(command.get_program()).args(command.get_args());
     by.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -93,7 +95,7 @@ pub(crate) fn wrapped(mut by: Command, command: &Command) -> Command {
     by
 }
 
-/// Runs a command to its end and shows its output; an error when it fails.
+/// Runs a command and shows its output. An error if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
     if !status.success() {
@@ -102,7 +104,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// As [`run`], and notes what the test programs in its output say of themselves, also when it fails.
+/// As [`run`]. Also collects the counts and failures of test programs from its output, even if it fails.
 pub(crate) fn run_tests(command: &mut Command, tests: &mut Tests) -> Result<()> {
     read_tests(command, tests, &mut stdout())
 }
@@ -138,7 +140,7 @@ mod tests {
     use crate::counts::TestCounts;
 
     #[test]
-    fn lists_files_but_not_what_is_built() {
+    fn files_are_listed_without_build_output() {
         let folder = tempfile::tempdir().unwrap();
         for path in ["a/b/c.rs", "a/target/x", "target/y", ".git/z", ".ci/run", "d"] {
             let path = folder.path().join(path);
@@ -150,18 +152,18 @@ mod tests {
     }
 
     #[test]
-    fn first_build_of_a_checkout_keeps_nothing_for_a_next_one() {
+    fn first_build_writes_no_incremental_data() {
         let folder = tempfile::tempdir().unwrap();
         let project = Project::at(folder.path());
         let is_off = || project.cargo("build").get_envs().any(|(name, _)| name == INCREMENTAL);
-        for (build, due) in [("xtask-1", true), ("lockkit_core-1", false)] {
+        for (build, expected) in [("xtask-1", true), ("lockkit_core-1", false)] {
             fs::create_dir_all(folder.path().join("target/debug/incremental").join(build)).unwrap();
-            assert_eq!(is_off(), due && env::var_os(INCREMENTAL).is_none(), "{build}");
+            assert_eq!(is_off(), expected && env::var_os(INCREMENTAL).is_none(), "{build}");
         }
     }
 
     #[test]
-    fn counts_the_tests_of_a_failing_command_too() {
+    fn tests_of_a_failing_command_are_counted() {
         let (mut tests, mut output) = (Tests::default(), Vec::new());
         let line = "test result: FAILED. 4 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out";
         let mut shell = Command::new("sh");

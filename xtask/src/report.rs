@@ -1,4 +1,4 @@
-//! What ran, how it ended and how long it took.
+//! The report of a run: each step, its outcome and its duration.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ pub(crate) struct Report {
     rows: Vec<Row>,
 }
 
-/// What the test programs of one step said.
+/// What the test programs of one step printed.
 #[derive(Debug, Default)]
 pub(crate) struct Tests {
     pub(crate) counts: TestCounts,
@@ -23,7 +23,7 @@ pub(crate) struct Tests {
 }
 
 impl Tests {
-    /// Reads the next line that a test program prints.
+    /// Reads the next line of a test program's output.
     pub(crate) fn read(&mut self, line: &str) {
         self.counts += TestCounts::parse(line).unwrap_or_default();
         self.failures.read(line);
@@ -39,7 +39,7 @@ struct Row {
 }
 
 impl Report {
-    /// Prints the output of a job that ran side by side with others, and notes how it ended.
+    /// Prints the output of a job that ran in parallel with others, and records its outcome.
     pub(crate) fn ended(&mut self, Ended { name, error, output, took }: Ended) {
         println!("\n==> {name} ({:.1} s)\n{}", took.as_secs_f64(), output.trim_end());
         let mut tests = Tests::default();
@@ -50,7 +50,7 @@ impl Report {
         self.rows.push(Row { name, error, tests, took });
     }
 
-    /// Runs one step under a heading; true when it went well.
+    /// Runs one step under a heading. Returns whether it succeeded.
     pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut Tests) -> Result<()>) -> bool {
         println!("\n==> {name}");
         let (start, mut tests) = (Instant::now(), Tests::default());
@@ -59,12 +59,12 @@ impl Report {
             eprintln!("error: {error:#}");
         }
         let took = start.elapsed();
-        let well = error.is_none();
+        let succeeded = error.is_none();
         self.rows.push(Row { name: name.to_owned(), error, tests, took });
-        well
+        succeeded
     }
 
-    /// Prints the table and the closing line; an error when a step failed.
+    /// Prints the table and the closing line. An error if a step failed.
     pub(crate) fn close(self) -> Result<()> {
         println!("\n{self}");
         let failed: Vec<&str> = self.failed().map(|row| row.name.as_str()).collect();
@@ -78,8 +78,8 @@ impl Report {
         self.rows.iter().filter(|row| row.error.is_some())
     }
 
-    /// All tests; a step that failed without a failed test (a lint, a build) counts as one failure of its own, so that
-    /// the closing line never says "0 failed" of a bad tree.
+    /// Counts all tests. A step that failed without a failed test (a lint, a build) counts as one failure, so that the
+    /// closing line of a bad tree never says "0 failed".
     fn tests(&self) -> TestCounts {
         let mut sum = TestCounts::default();
         for row in &self.rows {

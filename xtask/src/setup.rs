@@ -1,4 +1,4 @@
-//! What the checks need beside the Rust toolchain: servers to test against, and `protoc` to build the etcd client.
+//! What the checks need besides the Rust toolchain: servers to test against, and `protoc` to build the etcd client.
 
 use std::{
     env, fmt, fs,
@@ -10,59 +10,60 @@ use anyhow::{Context, Result, bail};
 
 use crate::project;
 
-/// Something that the tests start or need to start it, and where it comes from.
+/// A server that the tests start, or a part of one, and how to install it.
 #[derive(Debug)]
 struct Server {
-    sign: Sign,
+    installed_as: InstalledAs,
     debian_package: &'static str,
+    /// How to install it on other systems.
     elsewhere: &'static str,
 }
 
-/// What shows that a server is there.
+/// How to recognise that a server is installed.
 #[derive(Clone, Copy, Debug)]
-enum Sign {
+enum InstalledAs {
     /// A program on the PATH.
     Program(&'static str),
-    /// A file, or else this variable, which says where others have it.
+    /// A file, or this environment variable, which names another place.
     File(&'static str, &'static str),
 }
 
-/// Every server that the tests start.
+/// Every server that the tests start; `backends.rs` says which backend needs which package.
 const SERVERS: [Server; 5] = [
     Server {
-        sign: Sign::Program("etcd"),
+        installed_as: InstalledAs::Program("etcd"),
         debian_package: "etcd-server",
         elsewhere: "Fedora: `dnf install etcd`; others: https://etcd.io/docs/latest/install/",
     },
     Server {
-        sign: Sign::Program("java"),
+        installed_as: InstalledAs::Program("java"),
         debian_package: "default-jre-headless",
         elsewhere: "Fedora: `dnf install java-latest-openjdk-headless`",
     },
-    // Not package `zookeeper`: that adds a service and a desktop's java.
+    // Not package `zookeeper`: it would add a service and a desktop version of java.
     Server {
-        sign: Sign::File("/usr/share/java/zookeeper.jar", "ZOOKEEPER_CLASSPATH"),
+        installed_as: InstalledAs::File("/usr/share/java/zookeeper.jar", "ZOOKEEPER_CLASSPATH"),
         debian_package: "libzookeeper-java",
         elsewhere: "others: a release from https://zookeeper.apache.org, and ZOOKEEPER_CLASSPATH='FOLDER/lib/*'",
     },
     Server {
-        sign: Sign::Program("redis-server"),
+        installed_as: InstalledAs::Program("redis-server"),
         debian_package: "redis-server",
         elsewhere: "Fedora: `dnf install redis`; others: https://redis.io/docs/latest/operate/oss_and_stack/install/",
     },
     Server {
-        sign: Sign::Program("redis-sentinel"),
+        installed_as: InstalledAs::Program("redis-sentinel"),
         debian_package: "redis-sentinel",
         elsewhere: "elsewhere it comes with redis-server",
     },
 ];
 
-/// Installs without starting anything; arguments: the packages.
+/// Installs the packages that are its arguments, without starting their services.
 const APT_INSTALL: &str = include_str!("apt-install.sh");
 
-/// Sees to it that all servers are there: installs what is missing on Debian and Ubuntu, names it elsewhere.
-pub(crate) fn servers() -> Result<()> {
-    let missing: Vec<&Server> = SERVERS.iter().filter(|server| !server.sign.is_there()).collect();
+/// Installs missing servers on Debian and Ubuntu. On other systems the error names what to install.
+pub(crate) fn install_servers() -> Result<()> {
+    let missing: Vec<&Server> = SERVERS.iter().filter(|server| !server.installed_as.is_present()).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -75,31 +76,31 @@ pub(crate) fn servers() -> Result<()> {
     as_root("sh")
         .and_then(|mut sh| project::run(sh.args(["-c", APT_INSTALL, "apt-install"]).args(packages)))
         .with_context(|| install_hint(&missing))?;
-    match missing.iter().find(|server| !server.sign.is_there()) {
-        Some(server) => bail!("package {} brought no {}", server.debian_package, server.sign),
+    match missing.iter().find(|server| !server.installed_as.is_present()) {
+        Some(server) => bail!("package {} installed no {}", server.debian_package, server.installed_as),
         None => Ok(()),
     }
 }
 
-/// The `protoc` that comes with the build, when neither PROTOC nor the PATH has one.
+/// Returns the `protoc` that is bundled with this program, if neither PROTOC nor the PATH has one.
 pub(crate) fn bundled_protoc() -> Option<PathBuf> {
     if env::var_os("PROTOC").is_some() || find_program("protoc").is_some() {
         return None;
     }
-    // None for this platform: the build of the etcd client says what it misses.
+    // None is bundled for this platform: the build of the etcd client reports that.
     protoc_bin_vendored::protoc_bin_path().ok()
 }
 
 fn install_hint(missing: &[&Server]) -> String {
     let line = |server: &&Server| {
-        let Server { sign, debian_package, elsewhere } = server;
-        format!("\n  {sign}: Debian, Ubuntu: `apt-get install {debian_package}`; {elsewhere}")
+        let Server { installed_as, debian_package, elsewhere } = server;
+        format!("\n  {installed_as}: Debian, Ubuntu: `apt-get install {debian_package}`; {elsewhere}")
     };
-    format!("not there, please install:{}", missing.iter().map(line).collect::<String>())
+    format!("not installed, please install:{}", missing.iter().map(line).collect::<String>())
 }
 
-impl Sign {
-    fn is_there(self) -> bool {
+impl InstalledAs {
+    fn is_present(self) -> bool {
         match self {
             Self::Program(name) => find_program(name).is_some(),
             Self::File(path, variable) => Path::new(path).exists() || env::var_os(variable).is_some(),
@@ -107,7 +108,7 @@ impl Sign {
     }
 }
 
-impl fmt::Display for Sign {
+impl fmt::Display for InstalledAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Program(name) => write!(f, "program `{name}` on the PATH"),
@@ -116,18 +117,18 @@ impl fmt::Display for Sign {
     }
 }
 
-/// A command that runs as root; asks for a password where sudo does.
+/// Returns a command that runs as root. It may ask for a password, as sudo does.
 fn as_root(program: &str) -> Result<Command> {
     if rustix::process::geteuid().is_root() {
         return Ok(Command::new(program));
     }
-    let sudo = find_program("sudo").context("neither root nor sudo at hand")?;
+    let sudo = find_program("sudo").context("this needs root, and there is no sudo")?;
     let mut command = Command::new(sudo);
     command.arg(program);
     Ok(command)
 }
 
-/// Whether `/etc/os-release` describes Debian or something made from it.
+/// Whether `/etc/os-release` describes Debian or a distribution derived from it.
 fn is_debian(os_release: &str) -> bool {
     os_release
         .lines()
@@ -136,7 +137,7 @@ fn is_debian(os_release: &str) -> bool {
         .any(|name| name == "debian" || name == "ubuntu")
 }
 
-/// The first program of this name on the PATH.
+/// Returns the first program of this name on the PATH.
 fn find_program(name: &str) -> Option<PathBuf> {
     find_in(env::split_paths(&env::var_os("PATH")?), name)
 }
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_debian_and_its_children_from_others() {
+    fn debian_and_its_derivatives_are_recognised() {
         assert!(is_debian("NAME=x\nID=debian\n"));
         assert!(is_debian("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"));
         assert!(!is_debian("ID=fedora\nNAME=\"not debian\"\nVARIANT_ID=debian\n"));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_only_what_can_be_run() {
+    fn only_executable_files_are_found() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let paths = || folders.iter().map(|folder| folder.path().to_owned());
         fs::write(folders[0].path().join("tool"), "").unwrap();
@@ -181,6 +182,15 @@ mod tests {
         let protoc = protoc_bin_vendored::protoc_bin_path().unwrap();
         let output = Command::new(protoc).arg("--version").output().unwrap();
         assert!(String::from_utf8_lossy(&output.stdout).starts_with("libprotoc"), "{output:?}");
+    }
+
+    #[test]
+    fn servers_are_those_that_backends_need() {
+        use std::collections::BTreeSet;
+        let needed: BTreeSet<_> =
+            crate::backends::BACKENDS.iter().flat_map(|backend| backend.servers).copied().collect();
+        let installed: BTreeSet<_> = SERVERS.iter().map(|server| server.debian_package).collect();
+        assert_eq!(installed, needed);
     }
 
     #[test]

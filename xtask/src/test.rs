@@ -1,15 +1,16 @@
 //! `cargo xtask test`: every check of the project.
 //!
-//! What shows mistakes soonest comes first. Once everything is built, test programs run side by side, as most of them
-//! wait for servers and ttls. What calls the compiler runs at the same time, one after the other, as cargo would make them
-//! wait for each other anyway.
+//! The fastest checks run first. Once everything is built, test programs run side by side, as most of them wait for
+//! servers and ttls. Checks that compile run at the same time, but one after the other: cargo would make them wait for
+//! each other anyway.
 
 use std::{env, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    jobs::{self, Job, Queue},
+    backends,
+    jobs::{self, Job, Width},
     programs::{self, Program},
     project,
     project::Project,
@@ -24,19 +25,19 @@ const RUSTDOC: &str = "rustdoc";
 /// Checks that compile.
 const CARGO: [(&str, &str); 5] = [
     ("clippy", "clippy --workspace --all-targets --all-features -- -D warnings"),
-    // The facade as most users build it: nothing may be unused when a backend is left out.
+    // The facade as most users build it: no code may be unused when a backend is left out.
     ("clippy, no features", "clippy -p lockkit -p lockkit-core -- -D warnings"),
-    // What a build without a feature says.
+    // The error for a backend whose feature is off.
     ("tests, no features", "test -p lockkit --test connect"),
     ("doc tests", "test --workspace --all-features --doc --no-fail-fast"),
     (RUSTDOC, "doc --workspace --all-features --no-deps --lib"),
 ];
 
-/// Test programs that run side by side. With three, and eight cases in each, the load of two cores went up to 40 beside the
-/// compiler, and clients that were not answered for a ttl lost their locks.
-const PROGRAMS_SIDE_BY_SIDE: usize = 2;
+/// How many test programs run at a time. Each runs eight cases at a time. With three programs and the compiler, the
+/// load of two cores reached 40, and clients that got no answer for a ttl lost their locks.
+const PROGRAMS: Width = Width { beside: 2, alone: 3 };
 
-/// The test programs that take longest, longest first: whatever begins last shall not be one of them.
+/// The test programs that take longest, longest first: none of them should start last.
 const LONGEST_FIRST: [&str; 14] = [
     "lockkit-etcd server",
     "lockkit-zk server",
@@ -54,16 +55,13 @@ const LONGEST_FIRST: [&str; 14] = [
     "lockkit-redis masters",
 ];
 
-/// Where the flash sale is held.
-const SALES: [&str; 4] = ["file", "etcd", "redis", "zk"];
+/// The sale, and the program that starts servers for it, among the programs that are built for the tests.
+const SALE_PROGRAMS: [&str; 2] = ["demo flash_sale", "testbed testbed"];
 
-/// The sale, and what starts servers for it, among the programs that are built for the tests.
-const SALE_PROGRAMS: [&str; 2] = ["lockkit flash_sale", "testbed testbed"];
-
-/// Runs all steps, also after a failed one, and fails at the end; stops where the later steps depend on the failed one.
+/// Runs all steps, also after a failed one, and fails at the end. Stops early if later steps depend on the failed one.
 pub(crate) fn run(project: &Project) -> Result<()> {
     let mut report = Report::default();
-    if !report.step("set-up", |_| setup::servers()) {
+    if !report.step("set-up", |_| setup::install_servers()) {
         return report.close();
     }
     report.step("tidy", |_| tidy::run(project));
@@ -76,14 +74,14 @@ pub(crate) fn run(project: &Project) -> Result<()> {
     if !report.step("build", build) {
         return report.close();
     }
-    let queues = [Queue::new(1, cargo(project)), Queue::new(PROGRAMS_SIDE_BY_SIDE, programs(&built)?)];
-    jobs::run(&queues, &project.root().join("target/logs"), |ended| report.ended(ended))?;
+    let logs = project.root().join("target/logs");
+    jobs::run(cargo(project).collect(), programs(&built)?, PROGRAMS, &logs, |ended| report.ended(ended))?;
     report.close()
 }
 
 fn cargo(project: &Project) -> impl Iterator<Item = Job> {
     CARGO.into_iter().map(|(name, arguments)| {
-        // The compiler can wait; servers that do not answer in time cost their clients locks.
+        // The compiler has the lowest priority: clients of servers that do not reply in time lose their locks.
         let mut command = project::wrapped(lowest_priority(), &project.cargo(arguments));
         if name == RUSTDOC {
             command.env("RUSTDOCFLAGS", "-D warnings");
@@ -111,7 +109,7 @@ fn programs(built: &[Program]) -> Result<Vec<Job>> {
         program.map(|program| program.executable()).with_context(|| format!("cargo has built no {name}"))
     };
     let [sale, servers] = [find(SALE_PROGRAMS[0])?, find(SALE_PROGRAMS[1])?];
-    for backend in SALES {
+    for backend in backends::with_sale() {
         let mut command = Command::new(env::current_exe()?);
         command.args(["demo", "--backend", backend]).arg("--sale").arg(sale).arg("--servers").arg(servers);
         jobs.push(Job { name: format!("flash sale, {backend}"), command });

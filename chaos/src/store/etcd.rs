@@ -6,39 +6,39 @@ use anyhow::Result;
 use lockkit_testbed::EtcdCluster;
 
 use super::{
-    Menu,
-    gates::{Gates, Proxies},
-    not_on_the_menu,
+    StoreInfo,
+    client_network::{ClientNetwork, Proxies},
     servers::{Server, Servers},
+    unsupported,
 };
 use crate::fault::ServerFault;
 
 #[derive(Debug)]
 pub(super) struct EtcdStore {
-    gates: Proxies,
+    proxies: Proxies,
     cluster: EtcdCluster,
 }
 
 impl EtcdStore {
     pub(super) fn start() -> Result<Self> {
         let cluster = EtcdCluster::start()?;
-        let gates = Proxies::open((0..cluster.len()).map(|number| cluster.member(number).endpoint()))?;
-        Ok(Self { gates, cluster })
+        let proxies = Proxies::open((0..cluster.len()).map(|number| cluster.member(number).endpoint()))?;
+        Ok(Self { proxies, cluster })
     }
 }
 
 impl Servers for EtcdStore {
     fn url(&self) -> String {
-        format!("etcd://{}", self.gates.endpoints())
+        format!("etcd://{}", self.proxies.endpoints())
     }
 
-    fn menu(&self) -> Menu {
-        use ServerFault::{Cut, Deafen, Delay, MoveLeader};
-        Menu {
-            members: self.cluster.len(),
+    fn info(&self) -> StoreInfo {
+        use ServerFault::{BlockPeers, DelayPeers, MoveLeader, Partition};
+        StoreInfo {
+            servers: self.cluster.len(),
             has_leader: true,
             has_queue: true,
-            faults: vec![Cut, Deafen, Delay(1_000), MoveLeader],
+            faults: vec![Partition, BlockPeers, DelayPeers(1_000), MoveLeader],
             failover: Duration::from_secs(2),
         }
     }
@@ -51,23 +51,23 @@ impl Servers for EtcdStore {
         self.cluster.member_mut(number)
     }
 
-    fn gates(&self) -> &dyn Gates {
-        &self.gates
+    fn client_network(&self) -> &dyn ClientNetwork {
+        &self.proxies
     }
 
-    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
+    fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Cut => self.cluster.cut(server),
-            ServerFault::Deafen => {
+            ServerFault::Partition => self.cluster.cut(server),
+            ServerFault::BlockPeers => {
                 self.cluster.deafen(server);
                 Ok(())
             }
-            ServerFault::Delay(ms) => {
+            ServerFault::DelayPeers(ms) => {
                 self.cluster.delay(server, Duration::from_millis(ms.into()));
                 Ok(())
             }
             ServerFault::MoveLeader => self.cluster.move_leader().map(drop),
-            other => not_on_the_menu(other),
+            other => unsupported(other),
         }
     }
 

@@ -1,11 +1,11 @@
-//! A folder of lock files. There is no server, and a stopped holder keeps its lock; so an operator deletes its files.
+//! A folder of lock files. There is no server, and a stopped holder keeps its lock, so its files are deleted instead.
 
 use std::{fs, time::Duration};
 
 use anyhow::Result;
 use tempfile::TempDir;
 
-use super::{Menu, Store, not_on_the_menu};
+use super::{Store, StoreInfo, unsupported};
 use crate::fault::ServerFault;
 
 #[derive(Debug)]
@@ -22,15 +22,21 @@ impl Store for FileStore {
         format!("file://{}", self.0.path().display())
     }
 
-    fn menu(&self) -> Menu {
-        Menu { members: 0, has_leader: false, has_queue: false, faults: Vec::new(), failover: Duration::ZERO }
+    fn info(&self) -> StoreInfo {
+        StoreInfo {
+            servers: 0,
+            has_leader: false,
+            has_queue: false,
+            faults: Vec::new(),
+            failover: Duration::ZERO,
+        }
     }
 
-    fn inflict(&mut self, fault: ServerFault, _member: usize) -> Result<()> {
-        not_on_the_menu(fault)
+    fn apply(&mut self, fault: ServerFault, _server: usize) -> Result<()> {
+        unsupported(fault)
     }
 
-    fn undo(&mut self, _fault: ServerFault, _member: usize) -> Result<()> {
+    fn undo(&mut self, _fault: ServerFault, _server: usize) -> Result<()> {
         Ok(())
     }
 
@@ -49,7 +55,7 @@ impl Store for FileStore {
         Ok(true)
     }
 
-    /// Both files of a lock stay.
+    /// Both files of a lock remain by design.
     fn residue(&self) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.0.path())? {

@@ -1,8 +1,8 @@
-//! The stores that clients are let loose on, each started for the run. A backend joins with one file.
+//! The stores under test, each started for the run. Every backend has one file.
 
+mod client_network;
 mod etcd;
 mod file;
-mod gates;
 mod redis;
 mod redis_cluster;
 mod redlock;
@@ -16,57 +16,57 @@ use anyhow::{Result, bail};
 
 use crate::fault::ServerFault;
 
-/// All backends, by the names that the command line knows.
+/// All backends, by their names on the command line.
 pub(crate) const BACKENDS: [&str; 7] =
     ["etcd", "zk", "redis", "redis-sentinel", "redis-cluster", "redlock", "file"];
 
-/// What can happen to a store.
+/// The properties of a store, and the faults that it can have.
 #[derive(Clone, Debug)]
-pub(crate) struct Menu {
-    /// How many servers there are; faults name one of them.
-    pub(crate) members: usize,
-    /// Whether one of them leads.
+pub(crate) struct StoreInfo {
+    /// The number of servers.
+    pub(crate) servers: usize,
+    /// Whether one of them is a leader or master.
     pub(crate) has_leader: bool,
-    /// Whether clients that wait are granted the lock in the order in which they came.
+    /// Whether waiters are granted the lock in the order of a queue.
     pub(crate) has_queue: bool,
-    /// Clock steps and delays with their longest in milliseconds; none where there is no server.
+    /// The faults that its servers can have. Clock steps and delays are maxima in milliseconds.
     pub(crate) faults: Vec<ServerFault>,
-    /// How long a server must be gone until others take over.
+    /// How long a server must be gone before a failover.
     pub(crate) failover: Duration,
 }
 
-/// A store with everything that is needed to disturb it. Its methods block.
+/// A store and the means to disturb it. The methods block.
 pub(crate) trait Store: Send {
-    /// Where clients find it.
+    /// Returns the URL for clients.
     fn url(&self) -> String;
 
-    fn menu(&self) -> Menu;
+    fn info(&self) -> StoreInfo;
 
-    /// The server that leads.
+    /// Returns the current leader or master.
     fn leader(&self) -> Result<usize> {
         Ok(0)
     }
 
-    /// Does this to a server. An error: it could not be done, and nothing has to be undone.
-    fn inflict(&mut self, fault: ServerFault, member: usize) -> Result<()>;
+    /// Applies a fault to a server. After an error there is nothing to undo.
+    fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()>;
 
-    /// Makes it good, as far as it can be.
-    fn undo(&mut self, fault: ServerFault, member: usize) -> Result<()>;
+    /// Undoes a fault, as far as possible.
+    fn undo(&mut self, fault: ServerFault, server: usize) -> Result<()>;
 
-    /// Cuts the client with this process from all servers.
+    /// Cuts the client with this process id off from all servers.
     fn cut_client(&mut self, pid: u32);
 
     fn heal_client(&mut self, pid: u32);
 
-    /// Waits until all servers are well.
+    /// Waits until all servers are healthy.
     fn settle(&mut self) -> Result<()>;
 
-    /// Takes the entry of a lock away whose holder stands still, where it would not end by itself; whether that was so.
+    /// Removes the entry of a lock whose holder is stopped, if it would not expire. Returns whether it did so.
     fn evict(&mut self, _lock: &str) -> Result<bool> {
         Ok(false)
     }
 
-    /// What should not be there once all clients have closed, and no killed one can live in it any more.
+    /// Returns what should not remain in the store once all clients have closed and those of killed ones have expired.
     fn residue(&self) -> Result<Vec<String>>;
 }
 
@@ -80,16 +80,16 @@ pub(crate) fn start(backend: &str) -> Result<Box<dyn Store>> {
         "redis-cluster" => Box::new(redis_cluster::ClusterStore::start()?),
         "redlock" => Box::new(redlock::RedlockStore::start()?),
         "file" => Box::new(file::FileStore::start()?),
-        other => bail!("there is no backend {other:?}; there are {} and all", BACKENDS.join(", ")),
+        other => bail!("unknown backend {other:?}, expected {} or all", BACKENDS.join(", ")),
     })
 }
 
-/// What a store is not asked for, because it is not on its menu.
-fn not_on_the_menu(fault: ServerFault) -> Result<()> {
-    bail!("{fault:?} is not on the menu")
+/// The error for a fault that the store cannot have.
+fn unsupported(fault: ServerFault) -> Result<()> {
+    bail!("{fault:?} is not supported by this store")
 }
 
-/// Keys of Redis that should not be there: all but the counters, which must outlive every hold.
+/// Returns the Redis keys that should not remain: all except the token counters, which outlive every hold.
 fn redis_residue(node: &lockkit_testbed::Redis) -> Result<Vec<String>> {
     let mut keys = node.keys("*")?;
     keys.retain(|key| !key.ends_with(":fence") && !key.starts_with("lockkit:redlock"));

@@ -1,4 +1,4 @@
-//! One Redis server, on a clock that steps.
+//! One Redis server, with a clock that can be stepped.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use anyhow::Result;
 use lockkit_testbed::{Redis, ServerClock};
 
 use super::{
-    Menu,
-    gates::{Gates, Proxies},
+    StoreInfo,
+    client_network::{ClientNetwork, Proxies},
     redis_residue,
     servers::{Server, Servers, step},
 };
@@ -15,7 +15,7 @@ use crate::fault::ServerFault;
 
 #[derive(Debug)]
 pub(super) struct RedisStore {
-    gates: Proxies,
+    proxies: Proxies,
     server: Redis,
     clock: ServerClock,
 }
@@ -24,19 +24,19 @@ impl RedisStore {
     pub(super) fn start() -> Result<Self> {
         let clock = ServerClock::new()?;
         let server = Redis::start_on(&clock)?;
-        Ok(Self { gates: Proxies::open([server.endpoint()])?, server, clock })
+        Ok(Self { proxies: Proxies::open([server.endpoint()])?, server, clock })
     }
 }
 
 impl Servers for RedisStore {
     fn url(&self) -> String {
-        format!("redis://{}", self.gates.endpoints())
+        format!("redis://{}", self.proxies.endpoints())
     }
 
-    fn menu(&self) -> Menu {
+    fn info(&self) -> StoreInfo {
         use ServerFault::{ClockBack, ClockForward};
-        Menu {
-            members: 1,
+        StoreInfo {
+            servers: 1,
             has_leader: false,
             has_queue: true,
             faults: vec![ClockForward(6_000), ClockBack(6_000)],
@@ -48,11 +48,11 @@ impl Servers for RedisStore {
         &mut self.server
     }
 
-    fn gates(&self) -> &dyn Gates {
-        &self.gates
+    fn client_network(&self) -> &dyn ClientNetwork {
+        &self.proxies
     }
 
-    fn inflict(&mut self, fault: ServerFault, _server: usize) -> Result<()> {
+    fn apply(&mut self, fault: ServerFault, _server: usize) -> Result<()> {
         step(&self.clock, fault)
     }
 

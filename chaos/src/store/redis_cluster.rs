@@ -1,4 +1,4 @@
-//! A Redis Cluster of three masters with a replica each, which knows of every grant.
+//! A Redis Cluster of three masters with one replica each, which must acknowledge every grant.
 
 use std::time::Duration;
 
@@ -6,20 +6,21 @@ use anyhow::{Context, Result};
 use lockkit_testbed::RedisCluster;
 
 use super::{
-    Menu,
-    gates::Gates,
-    not_on_the_menu, redis_residue,
+    StoreInfo,
+    client_network::ClientNetwork,
+    redis_residue,
     servers::{Server, Servers},
+    unsupported,
 };
 use crate::fault::ServerFault;
 
 /// The slot whose owner counts as the leader.
 const SLOT: usize = 0;
 
-/// How often the cluster is looked at until every replica follows.
+/// The pause between checks whether every replica follows its master.
 const SETTLE_POLL: Duration = Duration::from_millis(50);
 
-/// Longest time for that.
+/// Longest time until every replica follows its master.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
@@ -30,7 +31,7 @@ impl ClusterStore {
         Ok(Self(RedisCluster::start_behind_proxies()?))
     }
 
-    /// Whether half of the nodes are masters, and the others hear from theirs.
+    /// Whether half of the nodes are masters, and the others replicate from theirs.
     fn is_settled(&self) -> Result<bool> {
         let (mut masters, mut replicas) = (0, 0);
         for node in self.0.nodes() {
@@ -40,7 +41,7 @@ impl ClusterStore {
         Ok(masters == replicas && masters + replicas == self.0.len())
     }
 
-    /// Makes a replica take over from its master: the first one from this node on.
+    /// Promotes the first replica, counted from node `first`.
     fn promote_a_replica(&self, first: usize) -> Result<()> {
         let nodes = (0..self.0.len()).map(|offset| (first + offset) % self.0.len());
         let mut replicas = nodes.filter(|&number| self.0.node(number).is_replicating().unwrap_or(false));
@@ -53,13 +54,13 @@ impl Servers for ClusterStore {
         format!("{}/?min_replicas=1", self.0.url())
     }
 
-    fn menu(&self) -> Menu {
-        use ServerFault::{Cut, MoveLeader};
-        Menu {
-            members: self.0.len(),
+    fn info(&self) -> StoreInfo {
+        use ServerFault::{MoveLeader, Partition};
+        StoreInfo {
+            servers: self.0.len(),
             has_leader: true,
             has_queue: true,
-            faults: vec![Cut, MoveLeader],
+            faults: vec![Partition, MoveLeader],
             failover: Duration::from_secs(8),
         }
     }
@@ -72,15 +73,15 @@ impl Servers for ClusterStore {
         self.0.node_mut(number)
     }
 
-    fn gates(&self) -> &dyn Gates {
+    fn client_network(&self) -> &dyn ClientNetwork {
         &self.0
     }
 
-    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
+    fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Cut => self.0.cut(server),
+            ServerFault::Partition => self.0.cut(server),
             ServerFault::MoveLeader => self.promote_a_replica(server)?,
-            other => not_on_the_menu(other)?,
+            other => unsupported(other)?,
         }
         Ok(())
     }
@@ -90,11 +91,14 @@ impl Servers for ClusterStore {
     }
 
     fn settle(&mut self) -> Result<()> {
-        self.0.wait_until_well()?;
+        self.0.wait_until_healthy()?;
         let start = std::time::Instant::now();
-        // A node that has just come back answers late.
+        // A node that has just restarted may answer late.
         while !self.is_settled().unwrap_or(false) {
-            anyhow::ensure!(start.elapsed() < SETTLE_MAX, "the cluster has a replica that follows nobody");
+            anyhow::ensure!(
+                start.elapsed() < SETTLE_MAX,
+                "a replica of the cluster does not follow any master"
+            );
             std::thread::sleep(SETTLE_POLL);
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! A Redis master with two replicas, watched by three Sentinels.
 //!
-//! Every grant is known to both replicas before it is one: with fewer a failover may lose it, and exclusion is not
-//! promised.
+//! Both replicas must acknowledge every grant: with fewer a failover may lose it, and exclusion is not promised.
 
 use std::time::Duration;
 
@@ -9,10 +8,11 @@ use anyhow::Result;
 use lockkit_testbed::RedisSentinels;
 
 use super::{
-    Menu,
-    gates::Gates,
-    not_on_the_menu, redis_residue,
+    StoreInfo,
+    client_network::ClientNetwork,
+    redis_residue,
     servers::{Server, Servers},
+    unsupported,
 };
 use crate::fault::ServerFault;
 
@@ -30,13 +30,13 @@ impl Servers for SentinelStore {
         format!("{}?min_replicas={}", self.0.url(), self.0.replicas().len() - 1)
     }
 
-    fn menu(&self) -> Menu {
-        use ServerFault::{Cut, MoveLeader};
-        Menu {
-            members: self.0.replicas().len() + self.0.sentinels().len(),
+    fn info(&self) -> StoreInfo {
+        use ServerFault::{MoveLeader, Partition};
+        StoreInfo {
+            servers: self.0.replicas().len() + self.0.sentinels().len(),
             has_leader: true,
             has_queue: true,
-            faults: vec![Cut, MoveLeader],
+            faults: vec![Partition, MoveLeader],
             failover: Duration::from_secs(8),
         }
     }
@@ -45,21 +45,21 @@ impl Servers for SentinelStore {
         self.0.master()
     }
 
-    /// The Sentinels come behind the nodes.
+    /// Nodes come first, then Sentinels.
     fn server(&mut self, number: usize) -> &mut dyn Server {
         let nodes = self.0.replicas().len();
         if number < nodes { self.0.node_mut(number) } else { self.0.sentinel_mut(number - nodes) }
     }
 
-    fn gates(&self) -> &dyn Gates {
+    fn client_network(&self) -> &dyn ClientNetwork {
         &self.0
     }
 
-    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
+    fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Cut => self.0.cut(server),
+            ServerFault::Partition => self.0.cut(server),
             ServerFault::MoveLeader => drop(self.0.failover()?),
-            other => not_on_the_menu(other)?,
+            other => unsupported(other)?,
         }
         Ok(())
     }

@@ -1,24 +1,24 @@
-//! Stores with servers: what can happen to every server is done here, in one way for all.
+//! Stores with servers, and the faults that every server can have.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use lockkit_testbed::{Etcd, Flow, Redis, ServerClock, ZooKeeper};
 
-use super::{Menu, Store, gates::Gates};
+use super::{Store, StoreInfo, client_network::ClientNetwork};
 use crate::fault::ServerFault;
 
-/// What can happen to every server. The longest delay is in milliseconds.
+/// The faults that every server can have. The longest delay is in milliseconds.
 const FAULTS: [ServerFault; 4] =
-    [ServerFault::Kill, ServerFault::Stop, ServerFault::Silence, ServerFault::Slow(1_000)];
+    [ServerFault::Kill, ServerFault::Stop, ServerFault::BlockClients, ServerFault::DelayClients(1_000)];
 
-/// Servers behind gates. Every type that has this is a [`Store`].
+/// Servers behind proxies. Every type with this trait is a [`Store`].
 pub(super) trait Servers: Send {
     /// See [`Store::url`].
     fn url(&self) -> String;
 
-    /// See [`Store::menu`]; its faults are those that not every server can have.
-    fn menu(&self) -> Menu;
+    /// See [`Store::info`]. Its faults are those beyond [`FAULTS`].
+    fn info(&self) -> StoreInfo;
 
     /// See [`Store::leader`].
     fn leader(&self) -> Result<usize> {
@@ -27,12 +27,12 @@ pub(super) trait Servers: Send {
 
     fn server(&mut self, number: usize) -> &mut dyn Server;
 
-    fn gates(&self) -> &dyn Gates;
+    fn client_network(&self) -> &dyn ClientNetwork;
 
-    /// Does a fault of the [`menu`](Self::menu) to a server.
-    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()>;
+    /// Applies a fault of [`info`](Self::info) to a server.
+    fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()>;
 
-    /// Makes it good. A fault that [is over at once](ServerFault::is_over_at_once) is never asked for.
+    /// Undoes a fault. Never called for an [instant](ServerFault::is_instant) one.
     fn undo(&mut self, _fault: ServerFault, _server: usize) {}
 
     /// See [`Store::settle`].
@@ -49,43 +49,47 @@ impl<S: Servers> Store for S {
         Servers::url(self)
     }
 
-    fn menu(&self) -> Menu {
-        let menu = Servers::menu(self);
-        Menu { faults: FAULTS.into_iter().chain(menu.faults).collect(), ..menu }
+    fn info(&self) -> StoreInfo {
+        let info = Servers::info(self);
+        StoreInfo { faults: FAULTS.into_iter().chain(info.faults).collect(), ..info }
     }
 
     fn leader(&self) -> Result<usize> {
         Servers::leader(self)
     }
 
-    fn inflict(&mut self, fault: ServerFault, member: usize) -> Result<()> {
+    fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Kill => self.server(member).kill()?,
-            ServerFault::Stop => self.server(member).pause()?,
-            ServerFault::Silence => self.gates().set(member, Flow::Hold),
-            ServerFault::Slow(ms) => self.gates().set(member, Flow::Delay(Duration::from_millis(ms.into()))),
-            other => Servers::inflict(self, other, member)?,
+            ServerFault::Kill => self.server(server).kill()?,
+            ServerFault::Stop => self.server(server).pause()?,
+            ServerFault::BlockClients => self.client_network().set(server, Flow::Hold),
+            ServerFault::DelayClients(ms) => {
+                self.client_network().set(server, Flow::Delay(Duration::from_millis(ms.into())))
+            }
+            other => Servers::apply(self, other, server)?,
         }
         Ok(())
     }
 
-    fn undo(&mut self, fault: ServerFault, member: usize) -> Result<()> {
+    fn undo(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Kill => self.server(member).restart()?,
-            ServerFault::Stop => self.server(member).resume()?,
-            ServerFault::Silence | ServerFault::Slow(_) => self.gates().set(member, Flow::Pass),
-            other if other.is_over_at_once() => {}
-            other => Servers::undo(self, other, member),
+            ServerFault::Kill => self.server(server).restart()?,
+            ServerFault::Stop => self.server(server).resume()?,
+            ServerFault::BlockClients | ServerFault::DelayClients(_) => {
+                self.client_network().set(server, Flow::Pass)
+            }
+            other if other.is_instant() => {}
+            other => Servers::undo(self, other, server),
         }
         Ok(())
     }
 
     fn cut_client(&mut self, pid: u32) {
-        self.gates().cut_client(pid);
+        self.client_network().cut_client(pid);
     }
 
     fn heal_client(&mut self, pid: u32) {
-        self.gates().heal_client(pid);
+        self.client_network().heal_client(pid);
     }
 
     fn settle(&mut self) -> Result<()> {
@@ -97,7 +101,7 @@ impl<S: Servers> Store for S {
     }
 }
 
-/// A server as a process.
+/// A server process.
 pub(super) trait Server {
     fn kill(&mut self) -> Result<()>;
     fn restart(&mut self) -> Result<()>;
@@ -129,11 +133,11 @@ macro_rules! servers {
 
 servers!(Etcd, Redis, ZooKeeper);
 
-/// Steps a clock as this fault says; other faults are not on the menu.
+/// Steps a clock as the fault says. Other faults are not supported.
 pub(super) fn step(clock: &ServerClock, fault: ServerFault) -> Result<()> {
     match fault {
         ServerFault::ClockForward(ms) => clock.step_forward(Duration::from_millis(ms.into())),
         ServerFault::ClockBack(ms) => clock.step_back(Duration::from_millis(ms.into())),
-        other => super::not_on_the_menu(other),
+        other => super::unsupported(other),
     }
 }

@@ -6,40 +6,40 @@ use anyhow::Result;
 use lockkit_testbed::ZooKeeperEnsemble;
 
 use super::{
-    Menu,
-    gates::{Gates, Proxies},
-    not_on_the_menu,
+    StoreInfo,
+    client_network::{ClientNetwork, Proxies},
     servers::{Server, Servers},
+    unsupported,
 };
 use crate::fault::ServerFault;
 
 #[derive(Debug)]
 pub(super) struct ZooKeeperStore {
-    gates: Proxies,
+    proxies: Proxies,
     ensemble: ZooKeeperEnsemble,
 }
 
 impl ZooKeeperStore {
     pub(super) fn start() -> Result<Self> {
         let ensemble = ZooKeeperEnsemble::start()?;
-        let gates = Proxies::open((0..ensemble.len()).map(|number| ensemble.member(number).endpoint()))?;
-        Ok(Self { gates, ensemble })
+        let proxies = Proxies::open((0..ensemble.len()).map(|number| ensemble.member(number).endpoint()))?;
+        Ok(Self { proxies, ensemble })
     }
 }
 
 impl Servers for ZooKeeperStore {
     fn url(&self) -> String {
-        // The tick of the testbed's servers, which clients cannot ask for.
-        format!("zk://{}/?tick=500ms", self.gates.endpoints())
+        // The tick of the testbed's servers, which clients cannot query.
+        format!("zk://{}/?tick=500ms", self.proxies.endpoints())
     }
 
-    fn menu(&self) -> Menu {
-        use ServerFault::{Cut, Deafen, Delay};
-        Menu {
-            members: self.ensemble.len(),
+    fn info(&self) -> StoreInfo {
+        use ServerFault::{BlockPeers, DelayPeers, Partition};
+        StoreInfo {
+            servers: self.ensemble.len(),
             has_leader: true,
             has_queue: true,
-            faults: vec![Cut, Deafen, Delay(1_000)],
+            faults: vec![Partition, BlockPeers, DelayPeers(1_000)],
             failover: Duration::from_secs(3),
         }
     }
@@ -52,16 +52,16 @@ impl Servers for ZooKeeperStore {
         self.ensemble.member_mut(number)
     }
 
-    fn gates(&self) -> &dyn Gates {
-        &self.gates
+    fn client_network(&self) -> &dyn ClientNetwork {
+        &self.proxies
     }
 
-    fn inflict(&mut self, fault: ServerFault, server: usize) -> Result<()> {
+    fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Cut => self.ensemble.cut(server),
-            ServerFault::Deafen => self.ensemble.deafen(server),
-            ServerFault::Delay(ms) => self.ensemble.delay(server, Duration::from_millis(ms.into())),
-            other => not_on_the_menu(other)?,
+            ServerFault::Partition => self.ensemble.cut(server),
+            ServerFault::BlockPeers => self.ensemble.deafen(server),
+            ServerFault::DelayPeers(ms) => self.ensemble.delay(server, Duration::from_millis(ms.into())),
+            other => unsupported(other)?,
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Servers for ZooKeeperStore {
     fn residue(&self) -> Result<Vec<String>> {
         let member = self.ensemble.member(self.ensemble.leader()?);
         let sessions = member.ephemerals()?.into_keys().map(|session| format!("session {session:x}"));
-        // Directories are containers, which the server takes away once a minute.
+        // Directories are containers, which the server removes once a minute.
         let is_directory = |path: &String| {
             path == "/"
                 || path.starts_with("/zookeeper")

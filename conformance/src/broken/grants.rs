@@ -1,4 +1,4 @@
-//! What a broken backend answers to a claim.
+//! The outcome of a claim at a broken backend.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{Defect, wrapper::BrokenSession};
 
-/// Longer than a request that arrives takes, on a paused clock.
+/// Longer than a request takes on a paused clock.
 const NO_ANSWER: Duration = Duration::from_millis(200);
 
-/// So many ttls longer is a lifetime believed.
-pub(super) const BELIEVED_TTLS: u32 = 10;
+/// The ttls that [`Defect::LifetimeTooLong`] adds to a lifetime.
+pub(super) const ADDED_TTLS: u32 = 10;
 
 impl BrokenSession {
     pub(super) async fn broken_acquire(&self, claim: Claim) -> Result<Acquired> {
@@ -39,11 +39,11 @@ impl BrokenSession {
                 let reading = self.clock.now().since(BootInstant::from_start(Duration::ZERO));
                 self.by_clock_in_store(claim, reading).await
             }
-            Defect::FailureToldAsBusy if !claim.wait() => {
-                // The claim is known to nobody then; it was a try.
+            Defect::FailureAsBusy if !claim.wait() => {
+                // On a timeout the claim is dropped; it was only a try.
                 timeout(NO_ANSWER, self.inner.acquire(claim)).await.unwrap_or(Ok(Acquired::GaveUp))
             }
-            Defect::DeafClose => match self.inner.acquire(claim).await {
+            Defect::ClaimsOutliveClose => match self.inner.acquire(claim).await {
                 Err(error) if error.kind() == ErrorKind::Closed => std::future::pending().await,
                 answer => answer,
             },
@@ -63,26 +63,26 @@ impl BrokenSession {
             (Defect::FallingToken, Acquired::Granted(grant)) => {
                 with_token(&grant, u64::from(u32::MAX) - grant.token().get())
             }
-            (Defect::LateStamp, Acquired::Granted(grant)) => {
+            (Defect::LifetimeFromReply, Acquired::Granted(grant)) => {
                 Acquired::Granted(Grant::new(claim, grant.token(), self.clock.now()))
             }
-            (Defect::LongBelief, Acquired::Granted(grant)) => {
-                let armed_at = grant.armed_at().after(self.ttl * BELIEVED_TTLS);
+            (Defect::LifetimeTooLong, Acquired::Granted(grant)) => {
+                let armed_at = grant.armed_at().after(self.ttl * ADDED_TTLS);
                 Acquired::Granted(Grant::new(claim, grant.token(), armed_at))
             }
             (Defect::TokensStartAgain, Acquired::Granted(grant)) => {
                 Acquired::Granted(Grant::new(claim, self.next_token(), grant.armed_at()))
             }
             (Defect::LeakyGiveUp, Acquired::Granted(_)) if claim.has_given_up() => Acquired::GaveUp,
-            (Defect::GrantOnDeadEntry, Acquired::EntryGone) => self.invented(claim),
-            (Defect::BusyToldAsFailure, Acquired::GaveUp) if !claim.has_given_up() => {
+            (Defect::GrantWithoutEntry, Acquired::EntryGone) => self.invented(claim),
+            (Defect::BusyAsFailure, Acquired::GaveUp) if !claim.has_given_up() => {
                 return Err(Error::new(ErrorKind::Unavailable, "acquire"));
             }
             (_, acquired) => acquired,
         })
     }
 
-    /// The answer to a claim that the store cannot or must not serve.
+    /// Returns the outcome of a claim that the store cannot or must not grant.
     pub(super) async fn refused(&self, claim: &Claim) -> Option<Result<Acquired>> {
         let is_forbidden = self.forbidden.as_ref() == Some(claim.name());
         let kind = match (is_forbidden, self.shared.state().is_full) {
@@ -91,8 +91,7 @@ impl BrokenSession {
             (false, false) => return None,
         };
         match (kind, self.defect) {
-            (ErrorKind::Denied, Defect::DenialToldAsBusy)
-            | (ErrorKind::Unavailable, Defect::NoRoomToldAsBusy) => {
+            (ErrorKind::Denied, Defect::DenialAsBusy) | (ErrorKind::Unavailable, Defect::FullStoreAsBusy) => {
                 claim.note_contended();
                 if claim.wait() {
                     claim.give_up().await;
@@ -118,9 +117,9 @@ impl BrokenSession {
 
     async fn orphan_on_cancel(&self, claim: Claim) -> Result<Acquired> {
         self.contended(&claim).await;
-        let (deaf, _) = self.detached(&claim, claim.name().clone(), claim.wait());
+        let (uncancelled, _) = self.detached(&claim, claim.name().clone(), claim.wait());
         let inner = Arc::clone(&self.inner);
-        let acquiring = tokio::spawn(async move { inner.acquire(deaf).await });
+        let acquiring = tokio::spawn(async move { inner.acquire(uncancelled).await });
         tokio::select! {
             biased;
             acquired = acquiring => acquired.unwrap_or(Ok(Acquired::EntryGone)),
@@ -146,7 +145,7 @@ impl BrokenSession {
             return Ok(acquired);
         }
         let released = self.shared.state().released.get(claim.name()).copied();
-        // A notification comes at once, so whatever comes later was found by looking again.
+        // A notification arrives at once, so a later grant came from a re-check.
         let notified = released.is_some_and(|at| Instant::now() - at < NO_ANSWER);
         match self.defect {
             Defect::SlowWakeUp => sleep(self.ttl / 10).await,
@@ -184,10 +183,10 @@ impl BrokenSession {
         let inner = Arc::clone(&self.inner);
         let sent = claim.clone();
         let mut acquiring = tokio::spawn(async move { inner.acquire(sent).await });
-        let patience = if contended { Duration::MAX } else { NO_ANSWER };
-        match timeout(patience, &mut acquiring).await {
+        let limit = if contended { Duration::MAX } else { NO_ANSWER };
+        match timeout(limit, &mut acquiring).await {
             Ok(acquired) => acquired.unwrap_or(Ok(Acquired::EntryGone)),
-            // What was sent may still arrive, and nobody will take it back.
+            // The request may still arrive, and its claim is never withdrawn.
             Err(_) => Err(Error::new(ErrorKind::Unavailable, "acquire").with_lock(claim.name())),
         }
     }

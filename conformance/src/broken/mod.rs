@@ -1,6 +1,6 @@
-//! Wrong backends, one per promise: the suite is tested on them. Each is the memory backend with one thing broken.
+//! Wrong backends, on which the suite is tested. Each is the memory backend with one defect.
 //!
-//! `tests/self_check/` says which cases fail on each. Whoever writes a backend may read here what goes wrong.
+//! `tests/self_check/` lists the cases that fail on each. Authors of a backend can read here what goes wrong.
 
 mod grants;
 mod queue;
@@ -15,99 +15,99 @@ use lockkit_core::{
     memory::MemoryServer,
 };
 
-use self::store::{BrokenStore, PLAYED_HOOKS};
+use self::store::{BrokenStore, SIMULATED_HOOKS};
 use crate::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, memory::MEMORY_HOOKS};
 
-/// What is wrong.
+/// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Defect {
-    /// Everybody is granted everything.
+    /// Every claim is granted at once.
     DoubleGrant,
     /// Every grant has the same token.
     EqualToken,
     /// Tokens fall.
     FallingToken,
-    /// A release ends whatever hold there is on the lock.
+    /// A release ends any hold on the lock.
     ForeignRelease,
-    /// A claim that gives up is answered, and stays in the queue.
+    /// A claim that gives up returns, but stays in the queue.
     OrphanOnCancel,
     /// A try that finds the lock busy stays in the queue.
     OrphanOnTry,
-    /// A waiter looks only when it is notified, and notifications come late.
+    /// A waiter is granted late after each notification.
     SlowWakeUp,
-    /// A waiter never looks again by itself.
+    /// A waiter never re-checks by itself.
     LostWakeUp,
-    /// A lost session is not told, and every renewal is answered as if all were well.
+    /// A lost session is not reported, and every renewal is confirmed.
     UnseenLoss,
-    /// A lifetime counts from the answer instead of the sending.
-    LateStamp,
-    /// A release is confirmed, and not done.
+    /// A lifetime counts from the reply instead of the sending.
+    LifetimeFromReply,
+    /// A release is confirmed, but not done.
     EmptyRelease,
-    /// A renewal is confirmed, and not done.
+    /// A renewal is confirmed, but not done.
     EmptyRenewal,
-    /// A closed session lives on, renewed for ever.
+    /// A closed session is renewed for ever.
     EternalSession,
-    /// Waiters are served in any order, while first come, first served is claimed.
+    /// The youngest waiter is granted first, while FIFO is claimed.
     FalseFifo,
-    /// The first waiter of a lock is sent back to the end of the queue, while first come, first served is claimed.
+    /// The first waiter of a lock is sent back to the end of the queue, while FIFO is claimed.
     SentBack,
-    /// The server's sessions live ten times as long as told.
+    /// The server's sessions live ten times as long as reported.
     SlowExpiry,
-    /// The server's sessions live a third of what is told.
+    /// The server's sessions live two fifths of the reported ttl.
     EarlyExpiry,
-    /// A request that fails is told as busy.
-    FailureToldAsBusy,
-    /// Busy is told as a failure.
-    BusyToldAsFailure,
-    /// The loss of one hold is told as the loss of the session.
+    /// A failed request is reported as busy.
+    FailureAsBusy,
+    /// Busy is reported as a failure.
+    BusyAsFailure,
+    /// The loss of one hold is reported as the loss of the session.
     LossOfAll,
-    /// A waiter whose entry vanished is told that it was granted.
-    GrantOnDeadEntry,
+    /// A waiter whose entry vanished is granted.
+    GrantWithoutEntry,
     /// Names are cut to their letters.
     LossyNames,
-    /// A beat forgets every hold but the first.
-    ForgetfulBeat,
+    /// A heartbeat forgets every hold but the first.
+    ForgetfulHeartbeat,
     /// A ttl of years is granted.
-    AnyTtl,
-    /// Closing a session leaves its pending claims waiting.
-    DeafClose,
-    /// A request that gets no answer is not sent again.
+    TtlWithoutLimit,
+    /// Closing a session does not end its pending claims.
+    ClaimsOutliveClose,
+    /// An unanswered request is not sent again.
     NoRetry,
     /// Closing a second time is an error.
     CloseOnce,
-    /// A hold is taken to be over by what the wall clock of whoever asks reads.
+    /// The end of a hold is decided by the wall clock of the client that claims.
     WallClockInStore,
-    /// The same by its boot clock.
+    /// The same with the client's boot clock.
     BootClockInStore,
-    /// Each hold is renewed by a request of its own.
-    ChattyBeat,
+    /// Each hold is renewed with a request of its own.
+    ChattyHeartbeat,
     /// Any certificate is accepted.
     TrustsAnybody,
-    /// A lock that the client may not touch is told as busy.
-    DenialToldAsBusy,
-    /// A secret is in what `Debug` prints.
-    ToldSecret,
-    /// A store without room is told as busy.
-    NoRoomToldAsBusy,
+    /// A lock that the client may not use is reported as busy.
+    DenialAsBusy,
+    /// `Debug` prints a secret.
+    PrintedSecret,
+    /// A full store is reported as busy.
+    FullStoreAsBusy,
     /// A release leaves something in the store for good.
     LeftEntry,
     /// A wait leaves a watch at the server.
     LeftWatch,
-    /// Lifetimes are believed longer than the server grants them.
-    LongBelief,
+    /// The client relies on a lease for longer than the server grants.
+    LifetimeTooLong,
     /// A session reports a shorter ttl than the least that its backend claims.
     ShortTtl,
-    /// A renewal that is not answered is told as the loss of the session.
-    DoubtToldAsLoss,
-    /// A claim that was granted while it gave up is answered as given up, and keeps the lock.
+    /// An unanswered renewal is reported as the loss of the session.
+    UnknownAsLoss,
+    /// A claim that was granted while it gave up is reported as given up, but keeps the lock.
     LeakyGiveUp,
-    /// A renewal brings a hold back that was released meanwhile.
+    /// A renewal acquires a hold again that was released meanwhile.
     RevivingRenewal,
-    /// A release is answered at once, and passes the lock on half a ttl later.
-    SlowHandOver,
-    /// Tokens begin anew when the server was started again.
+    /// A release is confirmed at once, but done half a ttl later.
+    SlowHandoff,
+    /// Tokens restart from the beginning with the server.
     TokensStartAgain,
-    /// The server forgets its sessions when it was started again, and answers their renewals as if all were well.
+    /// The server loses its sessions when it restarts, and confirms their renewals.
     ForgetfulRestart,
 }
 
@@ -123,7 +123,7 @@ impl Defect {
         Self::SlowWakeUp,
         Self::LostWakeUp,
         Self::UnseenLoss,
-        Self::LateStamp,
+        Self::LifetimeFromReply,
         Self::EmptyRelease,
         Self::EmptyRenewal,
         Self::EternalSession,
@@ -131,31 +131,31 @@ impl Defect {
         Self::SentBack,
         Self::SlowExpiry,
         Self::EarlyExpiry,
-        Self::FailureToldAsBusy,
-        Self::BusyToldAsFailure,
+        Self::FailureAsBusy,
+        Self::BusyAsFailure,
         Self::LossOfAll,
-        Self::GrantOnDeadEntry,
+        Self::GrantWithoutEntry,
         Self::LossyNames,
-        Self::ForgetfulBeat,
-        Self::AnyTtl,
-        Self::DeafClose,
+        Self::ForgetfulHeartbeat,
+        Self::TtlWithoutLimit,
+        Self::ClaimsOutliveClose,
         Self::NoRetry,
         Self::CloseOnce,
         Self::WallClockInStore,
         Self::BootClockInStore,
-        Self::ChattyBeat,
+        Self::ChattyHeartbeat,
         Self::TrustsAnybody,
-        Self::DenialToldAsBusy,
-        Self::ToldSecret,
-        Self::NoRoomToldAsBusy,
+        Self::DenialAsBusy,
+        Self::PrintedSecret,
+        Self::FullStoreAsBusy,
         Self::LeftEntry,
         Self::LeftWatch,
-        Self::LongBelief,
+        Self::LifetimeTooLong,
         Self::ShortTtl,
-        Self::DoubtToldAsLoss,
+        Self::UnknownAsLoss,
         Self::LeakyGiveUp,
         Self::RevivingRenewal,
-        Self::SlowHandOver,
+        Self::SlowHandoff,
         Self::TokensStartAgain,
         Self::ForgetfulRestart,
     ];
@@ -183,7 +183,7 @@ impl Harness for BrokenHarness {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        [MEMORY_HOOKS.as_slice(), &PLAYED_HOOKS].concat()
+        [MEMORY_HOOKS.as_slice(), &SIMULATED_HOOKS].concat()
     }
 
     fn parallel(&self) -> usize {
@@ -202,7 +202,7 @@ impl Harness for BrokenHarness {
 fn info(defect: Defect) -> BackendInfo {
     let mut info = MemoryServer::new().backend().info();
     match defect {
-        Defect::AnyTtl => info.ttl_max = Duration::MAX,
+        Defect::TtlWithoutLimit => info.ttl_max = Duration::MAX,
         Defect::FalseFifo | Defect::SentBack => info.queue = QueueKind::Fifo,
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! Queues that serve the youngest first, or send the first one back.
+//! Queues that grant to the youngest waiter, or send the first waiter back.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::wrapper::BrokenSession;
 
 impl BrokenSession {
-    /// Queues like everybody; whoever is the first to be served after a wait queues once more.
+    /// Queues normally, but the first waiter that is granted a lock queues once more.
     pub(super) async fn sent_back(&self, claim: Claim) -> Result<Acquired> {
         let contended = self.contended(&claim).await;
         let acquired = self.inner.acquire(claim.clone()).await?;
@@ -27,7 +27,7 @@ impl BrokenSession {
         }
     }
 
-    /// Queues like everybody, but whatever grant arrives goes to the youngest waiter.
+    /// Queues normally, but passes each grant to the youngest waiter.
     pub(super) async fn serve_the_youngest(&self, claim: Claim) -> Result<Acquired> {
         if !claim.wait() {
             return self.inner.acquire(claim).await;
@@ -40,7 +40,7 @@ impl BrokenSession {
             while let Ok(Acquired::Granted(grant)) = acquired {
                 let youngest = shared.state().waiting.get_mut(queued.name()).and_then(Vec::pop);
                 let Some(youngest) = youngest else {
-                    // Everybody has left.
+                    // No waiter is left.
                     let _ = inner.release(&grant).await;
                     return Ok(Acquired::GaveUp);
                 };

@@ -1,5 +1,5 @@
-//! The store of broken backends: a memory server that plays, for wrong clients to fail at, what a memory server has
-//! not: a disk, certificates, logins, a restart.
+//! The store of broken backends: a memory server that simulates what it lacks, so that wrong clients can fail: a disk,
+//! certificates, logins, a restart.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,10 +11,10 @@ use super::{
     Defect,
     wrapper::{BrokenBackend, Shared},
 };
-use crate::{Access, AnyBackend, Entry, Fault, Hook, Link, Store, memory::MemoryStore};
+use crate::{Access, AnyBackend, ClientLink, Entry, Hook, Store, StoreFault, memory::MemoryStore};
 
-/// What it plays.
-pub(super) const PLAYED_HOOKS: [Hook; 6] =
+/// The hooks of what it simulates.
+pub(super) const SIMULATED_HOOKS: [Hook; 6] =
     [Hook::FullDisk, Hook::Tls, Hook::Secret, Hook::DenyLock, Hook::Restart, Hook::Wipe];
 
 #[derive(Debug)]
@@ -45,18 +45,18 @@ impl Store for BrokenStore {
         self.inner.address()
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::FillDisk => self.shared.state().is_full = true,
-            Fault::EmptyDisk => self.shared.state().is_full = false,
-            // With its data: what is under way is asked again.
-            Fault::Restart => {
+            StoreFault::FillDisk => self.shared.state().is_full = true,
+            StoreFault::EmptyDisk => self.shared.state().is_full = false,
+            // The data stays; requests that are in progress are repeated.
+            StoreFault::Restart => {
                 self.shared.state().last_token = 0;
                 if self.defect == Defect::ForgetfulRestart {
                     self.inner.server().expire_all();
                 }
             }
-            Fault::Wipe => self.inner.server().expire_all(),
+            StoreFault::Wipe => self.inner.server().expire_all(),
             other => return Store::inflict(&self.inner, other).await,
         }
         Ok(())
@@ -67,7 +67,7 @@ impl Store for BrokenStore {
         Ok(AnyBackend::new(BrokenBackend::new(memory, self.defect, shared, Some(access))))
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         self.inner.link().await
     }
 

@@ -1,9 +1,9 @@
-//! The broken backend and its session: each method does what the defect says, or what the memory backend does.
+//! The broken backend and its session: each method behaves as the memory backend does, or as the defect says.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -13,15 +13,16 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Beat, Claim, ClaimControl, Grant, Loss, Renewal, Session,
+        Acquired, Admin, Backend, BackendInfo, Claim, ClaimControl, Grant, Loss, Renewal, Renewals, Session,
     },
     limits::TTL_MAX,
     memory::MemoryBackend,
+    support::lock,
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Defect, grants::BELIEVED_TTLS, info};
-use crate::{Access, Shown};
+use super::{Defect, grants::ADDED_TTLS, info};
+use crate::{Access, ShownCertificate};
 
 /// What the clients of one broken store share.
 #[derive(Clone, Default)]
@@ -31,29 +32,29 @@ pub(super) struct Shared(Arc<Mutex<State>>);
 pub(super) struct State {
     pub(super) last_token: u64,
     /// Sessions that hold a lock, with their grants.
-    pub(super) holds: HashMap<LockName, Vec<HoldOf>>,
+    pub(super) holds: HashMap<LockName, Vec<SessionGrant>>,
     /// When a hold of the lock was last released.
     pub(super) released: HashMap<LockName, Instant>,
-    /// Who waits for a grant of the lock, the youngest last.
+    /// The waiters of the lock, the youngest last.
     pub(super) waiting: HashMap<LockName, Vec<oneshot::Sender<Grant>>>,
     /// Locks whose first waiter was sent back.
     pub(super) sent_back: HashSet<LockName>,
-    /// Until when a lock is held, by the clock of whoever took it.
+    /// Until when a lock is held, by the clock of the client that acquired it.
     pub(super) held_until: HashMap<LockName, Duration>,
-    /// Entries that nobody will take away.
+    /// Entries that are never removed.
     pub(super) left_entries: u64,
-    /// Watches that nobody will end.
+    /// Watches that are never ended.
     pub(super) left_watches: u64,
-    /// Whether nothing can be written.
+    /// Whether the disk is full.
     pub(super) is_full: bool,
 }
 
-/// A grant, and the session that it was made in.
-type HoldOf = (Arc<dyn Session>, Grant);
+/// A grant and its session.
+type SessionGrant = (Arc<dyn Session>, Grant);
 
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -75,10 +76,12 @@ impl BrokenBackend {
         Self { inner, defect, shared, access }
     }
 
-    /// What the server makes of this client, or it of the server.
+    /// Whether the server refuses this client, or the client the server.
     fn is_denied(&self) -> bool {
         match &self.access {
-            Some(Access::Tls(shown)) => *shown != Shown::Trusted && self.defect != Defect::TrustsAnybody,
+            Some(Access::Tls(shown)) => {
+                *shown != ShownCertificate::Trusted && self.defect != Defect::TrustsAnybody
+            }
             Some(Access::Secret { right, .. }) => !right,
             Some(Access::AllBut(_)) | None => false,
         }
@@ -87,7 +90,7 @@ impl BrokenBackend {
 
 impl std::fmt::Debug for BrokenBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let access = self.access.as_ref().filter(|_| self.defect == Defect::ToldSecret);
+        let access = self.access.as_ref().filter(|_| self.defect == Defect::PrintedSecret);
         f.debug_struct("BrokenBackend").field("defect", &self.defect).field("access", &access).finish()
     }
 }
@@ -102,20 +105,20 @@ impl Backend for BrokenBackend {
         if self.is_denied() {
             return Err(Error::new(ErrorKind::Denied, "open session"));
         }
-        let of_server = match self.defect {
+        let server_ttl = match self.defect {
             Defect::SlowExpiry => ttl * 10,
-            // Just enough to get from one beat to the next.
+            // Just longer than the pause between two heartbeats.
             Defect::EarlyExpiry => ttl * 2 / 5,
             _ => ttl.min(TTL_MAX),
         };
-        let inner = self.inner.open_session(of_server, clock.clone()).await?;
+        let inner = self.inner.open_session(server_ttl, clock.clone()).await?;
         Ok(Arc::new(BrokenSession {
             inner,
             defect: self.defect,
             shared: self.shared.clone(),
             ttl,
             clock,
-            looker: self.inner.clone(),
+            inspector: self.inner.clone(),
             forbidden: match &self.access {
                 Some(Access::AllBut(name)) => Some(name.clone()),
                 _ => None,
@@ -136,7 +139,7 @@ pub(super) struct BrokenSession {
     pub(super) shared: Shared,
     pub(super) ttl: Duration,
     pub(super) clock: Clock,
-    looker: MemoryBackend,
+    inspector: MemoryBackend,
     pub(super) forbidden: Option<LockName>,
     closed: AtomicBool,
 }
@@ -148,14 +151,14 @@ impl BrokenSession {
         FencingToken::new(state.last_token)
     }
 
-    /// A grant that the server knows nothing of.
+    /// Returns a grant that the server did not make.
     pub(super) fn invented(&self, claim: &Claim) -> Acquired {
         Acquired::Granted(Grant::new(claim, self.next_token(), self.clock.now()))
     }
 
-    /// Whether somebody holds the lock now; noted at the claim.
+    /// Returns whether the lock is held now, and marks the claim then.
     pub(super) async fn contended(&self, claim: &Claim) -> bool {
-        let found = self.looker.inspect(claim.name()).await;
+        let found = self.inspector.inspect(claim.name()).await;
         let contended = found.is_ok_and(|found| found.holder.is_some());
         if contended {
             claim.note_contended();
@@ -163,7 +166,7 @@ impl BrokenSession {
         contended
     }
 
-    /// Takes the lock once more for a hold that was released since its renewal began, for nobody.
+    /// Acquires the lock again when the hold was released after its renewal had begun.
     fn revive(&self, grant: &Grant, begun: Instant) {
         let released = self.shared.state().released.get(grant.name()).copied();
         if released.is_some_and(|at| at >= begun) {
@@ -179,7 +182,7 @@ impl BrokenSession {
         }
     }
 
-    /// Another claim for the same lock, or for that of `name`, that does not hear when the first one gives up.
+    /// Makes another claim, for the lock `name`, that does not give up with the first one.
     pub(super) fn detached(&self, claim: &Claim, name: LockName, wait: bool) -> (Claim, ClaimControl) {
         let control = ClaimControl::new();
         (Claim::new(name, wait, claim.metadata().clone(), &control), control)
@@ -205,66 +208,72 @@ impl Session for BrokenSession {
         acquired
     }
 
-    async fn renew(&self, held: &[Grant]) -> Beat {
-        let all_well = |clock: &Clock| {
+    async fn renew(&self, held: &[Grant]) -> Renewals {
+        let all_renewed = |clock: &Clock| {
             let renewed = || Renewal::Renewed { armed_at: clock.now() };
-            Beat::new(renewed(), held.iter().map(|grant| (grant.claim(), renewed())).collect())
+            Renewals::new(renewed(), held.iter().map(|grant| (grant.claim(), renewed())).collect())
         };
         match self.defect {
-            Defect::ForgetfulBeat => return self.inner.renew(&held[..held.len().min(1)]).await,
-            Defect::ChattyBeat => {
-                let mut beat = self.inner.renew(&[]).await;
+            Defect::ForgetfulHeartbeat => return self.inner.renew(&held[..held.len().min(1)]).await,
+            Defect::ChattyHeartbeat => {
+                let mut heartbeat = self.inner.renew(&[]).await;
                 for grant in held {
-                    beat.holds.extend(self.inner.renew(std::slice::from_ref(grant)).await.holds);
+                    heartbeat.holds.extend(self.inner.renew(std::slice::from_ref(grant)).await.holds);
                 }
-                return beat;
+                return heartbeat;
             }
-            Defect::EmptyRenewal => return all_well(&self.clock),
-            // The holds are not the server's.
+            Defect::EmptyRenewal => return all_renewed(&self.clock),
+            // The server does not know these holds.
             Defect::DoubleGrant => {
                 let _ = self.inner.renew(&[]).await;
-                return all_well(&self.clock);
+                return all_renewed(&self.clock);
             }
             _ => {}
         }
         let begun = Instant::now();
-        let mut beat = self.inner.renew(held).await;
+        let mut heartbeat = self.inner.renew(held).await;
         match self.defect {
-            Defect::UnseenLoss | Defect::ForgetfulRestart if !matches!(beat.session, Renewal::Unknown(_)) => {
-                all_well(&self.clock)
+            Defect::UnseenLoss | Defect::ForgetfulRestart
+                if !matches!(heartbeat.session, Renewal::Unknown(_)) =>
+            {
+                all_renewed(&self.clock)
             }
-            Defect::DoubtToldAsLoss if matches!(beat.session, Renewal::Unknown(_)) => {
-                beat.session = Renewal::Gone;
-                beat
+            Defect::UnknownAsLoss if matches!(heartbeat.session, Renewal::Unknown(_)) => {
+                heartbeat.session = Renewal::Gone;
+                heartbeat
             }
-            Defect::LongBelief => {
-                let renewals = beat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut beat.session]);
+            Defect::LifetimeTooLong => {
+                let renewals =
+                    heartbeat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut heartbeat.session]);
                 for renewal in renewals {
                     if let Renewal::Renewed { armed_at } = renewal {
-                        *armed_at = armed_at.after(self.ttl * BELIEVED_TTLS);
+                        *armed_at = armed_at.after(self.ttl * ADDED_TTLS);
                     }
                 }
-                beat
+                heartbeat
             }
             Defect::RevivingRenewal => {
                 held.iter().for_each(|grant| self.revive(grant, begun));
-                beat
+                heartbeat
             }
-            Defect::LateStamp => {
+            Defect::LifetimeFromReply => {
                 let now = self.clock.now();
-                let renewals = beat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut beat.session]);
+                let renewals =
+                    heartbeat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut heartbeat.session]);
                 for renewal in renewals {
                     if let Renewal::Renewed { armed_at } = renewal {
                         *armed_at = now;
                     }
                 }
-                beat
+                heartbeat
             }
-            Defect::LossOfAll if beat.holds.iter().any(|(_, renewal)| matches!(renewal, Renewal::Gone)) => {
-                beat.session = Renewal::Gone;
-                beat
+            Defect::LossOfAll
+                if heartbeat.holds.iter().any(|(_, renewal)| matches!(renewal, Renewal::Gone)) =>
+            {
+                heartbeat.session = Renewal::Gone;
+                heartbeat
             }
-            _ => beat,
+            _ => heartbeat,
         }
     }
 
@@ -282,7 +291,7 @@ impl Session for BrokenSession {
         }
         self.shared.state().held_until.remove(grant.name());
         self.shared.state().released.insert(grant.name().clone(), Instant::now());
-        if self.defect == Defect::SlowHandOver {
+        if self.defect == Defect::SlowHandoff {
             let (inner, grant, pause) = (Arc::clone(&self.inner), grant.clone(), self.ttl / 2);
             tokio::spawn(async move {
                 tokio::time::sleep(pause).await;

@@ -1,4 +1,4 @@
-//! Attempts that end without a grant: busy, timed out, silent.
+//! Attempts that end without a grant: busy, timed out, unanswered.
 
 use std::time::Duration;
 
@@ -7,54 +7,55 @@ use lockkit_core::{ErrorKind, limits::TRY_ANSWER_MAX};
 use tokio::time::Instant;
 
 use crate::{
-    Case, Fault, Hook, LinkFault,
+    Case, Hook, LinkFault, StoreFault,
     case::{Need, case},
-    context::{Cx, busy_or_silent, kind, within},
+    context::{Cx, busy_or_unavailable, kind, within},
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(a_storm_of_tries_is_busy_and_leaves_nothing: C4, P6 P12; bugs 30),
-    case!(a_storm_of_tries_over_a_bad_way_is_never_granted: C4, P1 P12, needs Need::Hook(Hook::Reset); bugs 13 30),
-    case!(a_timeout_leaves_nothing_that_delays_others: C5, P6; bugs 6 16 31),
-    case!(a_timeout_answers_none_in_time: C5, P12; bugs 31),
-    case!(silence_is_never_told_as_busy: F15, P12, needs Need::Hook(Hook::Freeze); bugs 55 63),
-    case!(timed_out_acquires_leave_no_entries: C5, P13, needs Need::Hook(Hook::Entries); bugs 16 54),
-    case!(a_zero_timeout_is_a_try: C5, P12; bugs 53),
+    case!(many_tries_are_busy_and_leave_nothing: NoOrphan TruthfulErrors; bugs 30),
+    case!(tries_over_resetting_connections_are_never_granted: TimedExclusion TruthfulErrors,
+        needs Need::Hook(Hook::Reset); bugs 13 30),
+    case!(a_timeout_leaves_nothing_that_delays_others: NoOrphan; bugs 6 16 31),
+    case!(timeout_returns_none_in_time: TruthfulErrors; bugs 31),
+    case!(silence_is_never_reported_as_busy: TruthfulErrors, needs Need::Hook(Hook::Freeze); bugs 55 63),
+    case!(timed_out_acquires_leave_no_entries: NoResidue, needs Need::Hook(Hook::Entries); bugs 16 54),
+    case!(a_zero_timeout_is_a_try: TruthfulErrors; bugs 53),
 ];
 
-/// Clients of a storm.
-const STORM: usize = 50;
+/// Clients that try at the same time.
+const CLIENTS: usize = 50;
 
-async fn a_storm_of_tries_is_busy_and_leaves_nothing(cx: Cx) -> Result<()> {
+async fn many_tries_are_busy_and_leave_nothing(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
-    let mut storm = Vec::new();
+    let mut trying = Vec::new();
     let tries = cx.times(200, 20);
-    for _ in 0..STORM {
+    for _ in 0..CLIENTS {
         let lock = cx.lock(&name).await?;
-        storm.push(tokio::spawn(async move {
+        trying.push(tokio::spawn(async move {
             for _ in 0..tries {
                 ensure!(lock.try_acquire().await?.is_none(), "a held lock was granted");
             }
             Ok(())
         }));
     }
-    for client in storm {
+    for client in trying {
         client.await??;
     }
     let next = cx.lock(&name).await?;
     held.release().await?;
-    // A try that had left an entry would be served now, with nobody behind it.
+    // An entry that a try has left would be granted now.
     let guard = next.try_acquire().await?.context("the first try after the release is granted")?;
     Ok(guard.release().await?)
 }
 
-async fn a_storm_of_tries_over_a_bad_way_is_never_granted(cx: Cx) -> Result<()> {
+async fn tries_over_resetting_connections_are_never_granted(cx: Cx) -> Result<()> {
     const TRIES_PER_RESET: usize = 100;
     let (link, name) = (cx.link().await?, cx.name());
     let held = cx.lock(&name).await?.acquire().await?;
     let mut locks = Vec::new();
-    for _ in 0..STORM / 5 {
+    for _ in 0..CLIENTS / 5 {
         let client = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
         locks.push(client.lock(name.as_str())?);
     }
@@ -64,8 +65,8 @@ async fn a_storm_of_tries_over_a_bad_way_is_never_granted(cx: Cx) -> Result<()> 
         for lock in &locks {
             let lock = lock.clone();
             tries.push(tokio::spawn(async move {
-                for _ in 0..TRIES_PER_RESET / (STORM / 5) {
-                    busy_or_silent(lock.try_acquire().await)?;
+                for _ in 0..TRIES_PER_RESET / (CLIENTS / 5) {
+                    busy_or_unavailable(lock.try_acquire().await)?;
                 }
                 anyhow::Ok(())
             }));
@@ -86,7 +87,7 @@ async fn a_timeout_leaves_nothing_that_delays_others(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let gone = cx.lock(&name).await?;
-    busy_or_silent(gone.acquire_timeout(Duration::from_millis(200)).await)?;
+    busy_or_unavailable(gone.acquire_timeout(Duration::from_millis(200)).await)?;
     held.release().await?;
     let next = cx.client().await?;
     let bound = cx.bounds_of(&next).cleanup();
@@ -94,32 +95,32 @@ async fn a_timeout_leaves_nothing_that_delays_others(cx: Cx) -> Result<()> {
     Ok(guard.context("a waiter that timed out is still in the way")?.release().await?)
 }
 
-async fn a_timeout_answers_none_in_time(cx: Cx) -> Result<()> {
+async fn timeout_returns_none_in_time(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let waiting = cx.lock(&name).await?;
-    // Long enough for a busy server's answer: without one it would rightly be `Unavailable`.
-    let (asked, start) = (Duration::from_secs(2), Instant::now());
-    ensure!(waiting.acquire_timeout(asked).await?.is_none(), "two clients hold it");
+    // Long enough for the answer of a loaded server: without one, `Unavailable` would be right.
+    let (limit, start) = (Duration::from_secs(2), Instant::now());
+    ensure!(waiting.acquire_timeout(limit).await?.is_none(), "two clients hold it");
     let (took, slack) = (start.elapsed(), cx.bounds(cx.long_ttl()).slack);
-    ensure!(took >= asked && took <= asked + slack, "answered after {took:?} instead of {asked:?}");
+    ensure!(took >= limit && took <= limit + slack, "returned after {took:?} instead of {limit:?}");
     Ok(held.release().await?)
 }
 
-async fn silence_is_never_told_as_busy(cx: Cx) -> Result<()> {
+async fn silence_is_never_reported_as_busy(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let asking = cx.lock(&name).await?;
     ensure!(asking.try_acquire().await?.is_none(), "busy while the store answers");
-    cx.inflict(Fault::Freeze).await?;
+    cx.inflict(StoreFault::Freeze).await?;
     let slack = cx.bounds(cx.long_ttl()).slack;
     let start = Instant::now();
     let of_try = asking.try_acquire().await;
     let took = start.elapsed();
     let of_wait = asking.acquire_timeout(Duration::from_millis(300)).await;
-    cx.inflict(Fault::Thaw).await?;
-    ensure!(kind(of_try)? == ErrorKind::Unavailable, "nobody knows whether it was busy");
-    ensure!(kind(of_wait)? == ErrorKind::Unavailable, "nobody knows whether it was busy");
+    cx.inflict(StoreFault::Thaw).await?;
+    ensure!(kind(of_try)? == ErrorKind::Unavailable, "silence was reported as something else");
+    ensure!(kind(of_wait)? == ErrorKind::Unavailable, "silence was reported as something else");
     ensure!(took <= TRY_ANSWER_MAX + slack, "a try took {took:?}");
     Ok(within(slack + cx.bounds(cx.long_ttl()).recheck, "the release", held.release()).await??)
 }
@@ -131,8 +132,8 @@ async fn timed_out_acquires_leave_no_entries(cx: Cx) -> Result<()> {
     let client = cx.client().await?;
     let waiting = client.lock(name.as_str())?;
     for _ in 0..cx.times(1_000, 20) {
-        let patience = Duration::from_millis(1 + cx.random(10));
-        busy_or_silent(waiting.acquire_timeout(patience).await)?;
+        let limit = Duration::from_millis(1 + cx.random(10));
+        busy_or_unavailable(waiting.acquire_timeout(limit).await)?;
     }
     let clean = async || Ok(cx.entries(&name).await? == before);
     cx.eventually(cx.bounds_of(&client).cleanup(), "only the holder's entry is left", clean).await?;

@@ -1,4 +1,4 @@
-//! Futures, guards and clients that are dropped where it hurts.
+//! Futures, guards and clients that are dropped at the worst moments.
 
 use std::{future::Future, panic::resume_unwind, pin::pin, task::Poll, time::Duration};
 
@@ -13,20 +13,21 @@ use crate::{
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(a_dropped_guard_is_released: A1, P6; bugs 70),
-    case!(a_guard_dropped_outside_a_runtime_is_released: A2, P6; bugs 36 70),
-    case!(a_guard_that_outlives_its_runtime_is_freed_by_the_ttl: A3, P4 P6, needs Need::Ttl; bugs 70),
-    case!(an_acquire_dropped_at_any_await_leaves_nothing: A4, P6; bugs 6 21 39 62 69 71),
-    case!(a_waiting_acquire_dropped_at_any_await_leaves_nothing: A4 E7, P6; bugs 6 21 39 69),
-    case!(a_waiter_dropped_around_the_hand_over_passes_the_lock_on: C14, P5 P6; bugs 67 69),
-    case!(a_panic_while_a_lock_is_held_releases_it: A5, P6),
-    case!(a_forgotten_guard_is_ended_by_max_hold: A6, P6; bugs 41),
-    case!(the_last_handle_dropped_inside_a_task_ends_the_client: A8, P6 P13; bugs 70),
-    case!(a_client_on_its_own_thread_ends_when_dropped_in_async_code: A8, P13, needs Need::RealTime; bugs 70),
-    case!(cancelled_acquires_leave_no_entries: A4 E7, P13, needs Need::Hook(Hook::Entries); bugs 21 39),
+    case!(a_dropped_guard_is_released: NoOrphan; bugs 70),
+    case!(a_guard_dropped_outside_a_runtime_is_released: NoOrphan; bugs 36 70),
+    case!(a_guard_that_outlives_its_runtime_is_freed_by_the_ttl: BoundedTakeover NoOrphan,
+        needs Need::Ttl; bugs 70),
+    case!(an_acquire_dropped_at_any_await_leaves_nothing: NoOrphan; bugs 6 21 39 62 69 71),
+    case!(a_waiting_acquire_dropped_at_any_await_leaves_nothing: NoOrphan; bugs 6 21 39 69),
+    case!(a_waiter_dropped_around_the_handoff_passes_the_lock_on: NoLostWakeUp NoOrphan; bugs 67 69),
+    case!(a_panic_while_a_lock_is_held_releases_it: NoOrphan),
+    case!(a_forgotten_guard_is_ended_by_max_hold: NoOrphan; bugs 41),
+    case!(the_last_handle_dropped_inside_a_task_ends_the_client: NoOrphan NoResidue; bugs 70),
+    case!(own_thread_client_ends_when_dropped_in_async_code: NoResidue, needs Need::RealTime; bugs 70),
+    case!(cancelled_acquires_leave_no_entries: NoResidue, needs Need::Hook(Hook::Entries); bugs 21 39),
 ];
 
-/// Takes the lock with a fresh client within the time that an ended attempt may be in the way.
+/// Checks that a new client is granted the lock within this time.
 async fn is_free_soon(cx: &Cx, name: &LockName, bound: Duration) -> Result<()> {
     let guard = cx.lock(name).await?.acquire_timeout(bound).await?;
     Ok(guard.with_context(|| format!("{name:?} is not free within {bound:?}"))?.release().await?)
@@ -61,7 +62,7 @@ async fn a_guard_that_outlives_its_runtime_is_freed_by_the_ttl(cx: Cx) -> Result
             anyhow::Ok((guard, client.ttl()))
         })?;
         drop(runtime);
-        ensure!(!guard.is_held(), "nobody renews it any more");
+        ensure!(!guard.is_held(), "the hold is no longer renewed");
         drop(guard);
         Ok(ttl)
     };
@@ -70,7 +71,7 @@ async fn a_guard_that_outlives_its_runtime_is_freed_by_the_ttl(cx: Cx) -> Result
     is_free_soon(&cx, &name, cx.bounds(ttl).takeover()).await
 }
 
-/// Polls a future so often, with turns for the other tasks in between, and drops it. Whether it was answered.
+/// Polls a future this often, lets other tasks run in between, and drops it. Returns whether it was ready.
 async fn drop_after(steps: usize, work: impl Future) -> bool {
     let mut work = pin!(work);
     for _ in 0..steps {
@@ -93,7 +94,7 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing(cx: Cx) -> Result<()> {
         if cx.is_paused() {
             drop_after(number % 50, lock.acquire()).await;
         } else {
-            // Polls say little about a server's progress: drop after a part of a round trip.
+            // Polls say little about the progress at a server, so drop after a part of a round trip.
             let part = cx.part_of(Duration::from_millis(6));
             let _ = tokio::time::timeout(part, lock.acquire()).await;
         }
@@ -121,12 +122,12 @@ async fn a_waiting_acquire_dropped_at_any_await_leaves_nothing(cx: Cx) -> Result
     Ok(())
 }
 
-async fn a_waiter_dropped_around_the_hand_over_passes_the_lock_on(cx: Cx) -> Result<()> {
+async fn a_waiter_dropped_around_the_handoff_passes_the_lock_on(cx: Cx) -> Result<()> {
     let name = cx.name();
     let (holder, head, next) = (cx.lock(&name).await?, cx.lock(&name).await?, cx.lock(&name).await?);
     let bound = cleanup(&cx);
     for number in 0..cx.times(2_000, 40) {
-        let held = holder.acquire_timeout(bound).await?.context("nobody holds it")?;
+        let held = holder.acquire_timeout(bound).await?.context("the lock is not free")?;
         let first = cx.enqueue(&head, 0).await?;
         let second = cx.enqueue(&next, 1).await?;
         let release = tokio::spawn(async move { held.release().await });
@@ -135,11 +136,11 @@ async fn a_waiter_dropped_around_the_hand_over_passes_the_lock_on(cx: Cx) -> Res
                 tokio::task::yield_now().await;
             }
         } else {
-            // Chance decides which part of the hand-over the waiter is dropped in.
+            // A random pause: the waiter is dropped at any point of the handoff.
             sleep(cx.part_of(Duration::from_millis(4))).await;
         }
         first.abort();
-        // When it was granted before the abort, the guard lies in the handle.
+        // When it was granted before the abort, the guard is in the handle.
         drop(first);
         within(bound, "the next waiter is granted", second).await???.release().await?;
         release.await??;
@@ -152,7 +153,7 @@ async fn a_panic_while_a_lock_is_held_releases_it(cx: Cx) -> Result<()> {
     let lock = cx.lock(&name).await?;
     let panicked = tokio::spawn(async move {
         let _held = lock.acquire().await;
-        // As a panic, but without a word on the screen.
+        // As a panic, but without a message on the screen.
         resume_unwind(Box::new("a bug of the user"))
     });
     let ended: Result<(), tokio::task::JoinError> = panicked.await;
@@ -166,7 +167,7 @@ async fn a_forgotten_guard_is_ended_by_max_hold(cx: Cx) -> Result<()> {
     let start = Instant::now();
     std::mem::forget(forgetful.acquire().await?);
     let taken = other.try_acquire().await?;
-    ensure!(taken.is_none() || start.elapsed() >= longest, "it is held until then");
+    ensure!(taken.is_none() || start.elapsed() >= longest, "the lock was free before `max_hold` had passed");
     drop(taken);
     is_free_soon(&cx, &name, longest + cleanup(&cx)).await
 }
@@ -189,7 +190,7 @@ async fn the_last_handle_dropped_inside_a_task_ends_the_client(cx: Cx) -> Result
     is_free_soon(&cx, &name, bound).await
 }
 
-async fn a_client_on_its_own_thread_ends_when_dropped_in_async_code(cx: Cx) -> Result<()> {
+async fn own_thread_client_ends_when_dropped_in_async_code(cx: Cx) -> Result<()> {
     let name = cx.name();
     let client = LockClient::builder(cx.backend()?).ttl(cx.long_ttl()).own_thread().build().await?;
     let mut status = client.status();
@@ -212,12 +213,12 @@ async fn cancelled_acquires_leave_no_entries(cx: Cx) -> Result<()> {
         let waiting = waiting.clone();
         tasks.push(tokio::spawn(async move { waiting.acquire().await }));
     }
-    // Those that are in no order need no entries.
+    // Waiters without an order need no entries.
     let is_ordered = cx.info().queue == QueueKind::Fifo;
     let under_way =
         async || Ok(cx.log().claiming(&name) > 0 && (!is_ordered || cx.entries(&name).await? != before));
     cx.eventually(cleanup(&cx), "some of them claim", under_way).await?;
-    // Chance decides how far each has come.
+    // A random pause: each acquire is aborted at a different point.
     sleep(cx.part_of(Duration::from_millis(10))).await;
     for task in tasks {
         task.abort();

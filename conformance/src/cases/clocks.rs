@@ -1,4 +1,4 @@
-//! Clients whose clocks say something else: nothing is decided by what a clock reads, only by how far it has run.
+//! Clients whose clocks differ: only how far a clock has run may matter, never what it reads.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::{
     Case,
     case::case,
     context::Cx,
-    driven::{claim_of, metadata, take},
+    direct::{claim_of, metadata, take},
 };
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
 pub(super) const CASES: &[Case] = &[
-    case!(a_step_of_the_wall_clock_changes_nothing: F22, P1 P10; bugs 65),
-    case!(clients_whose_clocks_are_days_apart_lose_no_increment: F24, P1; bugs 65),
+    case!(a_step_of_the_wall_clock_changes_nothing: TimedExclusion Fifo; bugs 65),
+    case!(clients_whose_clocks_are_days_apart_lose_no_increment: TimedExclusion; bugs 65),
 ];
 
-/// What a client tells of itself when its wall clock has been stepped: how that clock reaches a store.
+/// Returns the metadata of a client whose wall clock was stepped. Metadata is how that clock reaches a store.
 fn stepped(forward: bool, by: Duration) -> Result<Metadata> {
     let (mut metadata, by_ms) = (metadata(), u64::try_from(by.as_millis())?);
     if forward {
@@ -47,15 +47,15 @@ async fn step_while_held(cx: &Cx, name: &LockName, forward: bool) -> Result<()> 
     let third = cx.session(cx.long_ttl()).await?;
     let held = take(&holder, name).await?;
     let queued = cx.wait_in(&other, name).await?;
-    // From here on the wall clock of everybody who asks has been stepped.
+    // From here on every new claim comes from a client whose wall clock was stepped.
     let after_step = |wait| anyhow::Ok(claim_of(name, wait, stepped(forward, HOUR)?));
     let tried = third.acquire(after_step(false)?.0).await?;
     ensure!(matches!(tried, Acquired::GaveUp), "a step by an hour freed the lock: {tried:?}");
     let behind = cx.wait_as(&third, after_step(true)?).await?;
-    let beat = holder.renew(std::slice::from_ref(&held)).await;
+    let heartbeat = holder.renew(std::slice::from_ref(&held)).await;
     ensure!(
-        matches!(beat.holds[..], [(id, Renewal::Renewed { .. })] if id == held.claim()),
-        "a step by an hour ended the hold: {beat:?}"
+        matches!(heartbeat.holds[..], [(id, Renewal::Renewed { .. })] if id == held.claim()),
+        "a step by an hour ended the hold: {heartbeat:?}"
     );
     ensure!(queued.is_waiting() && behind.is_waiting(), "two holders after a step by an hour");
     holder.release(&held).await?;
@@ -82,7 +82,7 @@ async fn step_while_held(cx: &Cx, name: &LockName, forward: bool) -> Result<()> 
     Ok(())
 }
 
-/// A clock that runs like another one, and reads later.
+/// A clock that runs like another one, but is ahead of it.
 struct Ahead(Clock, Duration);
 
 impl TimeSource for Ahead {

@@ -1,25 +1,26 @@
-//! A store without room: it says so, and gives nothing away.
+//! A store with a full disk: it reports that, and frees no lock.
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{ErrorKind, LockGuard, backend::Lifetime};
 
 use crate::{
-    Case, Fault, Hook,
+    Case, Hook, StoreFault,
     case::{Need, case},
     context::{Cx, within},
 };
 
 pub(super) const CASES: &[Case] =
-    &[case!(a_full_disk_is_told_and_frees_no_lock: E11, P1 P12, needs Need::Hook(Hook::FullDisk))];
+    &[case!(full_disk_is_reported_and_frees_no_lock: TimedExclusion TruthfulErrors,
+        needs Need::Hook(Hook::FullDisk))];
 
-/// What asking for a free lock may end with while nothing can be written: a grant, where none needs to be, or the truth.
-fn answered(answer: lockkit_core::Result<Option<LockGuard>>) -> Result<Option<LockGuard>> {
+/// Checks the result for a free lock on a full disk: a grant, where that needs no write, or `Unavailable`.
+fn grant_or_unavailable(answer: lockkit_core::Result<Option<LockGuard>>) -> Result<Option<LockGuard>> {
     match answer {
-        Ok(guard) => Ok(Some(guard.context("no room was told as busy")?)),
+        Ok(guard) => Ok(Some(guard.context("a full disk was reported as busy")?)),
         Err(error) => {
             ensure!(
                 error.kind() == ErrorKind::Unavailable,
-                "no room was told as {:?}: {error}",
+                "a full disk was reported as {:?}: {error}",
                 error.kind()
             );
             Ok(None)
@@ -27,7 +28,7 @@ fn answered(answer: lockkit_core::Result<Option<LockGuard>>) -> Result<Option<Lo
     }
 }
 
-async fn a_full_disk_is_told_and_frees_no_lock(cx: Cx) -> Result<()> {
+async fn full_disk_is_reported_and_frees_no_lock(cx: Cx) -> Result<()> {
     let (held_name, known, fresh) = (cx.name(), cx.name(), cx.name());
     let (client, other) = (cx.short_client().await?, cx.client().await?);
     let bounds = cx.bounds_of(&client);
@@ -36,20 +37,21 @@ async fn a_full_disk_is_told_and_frees_no_lock(cx: Cx) -> Result<()> {
     before.release().await?;
     let held = client.lock(held_name.as_str())?.acquire().await?;
 
-    cx.inflict(Fault::FillDisk).await?;
-    let of_known = answered(client.lock(known.as_str())?.try_acquire().await)?;
+    cx.inflict(StoreFault::FillDisk).await?;
+    let of_known = grant_or_unavailable(client.lock(known.as_str())?.try_acquire().await)?;
     ensure!(of_known.as_ref().is_none_or(|guard| guard.token() > last), "a token was given twice");
     let lock = client.lock(fresh.as_str())?;
-    let of_fresh =
-        answered(within(bounds.slack, "an answer", lock.acquire_timeout(bounds.slack / 2)).await?)?;
+    let of_fresh = grant_or_unavailable(
+        within(bounds.slack, "the acquire returns", lock.acquire_timeout(bounds.slack / 2)).await?,
+    )?;
     let tried = other.lock(held_name.as_str())?.try_acquire().await;
     ensure!(!matches!(tried, Ok(Some(_))) || !held.is_held(), "a full disk freed a lock: two holders");
     let token = held.token();
-    // A release that needs room is repeated until there is some.
+    // A release that needs room is repeated until there is room.
     let releasing = tokio::spawn(held.release());
-    cx.inflict(Fault::EmptyDisk).await?;
-    let released = within(bounds.takeover(), "the release is answered", releasing).await??;
-    // A store that stops without a disk may have stood still for longer than the hold lasts.
+    cx.inflict(StoreFault::EmptyDisk).await?;
+    let released = within(bounds.takeover(), "the release returns", releasing).await??;
+    // A store that stops on a full disk may have been down for longer than the hold lasts.
     let is_lost = released
         .as_ref()
         .is_err_and(|error| matches!(error.kind(), ErrorKind::Lost | ErrorKind::Unavailable));

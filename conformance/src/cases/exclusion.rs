@@ -1,4 +1,4 @@
-//! One holder at a time, and a token that says who was later.
+//! One holder at a time, and tokens that rise.
 
 use std::sync::{
     Arc,
@@ -15,14 +15,15 @@ use crate::{
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(a_held_lock_is_busy_to_others_and_free_after_its_release: C1, P1 P3; bugs 13),
-    case!(a_guarded_counter_loses_no_increment: C2, P1; bugs 2 24),
-    case!(two_locks_of_one_client_exclude_each_other: E8, P1; bugs 4),
-    case!(many_first_acquires_of_a_fresh_client_are_all_served: C18, P1 P12; bugs 51 68),
-    case!(a_guard_is_released_from_another_thread: C17, P9; bugs 48),
-    case!(a_clean_release_leaves_no_entry: C3, P13, needs Need::Hook(Hook::Entries); bugs 17 35),
-    case!(a_lock_works_on_a_current_thread_runtime: A7, P1 P5, needs Need::RealTime; bugs 70),
-    case!(a_blocking_call_inside_async_code_is_refused: A7, P12,
+    case!(a_held_lock_is_busy_to_others_and_free_after_its_release: TimedExclusion TokenOrder; bugs 13),
+    case!(a_guarded_counter_loses_no_increment: TimedExclusion; bugs 2 24),
+    case!(two_locks_of_one_client_exclude_each_other: TimedExclusion; bugs 4),
+    case!(many_first_acquires_of_a_fresh_client_are_all_served: TimedExclusion TruthfulErrors; bugs 51 68),
+    case!(a_guard_is_released_from_another_thread: Reentry; bugs 48),
+    case!(a_clean_release_leaves_no_entry: NoResidue, needs Need::Hook(Hook::Entries); bugs 17 35),
+    case!(a_lock_works_on_a_current_thread_runtime: TimedExclusion NoLostWakeUp,
+        needs Need::RealTime; bugs 70),
+    case!(a_blocking_call_inside_async_code_is_refused: TruthfulErrors,
         needs Need::Library("the library has no blocking API"); bugs 70),
 ];
 
@@ -47,7 +48,7 @@ async fn a_guarded_counter_loses_no_increment(cx: Cx) -> Result<()> {
     counts_exactly(locks, cx.times(500, 12)).await
 }
 
-/// Counts under the same lock in several tasks: whoever else believes to hold it spoils the count.
+/// Counts under the same lock in several tasks: two holders at once lose an increment.
 pub(super) async fn counts_exactly(locks: Vec<Lock>, rounds: usize) -> Result<()> {
     let (counter, due) = (Arc::new(AtomicU64::new(0)), (locks.len() * rounds) as u64);
     let count = |lock: Lock| {
@@ -108,7 +109,7 @@ async fn a_guard_is_released_from_another_thread(cx: Cx) -> Result<()> {
     let guard = cx.lock(&name).await?.acquire().await?;
     let runtime = tokio::runtime::Handle::current();
     let thread = std::thread::spawn(move || runtime.spawn(async move { guard.release().await }));
-    // Joined at once, without an await: a paused clock would run on meanwhile.
+    // Joined without an await, during which a paused clock would advance.
     let Ok(released) = thread.join() else { anyhow::bail!("the thread panicked") };
     released.await??;
     let next = cx.lock(&name).await?.try_acquire().await?.context("free after its release")?;
@@ -119,7 +120,7 @@ async fn a_clean_release_leaves_no_entry(cx: Cx) -> Result<()> {
     let name = cx.name();
     let lock = cx.lock(&name).await?;
     let guard = lock.acquire().await?;
-    ensure!(!cx.entries(&name).await?.is_empty(), "the hook does not even see a holder");
+    ensure!(!cx.entries(&name).await?.is_empty(), "the hook does not see the holder");
     guard.release().await?;
     let left = cx.entries(&name).await?;
     ensure!(left.is_empty(), "left behind: {left:?}");
@@ -133,7 +134,7 @@ async fn a_lock_works_on_a_current_thread_runtime(cx: Cx) -> Result<()> {
     let bound = cx.bounds(ttl).cleanup() * 2;
     let work = move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(within(bound, "a hand-over on one thread", async {
+        runtime.block_on(within(bound, "a handoff on one thread", async {
             let one = lockkit_core::LockClient::builder(first).ttl(ttl).build().await?;
             let other = lockkit_core::LockClient::builder(second).ttl(ttl).build().await?;
             let guard = one.lock(name.as_str())?.acquire().await?;
@@ -149,5 +150,5 @@ async fn a_lock_works_on_a_current_thread_runtime(cx: Cx) -> Result<()> {
 }
 
 async fn a_blocking_call_inside_async_code_is_refused(_: Cx) -> Result<()> {
-    anyhow::bail!("there is nothing to call")
+    anyhow::bail!("the library has no blocking API")
 }

@@ -1,4 +1,4 @@
-//! What the use of locks leaves behind: in the store, among what the store counts of its clients, and in the process.
+//! What the use of locks leaves behind: in the store, in the store's counts of its clients, and in the process.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,27 +9,28 @@ use tokio::runtime::Handle;
 use crate::{
     Case, Hook,
     case::{Need, case},
-    context::{Cx, busy_or_silent},
+    context::{Cx, busy_or_unavailable},
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(clients_that_close_leave_nothing_in_the_store: A8, P13, needs Need::Hook(Hook::Contents); bugs 16 17),
-    case!(use_of_locks_leaves_no_watch_connection_or_task_behind: A8, P13,
+    case!(clients_that_close_leave_nothing_in_the_store: NoResidue,
+        needs Need::Hook(Hook::Contents); bugs 16 17),
+    case!(use_of_locks_leaves_no_watch_connection_or_task_behind: NoResidue,
         needs Need::Hook(Hook::Counts); bugs 16 27),
 ];
 
-/// How often locks are used between two counts: what every use leaves behind has grown by so much.
+/// Uses between two counts: a leak of one per use grows by this much.
 const ROUNDS: u64 = 10;
 
-/// Patience of the attempts that end without the lock.
-const IMPATIENT: Duration = Duration::from_millis(50);
+/// Time limit of the attempts that end without the lock.
+const SHORT_LIMIT: Duration = Duration::from_millis(50);
 
 async fn clients_that_close_leave_nothing_in_the_store(cx: Cx) -> Result<()> {
     let clients = [cx.client().await?, cx.client().await?];
     for _ in 0..3 {
         use_a_lock(&cx, &clients).await?;
     }
-    // One closes while it holds a lock, the other while it waits for it.
+    // One client closes while it holds a lock, the other while it waits for it.
     let name = cx.name();
     let [one, other] = clients;
     let guard = one.lock(name.as_str())?.acquire().await?;
@@ -38,7 +39,7 @@ async fn clients_that_close_leave_nothing_in_the_store(cx: Cx) -> Result<()> {
     ensure!(waiting.await?.is_err(), "a client that has closed was granted a lock");
     one.close().await?;
     drop(guard);
-    // Far less than a ttl: nobody's lifetime tidies up.
+    // Far less than a ttl: the clients must clean up themselves.
     cx.nothing_is_left(true, cx.bounds(cx.long_ttl()).cleanup()).await
 }
 
@@ -46,13 +47,13 @@ async fn use_of_locks_leaves_no_watch_connection_or_task_behind(cx: Cx) -> Resul
     let bound = cx.bounds(cx.long_ttl()).cleanup();
     let before = counts(&cx).await?;
     let clients = [cx.client().await?, cx.client().await?];
-    // What a client has as long as it lives comes about at its first use.
+    // The first use makes what a client keeps as long as it lives.
     use_a_lock(&cx, &clients).await?;
     let used = counts(&cx).await?;
     for _ in 0..ROUNDS {
         use_a_lock(&cx, &clients).await?;
     }
-    // Less than one more for each use: what is just under way may be counted at either time.
+    // Less than one per use: work that is in progress may be counted at either time.
     let most = used.into_iter().map(|(what, count)| (what, count + ROUNDS - 1)).collect();
     no_more_than(&cx, &most, bound).await.context("after locks were used")?;
     let [one, other] = clients;
@@ -62,7 +63,7 @@ async fn use_of_locks_leaves_no_watch_connection_or_task_behind(cx: Cx) -> Resul
     no_more_than(&cx, &before, bound).await.context("after the clients were closed")
 }
 
-/// What the store counts of its clients, and the tasks of the case.
+/// Returns what the store counts of its clients, and the tasks of the case.
 async fn counts(cx: &Cx) -> Result<BTreeMap<&'static str, u64>> {
     let mut counts = cx.counts().await?;
     counts.insert("tasks", Handle::current().metrics().num_alive_tasks() as u64);
@@ -71,19 +72,19 @@ async fn counts(cx: &Cx) -> Result<BTreeMap<&'static str, u64>> {
 
 async fn no_more_than(cx: &Cx, most: &BTreeMap<&'static str, u64>, bound: Duration) -> Result<()> {
     let all = async || Ok(counts(cx).await?.iter().all(|(what, count)| most.get(what) >= Some(count)));
-    let all = cx.eventually(bound, "there is no more of anything than there may be", all).await;
+    let all = cx.eventually(bound, "every count is back", all).await;
     let now = counts(cx).await?;
-    all.map(drop).with_context(|| format!("there are {now:?}, and there may be {most:?}"))
+    all.map(drop).with_context(|| format!("the counts are {now:?}, and may be {most:?}"))
 }
 
-/// Takes a lock, waits for it and lets it go in each way once; on return it is free.
+/// Acquires a lock, waits for it and releases it in each way once; on return it is free.
 async fn use_a_lock(cx: &Cx, clients: &[LockClient; 2]) -> Result<()> {
     let name = cx.name();
     let [one, other] = clients.each_ref().map(|client| client.lock(name.as_str()));
     let (one, other) = (one?.reentrant(&Owner::new()), other?);
     let (guard, again) = (one.acquire().await?, one.acquire().await?);
-    busy_or_silent(other.try_acquire().await)?;
-    busy_or_silent(other.acquire_timeout(IMPATIENT).await)?;
+    busy_or_unavailable(other.try_acquire().await)?;
+    busy_or_unavailable(other.acquire_timeout(SHORT_LIMIT).await)?;
     let leaves = cx.enqueue(&other, 0).await?;
     leaves.abort();
     let withdrawn = async || Ok(cx.log().claiming(&name) == 0);
@@ -92,6 +93,6 @@ async fn use_a_lock(cx: &Cx, clients: &[LockClient; 2]) -> Result<()> {
     guard.release().await?;
     again.release().await?;
     drop(next.await??);
-    // Granted behind a release that nobody waits for.
+    // Granted after the release by the drop, which does not wait for its confirmation.
     Ok(one.acquire().await?.release().await?)
 }

@@ -1,4 +1,4 @@
-//! Names: independent, whatever is in them; and what others have written in the store.
+//! Lock names are independent whatever they contain, and foreign data in the store is harmless.
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{
@@ -8,21 +8,22 @@ use lockkit_core::{
 };
 
 use crate::{
-    Case, Fault, Hook,
+    Case, Hook, StoreFault,
     case::{Need, case},
     context::{Cx, kind},
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(names_that_lie_next_to_each_other_are_independent: E9 S7, Security; bugs 74),
-    case!(names_that_look_alike_are_independent: S7, Security; bugs 74),
-    case!(random_names_are_independent: S1, Security; bugs 74),
-    case!(an_empty_or_huge_name_is_refused: S6, Security P12),
-    case!(junk_in_the_store_is_no_panic_and_no_grant: S2, Security P12, needs Need::Hook(Hook::WriteJunk); bugs 75),
-    case!(what_others_are_told_of_a_holder_is_bounded: S2, Security),
+    case!(neighbouring_names_are_independent: Security; bugs 74),
+    case!(names_that_look_alike_are_independent: Security; bugs 74),
+    case!(random_names_are_independent: Security; bugs 74),
+    case!(an_empty_or_huge_name_is_refused: Security TruthfulErrors),
+    case!(junk_in_the_store_causes_no_panic_and_no_grant: Security TruthfulErrors,
+        needs Need::Hook(Hook::WriteJunk); bugs 75),
+    case!(data_shown_of_a_holder_is_bounded: Security),
 ];
 
-/// Takes all of them at once, each with a client of its own would be the same: they must not know of each other.
+/// Checks that one client can hold all these locks at once, and another client none of them.
 async fn are_independent(cx: &Cx, texts: &[String]) -> Result<()> {
     let (one, other) = (cx.client().await?, cx.client().await?);
     let mut guards: Vec<LockGuard> = Vec::new();
@@ -44,7 +45,7 @@ async fn are_independent(cx: &Cx, texts: &[String]) -> Result<()> {
     Ok(())
 }
 
-async fn names_that_lie_next_to_each_other_are_independent(cx: Cx) -> Result<()> {
+async fn neighbouring_names_are_independent(cx: Cx) -> Result<()> {
     let base = cx.name().to_string();
     let suffixes = ["", "/b", "b", "\0", "/", "/b/c", "//", "-", ".", "%", ":"];
     are_independent(&cx, &suffixes.map(|suffix| format!("{base}{suffix}"))).await
@@ -102,38 +103,38 @@ async fn an_empty_or_huge_name_is_refused(cx: Cx) -> Result<()> {
     Ok(guard.context("the longest name is free")?.release().await?)
 }
 
-async fn junk_in_the_store_is_no_panic_and_no_grant(cx: Cx) -> Result<()> {
+async fn junk_in_the_store_causes_no_panic_and_no_grant(cx: Cx) -> Result<()> {
     let (name, client) = (cx.name(), cx.client().await?);
     let held = client.lock(name.as_str())?.acquire().await?;
     let other = cx.lock(&name).await?;
-    cx.inflict(Fault::WriteJunk(name.clone())).await?;
-    // Looking may show less than before, and may be refused with an error; it must not fall over.
+    cx.inflict(StoreFault::WriteJunk(name.clone())).await?;
+    // Inspection may show less than before, or fail with an error; it must not panic.
     if let Ok(found) = client.inspect(name.as_str()).await {
         let shown = found.holder.iter().chain(&found.waiters).map(|contender| format!("{contender:?}").len());
-        ensure!(shown.max().unwrap_or_default() < 64 << 10, "junk is passed on");
+        ensure!(shown.max().unwrap_or_default() < 64 << 10, "inspection returns the junk");
     }
     if let Ok(Some(guard)) = other.try_acquire().await {
-        anyhow::bail!("granted {guard:?} beside {held:?}");
+        anyhow::bail!("granted {guard:?} while {held:?} is held");
     }
     Ok(held.release().await?)
 }
 
-async fn what_others_are_told_of_a_holder_is_bounded(cx: Cx) -> Result<()> {
+async fn data_shown_of_a_holder_is_bounded(cx: Cx) -> Result<()> {
     let longer = "x".repeat(LABEL_BYTES_MAX + 1);
     let refused = lockkit_core::LockClient::builder(cx.backend()?).label(longer).build().await;
-    ensure!(kind(refused)? == ErrorKind::InvalidConfig, "another kind");
-    // The longest label there may be, of characters that JSON makes six bytes of.
+    ensure!(kind(refused)? == ErrorKind::InvalidConfig, "wrong error kind");
+    // The longest possible label, of characters that take six bytes in JSON.
     let (plain, hostile) =
         (shown_of(&cx, "plain").await?, shown_of(&cx, &"\u{1}".repeat(LABEL_BYTES_MAX)).await?);
     let most = plain.iter().map(bytes_of).max().unwrap_or_default() + LABEL_BYTES_MAX;
     for shown in &hostile {
         ensure!(bytes_of(shown) <= most, "{} bytes are shown, {most} allowed", bytes_of(shown));
     }
-    // A label that does not fit is left out; the process is still shown, where processes are shown at all.
+    // A label that does not fit is left out; the process must still be shown where processes are shown at all.
     let known = |shown: &[Contender]| shown.iter().filter(|one| is_of_this_process(one)).count();
     ensure!(
         (hostile.len(), known(&hostile)) == (plain.len(), known(&plain)),
-        "with a plain label {plain:?} is shown, with the longest one {hostile:?}"
+        "with a plain label {plain:?} is shown, with the longest label {hostile:?}"
     );
     Ok(())
 }
@@ -150,7 +151,7 @@ fn is_of_this_process(shown: &Contender) -> bool {
     shown.metadata.as_ref().is_some_and(|metadata| metadata.pid == std::process::id())
 }
 
-/// What others are shown of a holder and a waiter with this label; nothing where the backend cannot look.
+/// Inspects a lock with a holder and a waiter that have this label; empty where the backend cannot inspect locks.
 async fn shown_of(cx: &Cx, label: &str) -> Result<Vec<Contender>> {
     let name = cx.name();
     let builder = lockkit_core::LockClient::builder(cx.backend()?).ttl(cx.long_ttl()).clock(cx.clock());

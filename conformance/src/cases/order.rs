@@ -1,4 +1,4 @@
-//! The order of grants: tokens, queues, hand-overs.
+//! The order of grants: tokens, queues, handoffs.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::{
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(tokens_rise_over_clients_and_their_restarts: C11, P2 P3; bugs 49),
-    case!(tokens_of_contending_clients_are_distinct_and_rise: C11, P2 P3; bugs 49),
-    case!(waiters_are_served_in_the_order_of_their_coming: C12, P10, needs Need::Fifo; bugs 46),
-    case!(a_waiter_that_leaves_delays_nobody: C13, P6 P10; bugs 46 69),
-    case!(a_hand_over_does_not_wait_for_the_recheck: C15, P5; bugs 13 45),
-    case!(a_holder_that_comes_again_and_again_starves_nobody: C19, P10, needs Need::Fifo; bugs 46),
-    case!(a_herd_of_waiters_is_served_without_a_storm_of_requests: F21, P5,
+    case!(tokens_rise_over_clients_and_their_restarts: FencedExclusion TokenOrder; bugs 49),
+    case!(tokens_of_contending_clients_are_distinct_and_rise: FencedExclusion TokenOrder; bugs 49),
+    case!(waiters_are_granted_in_order_of_arrival: Fifo, needs Need::Fifo; bugs 46),
+    case!(waiter_that_leaves_does_not_delay_the_next: NoOrphan Fifo; bugs 46 69),
+    case!(a_handoff_does_not_wait_for_the_recheck: NoLostWakeUp; bugs 13 45),
+    case!(holder_that_reacquires_at_once_starves_no_waiter: Fifo, needs Need::Fifo; bugs 46),
+    case!(many_waiters_are_served_with_few_requests: NoLostWakeUp,
         needs Need::Hook(Hook::Requests); bugs 12),
 ];
 
@@ -50,7 +50,7 @@ async fn tokens_of_contending_clients_are_distinct_and_rise(cx: Cx) -> Result<()
         tasks.push(tokio::spawn(async move {
             for _ in 0..rounds {
                 let guard = lock.acquire().await?;
-                // Sent while the lock is held: in the order of the grants.
+                // Sent while the lock is held, so in the order of the grants.
                 granted.send(guard.token())?;
                 guard.release().await?;
             }
@@ -69,7 +69,7 @@ async fn tokens_of_contending_clients_are_distinct_and_rise(cx: Cx) -> Result<()
     Ok(())
 }
 
-/// Starts waiters one after another; each sends its number when it is served.
+/// Starts waiters one after another; each sends its number when it is granted.
 async fn waiters(
     cx: &Cx,
     name: &lockkit_core::LockName,
@@ -97,7 +97,7 @@ async fn served(mut order: mpsc::UnboundedReceiver<usize>) -> Vec<usize> {
     served
 }
 
-async fn waiters_are_served_in_the_order_of_their_coming(cx: Cx) -> Result<()> {
+async fn waiters_are_granted_in_order_of_arrival(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let (tasks, order) = waiters(&cx, &name, 20).await?;
@@ -107,27 +107,27 @@ async fn waiters_are_served_in_the_order_of_their_coming(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-async fn a_waiter_that_leaves_delays_nobody(cx: Cx) -> Result<()> {
+async fn waiter_that_leaves_does_not_delay_the_next(cx: Cx) -> Result<()> {
     const WAITERS: usize = 5;
     const ROUNDS: usize = 5;
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    // Side by side, so that a machine that is loaded for a while is so for both.
+    // In turn, so that load on the machine affects both.
     for _ in 0..ROUNDS {
         without.push(passed_on(&cx, WAITERS, None).await?);
         with.push(passed_on(&cx, WAITERS, Some(WAITERS / 2)).await?);
     }
     let (without, with) = (median(without), median(with));
-    cx.publish("nobody leaves [ms]", without.as_secs_f64() * 1e3);
-    cx.publish("one leaves [ms]", with.as_secs_f64() * 1e3);
+    cx.publish("no waiter leaves [ms]", without.as_secs_f64() * 1e3);
+    cx.publish("one waiter leaves [ms]", with.as_secs_f64() * 1e3);
     let allowed = prompt(without);
     ensure!(
         with <= allowed,
-        "{WAITERS} waiters took {with:?} when one of them left, {without:?} when none did"
+        "{WAITERS} waiters took {with:?} when one of them left, {without:?} when none left"
     );
     Ok(())
 }
 
-/// How long a lock takes to go through so many waiters, of which one leaves just when the holder releases.
+/// Measures how long a lock takes to pass through `count` waiters, of which one leaves just as the holder releases.
 async fn passed_on(cx: &Cx, count: usize, leaving: Option<usize>) -> Result<Duration> {
     let (name, client) = (cx.name(), cx.client().await?);
     let held = client.lock(name.as_str())?.acquire().await?;
@@ -151,19 +151,19 @@ async fn passed_on(cx: &Cx, count: usize, leaving: Option<usize>) -> Result<Dura
     Ok(took)
 }
 
-/// What may take as long as `measured`, which was measured on the same store in the same case: generous, so that a loaded
-/// machine keeps to it, and far below any pause of a waiter.
+/// Returns the bound for something that should take as long as `measured` on the same store: generous enough for a
+/// loaded machine, and far below any pause of a waiter.
 fn prompt(measured: Duration) -> Duration {
     measured * 20 + Duration::from_millis(50)
 }
 
-/// The middle one: a single slow one says nothing, a slow half does.
+/// Returns the median, which a single slow round does not change.
 fn median(mut all: Vec<Duration>) -> Duration {
     all.sort_unstable();
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
 
-async fn a_hand_over_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
+async fn a_handoff_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
     let (name, client) = (cx.name(), cx.client().await?);
     let other = cx.lock(&name).await?;
     let (mut waited, mut bare) = (Vec::new(), Vec::new());
@@ -179,18 +179,15 @@ async fn a_hand_over_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
     }
     let is_measured = !bare.is_empty();
     let (waited, bare, recheck) = (median(waited), median(bare), cx.bounds_of(&client).recheck);
-    cx.publish("hand-over [ms]", waited.as_secs_f64() * 1e3);
+    cx.publish("handoff [ms]", waited.as_secs_f64() * 1e3);
     cx.publish("bare notification [ms]", bare.as_secs_f64() * 1e3);
-    // Where the harness cannot measure a notification, a look of the waiter is what there is to compare with.
+    // Where the harness cannot measure a notification, the re-check pause is the reference.
     let allowed = if is_measured { prompt(bare) } else { recheck / 4 };
-    ensure!(
-        waited <= allowed,
-        "half of the hand-overs took {waited:?} and more, a bare notification {bare:?}"
-    );
+    ensure!(waited <= allowed, "half of the handoffs took {waited:?} or more, a bare notification {bare:?}");
     Ok(())
 }
 
-async fn a_holder_that_comes_again_and_again_starves_nobody(cx: Cx) -> Result<()> {
+async fn holder_that_reacquires_at_once_starves_no_waiter(cx: Cx) -> Result<()> {
     const WAITERS: usize = 5;
     let name = cx.name();
     let greedy = cx.lock(&name).await?;
@@ -211,7 +208,7 @@ async fn a_holder_that_comes_again_and_again_starves_nobody(cx: Cx) -> Result<()
     Ok(held.take().context("held")?.release().await?)
 }
 
-async fn a_herd_of_waiters_is_served_without_a_storm_of_requests(cx: Cx) -> Result<()> {
+async fn many_waiters_are_served_with_few_requests(cx: Cx) -> Result<()> {
     let (herd, releases) = (cx.times(200, 40), cx.times(20, 10));
     let (name, client) = (cx.name(), cx.client().await?);
     let held = client.lock(name.as_str())?.acquire().await?;
@@ -226,9 +223,9 @@ async fn a_herd_of_waiters_is_served_without_a_storm_of_requests(cx: Cx) -> Resu
     for task in tasks {
         task.abort();
     }
-    // Every waiter looks and beats once per pause beside what the releases cost; unordered queues may wake all.
+    // Besides the releases, every waiter re-checks and heartbeats once per pause. Unordered queues may wake all.
     let bounds = cx.bounds_of(&client);
-    let pause = bounds.recheck.min(bounds.beat).mul_f64(0.75).max(Duration::from_millis(1));
+    let pause = bounds.recheck.min(bounds.heartbeat).mul_f64(0.75).max(Duration::from_millis(1));
     let idle = herd as f64 * (1.0 + took.as_secs_f64() / pause.as_secs_f64()) * 2.0;
     let per_release = if cx.info().queue == lockkit_core::backend::QueueKind::Fifo { 12 } else { 4 * herd };
     let allowed = idle as u64 + (releases * per_release) as u64;

@@ -1,4 +1,4 @@
-//! Clients in processes of their own, killed and stopped.
+//! Clients in processes of their own, which are killed and stopped.
 
 use std::time::Duration;
 
@@ -10,29 +10,32 @@ use crate::{
     Case, Hook,
     case::{Need, case},
     context::{Cx, within},
-    driven::metadata,
+    direct::metadata,
     worker::Worker,
 };
 
 const PROCESSES: Need = Need::Hook(Hook::Processes);
 
 pub(super) const CASES: &[Case] = &[
-    case!(processes_that_count_in_a_file_lose_no_increment: C2, P1, needs PROCESSES; bugs 2 24),
-    case!(processes_exclude_each_other: C1, P1 P3, needs PROCESSES; bugs 13),
-    case!(the_lock_of_a_killed_process_goes_to_the_next_in_time: F1, P4, needs PROCESSES; bugs 52 54),
-    case!(a_killed_waiter_delays_its_successors_for_a_bounded_time: F2, P4 P10, needs PROCESSES; bugs 14 46),
-    case!(a_process_that_was_stopped_for_long_knows_its_loss: F3, P1 P2 P11, needs PROCESSES, Need::Ttl; bugs 1 50 65),
-    case!(a_process_that_was_stopped_shortly_keeps_its_lock: F4, P11, needs PROCESSES; bugs 66),
-    case!(a_waiter_that_was_stopped_for_long_is_served_when_free: F5, P1 P5,
+    case!(processes_that_count_in_a_file_lose_no_increment: TimedExclusion, needs PROCESSES; bugs 2 24),
+    case!(processes_exclude_each_other: TimedExclusion TokenOrder, needs PROCESSES; bugs 13),
+    case!(the_lock_of_a_killed_process_goes_to_the_next_in_time: BoundedTakeover,
+        needs PROCESSES; bugs 52 54),
+    case!(a_killed_waiter_delays_its_successors_for_a_bounded_time: BoundedTakeover Fifo,
+        needs PROCESSES; bugs 14 46),
+    case!(process_stopped_for_long_sees_its_loss: TimedExclusion FencedExclusion BoundedLoss,
+        needs PROCESSES, Need::Ttl; bugs 1 50 65),
+    case!(process_stopped_briefly_keeps_its_lock: BoundedLoss, needs PROCESSES; bugs 66),
+    case!(waiter_stopped_for_long_is_granted_once_free: TimedExclusion NoLostWakeUp,
         needs PROCESSES, Need::SessionLifetime; bugs 1 2 3 14),
-    case!(tokens_rise_over_processes: C11, P3, needs PROCESSES; bugs 49),
-    case!(a_process_whose_wall_clock_steps_keeps_its_lock_and_its_place: F22, P1 P3 P11,
+    case!(tokens_rise_over_processes: TokenOrder, needs PROCESSES; bugs 49),
+    case!(process_whose_wall_clock_steps_keeps_lock_and_place: TimedExclusion TokenOrder BoundedLoss,
         needs PROCESSES, Need::Hook(Hook::WallClock); bugs 65),
-    case!(processes_whose_wall_clocks_are_days_apart_lose_no_increment: F24, P1,
+    case!(processes_whose_wall_clocks_are_days_apart_lose_no_increment: TimedExclusion,
         needs PROCESSES, Need::Hook(Hook::WallClock); bugs 65),
 ];
 
-/// Processes that count, and how often each does at most: a busy machine takes its time, and stops them sooner.
+/// Processes that count, and the rounds of each. On a loaded machine `COUNTING_MAX` ends them sooner.
 const PROCESSES_THAT_COUNT: usize = 8;
 const ROUNDS: usize = 250;
 const COUNTING_MAX: Duration = Duration::from_secs(20);
@@ -43,12 +46,12 @@ async fn processes_that_count_in_a_file_lose_no_increment(cx: Cx) -> Result<()> 
         workers.push(cx.worker(cx.long_ttl()).await?);
     }
     let start = Instant::now();
-    let hand_overs = count_exactly(&cx, workers, ROUNDS).await?;
-    cx.publish("hand-overs per second", hand_overs as f64 / start.elapsed().as_secs_f64());
+    let handoffs = count_exactly(&cx, workers, ROUNDS).await?;
+    cx.publish("handoffs per second", handoffs as f64 / start.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// Counts in a file under one lock in all these processes; how far.
+/// Counts in a file under one lock in all these processes, and returns the count.
 async fn count_exactly(cx: &Cx, workers: Vec<Worker>, rounds: usize) -> Result<usize> {
     let (name, folder) = (cx.name(), tempfile::tempdir()?);
     let file = folder.path().join("counter");
@@ -89,7 +92,7 @@ async fn the_lock_of_a_killed_process_goes_to_the_next_in_time(cx: Cx) -> Result
     let takeover = cx.bounds_of(&waiting).takeover();
     let next = within(takeover, "the waiter is granted", waiter).await???;
     ensure!(next.token() > token, "{} after {token}", next.token());
-    // What the victim relied on is over, unless the end of its process ends its holds.
+    // The victim's deadline has passed, unless its holds end with its process.
     let endless = waiting.ttl() == Duration::MAX;
     ensure!(endless || asked.elapsed() >= left, "granted before the victim's deadline");
     Ok(next.release().await?)
@@ -114,7 +117,7 @@ async fn a_killed_waiter_delays_its_successors_for_a_bounded_time(cx: Cx) -> Res
     Ok(())
 }
 
-async fn a_process_that_was_stopped_for_long_knows_its_loss(cx: Cx) -> Result<()> {
+async fn process_stopped_for_long_sees_its_loss(cx: Cx) -> Result<()> {
     let (name, other) = (cx.name(), cx.short_client().await?);
     let worker = cx.worker(cx.short_ttl()).await?;
     let stale = worker.acquire(1, &name).await?;
@@ -123,23 +126,23 @@ async fn a_process_that_was_stopped_for_long_knows_its_loss(cx: Cx) -> Result<()
     worker.stop().await?;
     let bounds = cx.bounds_of(&other);
     let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
-    let Some(next) = next else { anyhow::bail!("a stopped process keeps its lock for ever") };
+    let Some(next) = next else { anyhow::bail!("a stopped process still has its lock") };
     ensure!(fence.admit(next.token()), "the next holder's write is refused");
-    // Its lock went to the next, so its deadline is past.
+    // Its lock was granted to another client, so its deadline has passed.
     worker.resume()?;
-    let belief = worker.state(1).await?;
-    ensure!(!belief.held, "the first look after the stop still says held");
+    let state = worker.state(1).await?;
+    ensure!(!state.held, "a stopped process still reports its lost lock as held");
     ensure!(!fence.admit(stale), "a stale write was admitted");
     let release = worker.failed_release(1).await?;
-    ensure!(release == "Lost", "the release was answered {release}");
+    ensure!(release == "Lost", "the release failed with {release}");
     ensure!(next.is_held(), "the late release disturbed the next holder: {:?}", next.check().err());
     ensure!(cx.is_taken(&name).await?, "the late release freed the next holder's lock");
     Ok(next.release().await?)
 }
 
-async fn a_process_that_was_stopped_shortly_keeps_its_lock(cx: Cx) -> Result<()> {
+async fn process_stopped_briefly_keeps_its_lock(cx: Cx) -> Result<()> {
     let name = cx.name();
-    // Long enough that a busy machine's own delays do not add up to the rest of it.
+    // Long enough for the delays of a loaded machine.
     let ttl = cx.short_ttl() * 2;
     let bounds = cx.bounds(ttl);
     let worker = cx.worker(ttl).await?;
@@ -148,21 +151,21 @@ async fn a_process_that_was_stopped_shortly_keeps_its_lock(cx: Cx) -> Result<()>
         let now = Instant::now();
         anyhow::Ok(now.checked_add(worker.state(1).await?.remaining))
     });
-    // A lifetime without an end is never renewed, and could not have ended.
+    // A lifetime without an end is never renewed, and cannot have ended.
     let first = end().await?;
     worker.stop().await?;
     // The stop itself.
     sleep(stop).await;
     worker.resume()?;
-    // The beat that was due may have come before anybody can ask.
+    // The overdue heartbeat may have been sent before the state can be read.
     let renewed = async || Ok(first.is_none() || end().await? > first.map(|first| first + stop / 2));
-    cx.eventually(bounds.beat + bounds.slack, "the hold is renewed", renewed).await?;
+    cx.eventually(bounds.heartbeat + bounds.slack, "the hold is renewed", renewed).await?;
     ensure!(worker.state(1).await?.held, "a stop for a third of the validity lost it");
     ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "two holders");
     worker.release(1).await
 }
 
-async fn a_waiter_that_was_stopped_for_long_is_served_when_free(cx: Cx) -> Result<()> {
+async fn waiter_stopped_for_long_is_granted_once_free(cx: Cx) -> Result<()> {
     let (name, client) = (cx.name(), cx.short_client().await?);
     let held = client.lock(name.as_str())?.acquire().await?;
     let worker = cx.worker(cx.short_ttl()).await?;
@@ -174,16 +177,16 @@ async fn a_waiter_that_was_stopped_for_long_is_served_when_free(cx: Cx) -> Resul
     held.release().await?;
     let other = cx.short_client().await?;
     let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
-    let Some(next) = next else { anyhow::bail!("a stopped waiter keeps its place for ever") };
+    let Some(next) = next else { anyhow::bail!("a stopped waiter still blocks the queue") };
     worker.resume()?;
-    // That nothing happens: it has time for a beat and a look at its entry.
-    sleep(bounds.beat * 2).await;
-    // Had it been granted on its dead entry, it would hold the lock beside this one.
+    // Nothing must happen in this time, in which the waiter heartbeats and checks its entry.
+    sleep(bounds.heartbeat * 2).await;
+    // A grant without its entry would make a second holder.
     ensure!(next.is_held(), "disturbed: {:?}", next.check().err());
     ensure!(worker.state(1).await.is_err(), "two holders");
     let token = next.token();
     next.release().await?;
-    let granted = within(bounds.takeover(), "the stopped waiter is served", waiting.granted()).await??;
+    let granted = within(bounds.takeover(), "the stopped waiter is granted", waiting.granted()).await??;
     ensure!(granted > token, "{granted} after {token}");
     worker.release(1).await
 }
@@ -204,7 +207,7 @@ async fn tokens_rise_over_processes(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-async fn a_process_whose_wall_clock_steps_keeps_its_lock_and_its_place(cx: Cx) -> Result<()> {
+async fn process_whose_wall_clock_steps_keeps_lock_and_place(cx: Cx) -> Result<()> {
     const STEP: Duration = Duration::from_secs(60 * 60);
     let (name, clock) = (cx.name(), cx.wall_clock()?);
     let worker = cx.worker_with(cx.short_ttl(), &clock.environment()).await?;
@@ -214,11 +217,11 @@ async fn a_process_whose_wall_clock_steps_keeps_its_lock_and_its_place(cx: Cx) -
     for forward in [true, false] {
         let token = worker.acquire(1, &name).await?;
         if !forward && let Ok(found) = client.inspect(name.as_str()).await {
-            let since = found.holder.and_then(|holder| holder.metadata).map(|told| told.since_ms);
+            let since = found.holder.and_then(|holder| holder.metadata).map(|metadata| metadata.since_ms);
             let half_a_step = u64::try_from((STEP / 2).as_millis())?;
             ensure!(
                 since > Some(metadata().since_ms + half_a_step),
-                "the process does not live by the clock"
+                "the process does not use the stepped clock"
             );
         }
         let next = waiting.begin_acquire(1, &name)?;
@@ -231,12 +234,12 @@ async fn a_process_whose_wall_clock_steps_keeps_its_lock_and_its_place(cx: Cx) -
         }
         ensure!(worker.state(1).await?.held, "a step by an hour ended the hold");
         ensure!(other.try_acquire().await?.is_none(), "a step by an hour freed the lock");
-        // Its end moves, though what is left may be less than at first. A lifetime without an end is never renewed.
+        // The deadline must move, though less may be left than at first. A lifetime without an end is never renewed.
         let renewed = async || {
             let since = seen.elapsed();
             Ok(left == Duration::MAX || worker.state(1).await?.remaining + since > left)
         };
-        cx.eventually(bounds.beat * 2 + bounds.slack, "the hold is renewed", renewed).await?;
+        cx.eventually(bounds.heartbeat * 2 + bounds.slack, "the hold is renewed", renewed).await?;
         worker.release(1).await?;
         let granted = within(bounds.takeover(), "the waiter is granted", next.granted()).await??;
         ensure!(granted > token, "{granted} after {token} although the clock only stepped");

@@ -1,4 +1,4 @@
-//! Re-entry: by owner, counted, never by thread or task.
+//! Re-entry: by owner and counted, never by thread or task.
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::Owner;
@@ -6,9 +6,9 @@ use lockkit_core::Owner;
 use crate::{Case, case::case, context::Cx};
 
 pub(super) const CASES: &[Case] = &[
-    case!(three_entries_of_one_owner_need_three_releases: C7, P9 P3; bugs 49),
-    case!(two_owners_on_one_thread_exclude_each_other: C8, P9 P1; bugs 48),
-    case!(one_owner_re_enters_from_another_task: C8, P9; bugs 48),
+    case!(three_entries_of_one_owner_need_three_releases: Reentry TokenOrder; bugs 49),
+    case!(two_owners_on_one_thread_exclude_each_other: Reentry TimedExclusion; bugs 48),
+    case!(one_owner_re_enters_from_another_task: Reentry; bugs 48),
 ];
 
 async fn three_entries_of_one_owner_need_three_releases(cx: Cx) -> Result<()> {

@@ -1,33 +1,34 @@
-//! The contract of a session, without a keeper in between.
+//! The contract of a session, tested without a keeper.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::backend::{Acquired, Grant, Renewal};
 use tokio::time::sleep;
 
 use crate::{
-    Case, Fault, Hook,
+    Case, Hook, StoreFault,
     case::{Need, case},
     context::{Cx, within},
-    driven::{claim, take},
+    direct::{claim, take},
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(a_second_release_is_without_effect: C9, P7; bugs 4 57),
-    case!(a_late_release_does_not_touch_the_next_holder: C9, P7, needs Need::Ttl; bugs 4 50 57),
-    case!(a_release_of_anothers_lock_is_without_effect: C10, P7; bugs 4 50),
-    case!(a_busy_try_never_queues: C4, P6; bugs 30),
-    case!(a_claim_that_gives_up_is_answered_and_leaves_nothing: C13, P6; bugs 6 31 69),
-    case!(a_waiting_claim_is_noted_as_contended: C1, P12),
-    case!(a_beat_answers_for_every_hold: F28, P11 P14; bugs 64 66),
-    case!(closing_a_session_ends_its_pending_claims: A8, P6; bugs 16 27),
-    case!(a_closed_session_holds_nothing: C3, P13; bugs 17),
-    case!(closing_twice_is_fine: C9, P12),
-    case!(an_expired_session_cannot_be_renewed: E6, P8 P11, needs Need::SessionLifetime; bugs 8 19 42 53),
-    case!(a_lifetime_counts_from_the_sending_of_its_renewal: F14, P1 P11,
+    case!(second_release_has_no_effect: NoForeignRelease; bugs 4 57),
+    case!(a_late_release_does_not_touch_the_next_holder: NoForeignRelease, needs Need::Ttl; bugs 4 50 57),
+    case!(release_by_another_session_has_no_effect: NoForeignRelease; bugs 4 50),
+    case!(a_busy_try_never_queues: NoOrphan; bugs 30),
+    case!(claim_that_gives_up_ends_and_leaves_nothing: NoOrphan; bugs 6 31 69),
+    case!(waiting_claim_is_marked_contended: TruthfulErrors),
+    case!(heartbeat_reports_every_hold: BoundedLoss Isolation; bugs 64 66),
+    case!(closing_a_session_ends_its_pending_claims: NoOrphan; bugs 16 27),
+    case!(a_closed_session_holds_nothing: NoResidue; bugs 17),
+    case!(second_close_succeeds: TruthfulErrors),
+    case!(an_expired_session_cannot_be_renewed: NoLateRenewal BoundedLoss,
+        needs Need::SessionLifetime; bugs 8 19 42 53),
+    case!(renewed_lifetime_counts_from_its_request: TimedExclusion BoundedLoss,
         needs Need::Ttl, Need::Hook(Hook::Freeze); bugs 56 58),
 ];
 
-async fn a_second_release_is_without_effect(cx: Cx) -> Result<()> {
+async fn second_release_has_no_effect(cx: Cx) -> Result<()> {
     let name = cx.name();
     let [one, other] = cx.two_sessions().await?;
     let first = take(&one, &name).await?;
@@ -37,7 +38,7 @@ async fn a_second_release_is_without_effect(cx: Cx) -> Result<()> {
     one.release(&first).await.context("a release is idempotent")?;
     ensure!(cx.is_taken(&name).await?, "the old release freed the next holder's lock");
     other.release(&second).await?;
-    // The same session takes it again: an old release must not find the new claim by its session.
+    // The same session acquires again: a late release must name its claim, not only its session.
     let third = take(&one, &name).await?;
     one.release(&first).await?;
     ensure!(cx.is_taken(&name).await?, "the old release freed a later claim of its own session");
@@ -49,7 +50,7 @@ async fn a_second_release_is_without_effect(cx: Cx) -> Result<()> {
 async fn a_late_release_does_not_touch_the_next_holder(cx: Cx) -> Result<()> {
     let name = cx.name();
     let [(silent, lost), (other, next)] = cx.silent_and_next(&name).await?;
-    // Whether it is answered `Ok` or with an error, the next holder is not touched.
+    // The release may succeed or fail; it must not affect the next holder.
     let _ = silent.release(&lost).await;
     ensure!(cx.is_taken(&name).await?, "the late release freed the next holder's lock");
     other.release(&next).await?;
@@ -57,18 +58,18 @@ async fn a_late_release_does_not_touch_the_next_holder(cx: Cx) -> Result<()> {
     Ok(other.close().await?)
 }
 
-async fn a_release_of_anothers_lock_is_without_effect(cx: Cx) -> Result<()> {
+async fn release_by_another_session_has_no_effect(cx: Cx) -> Result<()> {
     let name = cx.name();
     let [holder, forger] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
-    // The lock and the token are right, the claim is not.
+    // The lock and the token are right, but the claim is not.
     let forged = Grant::new(&claim(&name, true).0, grant.token(), grant.armed_at());
-    forger.release(&forged).await.context("nothing of the grant is left, which is `Ok`")?;
+    forger.release(&forged).await.context("a release without a matching entry is `Ok`")?;
     ensure!(cx.is_taken(&name).await?, "a forged release freed the lock");
-    let beat = holder.renew(std::slice::from_ref(&grant)).await;
+    let heartbeat = holder.renew(std::slice::from_ref(&grant)).await;
     ensure!(
-        matches!(beat.holds[..], [(id, Renewal::Renewed { .. })] if id == grant.claim()),
-        "the holder was disturbed: {beat:?}"
+        matches!(heartbeat.holds[..], [(id, Renewal::Renewed { .. })] if id == grant.claim()),
+        "the holder was disturbed: {heartbeat:?}"
     );
     holder.release(&grant).await?;
     holder.close().await?;
@@ -82,29 +83,29 @@ async fn a_busy_try_never_queues(cx: Cx) -> Result<()> {
     for _ in 0..5 {
         let (claim, control) = claim(&name, false);
         ensure!(matches!(other.acquire(claim).await?, Acquired::GaveUp), "a held lock was granted");
-        ensure!(control.was_contended(), "that the lock is busy was not noted");
+        ensure!(control.was_contended(), "the claim was not marked contended");
     }
     holder.release(&grant).await?;
-    ensure!(!cx.is_taken(&name).await?, "a try was served after it had been answered");
+    ensure!(!cx.is_taken(&name).await?, "a try was granted after it had returned");
     holder.close().await?;
     Ok(other.close().await?)
 }
 
-async fn a_claim_that_gives_up_is_answered_and_leaves_nothing(cx: Cx) -> Result<()> {
+async fn claim_that_gives_up_ends_and_leaves_nothing(cx: Cx) -> Result<()> {
     let name = cx.name();
     let [holder, other] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
     let waiting = cx.wait_in(&other, &name).await?;
     waiting.control.give_up();
     let end = waiting.ends_within(cx.bounds(cx.long_ttl()).cleanup()).await??;
-    ensure!(matches!(end, Acquired::GaveUp), "it ended with {end:?}");
+    ensure!(matches!(end, Acquired::GaveUp), "the claim ended with {end:?}");
     holder.release(&grant).await?;
-    ensure!(!cx.is_taken(&name).await?, "the claim that gave up was served");
+    ensure!(!cx.is_taken(&name).await?, "the claim that gave up was granted");
     holder.close().await?;
     Ok(other.close().await?)
 }
 
-async fn a_waiting_claim_is_noted_as_contended(cx: Cx) -> Result<()> {
+async fn waiting_claim_is_marked_contended(cx: Cx) -> Result<()> {
     let name = cx.name();
     let [holder, other] = cx.two_sessions().await?;
     let grant = take(&holder, &name).await?;
@@ -117,21 +118,26 @@ async fn a_waiting_claim_is_noted_as_contended(cx: Cx) -> Result<()> {
     Ok(other.close().await?)
 }
 
-async fn a_beat_answers_for_every_hold(cx: Cx) -> Result<()> {
+async fn heartbeat_reports_every_hold(cx: Cx) -> Result<()> {
     let session = cx.session(cx.long_ttl()).await?;
-    let beat = session.renew(&[]).await;
-    ensure!(matches!(beat.session, Renewal::Renewed { .. }), "with nothing held: {beat:?}");
+    let heartbeat = session.renew(&[]).await;
+    ensure!(matches!(heartbeat.session, Renewal::Renewed { .. }), "with nothing held: {heartbeat:?}");
     let mut grants = Vec::new();
     for _ in 0..10 {
         grants.push(take(&session, &cx.name()).await?);
     }
-    let asked_at = cx.clock().now();
-    let beat = session.renew(&grants).await;
-    ensure!(beat.holds.len() == grants.len(), "{} answers for {} holds", beat.holds.len(), grants.len());
+    let sent_at = cx.clock().now();
+    let heartbeat = session.renew(&grants).await;
+    ensure!(
+        heartbeat.holds.len() == grants.len(),
+        "{} answers for {} holds",
+        heartbeat.holds.len(),
+        grants.len()
+    );
     for grant in &grants {
-        let answers = beat.holds.iter().filter(|(id, _)| *id == grant.claim());
+        let answers = heartbeat.holds.iter().filter(|(id, _)| *id == grant.claim());
         let renewed = answers.filter(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })).count();
-        ensure!(renewed == 1, "{renewed} renewals of {:?}; asked at {asked_at:?}", grant.name());
+        ensure!(renewed == 1, "{renewed} renewals of {:?}; sent at {sent_at:?}", grant.name());
     }
     for grant in grants {
         session.release(&grant).await?;
@@ -148,7 +154,7 @@ async fn closing_a_session_ends_its_pending_claims(cx: Cx) -> Result<()> {
     let end = waiting.ends_within(cx.bounds(cx.long_ttl()).cleanup()).await?;
     ensure!(!matches!(end, Ok(Acquired::Granted(_))), "a closed session was granted a lock");
     holder.release(&grant).await?;
-    ensure!(!cx.is_taken(&name).await?, "the claim of a closed session was served");
+    ensure!(!cx.is_taken(&name).await?, "the claim of a closed session was granted");
     Ok(holder.close().await?)
 }
 
@@ -161,7 +167,7 @@ async fn a_closed_session_holds_nothing(cx: Cx) -> Result<()> {
     cx.eventually(cx.bounds(cx.long_ttl()).cleanup(), "the lock is free", free).await.map(drop)
 }
 
-async fn closing_twice_is_fine(cx: Cx) -> Result<()> {
+async fn second_close_succeeds(cx: Cx) -> Result<()> {
     let session = cx.session(cx.long_ttl()).await?;
     session.close().await?;
     Ok(session.close().await?)
@@ -170,11 +176,11 @@ async fn closing_twice_is_fine(cx: Cx) -> Result<()> {
 async fn an_expired_session_cannot_be_renewed(cx: Cx) -> Result<()> {
     let name = cx.name();
     let [(silent, lost), (other, next)] = cx.silent_and_next(&name).await?;
-    let beat = silent.renew(std::slice::from_ref(&lost)).await;
+    let heartbeat = silent.renew(std::slice::from_ref(&lost)).await;
     ensure!(
-        !matches!(beat.session, Renewal::Renewed { .. })
-            && beat.holds.iter().all(|(_, renewal)| !matches!(renewal, Renewal::Renewed { .. })),
-        "what has expired was renewed: {beat:?}"
+        !matches!(heartbeat.session, Renewal::Renewed { .. })
+            && heartbeat.holds.iter().all(|(_, renewal)| !matches!(renewal, Renewal::Renewed { .. })),
+        "what has expired was renewed: {heartbeat:?}"
     );
     ensure!(cx.is_taken(&name).await?, "the renewal disturbed the next holder");
     other.release(&next).await?;
@@ -182,55 +188,54 @@ async fn an_expired_session_cannot_be_renewed(cx: Cx) -> Result<()> {
     Ok(other.close().await?)
 }
 
-async fn a_lifetime_counts_from_the_sending_of_its_renewal(cx: Cx) -> Result<()> {
-    /// On a loaded machine a beat may come too late, or not be answered in time: another one is tried then.
+async fn renewed_lifetime_counts_from_its_request(cx: Cx) -> Result<()> {
+    /// On a loaded machine a heartbeat may be sent too late, or not answered in time; then another one is tried.
     const TRIES: usize = 10;
     for _ in 0..TRIES {
         if renewed_late(&cx).await? {
             return Ok(());
         }
     }
-    bail!("none of {TRIES} beats that the server held up for a part of a beat was answered")
+    bail!("none of {TRIES} delayed heartbeats was answered")
 }
 
-/// Looks at one beat that the server holds up; whether it was answered.
+/// Checks one heartbeat that waits at a frozen server; returns whether everything was renewed.
 async fn renewed_late(cx: &Cx) -> Result<bool> {
     let (name, clock) = (cx.name(), cx.clock());
     let session = cx.session_with_clock(cx.short_ttl(), clock.clone()).await?;
     let grant = take(&session, &name).await?;
     ensure!(grant.armed_at() <= clock.now(), "a lifetime that starts in the future");
     let bounds = cx.bounds(session.ttl());
-    cx.inflict(Fault::Freeze).await?;
+    cx.inflict(StoreFault::Freeze).await?;
     let sent_before = clock.now();
     let renewing = tokio::spawn({
         let (session, grant) = (session.clone(), grant.clone());
         async move { session.renew(&[grant]).await }
     });
-    // Time is what it is about: the request waits at the server for longer than any rounding of the clock.
-    let way = bounds.beat / 4;
-    sleep(way).await;
-    let passed_on = clock.now();
-    cx.inflict(Fault::Thaw).await?;
-    let beat = within(bounds.beat * 2 + bounds.slack, "the beat ends", renewing).await??;
+    // The pause itself: the request waits at the server for longer than any rounding of the clock.
+    sleep(bounds.heartbeat / 4).await;
+    let thawed_at = clock.now();
+    cx.inflict(StoreFault::Thaw).await?;
+    let heartbeat = within(bounds.heartbeat * 2 + bounds.slack, "the heartbeat ends", renewing).await??;
     let renewals =
-        beat.holds.iter().map(|(_, renewal)| ("hold", renewal)).chain([("session", &beat.session)]);
-    let (mut asked, mut renewed) = (0, 0);
+        heartbeat.holds.iter().map(|(_, renewal)| ("hold", renewal)).chain([("session", &heartbeat.session)]);
+    let (mut expected, mut renewed) = (0, 0);
     for (what, renewal) in renewals {
-        asked += 1;
+        expected += 1;
         if let Renewal::Renewed { armed_at } = renewal {
             renewed += 1;
             ensure!(
-                *armed_at < passed_on,
-                "the {what}'s lifetime counts from {:?} after its sending",
+                *armed_at < thawed_at,
+                "the {what}'s lifetime counts from {:?} after the request was sent",
                 armed_at.since(sent_before)
             );
         } else {
             ensure!(!cx.is_paused(), "not renewed: {renewal:?}");
         }
     }
-    ensure!(beat.holds.len() == 1, "{} answers for one hold", beat.holds.len());
-    // What has ended meanwhile is nobody's.
+    ensure!(heartbeat.holds.len() == 1, "{} answers for one hold", heartbeat.holds.len());
+    // The hold and the session may have ended meanwhile.
     let _ = session.release(&grant).await;
     let _ = session.close().await;
-    Ok(renewed == asked)
+    Ok(renewed == expected)
 }

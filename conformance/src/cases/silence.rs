@@ -1,4 +1,4 @@
-//! Clients that fall silent: their locks go to the next in bounded time, and they know it themselves.
+//! Clients that fall silent: their locks are granted to others in bounded time, and they notice the loss themselves.
 
 use std::{
     sync::{
@@ -16,19 +16,23 @@ use crate::{
     Case,
     case::{Need, case},
     context::{Cx, kind, within},
-    driven::{claim, take},
+    direct::{claim, take},
 };
 
 pub(super) const CASES: &[Case] = &[
-    case!(the_lock_of_a_silent_client_goes_to_the_next_in_time: F1, P4, needs Need::Ttl; bugs 52 54 65),
-    case!(the_lock_of_a_silent_client_is_not_granted_before_its_deadline: F1, P1, needs Need::Ttl; bugs 2 24),
-    case!(a_silent_waiter_delays_its_successors_no_longer_than_its_ttl: F2, P4 P10,
+    case!(the_lock_of_a_silent_client_goes_to_the_next_in_time: BoundedTakeover,
+        needs Need::Ttl; bugs 52 54 65),
+    case!(the_lock_of_a_silent_client_is_not_granted_before_its_deadline: TimedExclusion,
+        needs Need::Ttl; bugs 2 24),
+    case!(a_silent_waiter_delays_its_successors_no_longer_than_its_ttl: BoundedTakeover Fifo,
         needs Need::SessionLifetime; bugs 14 46),
-    case!(a_silent_waiter_is_not_granted_on_a_dead_entry: F5, P1, needs Need::SessionLifetime; bugs 1 2 3 14),
-    case!(a_blocked_executor_loses_its_lock_and_knows_it: F6, P1 P11, needs Need::Ttl; bugs 38 65),
-    case!(a_client_on_its_own_thread_keeps_its_lock_while_the_executor_is_blocked: F6, P11,
+    case!(a_silent_waiter_is_not_granted_on_a_dead_entry: TimedExclusion,
+        needs Need::SessionLifetime; bugs 1 2 3 14),
+    case!(blocked_executor_loses_its_lock_and_sees_the_loss: TimedExclusion BoundedLoss,
+        needs Need::Ttl; bugs 38 65),
+    case!(own_thread_client_keeps_its_lock_while_the_executor_is_blocked: BoundedLoss,
         needs Need::Ttl, Need::RealTime; bugs 38),
-    case!(suspended_time_counts: F23, P1 P11, needs Need::Ttl; bugs 65),
+    case!(suspended_time_counts: TimedExclusion BoundedLoss, needs Need::Ttl; bugs 65),
 ];
 
 async fn the_lock_of_a_silent_client_goes_to_the_next_in_time(cx: Cx) -> Result<()> {
@@ -51,7 +55,7 @@ async fn the_lock_of_a_silent_client_is_not_granted_before_its_deadline(cx: Cx) 
         use lockkit_core::backend::Backend;
         cx.backend()?.open_session(cx.short_ttl(), clock.clone()).await?
     };
-    // One acknowledged beat, so that the lifetime is known to have started not before it was sent.
+    // One acknowledged heartbeat: the lifetime started no earlier than that heartbeat was sent.
     let dead = take(&silent, &name).await?;
     let armed_at = match silent.renew(std::slice::from_ref(&dead)).await.session {
         lockkit_core::backend::Renewal::Renewed { armed_at } => armed_at,
@@ -96,13 +100,13 @@ async fn a_silent_waiter_is_not_granted_on_a_dead_entry(cx: Cx) -> Result<()> {
     });
     cx.waits_behind(&name, 0).await?;
     let bounds = cx.bounds(silent.ttl());
-    // While the first holder is alive and well, the entry of the silent waiter expires.
+    // The entry of the silent waiter expires while the first holder still holds.
     let gone = async || Ok(dead.is_finished());
     cx.eventually(bounds.takeover(), "the claim of a dead session ends", gone).await?;
     let end = dead.await?;
     ensure!(
         !matches!(end, Ok(lockkit_core::backend::Acquired::Granted(_))),
-        "granted on a dead entry, beside a holder: {end:?}"
+        "granted without an entry, while another holds: {end:?}"
     );
     control.give_up();
     ensure!(held.is_held(), "the holder was not disturbed");
@@ -111,14 +115,14 @@ async fn a_silent_waiter_is_not_granted_on_a_dead_entry(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-async fn a_blocked_executor_loses_its_lock_and_knows_it(cx: Cx) -> Result<()> {
+async fn blocked_executor_loses_its_lock_and_sees_the_loss(cx: Cx) -> Result<()> {
     let (name, other) = (cx.name(), cx.client().await?);
     if cx.is_paused() {
         let client = cx.short_client().await?;
         let guard = client.lock(name.as_str())?.acquire().await?;
         cx.stand_still(client.ttl() * 3).await;
-        ensure!(!guard.is_held(), "not one renewal was sent, and the deadline is past");
-        ensure!(kind(guard.release().await)? == ErrorKind::Lost, "the loss is told at the release");
+        ensure!(!guard.is_held(), "no renewal was sent, and the deadline has passed");
+        ensure!(kind(guard.release().await)? == ErrorKind::Lost, "the release reports the loss");
         return Ok(());
     }
     let (backend, ttl, lock_name) = (cx.backend()?, cx.short_ttl(), name.clone());
@@ -129,11 +133,11 @@ async fn a_blocked_executor_loses_its_lock_and_knows_it(cx: Cx) -> Result<()> {
             let client = LockClient::builder(backend).ttl(ttl).build().await?;
             let guard = client.lock(lock_name.as_str())?.acquire().await?;
             let token = guard.token();
-            // The case may have ended.
+            // The receiver is gone when the case has failed.
             let _ = holds.send(token);
             std::thread::sleep(client.ttl() * 3);
-            ensure!(!guard.is_held(), "not one renewal was sent, and the deadline is past");
-            ensure!(kind(guard.release().await)? == ErrorKind::Lost, "the loss is told at the release");
+            ensure!(!guard.is_held(), "no renewal was sent, and the deadline has passed");
+            ensure!(kind(guard.release().await)? == ErrorKind::Lost, "the release reports the loss");
             Ok(())
         })
     };
@@ -147,7 +151,7 @@ async fn a_blocked_executor_loses_its_lock_and_knows_it(cx: Cx) -> Result<()> {
     Ok(next.release().await?)
 }
 
-async fn a_client_on_its_own_thread_keeps_its_lock_while_the_executor_is_blocked(cx: Cx) -> Result<()> {
+async fn own_thread_client_keeps_its_lock_while_the_executor_is_blocked(cx: Cx) -> Result<()> {
     let (name, backend, ttl) = (cx.name(), cx.backend()?, cx.short_ttl());
     let blocked = move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -163,7 +167,7 @@ async fn a_client_on_its_own_thread_keeps_its_lock_while_the_executor_is_blocked
     tokio::task::spawn_blocking(blocked).await?
 }
 
-/// A clock that can be moved beside its own: what a suspended machine looks like from inside.
+/// A clock that can jump ahead, as the boot clock does when the machine was suspended.
 struct Suspendable(Clock, Arc<AtomicU64>);
 
 impl TimeSource for Suspendable {
@@ -181,9 +185,9 @@ async fn suspended_time_counts(cx: Cx) -> Result<()> {
     slept_ms.store(u64::try_from((bounds.ttl * 3).as_millis())?, Ordering::SeqCst);
     ensure!(!guard.is_held(), "the boot clock has passed the deadline");
     let start = Instant::now();
-    within(bounds.beat + bounds.slack, "the loss is told", guard.lost()).await?;
-    ensure!(start.elapsed() <= bounds.beat + bounds.slack, "told after {:?}", start.elapsed());
-    // The client goes on with a new session.
+    within(bounds.heartbeat + bounds.slack, "the loss is reported", guard.lost()).await?;
+    ensure!(start.elapsed() <= bounds.heartbeat + bounds.slack, "reported after {:?}", start.elapsed());
+    // The client continues with a new session.
     sleep(Duration::from_millis(1)).await;
     let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
     Ok(again.context("the client can lock again")?.release().await?)

@@ -1,4 +1,4 @@
-//! What happens to stores: they lose their data, their history, members of their cluster, room, logins.
+//! Stores that lose their data, their history, a member, their room or their logins.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lockkit_core::{ErrorKind, LockClient, limits::TTL_DEFAULT};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    Case, Fault, Hook, LinkFault,
+    Case, Hook, LinkFault, StoreFault,
     case::{Need, case},
     context::{Cx, kind, within},
 };
@@ -16,26 +16,30 @@ const FORGET: Need = Need::Hook(Hook::ForgetHistory);
 const FILL: Need = Need::Hook(Hook::FillStore);
 
 pub(super) const CASES: &[Case] = &[
-    case!(lost_data_is_a_loss_that_is_told: F10, P11 P12, needs Need::Hook(Hook::Wipe), Need::Ttl; bugs 20 47),
-    case!(a_reset_waiter_is_granted_although_history_is_forgotten: E1, P5 P13,
+    case!(lost_data_is_reported_as_a_loss: BoundedLoss TruthfulErrors,
+        needs Need::Hook(Hook::Wipe), Need::Ttl; bugs 20 47),
+    case!(reset_waiter_is_granted_after_history_is_lost: NoLostWakeUp NoResidue,
         needs FORGET, Need::Hook(Hook::Reset); bugs 18 32),
-    case!(a_waiter_that_was_away_is_granted_although_history_is_forgotten: E2, P5 P13,
+    case!(disconnected_waiter_is_granted_after_history_is_lost: NoLostWakeUp NoResidue,
         needs FORGET, Need::Hook(Hook::Refuse); bugs 18 32),
-    case!(no_lock_is_lost_when_the_leader_dies: E4, P1 P5 P14, needs Need::Hook(Hook::LoseLeader); bugs 18 32 63),
-    case!(a_client_of_an_isolated_member_loses_its_lock_in_time: E5, P1 P11 P12,
+    case!(no_lock_is_lost_when_the_leader_dies: TimedExclusion NoLostWakeUp Isolation,
+        needs Need::Hook(Hook::LoseLeader); bugs 18 32 63),
+    case!(a_client_of_an_isolated_member_loses_its_lock_in_time: TimedExclusion BoundedLoss TruthfulErrors,
         needs Need::Hook(Hook::IsolateMember), Need::Ttl; bugs 34 63),
-    case!(a_full_store_grants_nothing_and_ends_no_hold: E11, P6 P12, needs FILL, Need::Ttl; bugs 51),
-    case!(a_full_store_passes_a_released_lock_on: E11, P5, needs FILL; bugs 51),
-    case!(a_forgotten_login_costs_no_lock: E11, P5 P14, needs Need::Hook(Hook::ExpireLogins), Need::Ttl; bugs 37),
+    case!(a_full_store_grants_nothing_and_ends_no_hold: NoOrphan TruthfulErrors,
+        needs FILL, Need::Ttl; bugs 51),
+    case!(a_full_store_passes_a_released_lock_on: NoLostWakeUp, needs FILL; bugs 51),
+    case!(expired_login_costs_no_lock: NoLostWakeUp Isolation,
+        needs Need::Hook(Hook::ExpireLogins), Need::Ttl; bugs 37),
 ];
 
-async fn lost_data_is_a_loss_that_is_told(cx: Cx) -> Result<()> {
+async fn lost_data_is_reported_as_a_loss(cx: Cx) -> Result<()> {
     let (name, client) = (cx.name(), cx.short_client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
-    cx.inflict(Fault::Wipe).await?;
-    let told = within(bounds.beat * 2 + bounds.slack, "the loss is told", guard.lost()).await?;
-    ensure!(told.kind() == ErrorKind::Lost && !guard.is_held(), "lost is final");
+    cx.inflict(StoreFault::Wipe).await?;
+    let lost = within(bounds.heartbeat * 2 + bounds.slack, "the loss is reported", guard.lost()).await?;
+    ensure!(lost.kind() == ErrorKind::Lost && !guard.is_held(), "lost is final");
     let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
     let again = again.context("the client can lock again")?;
     ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "two holders");
@@ -45,41 +49,41 @@ async fn lost_data_is_a_loss_that_is_told(cx: Cx) -> Result<()> {
     Ok(again.release().await?)
 }
 
-/// A waiter of this client is told of a release, and does not have to look for itself.
-async fn is_told(cx: &Cx, client: &LockClient) -> Result<()> {
+/// Checks that a waiter of this client is granted by a notification, before its next re-check.
+async fn is_notified(cx: &Cx, client: &LockClient) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
     held.release().await?;
     let soon = cx.bounds_of(client).recheck / 2;
-    Ok(within(soon, "the waiter is told", waiter).await???.release().await?)
+    Ok(within(soon, "the waiter is notified", waiter).await???.release().await?)
 }
 
-/// Lets the store have some history, and forget it.
-async fn forget(cx: &Cx) -> Result<()> {
+/// Adds some history to the store, and makes the store drop it.
+async fn forget_history(cx: &Cx) -> Result<()> {
     let lock = cx.lock(&cx.name()).await?;
     for _ in 0..3 {
         lock.acquire().await?.release().await?;
     }
-    cx.inflict(Fault::ForgetHistory).await
+    cx.inflict(StoreFault::ForgetHistory).await
 }
 
-async fn a_reset_waiter_is_granted_although_history_is_forgotten(cx: Cx) -> Result<()> {
+async fn reset_waiter_is_granted_after_history_is_lost(cx: Cx) -> Result<()> {
     let link = cx.link().await?;
     let client = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
     let (name, bounds) = (cx.name(), cx.bounds_of(&client));
     for _ in 0..3 {
         let held = cx.lock(&name).await?.acquire().await?;
         let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
-        forget(&cx).await?;
+        forget_history(&cx).await?;
         link.inflict(LinkFault::Reset).await?;
         held.release().await?;
         within(bounds.takeover(), "the waiter is granted", waiter).await???.release().await?;
     }
-    is_told(&cx, &client).await
+    is_notified(&cx, &client).await
 }
 
-async fn a_waiter_that_was_away_is_granted_although_history_is_forgotten(cx: Cx) -> Result<()> {
+async fn disconnected_waiter_is_granted_after_history_is_lost(cx: Cx) -> Result<()> {
     let link = cx.link().await?;
     let client = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
     let (name, bounds) = (cx.name(), cx.bounds_of(&client));
@@ -88,11 +92,11 @@ async fn a_waiter_that_was_away_is_granted_although_history_is_forgotten(cx: Cx)
         let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
         link.inflict(LinkFault::Refuse).await?;
         held.release().await?;
-        forget(&cx).await?;
+        forget_history(&cx).await?;
         link.heal().await?;
         within(bounds.takeover(), "the waiter is granted", waiter).await???.release().await?;
     }
-    is_told(&cx, &client).await
+    is_notified(&cx, &client).await
 }
 
 async fn no_lock_is_lost_when_the_leader_dies(cx: Cx) -> Result<()> {
@@ -108,7 +112,7 @@ async fn no_lock_is_lost_when_the_leader_dies(cx: Cx) -> Result<()> {
     }
     let bounds = cx.bounds_of(&holding);
     for _ in 0..cx.times(10, 3) {
-        cx.inflict(Fault::LoseLeader).await?;
+        cx.inflict(StoreFault::LoseLeader).await?;
         for holder in &holders {
             ensure!(holder.is_held(), "lost: {:?}", holder.check().err());
         }
@@ -130,22 +134,23 @@ async fn a_client_of_an_isolated_member_loses_its_lock_in_time(cx: Cx) -> Result
     let link = cx.link().await?;
     let alone = cx.client_of(cx.observe(link.backend()?), cx.short_ttl()).await?;
     let (name, bounds) = (cx.name(), cx.bounds_of(&alone));
-    let other = cx.client_with_ttl(TTL_DEFAULT.max(cx.info().ttl_min)).await?;
+    // Twice the default: retries of a heartbeat may reach the isolated member again, and a ttl of 15 s has three of them.
+    let other = cx.client_with_ttl((TTL_DEFAULT * 2).max(cx.info().ttl_min)).await?;
     let (kept, kept_since) = (other.lock(cx.name().as_str())?.acquire().await?, Instant::now());
     let believed = alone.lock(name.as_str())?.acquire().await?;
-    cx.inflict(Fault::IsolateMember).await?;
-    let told = within(bounds.validity + bounds.slack, "the loss is told", believed.lost()).await?;
-    ensure!(told.kind() == ErrorKind::Lost, "{told}");
+    cx.inflict(StoreFault::IsolateMember).await?;
+    let lost = within(bounds.validity + bounds.slack, "the loss is reported", believed.lost()).await?;
+    ensure!(lost.kind() == ErrorKind::Lost, "{lost}");
     ensure!(
         kind(alone.lock(name.as_str())?.try_acquire().await)? == ErrorKind::Unavailable,
-        "answered alone"
+        "an isolated member answered"
     );
-    // The members that are left may have had to agree on a leader, and to give every session its time anew.
+    // The other members may have had to elect a leader, which restarts the time of every session.
     let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
-    let next = next.context("the others serve the lock")?;
+    let next = next.context("the other members grant the lock")?;
     ensure!(next.token() > believed.token(), "{} after {}", next.token(), believed.token());
     ensure!(kept.is_held(), "lost after {:?}: {:?}", kept_since.elapsed(), kept.check().err());
-    cx.inflict(Fault::RejoinMember).await?;
+    cx.inflict(StoreFault::RejoinMember).await?;
     next.release().await?;
     let again = alone.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
     again.context("the client is back")?.release().await?;
@@ -156,14 +161,14 @@ async fn a_full_store_grants_nothing_and_ends_no_hold(cx: Cx) -> Result<()> {
     let (name, client) = (cx.name(), cx.short_client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
-    cx.inflict(Fault::FillStore).await?;
+    cx.inflict(StoreFault::FillStore).await?;
     let refused = kind(client.lock(cx.name().as_str())?.try_acquire().await)?;
-    let waited = kind(client.lock(cx.name().as_str())?.acquire_timeout(bounds.beat).await)?;
+    let waited = kind(client.lock(cx.name().as_str())?.acquire_timeout(bounds.heartbeat).await)?;
     sleep(bounds.ttl * 2).await;
     ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
     guard.release().await?;
-    cx.inflict(Fault::MakeRoom).await?;
-    ensure!([refused, waited] == [ErrorKind::Unavailable; 2], "told as {refused:?} and {waited:?}");
+    cx.inflict(StoreFault::MakeRoom).await?;
+    ensure!([refused, waited] == [ErrorKind::Unavailable; 2], "reported as {refused:?} and {waited:?}");
     let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
     Ok(again.context("there is room again")?.release().await?)
 }
@@ -172,26 +177,26 @@ async fn a_full_store_passes_a_released_lock_on(cx: Cx) -> Result<()> {
     let (name, client) = (cx.name(), cx.client().await?);
     let held = client.lock(name.as_str())?.acquire().await?;
     let waiter = cx.enqueue(&cx.lock(&name).await?, 0).await?;
-    cx.inflict(Fault::FillStore).await?;
+    cx.inflict(StoreFault::FillStore).await?;
     held.release().await?;
     let bounds = cx.bounds_of(&client);
     let next = within(bounds.cleanup(), "the waiter is granted", waiter).await;
-    cx.inflict(Fault::MakeRoom).await?;
+    cx.inflict(StoreFault::MakeRoom).await?;
     Ok(next???.release().await?)
 }
 
-async fn a_forgotten_login_costs_no_lock(cx: Cx) -> Result<()> {
-    // A login is a tenth of a second of computing at the server, and seconds on a busy machine.
+async fn expired_login_costs_no_lock(cx: Cx) -> Result<()> {
+    // A login takes the server a tenth of a second of computing, and seconds on a loaded machine.
     let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 2).await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let waiter = cx.enqueue(&cx.lock(&name).await?, 0).await?;
     let bounds = cx.bounds_of(&client);
     for _ in 0..3 {
-        cx.inflict(Fault::ExpireLogins).await?;
-        sleep(bounds.beat + Duration::from_millis(100)).await;
+        cx.inflict(StoreFault::ExpireLogins).await?;
+        sleep(bounds.heartbeat + Duration::from_millis(100)).await;
         ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
     }
-    cx.inflict(Fault::ExpireLogins).await?;
+    cx.inflict(StoreFault::ExpireLogins).await?;
     guard.release().await?;
     Ok(within(bounds.takeover(), "the waiter is granted", waiter).await???.release().await?)
 }

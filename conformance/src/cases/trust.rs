@@ -1,41 +1,41 @@
-//! Whom a client trusts, what it may do, and what it must not tell.
+//! Whom a client trusts, what it may do, and that it keeps its secrets.
 
 use std::{
     fmt::Debug,
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use lockkit_core::{Clock, ErrorKind, LockClient, LockName};
+use lockkit_core::{Clock, ErrorKind, LockClient, LockName, support::lock};
 use tokio::runtime::Builder;
 use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
 
 use crate::{
-    Access, AnyBackend, Case, Hook, Shown,
+    Access, AnyBackend, Case, Hook, ShownCertificate,
     case::{Need, case},
     context::{Cx, kind, within},
 };
 
 const TLS: Need = Need::Hook(Hook::Tls);
 
-/// Not to be found in anything that is told.
+/// Must not appear in any output.
 const SECRET: &str = "hunter2-and-a-half";
 
 pub(super) const CASES: &[Case] = &[
-    case!(a_server_that_is_trusted_serves_over_tls: S4, Security, needs TLS),
-    case!(a_server_of_an_unknown_authority_is_denied: S4, Security P12, needs TLS),
-    case!(a_server_with_another_name_is_denied: S4, Security P12, needs TLS),
-    case!(a_server_whose_certificate_has_expired_is_denied: S4, Security P12, needs TLS),
-    case!(a_lock_that_is_forbidden_is_denied_and_disturbs_no_other: S5, Security P12 P14,
+    case!(a_server_that_is_trusted_serves_over_tls: Security, needs TLS),
+    case!(a_server_of_an_unknown_authority_is_denied: Security TruthfulErrors, needs TLS),
+    case!(a_server_with_another_name_is_denied: Security TruthfulErrors, needs TLS),
+    case!(a_server_whose_certificate_has_expired_is_denied: Security TruthfulErrors, needs TLS),
+    case!(forbidden_lock_is_denied_and_disturbs_no_other: Security TruthfulErrors Isolation,
         needs Need::Hook(Hook::DenyLock); bugs 50),
-    case!(no_secret_is_told_or_logged: S3, Security, needs Need::Hook(Hook::Secret)),
+    case!(no_secret_is_printed_or_logged: Security, needs Need::Hook(Hook::Secret)),
 ];
 
 async fn a_server_that_is_trusted_serves_over_tls(cx: Cx) -> Result<()> {
     let name = cx.name();
-    let backend = cx.backend_for(Access::Tls(Shown::Trusted)).await?;
+    let backend = cx.backend_for(Access::Tls(ShownCertificate::Trusted)).await?;
     let (one, other) = (cx.client_of(backend.clone(), cx.long_ttl()), cx.client_of(backend, cx.long_ttl()));
     let (one, other) = (one.await?, other.await?);
     let held = one.lock(name.as_str())?.try_acquire().await?.context("a free lock is granted")?;
@@ -44,40 +44,40 @@ async fn a_server_that_is_trusted_serves_over_tls(cx: Cx) -> Result<()> {
 }
 
 async fn a_server_of_an_unknown_authority_is_denied(cx: Cx) -> Result<()> {
-    is_denied(&cx, Shown::OfUnknownAuthority).await
+    is_denied(&cx, ShownCertificate::UnknownAuthority).await
 }
 
 async fn a_server_with_another_name_is_denied(cx: Cx) -> Result<()> {
-    is_denied(&cx, Shown::WithWrongName).await
+    is_denied(&cx, ShownCertificate::WrongName).await
 }
 
 async fn a_server_whose_certificate_has_expired_is_denied(cx: Cx) -> Result<()> {
-    is_denied(&cx, Shown::Expired).await
+    is_denied(&cx, ShownCertificate::Expired).await
 }
 
-/// At once: what no retry mends is not waited for.
-async fn is_denied(cx: &Cx, shown: Shown) -> Result<()> {
+/// The refusal must be immediate: a retry would not help.
+async fn is_denied(cx: &Cx, shown: ShownCertificate) -> Result<()> {
     let backend = cx.backend_for(Access::Tls(shown)).await?;
     let slack = cx.bounds(cx.long_ttl()).slack;
     let refused =
         within(slack, "the refusal", LockClient::builder(backend).ttl(cx.long_ttl()).build()).await?;
-    ensure!(kind(refused)? == ErrorKind::Denied, "another kind");
+    ensure!(kind(refused)? == ErrorKind::Denied, "wrong error kind");
     Ok(())
 }
 
-async fn a_lock_that_is_forbidden_is_denied_and_disturbs_no_other(cx: Cx) -> Result<()> {
+async fn forbidden_lock_is_denied_and_disturbs_no_other(cx: Cx) -> Result<()> {
     let (forbidden, name) = (cx.name(), cx.name());
     let backend = cx.backend_for(Access::AllBut(forbidden.clone())).await?;
     let client = cx.client_of(backend, cx.short_ttl()).await?;
     let bounds = cx.bounds_of(&client);
     let held = client.lock(name.as_str())?.acquire().await?;
     let lock = client.lock(forbidden.as_str())?;
-    for patience in [Duration::ZERO, bounds.slack * 2] {
-        let asked = within(bounds.slack, "the refusal", lock.acquire_timeout(patience)).await?;
-        ensure!(kind(asked)? == ErrorKind::Denied, "with {patience:?}: another kind");
+    for limit in [Duration::ZERO, bounds.slack * 2] {
+        let refused = within(bounds.slack, "the refusal", lock.acquire_timeout(limit)).await?;
+        ensure!(kind(refused)? == ErrorKind::Denied, "with {limit:?}: wrong error kind");
     }
-    let asked = within(bounds.slack, "the refusal", lock.acquire()).await?;
-    ensure!(kind(asked)? == ErrorKind::Denied, "without a timeout: another kind");
+    let refused = within(bounds.slack, "the refusal", lock.acquire()).await?;
+    ensure!(kind(refused)? == ErrorKind::Denied, "without a time limit: wrong error kind");
     cx.renewed(std::slice::from_ref(&held), bounds).await?;
     ensure!(held.is_held(), "lost with the forbidden one: {:?}", held.check().err());
     let free = cx.lock(&forbidden).await?.try_acquire().await?;
@@ -85,80 +85,80 @@ async fn a_lock_that_is_forbidden_is_denied_and_disturbs_no_other(cx: Cx) -> Res
     Ok(held.release().await?)
 }
 
-async fn no_secret_is_told_or_logged(cx: Cx) -> Result<()> {
+async fn no_secret_is_printed_or_logged(cx: Cx) -> Result<()> {
     let name = cx.name();
     let right = cx.backend_for(Access::Secret { text: SECRET, right: true }).await?;
     let wrong = cx.backend_for(Access::Secret { text: SECRET, right: false }).await?;
     let (ttl, paused) = (cx.short_ttl(), cx.is_paused());
-    // In a thread with one executor: whatever it logs, nothing else does there.
+    // In a thread with its own runtime, so that only this client logs there.
     let thread = std::thread::spawn(move || -> Result<String> {
-        let heard = Heard::default();
+        let log = LogText::default();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
             .with_span_events(FmtSpan::FULL)
             .with_ansi(false)
-            .with_writer(heard.clone())
+            .with_writer(log.clone())
             .finish();
         let runtime = Builder::new_current_thread().enable_all().start_paused(paused).build()?;
-        let told = tracing::subscriber::with_default(subscriber, || {
-            runtime.block_on(told(right, wrong, name, ttl, paused))
+        let printed = tracing::subscriber::with_default(subscriber, || {
+            runtime.block_on(print_everything(right, wrong, name, ttl, paused))
         })?;
-        Ok(told + &heard.text())
+        Ok(printed + &log.text())
     });
-    let told = thread.join().map_err(|_| anyhow!("the client panicked"))??;
-    ensure!(told.contains("acquire"), "not even the name of an operation was heard: {} bytes", told.len());
-    if let Some(at) = told.find(SECRET) {
-        let before = told[..at].chars().rev().take(200).collect::<Vec<_>>();
-        anyhow::bail!("told behind: {}", before.iter().rev().collect::<String>());
+    let output = thread.join().map_err(|_| anyhow!("the client panicked"))??;
+    ensure!(output.contains("acquire"), "no operation was logged: {} bytes", output.len());
+    if let Some(at) = output.find(SECRET) {
+        let before = output[..at].chars().rev().take(200).collect::<Vec<_>>();
+        anyhow::bail!("printed after: {}", before.iter().rev().collect::<String>());
     }
     Ok(())
 }
 
-/// Everything that can be printed in the life of a client, and of one that is refused.
-async fn told(
+/// Prints everything that can be printed of a client and of a refused one.
+async fn print_everything(
     right: AnyBackend,
     wrong: AnyBackend,
     name: LockName,
     ttl: Duration,
     paused: bool,
 ) -> Result<String> {
-    let mut told = String::new();
-    let mut tell = |what: &dyn Debug| told += &format!("{what:?}\n{what:#?}\n");
+    let mut text = String::new();
+    let mut print = |what: &dyn Debug| text += &format!("{what:?}\n{what:#?}\n");
     let clock = if paused { Clock::tokio() } else { Clock::boot() };
-    tell(&right);
-    tell(&wrong);
+    print(&right);
+    print(&wrong);
     let refused = LockClient::builder(wrong).ttl(ttl).clock(clock.clone()).build().await;
     let refused = refused.err().context("a wrong secret was accepted")?;
     ensure!(refused.kind() == ErrorKind::Denied, "a wrong secret is {:?}", refused.kind());
-    tell(&refused);
+    print(&refused);
     let builder = LockClient::builder(right).ttl(ttl).clock(clock);
-    tell(&builder);
+    print(&builder);
     let client = builder.build().await?;
     let (lock, other) = (client.lock(name.as_str())?, client.lock(name.as_str())?);
     let held = lock.acquire().await?;
     let busy = other.try_acquire().await?;
     ensure!(busy.is_none(), "two holders");
-    tell(&(&client, &lock, &held, client.inspect(name.as_str()).await));
+    print(&(&client, &lock, &held, client.inspect(name.as_str()).await));
     held.release().await?;
     client.close().await?;
-    tell(&lock.try_acquire().await.err());
-    told += &format!("{refused} {refused:#}");
-    Ok(told)
+    print(&lock.try_acquire().await.err());
+    text += &format!("{refused} {refused:#}");
+    Ok(text)
 }
 
-/// What is logged.
+/// The text of a log.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<u8>>>);
+struct LogText(Arc<Mutex<Vec<u8>>>);
 
-impl Heard {
+impl LogText {
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+        String::from_utf8_lossy(&lock(&self.0)).into_owned()
     }
 }
 
-impl io::Write for Heard {
+impl io::Write for LogText {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        lock(&self.0).extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -167,7 +167,7 @@ impl io::Write for Heard {
     }
 }
 
-impl<'a> MakeWriter<'a> for Heard {
+impl<'a> MakeWriter<'a> for LogText {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {

@@ -1,4 +1,4 @@
-//! Lifetimes at their edges, and how long they are kept up.
+//! The least and the largest ttl, and holds that are kept over many ttls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,19 +13,19 @@ use crate::{
     Case, Hook,
     case::{Need, case},
     context::{Cx, kind},
-    driven::take,
+    direct::take,
 };
 
-/// Pause between two looks at what is left of a lifetime.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// Pause between two readings of the remaining time.
+const READ_PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) const CASES: &[Case] = &[
-    case!(a_ttl_of_zero_is_refused: C6, P12; bugs 52 53),
-    case!(a_ttl_of_years_is_refused: C6, P12; bugs 52),
-    case!(a_short_ttl_is_raised_and_reported: C6, P11; bugs 53),
-    case!(a_hold_never_outlives_the_ttl_that_is_reported: C6, P11; bugs 52 58),
-    case!(many_locks_of_one_client_are_kept_over_many_ttls: C16, P11; bugs 12 37 38 43),
-    case!(many_locks_cost_few_requests_to_keep: C16, P11,
+    case!(a_ttl_of_zero_is_refused: TruthfulErrors; bugs 52 53),
+    case!(a_ttl_of_years_is_refused: TruthfulErrors; bugs 52),
+    case!(a_short_ttl_is_raised_and_reported: BoundedLoss; bugs 53),
+    case!(a_hold_never_outlives_the_ttl_that_is_reported: BoundedLoss; bugs 52 58),
+    case!(many_locks_of_one_client_are_kept_over_many_ttls: BoundedLoss; bugs 12 37 38 43),
+    case!(many_locks_cost_few_requests_to_keep: BoundedLoss,
         needs Need::Hook(Hook::Requests), Need::Ttl; bugs 12),
 ];
 
@@ -34,14 +34,14 @@ async fn build(cx: &Cx, ttl: Duration) -> Result<lockkit_core::Result<LockClient
 }
 
 async fn a_ttl_of_zero_is_refused(cx: Cx) -> Result<()> {
-    ensure!(kind(build(&cx, Duration::ZERO).await?)? == ErrorKind::InvalidConfig, "another kind");
+    ensure!(kind(build(&cx, Duration::ZERO).await?)? == ErrorKind::InvalidConfig, "wrong error kind");
     Ok(())
 }
 
 async fn a_ttl_of_years_is_refused(cx: Cx) -> Result<()> {
     const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
     for ttl in [TEN_YEARS, Duration::from_millis(u64::MAX), Duration::MAX] {
-        ensure!(kind(build(&cx, ttl).await?)? == ErrorKind::InvalidConfig, "another kind for {ttl:?}");
+        ensure!(kind(build(&cx, ttl).await?)? == ErrorKind::InvalidConfig, "wrong error kind for {ttl:?}");
     }
     Ok(())
 }
@@ -59,11 +59,11 @@ async fn a_short_ttl_is_raised_and_reported(cx: Cx) -> Result<()> {
     let name = cx.name();
     if granted == Duration::MAX {
         let guard = client.lock(name.as_str())?.acquire().await?;
-        ensure!(guard.remaining() == Duration::MAX, "an end after {:?}", guard.remaining());
+        ensure!(guard.remaining() == Duration::MAX, "a deadline after {:?}", guard.remaining());
         return Ok(guard.release().await?);
     }
-    // What is reported is what the store keeps to: a hold that nobody renews lasts as long as its client believes, and
-    // ends soon after that. Load makes the next grant later only.
+    // The store must keep to the reported ttl: a hold without renewals lasts at least until its deadline, and ends soon
+    // after it. Load can only delay the next grant.
     let clock = cx.clock();
     let (silent, dead) = silent_with_least_ttl(&cx, &name, &clock).await?;
     let bounds = cx.bounds(silent.ttl());
@@ -77,8 +77,8 @@ async fn a_short_ttl_is_raised_and_reported(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-/// A grant that nobody renews, in a session of the least ttl. On a loaded machine so short a session may end before it is
-/// granted anything.
+/// Returns a grant without renewals in a session of the least ttl. On a loaded machine such a session may end before it
+/// is granted the lock, so this is tried several times.
 async fn silent_with_least_ttl(cx: &Cx, name: &LockName, clock: &Clock) -> Result<(Arc<dyn Session>, Grant)> {
     const TRIES: usize = 10;
     let least = cx.info().ttl_min.max(Duration::from_millis(1));
@@ -92,7 +92,7 @@ async fn silent_with_least_ttl(cx: &Cx, name: &LockName, clock: &Clock) -> Resul
 }
 
 async fn a_hold_never_outlives_the_ttl_that_is_reported(cx: Cx) -> Result<()> {
-    /// Renewals that are looked at; each starts the lifetime anew.
+    /// Renewals that are observed.
     const RENEWALS: u32 = 2;
     let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 2).await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
@@ -102,9 +102,9 @@ async fn a_hold_never_outlives_the_ttl_that_is_reported(cx: Cx) -> Result<()> {
         let left = guard.remaining();
         ensure!(left <= bounds.validity, "{left:?} left of a ttl of {:?}", bounds.ttl);
         ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
-        ensure!(start.elapsed() < bounds.beat * RENEWALS * 2 + bounds.slack, "not renewed");
-        // Most is left right after a renewal.
-        sleep(LOOK_PAUSE).await;
+        ensure!(start.elapsed() < bounds.heartbeat * RENEWALS * 2 + bounds.slack, "not renewed");
+        // The most is left right after a renewal.
+        sleep(READ_PAUSE).await;
     }
     Ok(guard.release().await?)
 }
@@ -116,9 +116,9 @@ async fn many_locks_of_one_client_are_kept_over_many_ttls(cx: Cx) -> Result<()> 
         guards.push(client.lock(cx.name().as_str())?.acquire().await?);
     }
     let bounds = cx.bounds_of(&client);
-    let (ttls, beats) = (if cx.is_paused() { 5 } else { 2 }, 3);
-    // That nothing happens for so long: no hold ends.
-    sleep(if bounds.ttl == Duration::MAX { bounds.beat * beats } else { bounds.ttl * ttls }).await;
+    let (ttls, heartbeats) = (if cx.is_paused() { 5 } else { 2 }, 3);
+    // Nothing must happen in this time: no hold ends.
+    sleep(if bounds.ttl == Duration::MAX { bounds.heartbeat * heartbeats } else { bounds.ttl * ttls }).await;
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
     ensure!(lost == 0, "{lost} of {} holds are lost", guards.len());
     ensure!(cx.log().renewals() >= guards.len(), "they were not even renewed");
@@ -128,7 +128,7 @@ async fn many_locks_of_one_client_are_kept_over_many_ttls(cx: Cx) -> Result<()> 
     Ok(())
 }
 
-/// Requests of one beat where all holds live by a session: its own, and the reading of this many holds at a time.
+/// Where holds live with a session, one request of a heartbeat checks this many of them.
 const HOLDS_PER_REQUEST: u64 = 32;
 
 async fn many_locks_cost_few_requests_to_keep(cx: Cx) -> Result<()> {
@@ -143,14 +143,14 @@ async fn many_locks_cost_few_requests_to_keep(cx: Cx) -> Result<()> {
         cx.renewed(&guards, bounds).await?;
     }
     let (requests, took) = (cx.requests().await? - before, start.elapsed());
-    let per_beat = match cx.info().lifetime {
+    let per_heartbeat = match cx.info().lifetime {
         Lifetime::Session => 2 + count.div_ceil(HOLDS_PER_REQUEST),
         _ => 2 + count,
     };
-    let beats = took.as_secs_f64() / bounds.beat.as_secs_f64();
+    let heartbeats = took.as_secs_f64() / bounds.heartbeat.as_secs_f64();
     cx.publish("requests per second", requests as f64 / took.as_secs_f64());
-    // One beat more at either end, and half as many again for those that come early or are repeated.
-    let allowed = ((beats + 2.0) * 1.5 * per_beat as f64) as u64;
+    // One heartbeat more at either end, and half as many again for those that are sent early or repeated.
+    let allowed = ((heartbeats + 2.0) * 1.5 * per_heartbeat as f64) as u64;
     ensure!(requests <= allowed, "{requests} requests in {took:?} for {count} holds, {allowed} allowed");
     for guard in guards {
         guard.release().await?;

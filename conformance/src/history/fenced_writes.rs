@@ -1,8 +1,8 @@
-//! The resource behind the lock.
+//! The fenced resource behind the lock.
 
 use super::Write;
 
-/// The fenced resource: it applies a write if and only if no higher token was applied before.
+/// Checks the writes of a fenced resource: a write is applied if and only if no higher token was applied before.
 pub fn fenced_writes(writes: &[Write]) -> Vec<String> {
     let (mut faults, mut highest) = (Vec::new(), 0);
     for (number, write) in writes.iter().enumerate() {

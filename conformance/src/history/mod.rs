@@ -1,69 +1,71 @@
-//! Checkers for recorded histories: what was granted to whom, when, with which token, and what a resource admitted.
+//! Checkers for recorded histories: which client was granted which lock, when, with which token, and what a resource
+//! admitted.
 //!
-//! All times are readings of one clock since the start of the history; [`linearizable`] alone needs an order, not
-//! times. A checker answers with every fault it finds,
-//! each as a sentence; none for a good history.
+//! All times are readings of one clock since the start of the history. With the feature `linearizability`,
+//! `linearizable()` needs only an order, not times. A checker returns every fault that it finds as a sentence, and nothing for a good history.
 //!
 //! ```
 //! use std::time::Duration;
-//! use lockkit_conformance::history::{Held, overlaps};
+//! use lockkit_conformance::history::{HoldRecord, overlaps};
 //!
 //! let at = Duration::from_millis;
-//! let held = |client, from, to| Held {
+//! let held = |client, from, to| HoldRecord {
 //!     lock: "a".into(), client, token: client, asked: at(0), queued: None, granted: at(from), ended: at(to),
 //! };
 //! assert!(overlaps(&[held(1, 0, 10), held(2, 10, 20)]).is_empty());
 //! assert_eq!(overlaps(&[held(1, 0, 10), held(2, 9, 20)]).len(), 1);
 //! ```
 
-mod fenced_lock;
 mod fenced_writes;
+#[cfg(feature = "linearizability")]
 mod linearizable;
+mod operation;
 mod overlap;
 mod queue_order;
 mod token_order;
 
 use std::{collections::BTreeMap, time::Duration};
 
+#[cfg(feature = "linearizability")]
+pub use self::linearizable::linearizable;
 pub use self::{
-    fenced_lock::{Answer, Call},
     fenced_writes::fenced_writes,
-    linearizable::{Moment, Operation, linearizable},
+    operation::{Call, Moment, Operation, Response},
     overlap::overlaps,
     queue_order::queue_order,
     token_order::token_order,
 };
 
-/// One hold, as its client believed in it.
+/// One hold, from the client's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HoldRecord {
     /// The lock.
     pub lock: String,
-    /// Who held it: a client or, where a client re-enters, an owner.
+    /// The holder: a client or, where a client re-enters, an owner.
     pub client: u64,
     /// The fencing token.
     pub token: u64,
     /// When the acquire was called.
     pub asked: Duration,
-    /// When the claim was known to be in the queue; `None` when it was granted without waiting, or nobody looked.
+    /// When the claim was known to be in the queue; `None` when it was granted without waiting, or not observed.
     pub queued: Option<Duration>,
-    /// When the acquire was answered.
+    /// When the acquire returned.
     pub granted: Duration,
-    /// When the client stopped believing: the release was called, the deadline passed or the loss was seen.
+    /// When the hold ended for the client: the release was called, the deadline passed or the loss was seen.
     pub ended: Duration,
 }
 
-/// One write at a resource that refuses lower tokens, in the order in which the resource saw them.
+/// One write at a resource that refuses lower tokens, in the order of its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// The token that came with it.
+    /// The token of the write.
     pub token: u64,
     /// Whether it was applied.
     pub applied: bool,
 }
 
-fn by_lock(history: &[Held]) -> Vec<Vec<&Held>> {
-    let mut locks: BTreeMap<&str, Vec<&Held>> = BTreeMap::new();
+fn by_lock(history: &[HoldRecord]) -> Vec<Vec<&HoldRecord>> {
+    let mut locks: BTreeMap<&str, Vec<&HoldRecord>> = BTreeMap::new();
     for held in history {
         locks.entry(&held.lock).or_default().push(held);
     }
@@ -78,8 +80,8 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    fn held(client: u64, token: u64, asked: u64, granted: u64, ended: u64) -> Held {
-        Held {
+    fn held(client: u64, token: u64, asked: u64, granted: u64, ended: u64) -> HoldRecord {
+        HoldRecord {
             lock: "a".to_owned(),
             client,
             token,
@@ -90,8 +92,8 @@ mod tests {
         }
     }
 
-    fn queued(held: Held, queued: u64) -> Held {
-        Held { queued: Some(ms(queued)), ..held }
+    fn queued(held: HoldRecord, queued: u64) -> HoldRecord {
+        HoldRecord { queued: Some(ms(queued)), ..held }
     }
 
     fn writes(writes: &[(u64, bool)]) -> Vec<Write> {
@@ -100,16 +102,16 @@ mod tests {
 
     #[test]
     fn good_histories_have_no_fault() {
-        let other = Held { lock: "b".to_owned(), ..held(3, 1, 0, 1, 90) };
+        let other = HoldRecord { lock: "b".to_owned(), ..held(3, 1, 0, 1, 90) };
         let good = [
             held(1, 1, 0, 1, 10),
             queued(held(2, 2, 2, 10, 20), 3),
             queued(held(3, 3, 4, 21, 30), 5),
-            // Re-entered twice, then taken anew.
+            // Re-entered twice, then acquired again.
             held(3, 3, 22, 22, 23),
             held(3, 3, 27, 27, 29),
             held(1, 7, 31, 32, 33),
-            // One attempt of two callers: before the second one hears of it, the first one has left and come again.
+            // One attempt of two callers: before the second one returns, the first one has released and joined again.
             held(4, 8, 34, 36, 37),
             held(4, 8, 38, 39, 40),
             held(4, 8, 35, 41, 42),
@@ -122,11 +124,11 @@ mod tests {
         assert_eq!(fenced_writes(&good), Vec::<String>::new());
     }
 
-    /// Each with the one checker that must find it.
+    /// Each bad history with the one checker that must find it.
     #[test]
     fn bad_histories_are_found() {
-        type Checker = fn(&[Held]) -> Vec<String>;
-        let bad: [(&str, Checker, Vec<Held>); 13] = [
+        type Checker = fn(&[HoldRecord]) -> Vec<String>;
+        let bad: [(&str, Checker, Vec<HoldRecord>); 13] = [
             ("double hold", overlaps, vec![held(1, 1, 0, 1, 10), held(2, 2, 2, 9, 20)]),
             ("hold within a hold", overlaps, vec![held(1, 1, 0, 1, 30), held(2, 2, 2, 9, 20)]),
             (
@@ -134,12 +136,12 @@ mod tests {
                 overlaps,
                 vec![held(1, 1, 0, 1, 30), held(1, 1, 2, 3, 4), held(2, 2, 2, 29, 40)],
             ),
-            ("both at once", overlaps, vec![held(1, 1, 0, 1, 10), held(2, 2, 0, 1, 10)]),
+            ("two holds at the same time", overlaps, vec![held(1, 1, 0, 1, 10), held(2, 2, 0, 1, 10)]),
             ("equal token", token_order, vec![held(1, 5, 0, 1, 2), held(2, 5, 3, 4, 5)]),
             ("equal token of one client", token_order, vec![held(1, 5, 0, 1, 2), held(1, 5, 3, 4, 5)]),
-            ("token back", token_order, vec![held(1, 5, 0, 1, 2), held(2, 4, 3, 4, 5)]),
+            ("falling token", token_order, vec![held(1, 5, 0, 1, 2), held(2, 4, 3, 4, 5)]),
             (
-                "token back behind a lower one",
+                "falling token behind a lower one",
                 token_order,
                 vec![held(1, 9, 0, 1, 2), held(2, 3, 0, 3, 4), held(3, 5, 5, 6, 7)],
             ),
@@ -150,7 +152,7 @@ mod tests {
                 vec![queued(held(1, 2, 0, 30, 40), 1), queued(held(2, 1, 5, 20, 25), 6)],
             ),
             (
-                "overtaken by one that never waited",
+                "overtaken by a claim that never waited",
                 queue_order,
                 vec![queued(held(1, 2, 0, 30, 40), 1), held(2, 1, 5, 20, 25)],
             ),
@@ -164,7 +166,7 @@ mod tests {
                 ],
             ),
             (
-                "overtaken, with one between that came beside both",
+                "overtaken, with a concurrent claim in between",
                 queue_order,
                 vec![
                     queued(held(1, 3, 0, 30, 31), 1),

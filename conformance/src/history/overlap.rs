@@ -1,13 +1,13 @@
 //! Mutual exclusion.
 
-use super::{Held, by_lock};
+use super::{HoldRecord, by_lock};
 
-/// Mutual exclusion: no two clients believe in one lock at the same time. O(n log n).
-pub fn overlaps(history: &[Held]) -> Vec<String> {
+/// Checks mutual exclusion: no two clients hold one lock at the same time. O(n log n).
+pub fn overlaps(history: &[HoldRecord]) -> Vec<String> {
     let mut faults = Vec::new();
     for mut holds in by_lock(history) {
         holds.sort_by_key(|held| (held.granted, held.ended));
-        let mut longest: Option<&Held> = None;
+        let mut longest: Option<&HoldRecord> = None;
         for held in holds {
             if let Some(before) = longest.filter(|before| held.granted < before.ended)
                 && before.client != held.client

@@ -1,8 +1,8 @@
-//! The suite is tested itself: on each wrong backend the cases fail that must, for the reason that they are there for.
+//! Tests of the suite itself: on each wrong backend the right cases fail, for the right reason.
 //!
-//! `matrix.txt` lists, per defect, the cases that fail on it every time, each with a part of what it says then: a case that
-//! fails because its tidying up does proves nothing of its promise. A case that nothing fails is decoration: it stands in
-//! [`unproven`] with the reason, or this test is red.
+//! `matrix.txt` lists for each defect the cases that always fail on it, each with a part of its message: a case that
+//! only fails in its cleanup proves nothing. A case that no defect fails may test nothing, so it must be in
+//! [`unproven`] with a reason.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod coverage;
@@ -21,45 +21,48 @@ use lockkit_conformance::{
     cases, run_case,
 };
 
-/// Chance must not decide here.
+/// A fixed seed, so that the outcome is not random.
 const SEED: u64 = 42;
 
-/// Defects that most cases do not notice.
-const HARMLESS: [Defect; 2] = [Defect::ToldSecret, Defect::TrustsAnybody];
+/// Defects that do not affect most cases.
+const HARMLESS: [Defect; 2] = [Defect::PrintedSecret, Defect::TrustsAnybody];
 
-/// A blank line between defects; below each, one case per line, with a part of its message.
+/// Blocks separated by a blank line: a defect, then one case per line with a part of its message.
 const MATRIX: &str = include_str!("matrix.txt");
 
-/// What cases say: by defect, then by case.
-type Said = BTreeMap<String, BTreeMap<String, String>>;
+/// The messages of failed cases, by defect and case.
+type Messages = BTreeMap<String, BTreeMap<String, String>>;
 
 #[test]
-fn every_defect_is_found_by_the_cases_that_are_there_for_it() {
+fn each_defect_fails_its_cases_for_the_right_reason() {
     let expected = expected();
     let named = |defect: &str| Defect::ALL.into_iter().find(|known| format!("{known:?}") == defect);
     let unknown: Vec<_> = expected.keys().filter(|defect| named(defect).is_none()).collect();
-    assert!(unknown.is_empty(), "no defects: {unknown:?}");
+    assert!(unknown.is_empty(), "unknown defects: {unknown:?}");
     let by_name: BTreeMap<&str, Case> = cases().into_iter().map(|case| (case.name, case)).collect();
     let listed = |defect: Defect| {
         let lines = expected.get(&format!("{defect:?}")).into_iter().flat_map(BTreeMap::keys);
         lines.map(|case| by_name[case.as_str()]).collect::<Vec<_>>()
     };
-    // A new defect is tried with everything: what is shown then is what the matrix lacks.
+    // A new defect runs with all cases; the output is its block of the matrix.
     let tried = |defect: Defect| Some(listed(defect)).filter(|cases| !cases.is_empty()).unwrap_or_else(cases);
     let work =
         Defect::ALL.into_iter().flat_map(|defect| tried(defect).into_iter().map(move |case| (defect, case)));
     let failed = run_all(work.collect());
 
     let mut wrong = String::new();
-    for (defect, said) in failed.iter().filter(|(defect, _)| !expected.contains_key(*defect)) {
-        writeln!(wrong, "{defect} is not in the matrix, and is found by\n{}", shown(said)).unwrap();
+    for (defect, messages) in failed.iter().filter(|(defect, _)| !expected.contains_key(*defect)) {
+        writeln!(wrong, "{defect} is missing in the matrix; its failed cases are\n{}", block_of(messages))
+            .unwrap();
     }
     for (defect, cases) in &expected {
         for (case, reason) in cases {
             match failed.get(defect).and_then(|failed| failed.get(case)) {
                 None => writeln!(wrong, "{defect}: {case} passes").unwrap(),
-                Some(said) if said.contains(reason) => {}
-                Some(said) => writeln!(wrong, "{defect}: {case}: not {reason:?}, but {said:?}").unwrap(),
+                Some(message) if message.contains(reason) => {}
+                Some(message) => {
+                    writeln!(wrong, "{defect}: {case}: not {reason:?}, but {message:?}").unwrap()
+                }
             }
         }
     }
@@ -67,30 +70,30 @@ fn every_defect_is_found_by_the_cases_that_are_there_for_it() {
 }
 
 #[test]
-fn every_case_fails_on_a_wrong_backend_or_stands_in_the_list_with_the_reason() {
+fn each_case_fails_on_a_defect_or_is_listed_as_unproven() {
     let (expected, unproven) = (expected(), unproven::reasons());
     let proven: BTreeSet<&str> = expected.values().flat_map(BTreeMap::keys).map(String::as_str).collect();
     let all: BTreeSet<&str> = cases().into_iter().map(|case| case.name).collect();
 
     let unknown: Vec<_> = proven.iter().chain(unproven.keys()).filter(|case| !all.contains(*case)).collect();
-    assert!(unknown.is_empty(), "no cases: {unknown:?}");
+    assert!(unknown.is_empty(), "unknown cases: {unknown:?}");
     let twice: Vec<_> = proven.iter().filter(|case| unproven.contains_key(*case)).collect();
-    assert!(twice.is_empty(), "fail on a wrong backend, and are listed as unproven: {twice:?}");
+    assert!(twice.is_empty(), "fail on a defect, but are listed as unproven: {twice:?}");
     let neither: Vec<_> =
         all.iter().filter(|case| !proven.contains(*case) && !unproven.contains_key(*case)).collect();
-    assert!(neither.is_empty(), "fail on no wrong backend, and are not listed as unproven: {neither:?}");
+    assert!(neither.is_empty(), "fail on no defect, and are not listed as unproven: {neither:?}");
 }
 
-/// A case that fails on everything proves nothing.
+/// A case that always fails proves nothing.
 #[test]
-fn every_case_passes_on_a_backend_whose_defect_is_not_its_subject() {
+fn each_case_passes_on_a_defect_that_is_not_its_subject() {
     let expected = expected();
     let lists = |defect: &Defect, case: &Case| {
         expected.get(&format!("{defect:?}")).is_some_and(|cases| cases.contains_key(case.name))
     };
     let mut left = cases();
     left.retain(|case| Defect::ALL.iter().any(|defect| lists(defect, case)));
-    // Nearly all pass on the first.
+    // Nearly all cases pass on the first one.
     for defect in HARMLESS {
         let work: Vec<_> =
             left.iter().filter(|case| !lists(&defect, case)).map(|case| (defect, *case)).collect();
@@ -98,12 +101,12 @@ fn every_case_passes_on_a_backend_whose_defect_is_not_its_subject() {
         let failed = run_all(work).remove(&format!("{defect:?}")).unwrap_or_default();
         left.retain(|case| !tried.contains(case.name) || failed.contains_key(case.name));
     }
-    assert!(left.is_empty(), "fail on everything: {left:?}");
+    assert!(left.is_empty(), "fail on every defect: {left:?}");
 }
 
-/// Runs these cases, side by side: what those say that fail.
-fn run_all(work: Vec<(Defect, Case)>) -> Said {
-    let (work, failed) = (Mutex::new(work), Mutex::new(Said::new()));
+/// Runs these cases in parallel, and returns the messages of those that fail.
+fn run_all(work: Vec<(Defect, Case)>) -> Messages {
+    let (work, failed) = (Mutex::new(work), Mutex::new(Messages::new()));
     let take = || work.lock().unwrap().pop();
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(2, Into::into) {
@@ -123,7 +126,7 @@ fn run_all(work: Vec<(Defect, Case)>) -> Said {
     failed.into_inner().unwrap()
 }
 
-fn expected() -> Said {
+fn expected() -> Messages {
     let line = |line: &str| {
         let (case, reason) = line.trim().split_once(": ").ok_or(line).unwrap();
         (case.to_owned(), reason.to_owned())
@@ -135,7 +138,7 @@ fn expected() -> Said {
     blocks.collect()
 }
 
-/// In the form of `matrix.txt`.
-fn shown(said: &BTreeMap<String, String>) -> String {
-    said.iter().map(|(case, said)| format!("    {case}: {}\n", said.replace('\n', " "))).collect()
+/// Formats messages as in `matrix.txt`.
+fn block_of(messages: &BTreeMap<String, String>) -> String {
+    messages.iter().map(|(case, message)| format!("    {case}: {}\n", message.replace('\n', " "))).collect()
 }

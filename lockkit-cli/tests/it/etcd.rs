@@ -1,4 +1,4 @@
-//! Over a real etcd server.
+//! The program with a real etcd server.
 
 use std::{
     process::Command,
@@ -18,10 +18,10 @@ use crate::{
 
 const TTL: Duration = Duration::from_secs(4);
 
-/// How late a busy machine may look. (What is done at which moment is tested without one, beside the code.)
+/// Delay that a busy machine may add. (The unit tests check exact moments.)
 const BUSY: Duration = Duration::from_secs(1);
 
-/// A server of its own, and a folder.
+/// A new server, and a folder.
 struct Server {
     home: Home,
     etcd: Etcd,
@@ -34,18 +34,18 @@ impl Server {
         Self { home: Home::new(), url: etcd.url(), etcd }
     }
 
-    /// The options of `lockkit run` for a short ttl on this server.
+    /// Returns the options of `lockkit run` for a short ttl on this server.
     fn options(&self) -> [&str; 4] {
         ["--backend", &self.url, "--ttl", "4s"]
     }
 
-    /// `lockkit run` of a script for the shell, under the lock `a`.
+    /// Returns `lockkit run` of a shell script, under the lock `a`.
     fn run(&self, script: &str) -> Command {
         let [option, url, ttl, seconds] = self.options();
         self.home.run(&[option, url, ttl, seconds, "a"], script)
     }
 
-    /// The keys in the queue of the lock `a`.
+    /// Returns the keys in the queue of the lock `a`.
     fn queue(&self) -> Vec<String> {
         self.etcd
             .keys("")
@@ -63,31 +63,31 @@ fn twenty_at_the_same_time_run_one_after_the_other() {
 }
 
 #[test]
-fn nothing_of_a_killed_holders_job_is_alive_when_the_next_one_starts() {
+fn no_process_of_a_killed_holders_job_is_alive_when_the_next_starts() {
     let server = Server::start();
     let wait = kill_and_take_over(&server.home, &server.options());
-    println!("kill -9 over etcd with a ttl of {TTL:?}, time until the next one runs: {wait:.1?}");
+    println!("kill -9 with etcd and a ttl of {TTL:?}, time until the next job runs: {wait:.1?}");
 }
 
 #[test]
-fn a_frozen_server_ends_a_job_that_ignores_sigterm_before_the_lock() {
+fn frozen_server_ends_a_job_that_ignores_sigterm_before_the_lock() {
     frozen_while_runs(STUBBORN, |_| {});
 }
 
 #[test]
-fn a_frozen_server_ends_a_stopped_job_before_the_lock() {
+fn frozen_server_ends_a_stopped_job_before_the_lock() {
     frozen_while_runs("trap '' TERM; echo started; kill -STOP $$; sleep 1000", |_| {});
 }
 
 #[test]
-fn a_frozen_server_ends_the_job_before_the_lock_without_help_of_the_watcher() {
+fn frozen_server_ends_the_job_before_the_lock_without_the_watcher() {
     frozen_while_runs(STUBBORN, |lockkit| {
         let watcher = watcher_of(lockkit).unwrap().pid;
         kill_process(Pid::from_raw(watcher).unwrap(), Signal::STOP).unwrap();
     });
 }
 
-/// Freezes the server while a job runs and another one waits: no process of the first is alive at its deadline, nor
+/// Freezes the server while a job runs and another one waits. No process of the first job is alive at its deadline, nor
 /// when the second starts.
 fn frozen_while_runs(script: &str, before: impl FnOnce(Pid)) {
     let server = Server::start();
@@ -97,7 +97,7 @@ fn frozen_while_runs(script: &str, before: impl FnOnce(Pid)) {
     eventually("the next one in the queue", || (server.queue().len() == 2).then_some(()));
     before(holder.pid());
     server.etcd.pause().unwrap();
-    // No renewal is acknowledged from here on.
+    // From here on, no renewal is acknowledged.
     let frozen = Instant::now();
     eventually("the end of the job", || members(group).is_empty().then_some(()));
     let took = frozen.elapsed();
@@ -112,15 +112,15 @@ fn frozen_while_runs(script: &str, before: impl FnOnce(Pid)) {
 }
 
 #[test]
-fn a_deleted_key_ends_the_job_at_once() {
+fn deleted_key_ends_the_job_at_once() {
     let server = Server::start();
     let script =
-        "exec 2>/dev/null; trap 'echo told; exit 3' TERM; echo started; while :; do sleep 0.01; done";
+        "exec 2>/dev/null; trap 'echo terminated; exit 3' TERM; echo started; while :; do sleep 0.01; done";
     let mut holder = Started::until_started(&mut server.run(script));
     let key = server.queue().remove(0);
     let deleted = Instant::now();
     assert!(server.etcd.delete(&key).unwrap());
-    assert_eq!(holder.line(), "told");
+    assert_eq!(holder.line(), "terminated");
     println!("key deleted, time until SIGTERM: {:.1?}", deleted.elapsed());
     let ended = holder.done();
     assert_eq!(ended.status, 76);
@@ -129,7 +129,7 @@ fn a_deleted_key_ends_the_job_at_once() {
 }
 
 #[test]
-fn a_stopped_lockkit_does_not_leave_its_job_running_beyond_the_lock() {
+fn job_of_a_stopped_lockkit_does_not_outlive_the_lock() {
     let server = Server::start();
     let holder = Started::until_started(&mut server.run(STUBBORN));
     let group = command_of(holder.pid()).group;
@@ -142,7 +142,7 @@ fn a_stopped_lockkit_does_not_leave_its_job_running_beyond_the_lock() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_and_leaves_nothing_in_the_queue() {
+fn signal_ends_the_wait_and_leaves_nothing_in_the_queue() {
     let server = Server::start();
     let _holder = Started::until_started(&mut server.run("echo started; exec sleep 1000"));
     let waiter = Started::new(&mut server.run("echo ran"));
@@ -158,14 +158,14 @@ fn a_signal_ends_the_wait_and_leaves_nothing_in_the_queue() {
 }
 
 #[test]
-fn the_same_lock_inside_itself_is_refused() {
+fn nested_lock_of_the_same_name_is_refused() {
     let server = Server::start();
     let inner = format!("\"$LOCKKIT\" run --backend '{}' a -- echo ran", server.url);
     assert_eq!(done(server.run(&inner)).status, 64);
 }
 
 #[test]
-fn a_password_comes_by_file_or_environment_and_goes_no_further() {
+fn password_from_file_or_environment_does_not_leak() {
     let (home, mut etcd) = (Home::new(), Etcd::start().unwrap());
     let secret = "hunter2-but-longer";
     etcd.enable_auth("me", secret).unwrap();
@@ -189,7 +189,7 @@ fn a_password_comes_by_file_or_environment_and_goes_no_further() {
 }
 
 #[test]
-fn an_unreachable_server_is_69() {
+fn unreachable_server_is_69() {
     let home = Home::new();
     let away = done(home.run(&["--backend", "etcd://127.0.0.1:1", "--timeout", "1s", "a"], "echo ran"));
     assert_eq!((away.status, &*away.stdout), (69, ""), "{}", away.stderr);

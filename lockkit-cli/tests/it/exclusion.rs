@@ -1,4 +1,4 @@
-//! One at a time, and not free before the last process of the job is gone.
+//! One job at a time, and no release before the last process of the job is gone.
 
 use rustix::process::Signal;
 
@@ -8,7 +8,7 @@ use crate::{
     processes::{command_of, members, running_command_of},
 };
 
-/// Fails when another one runs at the same moment: with noclobber, the shell opens with O_EXCL.
+/// Fails if another one runs at the same moment: with noclobber, the shell opens with O_EXCL.
 pub(crate) const PROBE: &str = "set -C; : >probe || exit 99; sleep 0.01; rm probe";
 
 #[test]
@@ -17,7 +17,7 @@ fn twenty_at_the_same_time_run_one_after_the_other() {
     twenty(&home, &[]);
 }
 
-/// Starts twenty at once, each of which must find itself alone.
+/// Starts twenty at once; each must run alone.
 pub(crate) fn twenty(home: &Home, options: &[&str]) {
     let options = [options, &["race"]].concat();
     let racers: Vec<Started> = (0..20).map(|_| Started::new(&mut home.run(&options, PROBE))).collect();
@@ -49,7 +49,7 @@ fn the_lock_is_held_until_the_last_process_of_the_group_has_ended() {
 }
 
 #[test]
-fn a_process_that_leaves_the_group_is_neither_waited_for_nor_ended() {
+fn process_that_leaves_the_group_is_neither_waited_for_nor_ended() {
     let home = Home::new();
     let script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!";
     let job = done(home.run(&["a"], script));
@@ -60,7 +60,7 @@ fn a_process_that_leaves_the_group_is_neither_waited_for_nor_ended() {
 }
 
 #[test]
-fn a_killed_command_frees_the_lock_at_once_also_while_others_wait() {
+fn killed_lockkit_frees_the_lock_at_once_for_a_waiter() {
     let home = Home::new();
     let holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
     let mut waiter = Started::new(&mut home.run(&["a"], "echo started"));
@@ -73,24 +73,24 @@ fn a_killed_command_frees_the_lock_at_once_also_while_others_wait() {
 }
 
 #[test]
-fn a_lost_lock_ends_the_job_also_one_that_is_stopped() {
+fn lost_lock_ends_even_a_stopped_job() {
     let home = Home::new();
-    let script = "trap 'echo told; exit 3' TERM; echo started; kill -STOP $$; exec sleep 1000";
+    let script = "trap 'echo terminated; exit 3' TERM; echo started; kill -STOP $$; exec sleep 1000";
     let ended = lose_the_lock_of(&home, script);
-    assert_eq!((ended.status, &*ended.stdout), (76, "told\n"));
+    assert_eq!((ended.status, &*ended.stdout), (76, "terminated\n"));
     assert!(ended.message().contains("lost"), "{}", ended.stderr);
     assert_eq!(done(home.run(&["a"], "exit 0")).status, 0);
 }
 
 #[test]
-fn a_job_that_does_not_end_when_told_is_killed() {
+fn job_that_ignores_sigterm_is_killed() {
     let home = Home::new();
     // Without a deadline the watcher does not help.
     let ended = lose_the_lock_of(&home, STUBBORN);
     assert_eq!(ended.status, 76, "{}", ended.stderr);
 }
 
-/// Runs a job, and deletes the file of its lock.
+/// Runs a job, and deletes its lock file.
 fn lose_the_lock_of(home: &Home, script: &str) -> Done {
     let holder = Started::until_started(&mut home.run(&["a"], script));
     let group = command_of(holder.pid()).group;

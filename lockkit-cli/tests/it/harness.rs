@@ -1,4 +1,4 @@
-//! A lock folder of its own, and programs that do not outlive the test.
+//! A temporary lock folder, and programs that do not outlive the test.
 
 use std::{
     ffi::OsStr,
@@ -11,10 +11,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// No step takes this long, unless it hangs.
+/// Time limit of a step that would hang.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
-/// A folder of its own, with the user's state folder in it.
+/// A temporary folder, with the user's state folder in it.
 pub(crate) struct Home(TempDir);
 
 impl Home {
@@ -26,23 +26,23 @@ impl Home {
         self.0.path().join(name)
     }
 
-    /// `lockkit` with these arguments, in this folder.
+    /// Returns `lockkit` with these arguments, in this folder.
     pub(crate) fn lockkit<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = self.command(env!("CARGO_BIN_EXE_lockkit"));
         command.args(arguments);
         command
     }
 
-    /// `lockkit run` with these options, with a script for the shell as its command.
+    /// Returns `lockkit run` with these options, and a shell script as its command.
     pub(crate) fn run(&self, options: &[&str], script: &str) -> Command {
         let mut command = self.lockkit(["run"]);
         command.args(options).args(["--", "sh", "-c", script]);
         command
     }
 
-    /// Any program in this folder; the shell finds `lockkit` in LOCKKIT.
+    /// Returns any program in this folder; shells find `lockkit` in LOCKKIT.
     pub(crate) fn command(&self, program: &str) -> Command {
-        // Tests that were started by nohup, or in the background of a script, would hand ignored signals on.
+        // Tests started by nohup, or in the background of a script, would pass ignored signals on.
         let mut command = Command::new("env");
         command.args(["--default-signal", program]);
         for (variable, _) in std::env::vars_os() {
@@ -61,7 +61,7 @@ impl Home {
     }
 }
 
-/// What a program that ran to its end has left.
+/// The result of a program that has ended.
 pub(crate) struct Done {
     pub(crate) status: i32,
     pub(crate) stdout: String,
@@ -69,7 +69,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// Every message is one line that says who speaks.
+    /// Returns the message; every message is one line with the program's name.
     pub(crate) fn message(&self) -> &str {
         let message = self.stderr.trim_end();
         assert!(message.starts_with("lockkit: ") && !message.contains('\n'), "{message:?}");
@@ -82,7 +82,7 @@ pub(crate) fn done(mut command: Command) -> Done {
     Started::new(&mut command).done()
 }
 
-/// A running program: killed when dropped.
+/// A running program; killed when dropped.
 pub(crate) struct Started {
     child: Child,
     pub(crate) stdout: BufReader<ChildStdout>,
@@ -103,7 +103,7 @@ impl Started {
         started
     }
 
-    /// The next line of its output.
+    /// Returns the next line of its output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
@@ -122,12 +122,12 @@ impl Started {
         drop(self.child.stdin.take());
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     pub(crate) fn done(mut self) -> Done {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         self.stdout.read_to_string(&mut stdout).unwrap();
@@ -144,14 +144,14 @@ impl Drop for Started {
     }
 }
 
-/// Waits until something is there.
+/// Waits until the check returns something.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < HANG, "waited in vain: {what}");
+        assert!(start.elapsed() < HANG, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

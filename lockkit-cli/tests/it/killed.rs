@@ -12,14 +12,14 @@ use crate::{
     processes::{Process, alive, command_of, members, watcher_of},
 };
 
-/// A job of several processes that does not want to end.
+/// A job of several processes that ignores signals.
 pub(crate) const STUBBORN: &str =
     "trap '' TERM INT HUP; sleep 1000 & (trap '' TERM; sleep 1000 & wait) & echo started; wait";
 
-/// A command that tells what runs at the moment of its start.
+/// A command that prints the process table at the moment of its start.
 pub(crate) const SNAPSHOT: &str = "cat /proc/[0-9]*/stat 2>/dev/null; true";
 
-/// The members of the group that were alive in a snapshot.
+/// Returns the members of the group that were alive in a snapshot.
 pub(crate) fn members_in(snapshot: &str, group: i32) -> Vec<Process> {
     snapshot
         .lines()
@@ -29,16 +29,16 @@ pub(crate) fn members_in(snapshot: &str, group: i32) -> Vec<Process> {
 }
 
 #[test]
-fn nothing_of_the_job_is_alive_when_the_next_holder_starts() {
+fn no_process_of_the_job_is_alive_when_the_next_holder_starts() {
     let home = Home::new();
     let mut waits = Vec::new();
     for _ in 0..10 {
         waits.push(kill_and_take_over(&home, &[]));
     }
-    println!("kill -9 over file locks, time until the next one runs: {waits:.1?}");
+    println!("kill -9 with file locks, time until the next job runs: {waits:.1?}");
 }
 
-/// Kills a holder -9 while another one waits: the time until that one runs.
+/// Kills a holder with -9 while another one waits; returns the time until that one runs.
 pub(crate) fn kill_and_take_over(home: &Home, options: &[&str]) -> Duration {
     let options = [options, &["a"]].concat();
     let holder = Started::until_started(&mut home.run(&options, STUBBORN));
@@ -57,7 +57,7 @@ pub(crate) fn kill_and_take_over(home: &Home, options: &[&str]) -> Duration {
 }
 
 #[test]
-fn a_killed_watcher_is_replaced() {
+fn killed_watcher_is_replaced() {
     let home = Home::new();
     let holder = Started::until_started(&mut home.run(&["a"], STUBBORN));
     let group = command_of(holder.pid()).group;
@@ -74,7 +74,7 @@ fn a_killed_watcher_is_replaced() {
 }
 
 #[test]
-fn a_watcher_that_is_killed_all_the_time_ends_the_job() {
+fn watcher_killed_repeatedly_ends_the_job() {
     let home = Home::new();
     let mut holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
     while holder.runs() {
@@ -88,13 +88,13 @@ fn a_watcher_that_is_killed_all_the_time_ends_the_job() {
 }
 
 #[test]
-fn whenever_lockkit_is_killed_the_command_does_not_run_on() {
+fn command_does_not_outlive_lockkit_killed_at_any_moment() {
     let home = Home::new();
     for step in 0..40 {
-        // An argument that no other process of this machine has.
+        // An argument of no other process of this machine.
         let mark = format!("1000.{}{step:03}", std::process::id());
         let lockkit = Started::new(&mut home.lockkit(["run", "a", "--", "sleep", &mark]));
-        // From before the handlers are set to after the command's start: some 10 ms.
+        // From before the handlers are installed to after the start of the command: some 10 ms.
         std::thread::sleep(Duration::from_micros(500 * step));
         lockkit.send(Signal::KILL);
         drop(lockkit);
@@ -106,7 +106,7 @@ fn whenever_lockkit_is_killed_the_command_does_not_run_on() {
 }
 
 #[test]
-fn the_watcher_keeps_nothing_open_but_its_pipe_and_the_lock() {
+fn watcher_keeps_only_its_pipe_and_the_lock_open() {
     let home = Home::new();
     let mut shell = home.command("sh");
     shell.args([
@@ -117,12 +117,12 @@ fn the_watcher_keeps_nothing_open_but_its_pipe_and_the_lock() {
     let numbers =
         |process: &Process| process.descriptors().into_iter().map(|(number, _)| number).collect::<Vec<_>>();
     let watcher = watcher_of(lockkit.pid()).unwrap();
-    // Closing is the first thing that it does, and may be yet to come.
+    // Closing is its first step, which may still be pending.
     eventually("nothing else", || (numbers(&watcher) == [0, 1, 2]).then_some(()));
     assert!(watcher.descriptors()[0].1.starts_with("pipe:"));
     assert!(watcher.descriptors()[1].1.ends_with("/a.lock"), "{:?}", watcher.descriptors());
     assert_ne!(watcher.group, command_of(lockkit.pid()).group);
-    // The command gets what was meant for it, and nothing of ours.
+    // The command inherits the descriptors that are meant for it, and none of ours.
     let command = command_of(lockkit.pid());
     assert!(numbers(&command).contains(&9));
     for (_, ours) in &watcher.descriptors()[..2] {
@@ -135,7 +135,7 @@ fn the_watcher_keeps_nothing_open_but_its_pipe_and_the_lock() {
 }
 
 #[test]
-fn nothing_is_left_behind_by_a_job_that_ends() {
+fn ended_job_leaves_nothing_behind() {
     let home = Home::new();
     let mut job = home.run(&["a"], "echo started; read line");
     let mut lockkit = Started::until_started(job.stdin(Stdio::piped()));

@@ -1,16 +1,16 @@
-//! The same lock inside itself.
+//! Nested `lockkit run`s.
 
 use crate::harness::{Home, Started, done};
 
 #[test]
-fn the_same_lock_inside_itself_is_refused_at_any_depth() {
+fn nested_lock_of_the_same_name_is_refused_at_any_depth() {
     let home = Home::new();
     let inner = "\"$LOCKKIT\" run --timeout 10s a -- echo ran";
     let between = format!("\"$LOCKKIT\" run b -- sh -c '{inner}'");
     for script in [inner, &between] {
         let nested = done(home.run(&["a"], script));
         assert_eq!((nested.status, &*nested.stdout), (64, ""));
-        assert!(nested.message().contains("around this one"), "{}", nested.stderr);
+        assert!(nested.message().contains("the enclosing `lockkit run` holds it"), "{}", nested.stderr);
     }
 }
 
@@ -35,7 +35,7 @@ fn other_names_and_other_stores_nest() {
 }
 
 #[test]
-fn a_daemon_may_take_the_lock_of_the_job_that_started_it_once_that_is_over() {
+fn daemon_may_take_the_lock_after_the_job_that_started_it() {
     let home = Home::new();
     let inherited = done(home.run(&["a"], "echo \"$LOCKKIT_HELD\"")).stdout;
     let again = |options: &[&str]| {
@@ -44,7 +44,7 @@ fn a_daemon_may_take_the_lock_of_the_job_that_started_it_once_that_is_over() {
         done(command)
     };
     assert_eq!(again(&["a"]).status, 0);
-    // Held by somebody else: an ordinary wait.
+    // Held by another process: an ordinary wait.
     let _holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
     assert_eq!(again(&["--timeout", "1s", "a"]).status, 75);
 }

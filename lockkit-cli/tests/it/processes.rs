@@ -14,7 +14,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Reads a line of `/proc/PID/stat`.
+    /// Parses a line of `/proc/PID/stat`.
     pub(crate) fn parse(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(" (")?;
         let mut fields = rest.rsplit_once(") ")?.1.split(' ');
@@ -36,7 +36,7 @@ impl Process {
         std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap()
     }
 
-    /// The open descriptors and what they lead to.
+    /// Returns the open descriptors and their targets.
     pub(crate) fn descriptors(&self) -> Vec<(i32, String)> {
         let mut descriptors: Vec<(i32, String)> = std::fs::read_dir(format!("/proc/{}/fd", self.pid))
             .unwrap()
@@ -51,7 +51,7 @@ impl Process {
     }
 }
 
-/// Every process that is not a zombie.
+/// Returns every process that is not a zombie.
 pub(crate) fn alive() -> Vec<Process> {
     std::fs::read_dir("/proc")
         .unwrap()
@@ -61,22 +61,22 @@ pub(crate) fn alive() -> Vec<Process> {
         .collect()
 }
 
-/// The members of a group that are alive.
+/// Returns the members of a group that are alive.
 pub(crate) fn members(group: i32) -> Vec<Process> {
     alive().into_iter().filter(|process| process.group == group).collect()
 }
 
-/// The watcher of a `lockkit run`, if there is one.
+/// Returns the watcher of a `lockkit run`, if there is one.
 pub(crate) fn watcher_of(lockkit: Pid) -> Option<Process> {
     child_of(lockkit, |process| process.arguments().contains("watch-group"))
 }
 
-/// The command of a `lockkit run`; waits for it, for a process has no arguments while it executes another program.
+/// Waits for the command of a `lockkit run`; a process has no arguments while it executes another program.
 pub(crate) fn command_of(lockkit: Pid) -> Process {
     eventually("the command", || running_command_of(lockkit))
 }
 
-/// The command of a `lockkit run`, if there is one at this moment.
+/// Returns the current command of a `lockkit run`, if there is one.
 pub(crate) fn running_command_of(lockkit: Pid) -> Option<Process> {
     child_of(lockkit, |process| {
         let arguments = process.arguments();

@@ -1,4 +1,4 @@
-//! Independent Redis servers, which have to be set up once.
+//! Independent Redis servers, which must be set up once.
 
 use lockkit_testbed::RedisMasters;
 
@@ -6,7 +6,7 @@ use crate::harness::{Done, Home, done};
 
 const NODE: &str = "lockkit:redlock";
 
-/// Servers of its own, and a folder.
+/// New servers, and a folder.
 struct Nodes {
     home: Home,
     masters: RedisMasters,
@@ -16,7 +16,7 @@ struct Nodes {
 impl Nodes {
     fn start() -> Self {
         let masters = RedisMasters::start(3).unwrap();
-        // The options of a client are for all commands.
+        // All commands accept the options of a client.
         let url = format!("redlock://{}?ttl=10s&label=me", masters.endpoints());
         Self { home: Home::new(), masters, url }
     }
@@ -49,14 +49,14 @@ fn new_nodes_are_set_up_once() {
     let marker = nodes.marker(0);
     let second = nodes.init();
     assert_eq!(second.status, 0);
-    assert!(second.message().contains("set up before"), "{}", second.stderr);
+    assert!(second.message().contains("already set up"), "{}", second.stderr);
     assert_eq!(nodes.marker(0), marker);
     let ran = nodes.run();
     assert_eq!((ran.status, &*ran.stdout), (0, "ran\n"), "{}", ran.stderr);
 }
 
 #[test]
-fn a_half_set_up_store_is_refused_until_the_set_up_is_run_again() {
+fn partly_set_up_store_is_refused_until_init_runs_again() {
     let nodes = Nodes::start();
     nodes.set_marker(0, "ready 60000 5f0c1d2e3b4a5968 1/3");
     nodes.set_marker(1, "preparing 60000 5f0c1d2e3b4a5968 2/3");
@@ -69,7 +69,7 @@ fn a_half_set_up_store_is_refused_until_the_set_up_is_run_again() {
 }
 
 #[test]
-fn nodes_of_which_some_have_lost_their_data_are_not_set_up_again() {
+fn nodes_that_lost_their_data_are_not_set_up_again() {
     let nodes = Nodes::start();
     assert_eq!(nodes.init().status, 0);
     nodes.masters.node(1).cli(&["FLUSHALL"]).unwrap();
@@ -77,7 +77,7 @@ fn nodes_of_which_some_have_lost_their_data_are_not_set_up_again() {
     assert_eq!(refused.status, 78, "{}", refused.stderr);
     assert!(refused.message().contains("1 of 3 nodes have lost their data"), "{}", refused.stderr);
     assert_eq!(nodes.marker(1), "");
-    // The other two are enough.
+    // The other two nodes are enough.
     assert_eq!(nodes.run().stdout, "ran\n");
 }
 
@@ -92,7 +92,7 @@ fn every_node_must_be_reached() {
 }
 
 #[test]
-fn other_nodes_than_those_of_the_set_up_are_refused() {
+fn nodes_outside_the_set_are_refused() {
     let nodes = Nodes::start();
     assert_eq!(nodes.init().status, 0);
     let more = RedisMasters::start(2).unwrap();
@@ -108,7 +108,7 @@ fn other_nodes_than_those_of_the_set_up_are_refused() {
 }
 
 #[test]
-fn what_needs_no_set_up_says_so() {
+fn init_of_a_store_without_set_up_is_refused() {
     let home = Home::new();
     let refused = done(home.lockkit(["init", "redis://127.0.0.1:1"]));
     assert_eq!(refused.status, 64);

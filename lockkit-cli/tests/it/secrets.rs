@@ -1,4 +1,4 @@
-//! Passwords stay with us.
+//! Passwords do not leak.
 
 use crate::{
     harness::{Home, Started, done},
@@ -7,11 +7,11 @@ use crate::{
 
 const SECRET: &str = "hunter2-but-longer";
 
-/// One that a test does put into arguments: not the one that others look for in all arguments of this machine.
+/// A password that a test does put into arguments; other tests search all arguments of this machine for [`SECRET`].
 const EXPOSED: &str = "typed-in-haste";
 
 #[test]
-fn a_password_in_the_arguments_is_refused_and_not_repeated() {
+fn password_in_the_arguments_is_refused_and_not_repeated() {
     let home = Home::new();
     for url in [format!("etcd://me:{EXPOSED}@127.0.0.1:1"), format!("etcd://me:{EXPOSED}@127.0.0.1:port")] {
         for arguments in
@@ -26,7 +26,7 @@ fn a_password_in_the_arguments_is_refused_and_not_repeated() {
 }
 
 #[test]
-fn no_message_about_a_url_of_the_environment_repeats_it() {
+fn messages_do_not_repeat_the_url_of_the_environment() {
     let home = Home::new();
     for url in [
         format!("tape://me:{SECRET}@h"),
@@ -49,7 +49,7 @@ fn neither_command_nor_watcher_nor_any_process_list_has_the_password() {
     assert_no_leak(&lockkit);
 }
 
-/// The password is known to `lockkit run` alone.
+/// Asserts that only `lockkit run` has the password.
 pub(crate) fn assert_no_leak(lockkit: &Started) {
     let holds = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(SECRET);
     let command = command_of(lockkit.pid());

@@ -1,4 +1,4 @@
-//! Signals that `lockkit run` gets.
+//! Signals to `lockkit run`.
 
 use rustix::process::Signal;
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 #[test]
-fn signals_are_passed_on_to_the_whole_group() {
+fn signals_are_forwarded_to_the_whole_group() {
     let home = Home::new();
     let signals = [
         ("HUP", Signal::HUP),
@@ -32,10 +32,10 @@ fn signals_are_passed_on_to_the_whole_group() {
     for (name, signal) in signals {
         lockkit.send(signal);
         let expected = if matches!(name, "INT" | "QUIT") { 1 } else { 2 };
-        let mut heard: Vec<String> = (0..expected).map(|_| lockkit.line()).collect();
-        heard.sort();
+        let mut received: Vec<String> = (0..expected).map(|_| lockkit.line()).collect();
+        received.sort();
         let both = [format!("leader {name}"), format!("member {name}")];
-        assert_eq!(heard, both[..expected]);
+        assert_eq!(received, both[..expected]);
     }
     let group = command_of(lockkit.pid()).group;
     rustix::process::kill_process_group(rustix::process::Pid::from_raw(group).unwrap(), Signal::KILL)
@@ -44,7 +44,7 @@ fn signals_are_passed_on_to_the_whole_group() {
 }
 
 #[test]
-fn a_signal_that_ends_the_command_ends_lockkit_with_its_number() {
+fn signal_that_ends_the_command_is_lockkits_status() {
     let home = Home::new();
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::USR1, 138)] {
         let lockkit = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
@@ -54,7 +54,7 @@ fn a_signal_that_ends_the_command_ends_lockkit_with_its_number() {
 }
 
 #[test]
-fn a_stopped_job_can_be_ended() {
+fn stopped_job_can_be_ended() {
     let home = Home::new();
     let lockkit =
         Started::until_started(&mut home.run(&["a"], "echo started; kill -STOP $$; echo continued"));
@@ -65,7 +65,7 @@ fn a_stopped_job_can_be_ended() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_and_nothing_of_it_is_left() {
+fn signal_ends_the_wait_and_leaves_nothing() {
     let home = Home::new();
     let holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)]
@@ -82,7 +82,7 @@ fn a_signal_ends_the_wait_and_nothing_of_it_is_left() {
 }
 
 #[test]
-fn what_was_ignored_stays_ignored() {
+fn ignored_signals_stay_ignored() {
     let home = Home::new();
     let mut shell = home.command("sh");
     let job = "grep SigIgn /proc/self/status; echo started; read line";
@@ -95,7 +95,7 @@ fn what_was_ignored_stays_ignored() {
     assert_eq!(lockkit.line(), "started");
     lockkit.send(Signal::HUP);
     lockkit.close_stdin();
-    assert_eq!(lockkit.done().status, 1, "read found the end of its input, no signal has ended it");
+    assert_eq!(lockkit.done().status, 1, "read found the end of its input; no signal has ended it");
 }
 
 /// Whether the process has a handler for this signal.

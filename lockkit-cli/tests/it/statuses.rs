@@ -12,7 +12,7 @@ fn the_status_is_that_of_the_command() {
 }
 
 #[test]
-fn a_signal_that_ends_the_command_is_128_and_its_number() {
+fn signal_that_ends_the_command_is_128_plus_its_number() {
     let home = Home::new();
     // 40 is a real-time signal: it has no name in most tables.
     for signal in [1, 9, 15, 40] {
@@ -21,7 +21,7 @@ fn a_signal_that_ends_the_command_is_128_and_its_number() {
 }
 
 #[test]
-fn a_command_that_cannot_run_is_126_or_127() {
+fn command_that_cannot_run_is_126_or_127() {
     let home = Home::new();
     let missing = done(home.lockkit(["run", "a", "--", "no-such-command"]));
     assert_eq!(missing.status, 127);
@@ -43,7 +43,7 @@ fn the_command_knows_its_lock_and_a_rising_token() {
 }
 
 #[test]
-fn a_lock_that_is_not_free_in_time_is_75_and_names_its_holder() {
+fn lock_not_acquired_in_time_is_75_and_names_its_holder() {
     let home = Home::new();
     let holder = Started::until_started(
         &mut home.run(&["--label", "nightly backup", "a"], "echo started; exec sleep 1000"),
@@ -62,7 +62,7 @@ fn a_lock_that_is_not_free_in_time_is_75_and_names_its_holder() {
 }
 
 #[test]
-fn who_tells_the_holder_and_json_for_programs() {
+fn who_shows_the_holder_as_text_and_json() {
     let home = Home::new();
     let free = done(home.lockkit(["who", "a"]));
     assert_eq!((free.status, &*free.stdout), (0, "\"a\" is free\n"));
@@ -79,7 +79,7 @@ fn who_tells_the_holder_and_json_for_programs() {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line_and_the_command_does_not_run() {
+fn wrong_arguments_get_one_line_and_the_command_does_not_run() {
     let home = Home::new();
     let mebibyte = "x".repeat(100_000);
     let cases: &[(&[&str], i32)] = &[
@@ -115,7 +115,7 @@ fn help_says_what_the_lock_does_not_protect() {
     let help = done(home.lockkit(["run", "--help"]));
     assert_eq!(help.status, 0);
     let text = help.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    for part in ["leave the group", "76 lock lost", "LOCKKIT_TOKEN", "--password-file", "LOCKKIT_BACKEND"] {
+    for part in ["leave the group", "76: lock lost", "LOCKKIT_TOKEN", "--password-file", "LOCKKIT_BACKEND"] {
         assert!(text.contains(part), "{part}");
     }
     assert!(!text.contains("watch-group"));

@@ -14,11 +14,12 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::harness::{HANG, Home};
 
-/// The key that interrupts the foreground job, and the one that stops it.
+/// The key that interrupts the foreground job.
 const CTRL_C: &str = "\u{3}";
+/// The key that stops the foreground job.
 const CTRL_Z: &str = "\u{1a}";
 
-/// A job that reads the terminal. Its quotes keep what it prints apart from the terminal's echo of the script.
+/// A job that reads the terminal. Its quotes distinguish its output from the terminal's echo of the script.
 const READER: &str = "echo sta\"\"rted; read line; echo g\"\"ot $line";
 
 /// Prints whether it is in the foreground of its terminal (proc_pid_stat(5): pgrp, tpgid).
@@ -58,14 +59,14 @@ impl Terminal {
         Self { program, keys, screen, seen: String::new() }
     }
 
-    /// A shell without job control, which stays until the enter key is pressed: when the leader of a session ends,
-    /// the terminal forgets what is not on the screen yet.
+    /// A shell without job control, which stays until the enter key is pressed: when the leader of a session ends, the
+    /// terminal drops what is not on the screen yet.
     fn with_shell(home: &Home, script: &str) -> Self {
         let script = format!("trap : INT; {script}\nstatus=$?; read enter; exit $status");
         Self::with(home, ["sh", "-c", &script])
     }
 
-    /// `lockkit run` of a script without single quotes.
+    /// Starts `lockkit run` of a script without single quotes.
     fn with_lockkit(home: &Home, script: &str) -> Self {
         Self::with_shell(home, &format!("\"$LOCKKIT\" run a -- sh -c '{script}'"))
     }
@@ -74,7 +75,7 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until the screen shows a text, and forgets what is before it.
+    /// Waits until the screen shows a text, and discards the output up to it.
     fn shows(&mut self, text: &str) {
         while !self.seen.contains(text) {
             let more = self.screen.recv_timeout(HANG);
@@ -86,7 +87,7 @@ impl Terminal {
 
     /// Ends the session.
     fn status(mut self) -> i32 {
-        // An interactive shell may be gone already.
+        // An interactive shell may have ended already.
         let _ = self.keys.write_all(b"\n");
         self.program.wait().unwrap().code().unwrap()
     }
@@ -100,7 +101,7 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn the_job_is_in_the_foreground_and_gets_the_keys() {
+fn job_is_in_the_foreground_and_gets_the_keys() {
     let home = Home::new();
     let mut terminal = Terminal::with_lockkit(&home, &format!("{FOREGROUND}; {READER}; exit 5"));
     terminal.shows("foreground");
@@ -111,7 +112,7 @@ fn the_job_is_in_the_foreground_and_gets_the_keys() {
 }
 
 #[test]
-fn the_interrupt_key_reaches_the_job() {
+fn interrupt_key_reaches_the_job() {
     let home = Home::new();
     let mut terminal =
         Terminal::with_lockkit(&home, "trap \"echo interrupted; exit 4\" INT; echo started; read line");
@@ -134,7 +135,7 @@ fn the_terminal_is_given_back() {
 }
 
 #[test]
-fn in_a_pipeline_the_terminal_stays_with_the_neighbours_until_the_job_asks_for_it() {
+fn terminal_stays_with_pipeline_neighbours_until_the_job_asks_for_it() {
     let home = Home::new();
     let job = "echo started; until [ -e enough ]; do sleep 0.01; done";
     let quiet =
@@ -151,7 +152,7 @@ fn in_a_pipeline_the_terminal_stays_with_the_neighbours_until_the_job_asks_for_i
 }
 
 #[test]
-fn the_interrupt_key_is_forwarded_where_the_job_does_not_have_the_terminal() {
+fn interrupt_key_is_forwarded_if_the_job_lacks_the_terminal() {
     let home = Home::new();
     let job = "trap \"echo interrupted; exit 4\" INT; echo started; while :; do sleep 0.01; done";
     let mut terminal =
@@ -162,7 +163,7 @@ fn the_interrupt_key_is_forwarded_where_the_job_does_not_have_the_terminal() {
 }
 
 #[test]
-fn a_shell_stops_and_continues_lockkit_and_its_job_as_one() {
+fn shell_stops_and_continues_lockkit_and_its_job_as_one() {
     let home = Home::new();
     let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
     terminal.shows("$ ");
@@ -172,7 +173,7 @@ fn a_shell_stops_and_continues_lockkit_and_its_job_as_one() {
     terminal.shows("Stopped");
     terminal.press("\"$LOCKKIT\" run --timeout 0s a -- true; echo st\"\"atus $?\n");
     terminal.shows("status 75");
-    // In the background it stops again when it asks for the terminal.
+    // In the background the job stops again when it asks for the terminal.
     terminal.press("bg\n");
     terminal.press("wait %1; echo wai\"\"ted\n");
     terminal.shows("waited");
@@ -184,7 +185,7 @@ fn a_shell_stops_and_continues_lockkit_and_its_job_as_one() {
 }
 
 #[test]
-fn where_nobody_could_continue_it_the_job_is_not_left_stopped() {
+fn job_is_not_left_stopped_without_a_shell_to_continue_it() {
     let home = Home::new();
     let mut terminal = Terminal::with_lockkit(&home, READER);
     terminal.shows("started");

@@ -1,4 +1,4 @@
-//! Over TLS.
+//! Stores with TLS.
 
 use lockkit_testbed::{Certificates, Redis, ServerCertificate};
 
@@ -6,7 +6,7 @@ use crate::harness::{Home, done};
 
 #[test]
 #[cfg_attr(not(all(feature = "redis", feature = "tls")), ignore = "built without the features redis and tls")]
-fn a_store_with_tls_is_used_by_who_trusts_it() {
+fn store_with_trusted_certificate_is_used() {
     let (home, authority, other) = (Home::new(), Certificates::new().unwrap(), Certificates::new().unwrap());
     let redis = Redis::start_tls(&authority, ServerCertificate::Good, false).unwrap();
 

@@ -1,4 +1,4 @@
-//! Looking into the store.
+//! Inspection of the store without a session.
 
 use std::fmt::Debug;
 
@@ -6,14 +6,14 @@ use async_trait::async_trait;
 
 use crate::{FencingToken, LockName, Metadata, Result};
 
-/// The power to look into a store without taking part in any lock.
+/// Optional: inspection of a store without a session.
 #[async_trait]
 pub trait Admin: Debug + Send + Sync {
-    /// Who holds the lock and who waits for it, at one moment; a snapshot that may be old when it arrives.
+    /// Returns who holds the lock and who waits for it; the snapshot may be outdated when it arrives.
     ///
     /// # Errors
     ///
-    /// `Unavailable`, `Denied`; what others have written there is never an error but a [`Contender`] without metadata.
+    /// `Unavailable`, `Denied`. Entries of other programs are not errors: each is a [`Contender`] without metadata.
     ///
     /// # Cancel safety
     ///
@@ -21,18 +21,18 @@ pub trait Admin: Debug + Send + Sync {
     async fn inspect(&self, name: &LockName) -> Result<Inspection>;
 }
 
-/// What [`Admin::inspect`] found.
+/// The result of [`Admin::inspect`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Who holds the lock.
+    /// The holder of the lock.
     pub holder: Option<Contender>,
-    /// Who waits for it; in the order of service where the backend has one, empty where waiters leave no trace.
+    /// The waiters, in queue order if the backend has a queue. Empty if the store does not record waiters.
     pub waiters: Vec<Contender>,
 }
 
 impl Inspection {
-    /// This holder and these waiters.
+    /// Creates an inspection.
     pub fn new(holder: Option<Contender>, waiters: Vec<Contender>) -> Self {
         Self { holder, waiters }
     }
@@ -44,14 +44,14 @@ impl Inspection {
 pub struct Contender {
     /// The entry's name in the store: a key, a node, a file.
     pub entry: String,
-    /// Its fencing token where the store tells it: of a holder, never of a waiter.
+    /// The fencing token of a holder, if the store records it.
     pub token: Option<FencingToken>,
-    /// What a lockkit client stored about itself; `None` for the entries of other programs.
+    /// The metadata that a lockkit client stored; `None` for entries of other programs.
     pub metadata: Option<Metadata>,
 }
 
 impl Contender {
-    /// The contender with this entry.
+    /// Creates a contender.
     pub fn new(entry: impl Into<String>, token: Option<FencingToken>, metadata: Option<Metadata>) -> Self {
         Self { entry: entry.into(), token, metadata }
     }

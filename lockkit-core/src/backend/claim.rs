@@ -1,4 +1,4 @@
-//! One attempt at a lock, as the backend sees it.
+//! One attempt at a lock, as the backend receives it.
 
 use std::{
     fmt,
@@ -8,45 +8,45 @@ use std::{
     },
 };
 
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{LockName, Metadata};
 
-/// The identity of one attempt: random, never used again. A create whose reply was lost is found by it.
+/// The random identity of one attempt, never reused. It identifies an entry whose creation reply was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId(Uuid);
 
 impl ClaimId {
-    /// A new random id.
+    /// Creates a random id.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
     }
 
-    /// The id as its `Display` wrote it.
+    /// Parses an id that `Display` wrote.
     pub fn parse(text: &str) -> Option<Self> {
-        // `Uuid::try_parse` reads four forms, and capitals; an id is written in one form only.
+        // `Uuid::try_parse` accepts four forms and capitals; `Display` writes only one form.
         Uuid::try_parse(text).ok().map(Self).filter(|id| id.to_string() == text)
     }
 }
 
-/// 32 lower-case hexadecimal digits.
+/// Prints 32 lower-case hexadecimal digits.
 impl fmt::Display for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self.0.as_simple(), f)
     }
 }
 
-/// The first 8 digits: enough to follow one claim in a log, too few to forge its entry.
+/// Prints the first 8 digits: enough to follow a claim in a log, too few to forge its entry.
 impl fmt::Debug for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.8}…", self.0.as_simple().to_string())
     }
 }
 
-/// One attempt at a lock; made by the keeper, or by a test that drives a [`Session`](super::Session) itself.
+/// One attempt at a lock, created by the keeper or by a test that drives a [`Session`](super::Session) itself.
 ///
-/// Waiting, a timeout and a dropped future are one code path in a backend: [`give_up`](Self::give_up) resolves.
+/// A backend handles a timeout and a dropped future the same way: [`give_up`](Self::give_up) resolves.
 #[derive(Clone, Debug)]
 pub struct Claim {
     name: LockName,
@@ -56,7 +56,7 @@ pub struct Claim {
     control: ClaimControl,
 }
 
-/// The other end of a [`Claim`]: tells it to give up, and reads what the backend has noted. Cheap to clone.
+/// The keeper's end of a [`Claim`]: makes it give up, and reads what the backend has noted. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct ClaimControl {
     give_up: CancellationToken,
@@ -64,84 +64,84 @@ pub struct ClaimControl {
 }
 
 impl Claim {
-    /// A new claim with an id of its own. `wait` is false for a try.
+    /// Creates a claim with a new id. `wait` is false for a try.
     pub fn new(name: LockName, wait: bool, metadata: Metadata, control: &ClaimControl) -> Self {
         Self { name, id: ClaimId::random(), wait, metadata: Arc::new(metadata), control: control.clone() }
     }
 
-    /// The lock that is claimed.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// The identity of this attempt.
+    /// Returns the identity of this attempt.
     pub fn id(&self) -> ClaimId {
         self.id
     }
 
-    /// Whether to queue when somebody else holds the lock; otherwise the server is asked once.
+    /// Returns whether to queue if another claim holds the lock; a try sends one request instead.
     pub fn wait(&self) -> bool {
         self.wait
     }
 
-    /// What to store beside the entry.
+    /// Returns the metadata to store with the entry.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// Resolves when nobody wants the lock any more: the caller's deadline passed, its future was dropped, or the
-    /// client closes.
+    /// Resolves when the claim must be withdrawn: the caller's time limit passed, its future was dropped, or the client
+    /// closes.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe; resolves at once when it has resolved before.
-    pub fn give_up(&self) -> WaitForCancellationFuture<'_> {
+    /// Cancel safe; resolves at once if it has resolved before.
+    pub fn give_up(&self) -> impl Future<Output = ()> + Send {
         self.control.give_up.cancelled()
     }
 
-    /// Whether [`give_up`](Self::give_up) has resolved.
+    /// Returns whether [`give_up`](Self::give_up) has resolved.
     pub fn has_given_up(&self) -> bool {
         self.control.give_up.is_cancelled()
     }
 
-    /// Notes that the server has answered: somebody else holds the lock. A caller whose time runs out is then told
-    /// `None` instead of `Unavailable`.
+    /// Notes that the server reported another holder. A caller whose time limit passes then gets `None` instead of
+    /// `Unavailable`.
     pub fn note_contended(&self) {
         self.control.contended.store(true, Ordering::Release);
     }
 
-    /// Whether that was noted.
+    /// Returns whether [`note_contended`](Self::note_contended) was called.
     pub fn was_contended(&self) -> bool {
         self.control.was_contended()
     }
 }
 
 impl ClaimControl {
-    /// A control that no claim has given up on.
+    /// Creates a control.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tells the claim to give up.
+    /// Makes the claim give up.
     pub fn give_up(&self) {
         self.give_up.cancel();
     }
 
-    /// Resolves when the claim was told to give up.
+    /// Resolves when the claim must give up.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub fn given_up(&self) -> WaitForCancellationFuture<'_> {
+    pub fn given_up(&self) -> impl Future<Output = ()> + Send {
         self.give_up.cancelled()
     }
 
-    /// Whether the claim was told to give up.
+    /// Returns whether the claim must give up.
     pub fn has_given_up(&self) -> bool {
         self.give_up.is_cancelled()
     }
 
-    /// Whether the backend noted that somebody else holds the lock.
+    /// Returns whether the backend noted another holder.
     pub fn was_contended(&self) -> bool {
         self.contended.load(Ordering::Acquire)
     }

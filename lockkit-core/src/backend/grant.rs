@@ -1,18 +1,18 @@
-//! What a session answers: a grant, the answers of a beat, a loss.
+//! The results of a session: a grant, the results of a heartbeat, a loss.
 
 use super::{Claim, ClaimId};
 use crate::{BootInstant, Error, FencingToken, LockName};
 
-/// How an acquire ended.
+/// The result of an acquire.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Acquired {
     /// The claim holds the lock.
     Granted(Grant),
-    /// A try met a holder, or the claim was told to give up; nothing of it is left at the server.
+    /// A try found a holder, or the claim gave up; nothing of it is left at the server.
     GaveUp,
-    /// The claim's entry vanished while it waited (an operator's delete, a lost session): the keeper makes a new
-    /// claim for the same caller and deadline. Its place in the queue is lost.
+    /// The claim's entry vanished while it waited (deleted by an operator, or its session was lost). The keeper
+    /// creates a new claim for the same caller and time limit, at the end of the queue.
     EntryGone,
 }
 
@@ -26,74 +26,74 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The grant of `claim`.
+    /// Creates the grant of `claim`.
     ///
-    /// `armed_at` is a reading of the session's clock, **not later than the server's start of the lifetime** that now
-    /// runs: read by the code that sends the request and before it is sent, never when its reply arrives, and with
-    /// every correction of the backend already taken off.
+    /// `armed_at` is a reading of the session's clock that is **not later than the server's start of the current
+    /// lifetime**. Read it in the code that sends the request, before the sending and never when the reply arrives.
+    /// Corrections of the backend are already subtracted.
     pub fn new(claim: &Claim, token: FencingToken, armed_at: BootInstant) -> Self {
         Self { name: claim.name().clone(), claim: claim.id(), token, armed_at }
     }
 
-    /// The lock that is held.
+    /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         &self.name
     }
 
-    /// The claim that holds it.
+    /// Returns the claim that holds it.
     pub fn claim(&self) -> ClaimId {
         self.claim
     }
 
-    /// The fencing token of this grant; rises strictly over the grants of one name.
+    /// Returns the fencing token, which rises strictly over the grants of one name.
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// Start of the lifetime that runs since the grant.
+    /// Returns the start of the first lifetime of the hold.
     pub fn armed_at(&self) -> BootInstant {
         self.armed_at
     }
 }
 
-/// What one beat found out.
+/// The results of one heartbeat.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Beat {
-    /// About the session itself.
+pub struct Renewals {
+    /// The result for the session itself.
     pub session: Renewal,
-    /// About each hold that was asked for, in any order.
+    /// The result for each requested hold, in any order.
     pub holds: Vec<(ClaimId, Renewal)>,
 }
 
-impl Beat {
-    /// The answers of one beat.
+impl Renewals {
+    /// Creates the results of one heartbeat.
     pub fn new(session: Renewal, holds: Vec<(ClaimId, Renewal)>) -> Self {
         Self { session, holds }
     }
 }
 
-/// What became of a lifetime at a beat.
+/// The result of a heartbeat for one lifetime.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Renewal {
-    /// The server started the lifetime anew, not before `armed_at` (see [`Grant::new`]).
+    /// The server restarted the lifetime, not before `armed_at` (see [`Grant::new`]).
     Renewed {
-        /// Start of the lifetime that now runs.
+        /// Start of the current lifetime.
         armed_at: BootInstant,
     },
-    /// The server says that it is over. Final.
+    /// The server reported that the lifetime is over. This is final.
     Gone,
-    /// No answer, or none that tells; extends nothing and ends nothing.
+    /// No conclusive answer; neither extends nor ends the lifetime.
     Unknown(Error),
 }
 
-/// A loss that the server told ahead of the next beat.
+/// A loss that the server reports before the next heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The session is over, and everything held in it.
+    /// The session is over, and all its holds.
     Session,
-    /// This claim's hold is over; the others are not affected.
+    /// The hold of this claim is over; others are not affected.
     Grant(ClaimId),
 }

@@ -1,48 +1,53 @@
-//! What a backend is and promises.
+//! The properties of a backend.
 
 use std::time::Duration;
 
 use crate::limits::TTL_MAX;
 
-/// What a backend is and promises: shown in the guarantee table, checked by the conformance suite.
+/// The properties of a backend, shown in the guarantee table.
 ///
-/// Made by [`new`](Self::new), which claims as little as possible; the fields are set to what the backend keeps.
+/// [`new`](Self::new) claims the least; set each field to what the backend guarantees. The fields are of two kinds:
+///
+/// * The client works by `ttl_min`, `ttl_max`, `heartbeat` and `lifetime`; `scheme` labels its logs and metrics.
+/// * `queue`, `token`, `loss` and `failover` are claims about the store, which the client does not read. The conformance
+///   suite selects cases and bounds by `queue`, `token` and `loss`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackendInfo {
     /// The URL scheme, such as `etcd`.
     pub scheme: &'static str,
-    /// Shortest ttl; a shorter one is raised to it.
+    /// Shortest ttl; the client raises a shorter one to it.
     pub ttl_min: Duration,
-    /// Longest ttl; a longer one is refused.
+    /// Longest ttl; the client refuses a longer one.
     pub ttl_max: Duration,
-    /// How often a session is renewed.
-    pub beat: BeatInterval,
-    /// What ends a hold that is not renewed.
+    /// How often the keeper renews a session.
+    pub heartbeat: HeartbeatInterval,
+    /// What ends a hold that is not renewed; decides how the keeper gives up holds and sessions.
     pub lifetime: Lifetime,
-    /// In which order waiters are served.
+    /// Claim: the order in which waiters are granted.
     pub queue: QueueKind,
-    /// What the order of fencing tokens survives.
+    /// Claim: what the order of fencing tokens survives.
     pub token: TokenStrength,
-    /// How soon a loss that the server knows of is noticed.
+    /// Claim: how soon the holder learns of a loss at the server.
     pub loss: LossDetection,
-    /// What a failover of the store can lose.
+    /// Claim: what a failover of the store can lose.
     pub failover: FailoverLoss,
 }
 
 impl BackendInfo {
-    /// A backend that claims the least: any ttl up to [`TTL_MAX`], three heartbeats per ttl, no order of waiters,
-    /// tokens that rise within a process, losses noticed by heartbeats, a failover that loses grants.
+    /// Returns the properties of a backend that claims the least: any ttl up to [`TTL_MAX`], three heartbeats per ttl,
+    /// no order of waiters, tokens that rise within a process, losses found by heartbeats, a failover that loses
+    /// grants.
     pub fn new(scheme: &'static str, lifetime: Lifetime) -> Self {
         Self {
             scheme,
             ttl_min: Duration::ZERO,
             ttl_max: TTL_MAX,
-            beat: BeatInterval::PerTtl(3),
+            heartbeat: HeartbeatInterval::PerTtl(3),
             lifetime,
             queue: QueueKind::Unordered,
             token: TokenStrength::Process,
-            loss: LossDetection::Beat,
+            loss: LossDetection::Heartbeat,
             failover: FailoverLoss::Unreplicated,
         }
     }
@@ -51,18 +56,18 @@ impl BackendInfo {
 /// How often a session is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum BeatInterval {
+pub enum HeartbeatInterval {
     /// This many times per ttl; 3 unless the store needs more.
     PerTtl(u32),
-    /// At a fixed interval, where there is no ttl.
+    /// At a fixed interval, for backends without a ttl.
     Every(Duration),
 }
 
-impl BeatInterval {
-    /// Time between two beats of a session with this ttl.
+impl HeartbeatInterval {
+    /// Returns the time between two heartbeats of a session with this ttl.
     pub fn interval(self, ttl: Duration) -> Duration {
         match self {
-            Self::PerTtl(beats) => ttl / beats.max(1),
+            Self::PerTtl(heartbeats) => ttl / heartbeats.max(1),
             Self::Every(interval) => interval,
         }
     }
@@ -72,20 +77,20 @@ impl BeatInterval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lifetime {
-    /// All holds of a client live and die with its session (an etcd lease, a ZooKeeper session). A client whose hold
-    /// has passed its deadline abandons the session, so that dead holds do not keep their entries alive.
+    /// The session carries all holds of a client (an etcd lease, a ZooKeeper session). If one hold passes its
+    /// deadline, the client abandons the session, because renewals would keep the entry of the dead hold alive.
     Session,
-    /// Every hold has a lifetime of its own (a Redis key with a ttl).
+    /// Every hold has its own lifetime (a Redis key with a ttl).
     Hold,
-    /// A hold has no lifetime: it ends by release or with its process (a file lock).
+    /// A hold has no lifetime; it ends by release or with its process (a file lock).
     Process,
 }
 
-/// In which order waiters are served.
+/// The order in which waiters are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueKind {
-    /// First come, first served, among waiters that stay alive.
+    /// First come, first served, among the waiters that stay alive.
     Fifo,
     /// In no particular order.
     Unordered,
@@ -95,23 +100,24 @@ pub enum QueueKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenStrength {
-    /// Everything within one data history of the store.
+    /// Everything within one history of the store's data.
     History,
-    /// Also the loss of the counters, as long as wall clocks agree better than the pause between two grants.
+    /// Also the loss of the counters, if wall clocks differ by less than the pause between two grants.
     ClockFloor,
-    /// Nothing: the numbers start anew with the process.
+    /// Nothing: the numbers restart with the process.
     Process,
 }
 
-/// How soon a loss that the server knows of is noticed by the holder. (A hold that is merely not renewed ends at its
-/// deadline on every backend, without I/O.)
+/// How soon the holder learns of a loss at the server.
+///
+/// A hold that is merely not renewed ends at its deadline on every backend, without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossDetection {
-    /// A lost session is told at once, a single lost hold within one beat.
+    /// The server reports a lost session at once; a heartbeat finds a single lost hold.
     SessionPushed,
-    /// Within one beat.
-    Beat,
+    /// A heartbeat finds the loss.
+    Heartbeat,
 }
 
 /// What a failover of the store can lose.

@@ -1,8 +1,8 @@
-//! The traits that a backend implements, and what passes between it and the keeper.
+//! The traits that a backend implements, and the types that they exchange with the keeper.
 //!
-//! A backend author writes [`Backend`] and [`Session`]; everything that is the same for all stores (deadlines,
-//! renewals, cancel safety, retries of a release, re-entry) is done once, by the keeper. The documentation of the
-//! traits is the contract; the conformance suite checks it.
+//! A backend author implements [`Backend`] and [`Session`]. The keeper implements everything that all stores have in
+//! common: deadlines, renewals, cancel safety, retries of a release, re-entry. The documentation of the traits is the
+//! contract; the conformance suite checks it.
 
 mod admin;
 mod claim;
@@ -19,8 +19,8 @@ use backon::BackoffBuilder;
 pub use self::{
     admin::{Admin, Contender, Inspection},
     claim::{Claim, ClaimControl, ClaimId},
-    grant::{Acquired, Beat, Grant, Loss, Renewal},
-    info::{BackendInfo, BeatInterval, FailoverLoss, Lifetime, LossDetection, QueueKind, TokenStrength},
+    grant::{Acquired, Grant, Loss, Renewal, Renewals},
+    info::{BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, LossDetection, QueueKind, TokenStrength},
     url::{BackendUrl, Host},
 };
 use crate::{
@@ -28,124 +28,155 @@ use crate::{
     limits::{RECHECK_PAUSE_MAX, RECHECK_PAUSE_MIN, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
 
-/// The pause before a waiter looks again although nothing has notified it: ttl / 3, but at least
-/// [`RECHECK_PAUSE_MIN`] and at most [`RECHECK_PAUSE_MAX`]; varied by an eighth, so that the waiters of one lock do not
-/// look in step.
+/// Returns the pause before the next re-check of a waiter: a third of the ttl, but between [`RECHECK_PAUSE_MIN`] and
+/// [`RECHECK_PAUSE_MAX`].
+///
+/// It varies by an eighth, so that the waiters of one lock do not send their re-checks at the same time.
 pub fn recheck_pause(ttl: Duration) -> Duration {
     let middle = (ttl / 3).clamp(RECHECK_PAUSE_MIN, RECHECK_PAUSE_MAX);
     middle.mul_f64(fastrand::f64().mul_add(0.25, 0.875))
 }
 
-/// The pauses between the tries of one step that fails: growing from [`RETRY_PAUSE_MIN`] to [`RETRY_PAUSE_MAX`], with
-/// jitter, without end.
-pub fn retry_pauses() -> impl Iterator<Item = Duration> + Send {
-    backon::ExponentialBuilder::default()
+/// Returns the pauses between the retries of a failed step.
+pub fn retry_pauses() -> RetryPauses {
+    let pauses = backon::ExponentialBuilder::default()
         .with_min_delay(RETRY_PAUSE_MIN)
-        // The jitter comes on top: up to as much again.
+        // The jitter adds up to the same time again.
         .with_max_delay(RETRY_PAUSE_MAX / 2)
         .with_jitter()
-        .without_max_times()
-        .build()
+        .without_max_times();
+    RetryPauses(pauses.build())
+}
+
+/// The pauses between the retries of a failed step, as an endless iterator. They grow from [`RETRY_PAUSE_MIN`] to
+/// [`RETRY_PAUSE_MAX`], with jitter.
+#[derive(Debug)]
+pub struct RetryPauses(backon::ExponentialBackoff);
+
+impl Iterator for RetryPauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.next_pause())
+    }
+}
+
+impl RetryPauses {
+    /// Returns the next pause.
+    pub fn next_pause(&mut self) -> Duration {
+        self.0.next().unwrap_or(RETRY_PAUSE_MAX)
+    }
+
+    /// Waits for the next pause.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe; the pause counts as taken.
+    pub async fn wait(&mut self) {
+        tokio::time::sleep(self.next_pause()).await;
+    }
 }
 
 /// A store that can lock.
 ///
 /// # Contract
 ///
-/// * Constructing the value does no I/O and needs no runtime: connections are opened in
-///   [`open_session`](Self::open_session), on the runtime that will drive them.
-/// * What [`info`](Self::info) claims is true; the conformance suite fails a claim that is not.
-/// * One `Backend` value may be used by several clients; each calls `open_session` for itself, and again after every
-///   lost session.
+/// * Constructing the value does no I/O and needs no runtime: [`open_session`](Self::open_session) opens connections,
+///   on the runtime that will drive them.
+/// * Every claim of [`info`](Self::info) is true; the conformance suite checks the claims.
+/// * Several clients may share one `Backend` value. Each calls `open_session` itself, and again after every lost
+///   session.
 ///
 /// # Cancel safety
 ///
-/// None is asked for: the keeper drives every future of this trait to its end.
+/// Not required: the keeper drives every future of this trait to completion.
 #[async_trait]
 pub trait Backend: Debug + Send + Sync + 'static {
-    /// What this backend is and promises: constant for the life of the value.
+    /// Returns the properties of this backend, constant for the life of the value.
     fn info(&self) -> BackendInfo;
 
-    /// Opens a session whose holds live for `ttl` without renewal, rounded up to what the server can do and raised to
-    /// its minimum. `clock` is the keeper's: [`Grant::armed_at`] and [`Renewal::Renewed`] are readings of it.
+    /// Opens a session whose holds live for `ttl` without renewal.
     ///
-    /// Bounded by the backend's own request timeouts: the keeper does the retrying.
+    /// The ttl is raised to the server's minimum and rounded up to its resolution. [`Grant::armed_at`] and
+    /// [`Renewal::Renewed`] are readings of the keeper's `clock`. The backend's request timeouts bound the call; the
+    /// keeper retries it.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the server cannot be reached (the keeper tries again), `Denied` for wrong credentials,
-    /// `InvalidConfig` for what no retry will mend.
+    /// `Unavailable` if the server cannot be reached (the keeper retries), `Denied` for wrong credentials,
+    /// `InvalidConfig` for errors that no retry can fix.
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>>;
 
-    /// The power to look into the store beside any session, where the backend has it.
+    /// Optional: inspection without a session.
     fn admin(&self) -> Option<&dyn Admin>;
 }
 
-/// One client's liveness at the server, and the locks that it takes in its name.
+/// A session of one client at the server, and the locks acquired in it.
 ///
 /// # Contract
 ///
-/// * The keeper drives every future of this trait to its end; none is dropped half-way while the runtime lives. A
-///   backend that waits for a server puts its own time limit on each request and goes on owning it.
-/// * Several calls run at the same time, also on one lock name (as different claims).
-/// * After [`close`](Self::close) was called, every other call ends, with an error if it has no better answer, and a
-///   new one sends nothing: an acquire may come in when the client has just closed.
+/// * The keeper drives every future of this trait to completion while the runtime lives. A backend sets its own time
+///   limit on each request and still owns the request after the limit.
+/// * Several calls run concurrently, also for one lock name (as different claims).
+/// * After a call of [`close`](Self::close), every pending call ends, with an error if it has no result, and a new call
+///   sends nothing. (An acquire may arrive just after the client has closed.)
 ///
 /// # Cancel safety
 ///
-/// None is asked for, but of [`lost`](Self::lost): the keeper drives all other futures to their end.
+/// Required of [`lost`](Self::lost) only: the keeper drives all other futures to completion.
 #[async_trait]
 pub trait Session: Debug + Send + Sync + 'static {
-    /// The lifetime that the server granted, not the one that was asked for. `Duration::MAX` where a hold ends only
-    /// by release or with its process ([`Lifetime::Process`]).
+    /// Returns the lifetime that the server granted, which may differ from the requested one. `Duration::MAX` where a
+    /// hold ends only by release or with its process ([`Lifetime::Process`]).
     fn ttl(&self) -> Duration;
 
-    /// Takes the lock for this claim, or waits for it when [`Claim::wait`] says so.
+    /// Acquires the lock for this claim; waits for it if [`Claim::wait`] is true.
     ///
-    /// * `claim.wait() == false`: ask the server once; busy is [`Acquired::GaveUp`], and nothing stays behind.
-    /// * Once the server has said that somebody else holds the lock, call [`Claim::note_contended`].
-    /// * When [`Claim::give_up`] resolves: withdraw the claim's entry, repeatedly if need be until the server has
-    ///   answered or the session is over, then answer `GaveUp` (or `Granted`, when the grant came first).
-    /// * A reply that never came is not a failure: ask again, idempotently by [`Claim::id`], until the outcome is
-    ///   known. While the server is away a waiting claim waits; a try answers `Unavailable` after its clean-up.
-    /// * Every notification is a hint: re-check in pauses of [`recheck_pause`], and answer `Granted` only on an answer
-    ///   of the store that shows the own entry.
-    /// * The own entry vanished while waiting: [`Acquired::EntryGone`]; the keeper comes back with a new claim.
+    /// * If `claim.wait()` is false, send one request. If the lock is busy, return [`Acquired::GaveUp`] and leave
+    ///   nothing behind.
+    /// * When the server reports another holder, call [`Claim::note_contended`].
+    /// * When [`Claim::give_up`] resolves, withdraw the claim's entry. Repeat this until the server has answered or the
+    ///   session is over, then return `GaveUp` (or `Granted`, if the grant came first).
+    /// * If a reply is lost, repeat the request, idempotently by [`Claim::id`], until the outcome is known. While the
+    ///   server is unreachable, a waiting claim waits; a try returns `Unavailable` after its clean-up.
+    /// * Treat every notification as a hint: re-check after each [`recheck_pause`], and return `Granted` only after an
+    ///   answer of the store that shows the claim's own entry.
+    /// * If the claim's own entry vanished while it waited, return [`Acquired::EntryGone`]; the keeper creates a new
+    ///   claim.
     ///
     /// # Errors
     ///
-    /// Whatever the answer, an error leaves no entry of this claim behind that could delay others beyond the
-    /// session's ttl.
+    /// An error of any kind leaves no entry of this claim that could delay others beyond the session's ttl.
     async fn acquire(&self, claim: Claim) -> Result<Acquired>;
 
-    /// One beat: proves the session alive and every one of `held` still in place. Called also with nothing held.
+    /// Sends one heartbeat: renews the session and all holds in `held`, which may be empty.
     ///
-    /// Answers for the session and, one each, for the holds; a hold may be answered `Gone` while its neighbours are
-    /// renewed. Ends within the time between two beats: what was not answered by then is [`Renewal::Unknown`].
-    async fn renew(&self, held: &[Grant]) -> Beat;
+    /// Returns one result for the session and one for each hold; one hold may be `Gone` while others are renewed.
+    /// Returns within the heartbeat interval; a missing answer is [`Renewal::Unknown`].
+    async fn renew(&self, held: &[Grant]) -> Renewals;
 
-    /// Ends this grant, and only this one: the entry of a later claim is never touched. Idempotent: `Ok` also when
-    /// nothing of the grant is left.
+    /// Ends this grant only; the entry of a later claim is never touched. Idempotent: returns `Ok` also if nothing of
+    /// the grant is left.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the server did not confirm it; the keeper calls again.
+    /// `Unavailable` if the server did not confirm the release; the keeper retries.
     async fn release(&self, grant: &Grant) -> Result<()>;
 
-    /// Waits for the next loss that the server tells ahead of the next beat; pending for ever where it tells none.
+    /// Waits for the next loss that the server reports before the next heartbeat; pending forever if it reports none.
     ///
-    /// Each lost grant is told once, [`Loss::Session`] again and again.
+    /// Each lost grant is returned once, [`Loss::Session`] by every call.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no loss: the next call tells it.
+    /// Dropping the future discards no loss: the next call returns it.
     async fn lost(&self) -> Loss;
 
-    /// Ends the session and everything held or waiting in it, at the server where it can be reached. Idempotent.
+    /// Ends the session with all its holds and waiters, at the server if it can be reached. Idempotent.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the server did not confirm it; the keeper calls again until one ttl after the last renewal.
+    /// `Unavailable` if the server did not confirm it; the keeper retries until the session must have expired.
     async fn close(&self) -> Result<()>;
 }
 
@@ -155,7 +186,7 @@ mod tests {
     use crate::limits::TTL_MAX;
 
     #[test]
-    fn recheck_pause_has_bounds_whatever_the_ttl() {
+    fn recheck_pause_is_bounded_for_any_ttl() {
         for (ttl, middle) in [(1, 2.0), (15, 5.0), (60, 10.0), (TTL_MAX.as_secs(), 10.0)] {
             let pause = recheck_pause(Duration::from_secs(ttl)).as_secs_f64();
             assert!((middle * 0.87..middle * 1.13).contains(&pause), "{pause} s at a ttl of {ttl} s");
@@ -173,6 +204,6 @@ mod tests {
             last.push(pauses[11].as_secs_f64() / RETRY_PAUSE_MAX.as_secs_f64());
         }
         let (low, high) = (last.iter().filter(|part| **part < 0.6), last.iter().filter(|part| **part > 0.9));
-        assert!(low.count() > 50 && high.count() > 50, "clients that fail together do not try in step");
+        assert!(low.count() > 50 && high.count() > 50, "clients that fail together do not retry together");
     }
 }

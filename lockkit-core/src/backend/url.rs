@@ -1,17 +1,36 @@
-//! A backend URL, taken apart: one form for all schemes.
+//! The URL of a backend, in one form for all schemes.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use percent_encoding::percent_decode_str;
-use url::Url;
+use iri_string::{format::ToDedicatedString as _, types::UriStr};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::{Error, ErrorKind, Result};
 
-/// A backend URL, taken apart: `scheme://[user[:password]@]host[:port][,host[:port]...]/path?option=value`.
+/// Characters that a URI must not have, but that people write into paths and options. They are taken as if they were
+/// percent-encoded; brackets stand for an IPv6 address only.
+const TAIL: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// The same in a login.
+const LOGIN: &AsciiSet = &TAIL.add(b'@');
+
+/// A parsed backend URL: `scheme://[user[:password]@]host[:port][,host[:port]...]/path?option=value`.
 ///
-/// User, password and path are percent-decoded. The options are taken out one by one with [`take`](Self::take);
-/// [`finish`](Self::finish) refuses those that nobody took, so that a misspelt option is an error and not a silent
-/// default. Neither `Debug` nor any error shows the password or the value of an option.
+/// User, password and path are percent-decoded. [`take`](Self::take) removes the options one by one;
+/// [`finish`](Self::finish) refuses the rest, so that a misspelt option is an error and not a silent default. Neither
+/// `Debug` nor any error shows the password or the value of an option.
 #[derive(Clone)]
 pub struct BackendUrl {
     scheme: String,
@@ -26,83 +45,92 @@ pub struct BackendUrl {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Host {
-    /// Name or address; an IPv6 address stands in brackets.
+    /// Name or address; an IPv6 address has brackets.
     pub name: String,
-    /// The port, where the URL names one.
+    /// The port, if the URL has one.
     pub port: Option<u16>,
 }
 
 impl BackendUrl {
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for what is no URL, without repeating it (it may hold a password), and for an option that is
-    /// given twice.
+    /// `InvalidConfig` for an invalid URL, which is not repeated in the error (it may contain a password), and for an
+    /// option that is given twice.
     pub fn parse(text: &str) -> Result<Self> {
-        let singles = split_hosts(text)
-            .iter()
-            .map(|single| Url::parse(single).map_err(|cause| invalid("not a URL").with_source(cause)))
-            .collect::<Result<Vec<Url>>>()?;
+        // A file or a variable may end with a newline.
+        let text = text.trim_matches(|letter: char| letter <= ' ').replace(['\t', '\n', '\r'], "");
+        let singles = split_hosts(&text);
+        let singles = singles.iter().map(|single| single_host(single)).collect::<Result<Vec<&UriStr>>>()?;
         let Some(first) = singles.first() else { return Err(invalid("not a URL")) };
-        let mut options = BTreeMap::new();
-        for (key, value) in first.query_pairs() {
-            if options.insert(key.clone().into_owned(), value.into_owned()).is_some() {
-                return Err(invalid(format!("option {key:?} is given twice")));
-            }
-        }
         if first.fragment().is_some() {
             return Err(invalid("a `#` in a password or path is written %23"));
         }
+        let login = first.authority_components().and_then(|authority| authority.userinfo());
+        let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
+            Some((user, password)) => (not_empty(user), not_empty(password)),
+            None => (None, None),
+        };
+        let mut hosts = Vec::new();
+        for authority in singles.iter().filter_map(|single| single.authority_components()) {
+            let Some(name) = not_empty(authority.host()) else {
+                // An unset variable must not make a cluster smaller.
+                if authority.port().is_some() || authority.userinfo().is_some() {
+                    return Err(invalid("a host is missing"));
+                }
+                continue;
+            };
+            let port = authority.port().and_then(not_empty).map(str::parse).transpose();
+            let port = port.map_err(|_| invalid("a port is a number below 65536"))?;
+            hosts.push(Host { name: name.to_owned(), port });
+        }
         Ok(Self {
-            scheme: first.scheme().to_owned(),
-            user: (!first.username().is_empty()).then(|| decoded(first.username())).transpose()?,
-            password: first.password().map(decoded).transpose()?,
-            hosts: singles
-                .iter()
-                .filter_map(|url| Some(Host { name: url.host_str()?.to_owned(), port: url.port() }))
-                .filter(|host| !host.name.is_empty())
-                .collect(),
-            path: decoded(first.path())?,
-            options,
+            scheme: first.scheme_str().to_ascii_lowercase(),
+            user: user.map(decoded).transpose()?,
+            password: password.map(decoded).transpose()?,
+            hosts,
+            // Without `.` and `..`: they would be part of a prefix.
+            path: decoded(first.normalize().to_dedicated_string().path_str())?,
+            options: options(first.query_str().unwrap_or_default())?,
         })
     }
 
-    /// The scheme, in lower case.
+    /// Returns the scheme, in lower case.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// The user name.
+    /// Returns the user name.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// The password: a secret.
+    /// Returns the password, which is a secret.
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref()
     }
 
-    /// The servers, in the order in which they are named.
+    /// Returns the servers in the order of the URL.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// The path with its leading slash, or the empty text.
+    /// Returns the path with its leading slash, or an empty text.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Takes the value of an option out.
+    /// Removes an option and returns its value.
     pub fn take(&mut self, option: &str) -> Option<String> {
         self.options.remove(option)
     }
 
-    /// Takes an option out that is a duration such as `10s`, `1500ms` or `2m 30s`.
+    /// Removes an option whose value is a duration such as `10s`, `1500ms` or `2m 30s`.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` when the value is no duration.
+    /// `InvalidConfig` if the value is not a duration.
     pub fn take_duration(&mut self, option: &str) -> Result<Option<Duration>> {
         self.take(option)
             .map(|value| {
@@ -113,11 +141,11 @@ impl BackendUrl {
             .transpose()
     }
 
-    /// Takes an option out that is one of a few words.
+    /// Removes an option whose value is one of a few words, and returns the meaning of the word.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig`, listing the words, when the value is none of them.
+    /// `InvalidConfig`, listing the words, if the value is another one.
     pub fn take_word<T: Copy>(&mut self, option: &str, words: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.take(option) else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == value) {
@@ -129,11 +157,11 @@ impl BackendUrl {
         }
     }
 
-    /// Ends the taking.
+    /// Checks that no option is left.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig`, naming the first option that nobody took.
+    /// `InvalidConfig`, naming the first option that is left.
     pub fn finish(self) -> Result<()> {
         match self.options.keys().next() {
             None => Ok(()),
@@ -144,7 +172,7 @@ impl BackendUrl {
 
 impl fmt::Debug for BackendUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Taken apart in full, so that a new field must decide here whether it is a secret.
+        // Lists all fields, so that a new field needs a decision here whether it is a secret.
         let Self { scheme, user, password, hosts, path, options } = self;
         f.debug_struct("BackendUrl")
             .field("scheme", scheme)
@@ -157,16 +185,43 @@ impl fmt::Debug for BackendUrl {
     }
 }
 
-/// One URL per host of `scheme://user@h1:1,h2:2/path`, which is the usual form of a cluster but no standard URL.
+/// Splits `scheme://user@h1:1,h2:2/path`, the usual form of a cluster but no standard URL, into one URL per host.
 fn split_hosts(text: &str) -> Vec<String> {
-    let Some((scheme, rest)) = text.split_once("://") else { return vec![text.to_owned()] };
+    let Some((scheme, rest)) = text.split_once("://") else { return vec![escaped(text, TAIL)] };
     let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(authority_end);
     let (login, hosts) = match authority.rsplit_once('@') {
-        Some((login, hosts)) => (format!("{login}@"), hosts),
+        Some((login, hosts)) => (escaped(login, LOGIN) + "@", hosts),
         None => (String::new(), authority),
     };
-    hosts.split(',').map(|host| format!("{scheme}://{login}{host}{tail}")).collect()
+    let tail = escaped(tail, TAIL);
+    hosts.split(',').map(|host| format!("{scheme}://{login}{}{tail}", escaped(host, CONTROLS))).collect()
+}
+
+fn escaped(text: &str, characters: &'static AsciiSet) -> String {
+    utf8_percent_encode(text, characters).to_string()
+}
+
+fn single_host(text: &str) -> Result<&UriStr> {
+    UriStr::new(text).map_err(|_| invalid("not a URL (a `%` in a password or path is written %25)"))
+}
+
+fn not_empty(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// Reads the options of a query, in the encoding of HTML forms.
+fn options(query: &str) -> Result<BTreeMap<String, String>> {
+    let mut options = BTreeMap::new();
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        let key = decoded(&key.replace('+', " "))?;
+        let value = decoded(&value.replace('+', " "))?;
+        if options.insert(key.clone(), value).is_some() {
+            return Err(invalid(format!("option {key:?} is given twice")));
+        }
+    }
+    Ok(options)
 }
 
 fn decoded(text: &str) -> Result<String> {
@@ -185,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_url_comes_apart() {
+    fn cluster_url_is_parsed() {
         let mut url =
             BackendUrl::parse("etcd://me:s%40cret@h1:2379,h2,[::1]:9/app%20x?ttl=10s&names=raw").unwrap();
         assert_eq!((url.scheme(), url.user(), url.password()), ("etcd", Some("me"), Some("s@cret")));
@@ -199,19 +254,28 @@ mod tests {
     }
 
     #[test]
-    fn urls_without_a_host_come_apart() {
+    fn urls_without_a_host_are_parsed() {
         assert_eq!(BackendUrl::parse("memory:").unwrap().scheme(), "memory");
         let file = BackendUrl::parse("file:///var/lib/my%20locks").unwrap();
         assert_eq!((file.path(), file.hosts().len()), ("/var/lib/my locks", 0));
     }
 
     #[test]
-    fn mistakes_are_named_and_secrets_are_not() {
+    fn errors_name_the_mistake_and_no_secret() {
         let secret = "hunter2";
         let unknown = BackendUrl::parse(&format!("etcd://me:{secret}@h/?tttl=1s")).unwrap();
         assert!(!format!("{unknown:?}").contains(secret));
         assert!(unknown.finish().unwrap_err().to_string().contains("\"tttl\""));
-        for bad in ["", "etcd", "etcd://h:port/", "etcd://h/?a=1&a=2", "etcd://h/#x"] {
+        for bad in [
+            "",
+            "etcd",
+            "etcd://h:port/",
+            "etcd://h:65536/",
+            "etcd://h/%4",
+            "etcd://h/%ff",
+            "etcd://h/?a=1&a=2",
+            "etcd://h/#x",
+        ] {
             let error = BackendUrl::parse(&bad.replace("//h", &format!("//me:{secret}@h"))).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{bad}");
             assert!(!format!("{error} {error:?}").contains(secret), "{bad}");

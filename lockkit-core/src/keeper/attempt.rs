@@ -1,57 +1,57 @@
 //! One attempt at a lock, and the outcome that its callers share.
 //!
-//! Usually one caller; several when tasks of one owner wait for the same lock at the same time. When the last caller
-//! has left, because its time was up or because its future was dropped, the attempt gives up. A try is an attempt with
-//! one caller, which nobody joins.
+//! An attempt usually has one caller. It has several if tasks of one owner wait for the same lock at the same time. It
+//! gives up when its last caller has left, at its time limit or because its future was dropped. A try is an attempt
+//! with one caller that no other caller joins.
 //!
-//! Nothing here wakes a task while a mutex is held: a waker may acquire the same lock again before it returns.
+//! No task is woken while a mutex is held: a waker may acquire the same lock again before it returns.
 
 use std::{pin::pin, sync::Arc};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::hold::{Entered, Hold};
+use super::hold::{Hold, HoldShare};
 use crate::{
     Error, ErrorKind, LockName, Result,
     backend::ClaimControl,
     sync::{Mutex, lock},
 };
 
-/// How an attempt ended, the same for all of its callers: a hold in which a share is set aside for each of them, `None`
-/// when the store answered that somebody else holds the lock, or an error.
-pub(crate) type Outcome = Result<Option<Arc<Hold>>>;
+/// The result of an attempt, shared by its callers: a hold with a reserved share for each of them, `None` if the store
+/// reported another holder, or an error.
+pub(crate) type AttemptOutcome = Result<Option<Arc<Hold>>>;
 
-/// What one caller is answered: its share of the hold, `None` for busy or too late, or an error.
-pub(crate) type Answer = Result<Option<Entered>>;
+/// The result for one caller: its share of the hold, `None` if the lock was busy until the time limit, or an error.
+pub(crate) type AcquireAnswer = Result<Option<HoldShare>>;
 
 /// One attempt at a lock.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     name: LockName,
     control: ClaimControl,
-    state: Mutex<State>,
+    state: Mutex<AttemptState>,
     settled: Notify,
 }
 
 #[derive(Debug)]
-enum State {
-    /// So many callers wait for the outcome.
-    Wanted(u32),
-    /// All of them have left.
+enum AttemptState {
+    /// This many callers wait for the outcome.
+    Waiting(u32),
+    /// All callers have left.
     Left,
-    Over(Outcome),
+    Ended(AttemptOutcome),
 }
 
 impl Attempt {
-    /// A new attempt with its first caller.
+    /// Creates an attempt with its first caller.
     pub(crate) fn begin(name: LockName) -> (Arc<Self>, Ticket) {
         let attempt = Arc::new(Self {
             name,
             control: ClaimControl::new(),
-            state: Mutex::new(State::Wanted(1)),
+            state: Mutex::new(AttemptState::Waiting(1)),
             settled: Notify::new(),
         });
-        (Arc::clone(&attempt), Ticket { attempt, waits: true, _place: None })
+        (Arc::clone(&attempt), Ticket { attempt, waits: true, _permit: None })
     }
 
     pub(crate) fn name(&self) -> &LockName {
@@ -62,63 +62,65 @@ impl Attempt {
         &self.control
     }
 
-    /// One more caller; `None` when the attempt is over, or its last caller has left it.
+    /// Adds a caller; returns `None` if the attempt has ended or its last caller has left.
     pub(crate) fn join(self: &Arc<Self>) -> Option<Ticket> {
         match &mut *lock(&self.state) {
-            State::Wanted(callers) => *callers += 1,
-            State::Left | State::Over(_) => return None,
+            AttemptState::Waiting(callers) => *callers += 1,
+            AttemptState::Left | AttemptState::Ended(_) => return None,
         }
-        Some(Ticket { attempt: Arc::clone(self), waits: true, _place: None })
+        Some(Ticket { attempt: Arc::clone(self), waits: true, _permit: None })
     }
 
-    /// Whether everybody has been answered, or has left.
+    /// Returns whether the attempt has ended or all callers have left.
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(*lock(&self.state), State::Wanted(_))
+        !matches!(*lock(&self.state), AttemptState::Waiting(_))
     }
 
-    /// Ends the attempt without a grant; without effect when it is over.
-    pub(crate) fn end(self: &Arc<Self>, outcome: Outcome) {
+    /// Ends the attempt without a grant; no effect if it has ended.
+    pub(crate) fn end(self: &Arc<Self>, outcome: AttemptOutcome) {
         {
             let mut state = lock(&self.state);
-            if matches!(*state, State::Over(_)) {
+            if matches!(*state, AttemptState::Ended(_)) {
                 return;
             }
-            *state = State::Over(outcome);
+            *state = AttemptState::Ended(outcome);
         }
-        Settled { attempts: vec![Arc::clone(self)], callers: 0 }.announce();
+        SettledAttempts { attempts: vec![Arc::clone(self)], callers: 0 }.announce();
     }
 
-    /// Ends these attempts with one grant, which all of their callers share. The shares are counted while nobody can
-    /// take one: a caller that releases at once must not meet a hold whose other shares are still to come.
-    pub(crate) fn grant(attempts: Vec<Arc<Self>>, hold: &Arc<Hold>) -> Settled {
+    /// Ends these attempts with one grant that all their callers share.
+    ///
+    /// All shares are reserved while the attempts are locked. Otherwise a caller that releases at once could be the
+    /// last one of the hold before the other callers have their shares.
+    pub(crate) fn grant(attempts: Vec<Arc<Self>>, hold: &Arc<Hold>) -> SettledAttempts {
         let mut states: Vec<_> = attempts.iter().map(|attempt| lock(&attempt.state)).collect();
-        let wanted = |state: &State| match state {
-            State::Wanted(callers) => *callers,
-            State::Left | State::Over(_) => 0,
+        let waiting = |state: &AttemptState| match state {
+            AttemptState::Waiting(callers) => *callers,
+            AttemptState::Left | AttemptState::Ended(_) => 0,
         };
-        let callers = states.iter().map(|state| wanted(state)).sum();
-        hold.share_among(callers);
-        for state in states.iter_mut().filter(|state| matches!(***state, State::Wanted(_))) {
-            **state = State::Over(Ok(Some(Arc::clone(hold))));
+        let callers = states.iter().map(|state| waiting(state)).sum();
+        hold.reserve_shares(callers);
+        for state in states.iter_mut().filter(|state| matches!(***state, AttemptState::Waiting(_))) {
+            **state = AttemptState::Ended(Ok(Some(Arc::clone(hold))));
         }
         drop(states);
-        Settled { attempts, callers }
+        SettledAttempts { attempts, callers }
     }
 }
 
-/// Attempts that are over, whose callers do not know it yet.
+/// Granted attempts whose callers have not been woken yet.
 #[must_use]
-pub(crate) struct Settled {
+pub(crate) struct SettledAttempts {
     attempts: Vec<Arc<Attempt>>,
     callers: u32,
 }
 
-impl Settled {
+impl SettledAttempts {
     pub(crate) fn has_callers(&self) -> bool {
         self.callers > 0
     }
 
-    /// Wakes the callers, and ends claims that are still under way.
+    /// Wakes the callers, and makes pending claims of these attempts give up.
     pub(crate) fn announce(self) {
         for attempt in self.attempts {
             attempt.settled.notify_waiters();
@@ -127,28 +129,28 @@ impl Settled {
     }
 }
 
-/// A caller's place in an attempt; dropping it is leaving.
+/// A caller's share in an attempt; dropping it leaves the attempt.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     attempt: Arc<Attempt>,
-    /// The caller has not taken the outcome.
+    /// Whether the caller has not taken the outcome yet.
     waits: bool,
-    _place: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
-    /// Keeps one of the client's places for waiting callers as long as the ticket lives.
-    pub(crate) fn keeping(mut self, place: OwnedSemaphorePermit) -> Self {
-        self._place = Some(place);
+    /// Keeps the permit of a waiting caller as long as the ticket lives.
+    pub(crate) fn with_permit(mut self, permit: OwnedSemaphorePermit) -> Self {
+        self._permit = Some(permit);
         self
     }
 
     /// Waits for the outcome.
-    pub(crate) async fn answer(&mut self) -> Answer {
+    pub(crate) async fn answer(&mut self) -> AcquireAnswer {
         let attempt = Arc::clone(&self.attempt);
         loop {
             let mut settled = pin!(attempt.settled.notified());
-            // Enabled before the look, or an end between the look and the wait would be missed.
+            // Registers before the check; an outcome between the check and the wait would be missed otherwise.
             settled.as_mut().enable();
             if let Some(answer) = self.take() {
                 return answer;
@@ -157,8 +159,8 @@ impl Ticket {
         }
     }
 
-    /// The answer of a caller whose time is up: `None` only when the store said that somebody else holds the lock.
-    pub(crate) fn late(mut self) -> Answer {
+    /// Returns the result at the caller's time limit: `None` only if the store reported another holder.
+    pub(crate) fn timed_out(mut self) -> AcquireAnswer {
         let contended = self.attempt.control.was_contended();
         self.take().unwrap_or_else(|| match contended {
             true => Ok(None),
@@ -168,25 +170,25 @@ impl Ticket {
         })
     }
 
-    fn take(&mut self) -> Option<Answer> {
+    fn take(&mut self) -> Option<AcquireAnswer> {
         let outcome = match &*lock(&self.attempt.state) {
-            State::Over(outcome) if self.waits => outcome.clone(),
+            AttemptState::Ended(outcome) if self.waits => outcome.clone(),
             _ => return None,
         };
         self.waits = false;
         Some(outcome.map(|granted| granted.map(|hold| hold.take_share())))
     }
 
-    /// Leaves an attempt that is not over; whether this was its last caller.
+    /// Leaves an attempt that has not ended; returns whether this was the last caller.
     fn leave(&mut self) -> bool {
         let mut state = lock(&self.attempt.state);
-        let State::Wanted(callers) = &mut *state else { return false };
+        let AttemptState::Waiting(callers) = &mut *state else { return false };
         self.waits = false;
         *callers -= 1;
         let is_last = *callers == 0;
         if is_last {
-            // Under the mutex, so that nobody joins an attempt that gives up.
-            *state = State::Left;
+            // Set under the mutex: no caller can join an attempt that gives up.
+            *state = AttemptState::Left;
         }
         is_last
     }
@@ -197,7 +199,7 @@ impl Drop for Ticket {
         if self.waits && self.leave() {
             self.attempt.control.give_up();
         }
-        // A share of the hold that was set aside for this caller is left as a guard leaves it.
+        // Gives back the share of the hold that was reserved for this caller.
         drop(self.take());
     }
 }

@@ -1,31 +1,24 @@
-//! What a claim's task owes to others: an answer to its callers, an outcome to its guards, its places in the tables.
+//! Completes what a claim task owes to others, also if its runtime ends.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
-
-use tracing::debug;
+use std::sync::{Arc, OnceLock};
 
 use super::{
     Keeper, LockRequest,
-    attempt::{Attempt, Outcome},
+    attempt::{Attempt, AttemptOutcome, SettledAttempts},
     closed,
     hold::Hold,
-    reentry::Key,
-    session::Live,
+    reentry::ReentryKey,
 };
-use crate::{
-    backend::{Grant, Lifetime},
-    sync::lock,
-};
+use crate::sync::lock;
 
-/// What a claim's task owes to others. Paid on the way; what is still owed when the task's future is dropped, because
-/// the runtime ended, is paid by `Drop`, so that nobody waits for a task that has ended.
+/// Ends the attempt and the hold of a claim task, and removes them from the keeper's tables.
+///
+/// The task does this step by step. If the runtime ends and drops the task, `Drop` does the rest, so that no caller or
+/// guard waits for a task that has ended.
 pub(super) struct CleanupGuard {
-    pub(super) keeper: Arc<Keeper>,
-    key: Option<Key>,
-    pub(super) attempt: Arc<Attempt>,
+    keeper: Arc<Keeper>,
+    key: Option<ReentryKey>,
+    attempt: Arc<Attempt>,
     hold: OnceLock<Arc<Hold>>,
 }
 
@@ -35,38 +28,26 @@ impl CleanupGuard {
     }
 
     /// Ends an attempt that was not granted.
-    pub(super) fn settle_failure(&self, outcome: Outcome) {
+    pub(super) fn settle_failure(&self, outcome: AttemptOutcome) {
         self.forget_attempt();
         self.attempt.end(outcome);
     }
 
-    /// Ends a granted attempt: its callers share the hold.
-    pub(super) fn settle_grant(&self, live: &Live, grant: Grant, max_hold: Option<Duration>) -> Arc<Hold> {
-        let keeper = &self.keeper;
-        debug!(token = %grant.token(), claim = ?grant.claim(), "granted");
-        let hold = Hold::new(grant, live.ttl(), max_hold, keeper.clock.clone());
-        let _ = self.hold.set(Arc::clone(&hold));
-        lock(&keeper.holds).insert(hold.grant().claim(), Arc::clone(&hold));
-        // An answer that took longer than a beat has used up much of a lifetime that no beat has carried yet.
-        let beat = keeper.info.beat.interval(live.ttl());
-        if keeper.info.lifetime == Lifetime::Hold && keeper.clock.now().since(hold.grant().armed_at()) > beat
-        {
-            live.hurry();
-        }
-        // After the insert: a session that ended before it has not seen this hold in the table.
-        if live.has_ended() || keeper.closing.is_cancelled() {
-            hold.lose("the session ended");
-        }
-        // First the table, then the answers: a caller that comes in between enters the hold.
-        let settled = match &self.key {
-            Some(key) => keeper.reentry.granted(key, &self.attempt, &hold),
-            None => Attempt::grant(vec![Arc::clone(&self.attempt)], &hold),
-        };
-        settled.announce();
-        hold
+    /// Takes over the hold of a granted attempt.
+    pub(super) fn set_hold(&self, hold: &Arc<Hold>) {
+        let _ = self.hold.set(Arc::clone(hold));
     }
 
-    pub(super) fn forget_reentry(&self) {
+    /// Ends a granted attempt: its callers share the hold.
+    pub(super) fn settle_grant(&self, hold: &Arc<Hold>) -> SettledAttempts {
+        match &self.key {
+            Some(key) => self.keeper.reentry.granted(key, &self.attempt, hold),
+            None => Attempt::grant(vec![Arc::clone(&self.attempt)], hold),
+        }
+    }
+
+    /// Removes an ended hold from the re-entry table.
+    pub(super) fn forget_hold(&self) {
         if let (Some(key), Some(hold)) = (&self.key, self.hold.get()) {
             self.keeper.reentry.ended(key, hold);
         }
@@ -78,7 +59,7 @@ impl CleanupGuard {
         }
     }
 
-    /// The hold, once the claim was granted.
+    /// Returns the hold after the grant.
     pub(super) fn hold(&self) -> Option<&Arc<Hold>> {
         self.hold.get()
     }
@@ -91,7 +72,7 @@ impl Drop for CleanupGuard {
             self.attempt.end(Err(closed("acquire").with_lock(self.attempt.name())));
         }
         if let Some(hold) = self.hold.get() {
-            self.forget_reentry();
+            self.forget_hold();
             hold.lose("the runtime ended");
             hold.finish(Err(closed("release").with_lock(hold.grant().name())));
             lock(&self.keeper.holds).remove(&hold.grant().claim());

@@ -1,9 +1,9 @@
-//! The end of a session: what it has left at the server is taken away, or known to expire.
+//! The end of sessions and of the session task: what a session leaves at the server is removed, or left to expire.
 //!
-//! * The server does not answer: the close is repeated until the session must have expired by itself.
-//! * The client closes while its session is being opened: it is closed once it is open.
-//! * The client closes for good: its last session is given at most a ttl.
-//! * The runtime ends, or the session task panics: whoever waits for a session is told that the client is closed.
+//! * The server does not answer: the close is retried until the session must have expired.
+//! * The client closes while a session is being opened: the session is closed once it is open.
+//! * The client closes: its last session gets at most one ttl to end.
+//! * The runtime ends, or the session task panics: callers that wait for a session get `Closed`.
 
 use std::sync::Arc;
 
@@ -11,31 +11,33 @@ use tokio::{task::JoinHandle, time::Instant};
 use tracing::debug;
 
 use super::{
-    Keeper, closed,
-    session::{Current, Live},
+    active_session::{ActiveSession, CurrentSession},
+    closed,
+    session_task::SessionTask,
 };
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result, Status,
     backend::{Session, retry_pauses},
-    limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX},
+    limits::CLOSE_ANSWER_MAX,
 };
 
-impl Keeper {
-    /// The orderly end: holds lost, claims given up, releases finished, session closed.
-    pub(super) async fn end(&self, live: &Live) -> Result<()> {
+impl SessionTask {
+    /// Ends the session of a closing client: loses the holds, gives up the claims, waits for the releases, closes the
+    /// session.
+    pub(super) async fn close_session(&self, active: &ActiveSession) -> Result<()> {
         let until = self.close_until();
         let half = until - (until - Instant::now()) / 2;
-        self.lose_all("the client was closed");
-        self.lives.close();
-        // Half of the time for releases that are under way; the end of the session does for the others.
-        let _ = tokio::time::timeout_at(half, self.lives.wait()).await;
-        live.end();
-        // A task of its own: the last request is not dropped half-way when the time is up.
-        self.end_of(vec![self.start_closing(live)]).await
+        self.keeper.lose_all("the client was closed");
+        self.keeper.claim_tasks.close();
+        // Half of the time is for pending releases; the end of the session completes the others.
+        let _ = tokio::time::timeout_at(half, self.keeper.claim_tasks.wait()).await;
+        active.end();
+        // In a separate task, so that the last request is not dropped at the time limit.
+        self.wait_closed(vec![self.start_closing(active)]).await
     }
 
-    /// The end of a client whose sessions are on their way out.
-    pub(super) async fn end_of(&self, closing: Vec<JoinHandle<bool>>) -> Result<()> {
+    /// Waits until these sessions are closed.
+    pub(super) async fn wait_closed(&self, closing: Vec<JoinHandle<bool>>) -> Result<()> {
         let until = self.close_until();
         for closing in closing {
             confirmed(until, closing).await?;
@@ -43,18 +45,20 @@ impl Keeper {
         Ok(())
     }
 
-    /// When a client that closes has to be done with it: one bound for everything that is still to be ended.
+    /// Returns the time limit of a closing client: one limit for all sessions that are still to be ended.
     fn close_until(&self) -> Instant {
-        let bound = self.granted_ttl().min(self.ttl).min(CLOSE_ANSWER_MAX);
+        let bound = self.keeper.granted_ttl().min(self.keeper.ttl).min(CLOSE_ANSWER_MAX);
         *self.close_until.get_or_init(|| Instant::now() + bound)
     }
 
-    pub(super) fn start_closing(&self, live: &Live) -> JoinHandle<bool> {
-        self.runtime.spawn(close_until(Arc::clone(live.session()), self.clock.clone(), live.expiry()))
+    /// Starts closing a session in the background.
+    pub(super) fn start_closing(&self, active: &ActiveSession) -> JoinHandle<bool> {
+        let (session, clock) = (Arc::clone(active.session()), self.keeper.clock.clone());
+        self.keeper.runtime.spawn(close_until(session, clock, active.expiry()))
     }
 }
 
-/// Waits for a closing; what is not confirmed by `until` is left to the ttl.
+/// Waits for a close at most until `until`; without a confirmation the session is left to expire.
 async fn confirmed(until: Instant, closing: JoinHandle<bool>) -> Result<()> {
     match tokio::time::timeout_at(until, closing).await {
         Ok(Ok(true)) => Ok(()),
@@ -63,8 +67,8 @@ async fn confirmed(until: Instant, closing: JoinHandle<bool>) -> Result<()> {
     }
 }
 
-/// Closes a session, so that entries of dead holds do not live on: again and again until the server has confirmed it,
-/// at most until it must have expired by itself. Whether it was confirmed.
+/// Closes a session, so that entries of lost holds do not live on. Retries until the server has confirmed it or the
+/// session must have expired; returns whether the server confirmed it.
 async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstant) -> bool {
     let mut pauses = retry_pauses();
     while let Err(error) = session.close().await {
@@ -72,7 +76,7 @@ async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstan
             debug!(error = format_args!("{error:#}"), "a session was left to expire");
             return false;
         }
-        tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+        pauses.wait().await;
     }
     true
 }
@@ -88,19 +92,17 @@ pub(super) async fn close_once_open(opening: JoinHandle<Result<Arc<dyn Session>>
     }
 }
 
-/// Tells everybody that the client is closed, however the session task ends.
-pub(super) struct LastWord(pub(super) Arc<Keeper>);
-
-impl Drop for LastWord {
+/// Closes the client whenever the session task ends: regularly, by a panic, or because the runtime dropped it.
+impl Drop for SessionTask {
     fn drop(&mut self) {
-        let keeper = &self.0;
+        let keeper = &self.keeper;
         keeper.begin_close();
         keeper.lose_all("the client was closed");
-        let still_open = !matches!(*keeper.current.borrow(), Current::Closed(_));
+        let still_open = !matches!(*keeper.current.borrow(), CurrentSession::Closed(_));
         if still_open {
-            let last = keeper.current.send_replace(Current::Closed(Err(closed("keep the session"))));
-            if let Current::Open(live) = last {
-                live.end();
+            let last = keeper.current.send_replace(CurrentSession::Closed(Err(closed("keep the session"))));
+            if let CurrentSession::Open(active) = last {
+                active.end();
             }
         }
         keeper.status.send_replace(Status::Closed);

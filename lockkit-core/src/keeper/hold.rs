@@ -1,44 +1,46 @@
-//! One lock that is held: the state that guards and the keeper share.
+//! A held lock: the state that guards and the keeper share.
 //!
 //! ```text
-//!            leave() of the last guard                 the server confirmed, or nobody needs it any more
-//!   Held ------------------------------> Releasing ---------------------------------------------> (dropped)
-//!     \---- lose(), or the deadline ----> Lost
+//!           the last guard leaves               release confirmed, or given up
+//!   Held ---------------------------> Releasing ---------------------------------> (dropped)
+//!     \--- lose(), or the deadline ---> Lost
 //! ```
 //!
-//! Lost is final: a deadline that one reading of the clock has seen passed is latched under the mutex, so that an
-//! answer of the server that arrives later cannot revive the hold. Nothing here blocks, waits or needs a runtime.
+//! Lost is final. When one reading of the clock shows that the deadline has passed, the loss is stored under the
+//! mutex, so an answer of the server that arrives later cannot revive the hold. No call here blocks or needs a
+//! runtime.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
-use super::{deadline::deadline, timer};
+use super::timer;
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::Grant,
-    limits::{CLOCK_LOOK_PAUSE_MAX, CLOCK_READ_ERROR, REENTRIES_PER_HOLD_MAX},
+    lease,
+    limits::{CLOCK_LOOK_PAUSE_MAX, REENTRIES_PER_HOLD_MAX},
     sync::{Mutex, lock},
 };
 
-/// One lock that is held.
+/// A held lock.
 pub(crate) struct Hold {
     grant: Grant,
     ttl: Duration,
-    /// The end of the longest hold that was asked for.
+    /// The end that `max_hold` sets.
     ends_at: BootInstant,
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<HoldState>,
     changed: Notify,
 }
 
-struct State {
+struct HoldState {
     phase: Phase,
     guards: u32,
     deadline: BootInstant,
-    /// What the last guard's `release` is answered.
+    /// The result for the last guard's `release`.
     outcome: Option<Result<()>>,
-    /// Why the last try of the release was not confirmed.
+    /// The error of the last release request that was not confirmed.
     unconfirmed: Option<Error>,
 }
 
@@ -51,30 +53,31 @@ enum Phase {
 
 /// How a hold ended.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
-    /// The last guard let go.
+pub(crate) enum HoldEnd {
+    /// The last guard was dropped or released.
     Released,
-    /// It was lost, with the error that its guards answer.
+    /// It was lost; its guards return the error.
     Lost,
 }
 
 impl Hold {
-    /// The hold of a grant whose lifetime is `ttl`; nobody has a share of it before [`share_among`](Self::share_among).
+    /// Creates the hold of a grant whose lifetime is `ttl`; it has no shares before
+    /// [`reserve_shares`](Self::reserve_shares).
     pub(crate) fn new(grant: Grant, ttl: Duration, max_hold: Option<Duration>, clock: Clock) -> Arc<Self> {
         let ends_at = max_hold.map_or(BootInstant::NEVER, |longest| clock.now().after(longest));
-        let state = State {
+        let state = HoldState {
             phase: Phase::Held,
             guards: 0,
-            deadline: deadline(grant.armed_at(), ttl),
+            deadline: lease::deadline(grant.armed_at(), ttl),
             outcome: None,
             unconfirmed: None,
         };
         Arc::new(Self { grant, ttl, ends_at, clock, state: Mutex::new(state), changed: Notify::new() })
     }
 
-    /// Sets shares aside for the callers that wait for this grant, before any of them can take one: see
-    /// [`take_share`](Self::take_share). Without callers the hold ends here, and is released. Wakes nobody.
-    pub(crate) fn share_among(&self, callers: u32) {
+    /// Reserves a share for each caller that waits for this grant, before any of them can take its share with
+    /// [`take_share`](Self::take_share). Without callers the hold ends here and is released. Wakes no task.
+    pub(crate) fn reserve_shares(&self, callers: u32) {
         let mut state = lock(&self.state);
         state.guards += callers;
         if state.is_held() && state.guards == 0 {
@@ -82,23 +85,22 @@ impl Hold {
         }
     }
 
-    /// One of the shares that were set aside, also when the hold was lost meanwhile: then the guard says so, with the
-    /// reason.
-    pub(crate) fn take_share(self: &Arc<Self>) -> Entered {
-        Entered(Arc::clone(self))
+    /// Returns one of the reserved shares, also if the hold was lost meanwhile: then the guard reports the loss.
+    pub(crate) fn take_share(self: &Arc<Self>) -> HoldShare {
+        HoldShare(Arc::clone(self))
     }
 
     pub(crate) fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// One more guard of the same owner; `None` when the hold has ended.
+    /// Returns one more share for the same owner; `None` if the hold has ended.
     ///
     /// # Errors
     ///
-    /// `Unexpected` when there are [`REENTRIES_PER_HOLD_MAX`] already.
-    pub(crate) fn enter(self: &Arc<Self>) -> Result<Option<Entered>> {
-        self.look(|state| {
+    /// `Unexpected` if there are [`REENTRIES_PER_HOLD_MAX`] guards already.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Option<HoldShare>> {
+        self.with_state(|state| {
             if !state.is_held() {
                 return Ok(None);
             }
@@ -108,14 +110,14 @@ impl Hold {
                     .with_message(format!("{REENTRIES_PER_HOLD_MAX} guards of one owner")));
             }
             state.guards += 1;
-            Ok(Some(Entered(Arc::clone(self))))
+            Ok(Some(HoldShare(Arc::clone(self))))
         })
     }
 
     fn leave(&self) {
-        self.look(|state| {
+        self.with_state(|state| {
             state.guards -= 1;
-            // The release must not wait for the keeper to notice the deadline, nor hide that it had passed.
+            // `with_state` has checked the deadline first: an expired hold is reported as lost, not as released.
             if state.is_held() && state.guards == 0 {
                 state.phase = Phase::Releasing;
             }
@@ -123,16 +125,16 @@ impl Hold {
         self.changed.notify_waiters();
     }
 
-    /// The server restarted the lifetime; without effect on a hold that has ended or whose deadline has passed.
+    /// Moves the deadline after an acknowledged renewal; no effect if the hold has ended or its deadline has passed.
     pub(crate) fn renewed(&self, armed_at: BootInstant) {
-        self.look(|state| {
+        self.with_state(|state| {
             if state.is_held() {
-                state.deadline = state.deadline.max(deadline(armed_at, self.ttl));
+                state.deadline = state.deadline.max(lease::deadline(armed_at, self.ttl));
             }
         });
     }
 
-    /// Marks the hold lost; without effect when it has ended already. `why` completes "lock lost: ".
+    /// Marks the hold lost; no effect if it has ended already. `why` completes "lock lost: ".
     pub(crate) fn lose(&self, why: &'static str) {
         let mut state = lock(&self.state);
         if state.is_held() {
@@ -142,28 +144,28 @@ impl Hold {
         }
     }
 
-    /// Whether the lock is held at this moment; false from the deadline on, without I/O.
+    /// Returns whether the lock is held at this moment; false from the deadline on, without I/O.
     pub(crate) fn is_held(&self) -> bool {
         self.loss().is_none()
     }
 
-    /// Why the lock is no longer held, if so.
+    /// Returns why the lock was lost, if so.
     pub(crate) fn loss(&self) -> Option<Error> {
-        self.look(|state| state.loss())
+        self.with_state(|state| state.loss())
     }
 
-    /// Whether a renewal may still be sent for it.
+    /// Returns whether heartbeats must renew this hold.
     pub(crate) fn wants_renewal(&self) -> bool {
-        self.look(|state| state.is_held())
+        self.with_state(|state| state.is_held())
     }
 
-    /// Time to the deadline, or to the end of the longest hold; zero when the hold is lost.
+    /// Returns the time to the deadline or to the end that `max_hold` sets; zero if the hold is lost.
     pub(crate) fn remaining(&self) -> Duration {
-        self.look(|state| {
+        self.with_state(|state| {
             let until = state.deadline.min(self.ends_at);
             if state.loss().is_some() {
                 Duration::ZERO
-            } else if until.after(CLOCK_READ_ERROR) == BootInstant::NEVER {
+            } else if until == BootInstant::NEVER {
                 Duration::MAX
             } else {
                 until.since(self.clock.now())
@@ -171,101 +173,104 @@ impl Hold {
         })
     }
 
-    /// Time to the next look at the clock: timers stop while the machine is suspended, the clock does not.
-    pub(crate) fn next_look(&self) -> Duration {
+    /// Returns the time until the clock must be read again: timers stop while the machine is suspended, the clock does
+    /// not.
+    pub(crate) fn next_clock_check(&self) -> Duration {
         self.remaining().min(CLOCK_LOOK_PAUSE_MAX)
     }
 
-    /// The deadline as renewals have moved it so far.
+    /// Returns the current deadline.
     pub(crate) fn deadline(&self) -> BootInstant {
         lock(&self.state).deadline
     }
 
-    /// How the hold ended, if it has.
-    pub(crate) fn end(&self) -> Option<End> {
-        self.look(|state| match state.phase {
+    /// Returns how the hold ended, if it has.
+    pub(crate) fn end(&self) -> Option<HoldEnd> {
+        self.with_state(|state| match state.phase {
             Phase::Held => None,
-            Phase::Releasing => Some(End::Released),
-            Phase::Lost(_) => Some(End::Lost),
+            Phase::Releasing => Some(HoldEnd::Released),
+            Phase::Lost(_) => Some(HoldEnd::Lost),
         })
     }
 
-    /// Notes that a try of the release was not confirmed.
+    /// Stores the error of a release request that was not confirmed.
     pub(crate) fn release_failed(&self, error: Error) {
         lock(&self.state).unconfirmed = Some(error);
     }
 
-    /// The answer to a guard that waits no longer for its release: what the store said last, if anything.
+    /// Returns the error for a guard whose release was not confirmed in time, with the store's last error as its cause.
     pub(crate) fn unconfirmed(&self) -> Error {
-        let said = lock(&self.state).unconfirmed.clone();
-        let kind = said.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
+        let last_error = lock(&self.state).unconfirmed.clone();
+        let kind = last_error.as_ref().map_or(ErrorKind::Unavailable, Error::kind);
         let error = Error::new(kind, "release")
             .with_lock(self.grant.name())
-            .with_message("the store has not confirmed it yet; it is tried again in the background");
-        match said {
-            Some(said) => error.with_source(said),
+            .with_message("the store has not confirmed it yet; it is retried in the background");
+        match last_error {
+            Some(last_error) => error.with_source(last_error),
             None => error,
         }
     }
 
-    /// Tells the outcome of the release; the first one counts.
+    /// Sets the outcome of the release and wakes the guard that waits for it; the first outcome counts.
     pub(crate) fn finish(&self, outcome: Result<()>) {
         lock(&self.state).outcome.get_or_insert(outcome);
         self.changed.notify_waiters();
     }
 
     /// Waits until the hold has ended.
-    pub(crate) async fn ended(&self) -> End {
-        self.when(Self::end).await
+    pub(crate) async fn ended(&self) -> HoldEnd {
+        self.wait_for(Self::end).await
     }
 
-    /// Waits until the hold is lost; on a runtime with a timer of its own, so that a keeper that stands still delays
-    /// nothing. Elsewhere the keeper's timers count.
+    /// Waits until the hold is lost.
+    ///
+    /// The timer runs on the caller's runtime, so a blocked keeper does not delay the result. Without such a timer, the
+    /// keeper's timers find the loss.
     pub(crate) async fn lost(&self) -> Error {
         loop {
             tokio::select! {
                 biased;
-                lost = self.when(Self::loss) => return lost,
-                () = timer::pause(self.next_look()) => {}
+                lost = self.wait_for(Self::loss) => return lost,
+                () = timer::pause(self.next_clock_check()) => {}
             }
         }
     }
 
-    /// Waits for the outcome of the release, once the last guard has left.
+    /// Waits for the outcome of the release after the last guard has left.
     pub(crate) async fn finished(&self) -> Result<()> {
-        self.when(|hold| lock(&hold.state).outcome.clone()).await
+        self.wait_for(|hold| lock(&hold.state).outcome.clone()).await
     }
 
-    async fn when<T>(&self, answer: impl Fn(&Self) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, check: impl Fn(&Self) -> Option<T>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Enabled before the look, or a change between the look and the wait would be missed.
+            // Registers before the check; a change between the check and the wait would be missed otherwise.
             changed.as_mut().enable();
-            if let Some(answer) = answer(self) {
-                return answer;
+            if let Some(found) = check(self) {
+                return found;
             }
             changed.await;
         }
     }
 
-    /// Looks at the state, in which a deadline that has passed is a loss already.
-    fn look<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+    /// Accesses the state, after marking the hold lost if its deadline has passed.
+    fn with_state<T>(&self, access: impl FnOnce(&mut HoldState) -> T) -> T {
         let mut state = lock(&self.state);
-        let passed = self.passed(&state);
+        let passed = self.passed_limit(&state);
         if let Some(why) = passed {
             state.phase = Phase::Lost(self.lost_error(why));
         }
-        let seen = look(&mut state);
+        let result = access(&mut state);
         drop(state);
-        // After the mutex: a waker may look at the hold, or drop a task that has a guard.
+        // After the mutex was released: a waker may access the hold, or drop a task that owns a guard.
         if passed.is_some() {
             self.changed.notify_waiters();
         }
-        seen
+        result
     }
 
-    /// Which deadline has passed while the lock was held.
-    fn passed(&self, state: &State) -> Option<&'static str> {
+    /// Returns which limit has passed while the lock was held, if any.
+    fn passed_limit(&self, state: &HoldState) -> Option<&'static str> {
         let now = self.clock.now();
         match state.is_held() {
             true if now >= state.deadline => Some("no renewal was acknowledged before the deadline"),
@@ -279,7 +284,7 @@ impl Hold {
     }
 }
 
-impl State {
+impl HoldState {
     fn is_held(&self) -> bool {
         matches!(self.phase, Phase::Held)
     }
@@ -303,19 +308,19 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// One guard's share of a hold; dropping it is leaving.
-pub(crate) struct Entered(Arc<Hold>);
+/// One guard's share of a hold; dropping it gives the share back.
+pub(crate) struct HoldShare(Arc<Hold>);
 
-impl Entered {
+impl HoldShare {
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.0
     }
 
-    /// Leaves: the hold when this was the last guard, and its release is now awaited.
+    /// Gives the share back; returns the hold if this was the last guard and the release is now pending.
     ///
     /// # Errors
     ///
-    /// `Lost` when the hold had ended before.
+    /// `Lost` if the hold had ended before.
     pub(crate) fn leave(self) -> Result<Option<Arc<Hold>>> {
         let hold = Arc::clone(&self.0);
         drop(self);
@@ -326,13 +331,13 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for HoldShare {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-impl fmt::Debug for Entered {
+impl fmt::Debug for HoldShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

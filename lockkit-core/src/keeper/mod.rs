@@ -1,47 +1,48 @@
-//! The keeper: the one engine behind every client, whatever the backend.
+//! The keeper: the engine of every client, whatever its backend.
 //!
 //! It runs as tasks on a tokio runtime:
 //!
-//! * one [`session`] task per client opens the session, renews it beat by beat, and opens a new one when it is lost;
-//! * one [`life`] task per claim owns it from the first request to the first try of the release. No future with effects
-//!   is ever dropped half-way, because none belongs to a caller: callers wait on a [`Ticket`](attempt::Ticket), and
-//!   dropping that only makes the task give up. The slot of a release is the task itself, made before the grant;
-//! * a few workers per session repeat the [`releases`] that were not confirmed.
+//! * One [`session_task`] per client opens the session, renews it by heartbeats, and opens a new one after a loss.
+//! * One [`claim_task`] per attempt goes from the first request to the first request of the release. Callers own no
+//!   future with effects: they wait on a [`Ticket`], and dropping it only makes the attempt give up.
+//! * A few workers per session retry the [`releases`] that the store has not confirmed.
 //!
-//! What guards and tasks share without either waiting for the other stands in [`hold`], [`attempt`] and [`reentry`].
-//! Callers keep their time limits by timers of their own ([`timer`]): the keeper's runtime may be another one.
+//! Guards and tasks share the state in [`hold`], [`attempt`] and [`reentry`]; neither side waits for the other.
+//! Callers use timers of their own runtime for time limits ([`timer`]), because the keeper's runtime may be another
+//! one.
 //!
-//! Failure cases, and what answers them:
+//! Failure cases and the module that handles them:
 //!
 //! * The caller's future is dropped before, during or after the grant: [`attempt`]; a late grant is released at once.
-//! * The deadline passes without an acknowledged renewal (server away, process paused, executor blocked, machine
-//!   suspended): [`hold`] latches the loss at the next look, [`life`] gives the entry back or has [`session`] abandon
-//!   the session.
-//! * The server says that a hold or the session is over: [`session`] marks the holds lost at once.
-//! * A release or a withdrawal is not confirmed for a ttl: [`releases`] and [`life`] abandon the session.
-//! * A future of the backend panics: an error. A release is tried again; after an acquire, which may have left an entry
-//!   behind, the session is abandoned.
-//! * The server ends every session at once: [`session`] opens the next ones with growing pauses.
-//! * The open of a session takes most of its ttl: [`session`] renews it before anybody relies on it.
-//! * A grant comes when its lifetime is more than a beat old: [`session`] beats at once, the next beat may be too late.
-//! * The runtime ends: every task's future is dropped, and what it owed is answered `Closed` (see [`cleanup`]).
+//! * The deadline passes without an acknowledged renewal (server unreachable, process paused, executor blocked, machine
+//!   suspended): [`hold`] stores the loss at the next clock check; [`claim_task`] releases the entry, or has
+//!   [`session_task`] give up the session.
+//! * The server reports that a hold or the session is over: [`session_task`] marks the holds lost at once.
+//! * A release or a withdrawal is not confirmed for a ttl: [`releases`] and [`claim_task`] abandon the session.
+//! * A future of the backend panics: [`caught`] returns an error. A release is retried; after an acquire, which may
+//!   have left an entry, the session is abandoned.
+//! * The server ends every session at once: [`session_task`] opens the next ones with growing pauses.
+//! * Opening a session takes most of its ttl: [`session_task`] renews it before it is used.
+//! * A grant arrives more than a heartbeat interval after its request: [`claim_task`] requests a heartbeat at once,
+//!   because the next regular one may be too late.
+//! * The runtime ends and drops every task: [`cleanup`] and [`closing`] return `Closed` to all who wait.
 
+mod active_session;
 mod attempt;
+mod claim_task;
 mod cleanup;
 mod closing;
-mod deadline;
 mod hold;
-mod life;
 mod reentry;
 mod releases;
 mod runtime;
-mod session;
+mod session_task;
 mod timer;
 
 use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     task::Poll,
     time::{Duration, Instant},
 };
@@ -49,14 +50,15 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use self::{attempt::Answer, hold::Entered, runtime::Runtime};
 use self::{
-    attempt::{Attempt, Ticket},
-    closing::LastWord,
+    active_session::{ActiveSession, CurrentSession},
+    attempt::{AcquireAnswer, Attempt, Ticket},
+    claim_task::ClaimTask,
     hold::Hold,
-    reentry::{Key, Met, Reentry},
-    session::{Current, Live},
+    reentry::{ReentryKey, ReentryTable, WaitStart},
+    session_task::SessionTask,
 };
+pub(crate) use self::{hold::HoldShare, runtime::Runtime};
 use crate::{
     Clock, Error, ErrorKind, LockName, Metadata, Owner, Result, Status,
     backend::{Backend, BackendInfo, ClaimId, Grant, Inspection},
@@ -64,7 +66,7 @@ use crate::{
     sync::{Mutex, lock},
 };
 
-/// What a caller asks for.
+/// The request of a caller.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRequest {
     pub(crate) name: LockName,
@@ -73,7 +75,7 @@ pub(crate) struct LockRequest {
 }
 
 impl LockRequest {
-    fn key(&self) -> Option<Key> {
+    fn key(&self) -> Option<ReentryKey> {
         self.owner.clone().map(|owner| (self.name.clone(), owner))
     }
 }
@@ -81,11 +83,11 @@ impl LockRequest {
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitPolicy {
-    /// As long as it takes.
+    /// Without a time limit.
     Unlimited,
-    /// In the queue, until this moment.
+    /// In the queue, until this time limit.
     Until(tokio::time::Instant),
-    /// Not at all: one question to the server, answered before this moment.
+    /// Not at all: one request, answered before this time limit.
     Try(tokio::time::Instant),
 }
 
@@ -95,28 +97,26 @@ pub(crate) struct Keeper {
     backend: Arc<dyn Backend>,
     info: BackendInfo,
     ttl: Duration,
-    /// As the server granted it to the last session.
+    /// The ttl that the server granted to the latest session.
     granted_ttl: Mutex<Duration>,
     label: Option<String>,
     clock: Clock,
     runtime: Runtime,
-    current: watch::Sender<Current>,
+    current: watch::Sender<CurrentSession>,
     status: watch::Sender<Status>,
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
-    reentry: Reentry,
-    /// Places for callers who wait, and for attempts that are being withdrawn.
-    places: Arc<Semaphore>,
-    /// The life tasks.
-    lives: TaskTracker,
-    /// Set by `drain` and whatever sets `closing`: nothing new is claimed.
+    reentry: ReentryTable,
+    /// Bounds the callers that wait and the attempts that are being withdrawn.
+    waiter_permits: Arc<Semaphore>,
+    /// The claim tasks and the workers that retry releases.
+    claim_tasks: TaskTracker,
+    /// Cancelled by `drain` and with `closing`: no new claims.
     refusing: CancellationToken,
-    /// Set by `close`, and when the last handle is dropped.
+    /// Cancelled by `close`, and when the last handle is dropped.
     closing: CancellationToken,
-    /// When a client that closes has to be done with it; set when its session task takes notice.
-    close_until: OnceLock<tokio::time::Instant>,
 }
 
-/// What a client is made of.
+/// The parts of a client.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) backend: Arc<dyn Backend>,
@@ -127,7 +127,7 @@ pub(crate) struct Setup {
 }
 
 impl Keeper {
-    /// Opens the first session and starts keeping it.
+    /// Opens the first session and starts the session task.
     pub(crate) async fn start(setup: Setup) -> Result<Arc<Self>> {
         let Setup { backend, ttl, label, clock, runtime } = setup;
         let keeper = Arc::new(Self {
@@ -138,24 +138,23 @@ impl Keeper {
             label,
             clock,
             runtime,
-            current: watch::Sender::new(Current::Opening),
+            current: watch::Sender::new(CurrentSession::Opening),
             status: watch::Sender::new(Status::Lost),
             holds: Mutex::default(),
-            reentry: Reentry::default(),
-            places: Arc::new(Semaphore::new(WAITERS_PER_CLIENT_MAX)),
-            lives: TaskTracker::new(),
+            reentry: ReentryTable::default(),
+            waiter_permits: Arc::new(Semaphore::new(WAITERS_PER_CLIENT_MAX)),
+            claim_tasks: TaskTracker::new(),
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
-            close_until: OnceLock::new(),
         });
-        // Should this future be dropped, the session that is just being opened must not outlive it.
+        // If this future is dropped, the session that is being opened is closed.
         let abandoned = keeper.closing.clone().drop_guard();
         let mut opened = keeper.current.subscribe();
-        keeper.runtime.spawn(session::keep_sessions(LastWord(Arc::clone(&keeper))));
-        let first = opened.wait_for(|current| !matches!(current, Current::Opening)).await;
+        keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper)).run());
+        let first = opened.wait_for(|current| !matches!(current, CurrentSession::Opening)).await;
         match first.as_deref() {
-            Ok(Current::Open(_)) => {}
-            Ok(Current::Closed(Err(error))) => return Err(error.clone()),
+            Ok(CurrentSession::Open(_)) => {}
+            Ok(CurrentSession::Closed(Err(error))) => return Err(error.clone()),
             _ => return Err(closed("connect")),
         }
         drop(first);
@@ -163,23 +162,23 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Looks into the store; on the keeper's runtime, which drives the backend's connections.
+    /// Inspects a lock, on the keeper's runtime because it drives the backend's connections.
     pub(crate) async fn inspect(&self, name: LockName) -> Result<Inspection> {
         let backend = Arc::clone(&self.backend);
-        let looking = self.runtime.spawn(async move {
+        let inspecting = self.runtime.spawn(async move {
             match backend.admin() {
                 Some(admin) => admin.inspect(&name).await,
                 None => Err(Error::new(ErrorKind::Unsupported, "inspect").with_lock(&name)),
             }
         });
-        looking.await.unwrap_or_else(|_| Err(closed("inspect")))
+        inspecting.await.unwrap_or_else(|_| Err(closed("inspect")))
     }
 
     pub(crate) fn info(&self) -> &BackendInfo {
         &self.info
     }
 
-    /// The lifetime that the server granted to the session, or last granted to one.
+    /// Returns the ttl that the server granted to the latest session.
     pub(crate) fn granted_ttl(&self) -> Duration {
         *lock(&self.granted_ttl)
     }
@@ -188,76 +187,80 @@ impl Keeper {
         self.status.subscribe()
     }
 
-    /// Takes a lock: re-enters it, waits with the attempt of the same owner, or starts one.
-    pub(crate) async fn acquire(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Answer {
-        let asked = Instant::now();
+    /// Acquires a lock: re-enters it, joins the waiting attempt of the same owner, or starts an attempt.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        request: &LockRequest,
+        policy: WaitPolicy,
+    ) -> AcquireAnswer {
+        let called = Instant::now();
         let mut ticket = match self.begin(request, policy)? {
-            Begun::Held(entered) => return Ok(Some(entered)),
-            Begun::Waits(ticket) => ticket,
+            AcquireStart::Held(share) => return Ok(Some(share)),
+            AcquireStart::Waits(ticket) => ticket,
         };
-        let time_is_up = async {
+        let time_limit = async {
             match policy {
                 WaitPolicy::Unlimited => std::future::pending().await,
-                WaitPolicy::Until(time) | WaitPolicy::Try(time) => self.runtime.reach(time).await,
+                WaitPolicy::Until(time) | WaitPolicy::Try(time) => self.runtime.sleep_until(time).await,
             }
         };
         let answer = tokio::select! {
             biased;
             answer = ticket.answer() => answer,
-            () = time_is_up => ticket.late(),
+            () = time_limit => ticket.timed_out(),
         };
-        crate::metrics::acquired(&self.info, asked.elapsed(), &answer);
+        crate::metrics::acquired(self.info.scheme, called.elapsed(), &answer);
         answer
     }
 
-    fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<Begun> {
+    fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<AcquireStart> {
         let key = request.key();
         if let Some(key) = &key
-            && let Some(entered) = self.reentry.enter(key)?
+            && let Some(share) = self.reentry.enter(key)?
         {
-            return Ok(Begun::Held(entered));
+            return Ok(AcquireStart::Held(share));
         }
         if self.refusing.is_cancelled() {
             return Err(closed("acquire").with_lock(&request.name));
         }
-        // Before anything is started: one who finds no place leaves nothing behind.
-        let place = self.place(&request.name)?;
+        // Taken before anything is started: without a permit the call fails and leaves nothing behind.
+        let permit = self.waiter_permit(&request.name)?;
         let waits = !matches!(policy, WaitPolicy::Try(_));
         let (attempt, ticket) = match &key {
             Some(key) if waits => match self.reentry.wait(key)? {
-                Met::Held(entered) => return Ok(Begun::Held(entered)),
-                Met::Joined(ticket) => return Ok(Begun::Waits(ticket.keeping(place))),
-                Met::New(attempt, ticket) => (attempt, ticket),
+                WaitStart::Held(share) => return Ok(AcquireStart::Held(share)),
+                WaitStart::Joined(ticket) => return Ok(AcquireStart::Waits(ticket.with_permit(permit))),
+                WaitStart::New(attempt, ticket) => (attempt, ticket),
             },
             _ => Attempt::begin(request.name.clone()),
         };
-        let life = life::live(Arc::clone(self), request.clone(), waits, attempt, place);
-        self.runtime.spawn(self.lives.track_future(life));
-        Ok(Begun::Waits(ticket))
+        let task = ClaimTask::run(Arc::clone(self), request.clone(), waits, attempt, permit);
+        self.runtime.spawn(self.claim_tasks.track_future(task));
+        Ok(AcquireStart::Waits(ticket))
     }
 
-    /// Leaves a hold, and waits until its release is confirmed when this was the last guard.
-    pub(crate) async fn release(&self, entered: Entered) -> Result<()> {
-        let Some(hold) = entered.leave()? else { return Ok(()) };
-        let time_is_up = self.runtime.reach(tokio::time::Instant::now() + RELEASE_ANSWER_MAX);
+    /// Gives back a share of a hold; if it was the last one, waits until the release is confirmed.
+    pub(crate) async fn release(&self, share: HoldShare) -> Result<()> {
+        let Some(hold) = share.leave()? else { return Ok(()) };
+        let time_limit = self.runtime.sleep_until(tokio::time::Instant::now() + RELEASE_ANSWER_MAX);
         tokio::select! {
             biased;
             outcome = hold.finished() => outcome,
-            () = time_is_up => Err(hold.unconfirmed()),
+            () = time_limit => Err(hold.unconfirmed()),
         }
     }
 
-    /// A place for one more caller.
-    fn place(&self, name: &LockName) -> Result<OwnedSemaphorePermit> {
+    /// Returns a permit for one more caller.
+    fn waiter_permit(&self, name: &LockName) -> Result<OwnedSemaphorePermit> {
         let refused =
             |why: String| Error::new(ErrorKind::Unavailable, "acquire").with_lock(name).with_message(why);
-        if let Current::Open(live) = &*self.current.borrow()
-            && live.releases().len() >= RELEASES_UNCONFIRMED_MAX
+        if let CurrentSession::Open(active) = &*self.current.borrow()
+            && active.releases().len() >= RELEASES_UNCONFIRMED_MAX
         {
             let why = format!("{RELEASES_UNCONFIRMED_MAX} releases of this client are not confirmed yet");
             return Err(refused(why));
         }
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+        Arc::clone(&self.waiter_permits).try_acquire_owned().map_err(|_| {
             refused(format!("{WAITERS_PER_CLIENT_MAX} callers of this client are waiting already"))
         })
     }
@@ -266,23 +269,23 @@ impl Keeper {
         Metadata::of_this_process(self.label.as_deref())
     }
 
-    /// The current session; waits while one is being opened. `None` once the client is closed.
-    async fn live_session(&self) -> Option<Arc<Live>> {
+    /// Waits for an open session; returns `None` if the client is closed.
+    async fn active_session(&self) -> Option<Arc<ActiveSession>> {
         let mut current = self.current.subscribe();
-        let current = current.wait_for(|current| !matches!(current, Current::Opening)).await.ok()?;
+        let current = current.wait_for(|current| !matches!(current, CurrentSession::Opening)).await.ok()?;
         match &*current {
-            Current::Open(live) => Some(Arc::clone(live)),
-            Current::Opening | Current::Closed(_) => None,
+            CurrentSession::Open(active) => Some(Arc::clone(active)),
+            CurrentSession::Opening | CurrentSession::Closed(_) => None,
         }
     }
 
-    /// What a beat must renew.
+    /// Returns the grants that a heartbeat must renew.
     fn held(&self) -> Vec<Grant> {
         let holds = self.holds();
         holds.iter().filter(|hold| hold.wants_renewal()).map(|hold| hold.grant().clone()).collect()
     }
 
-    /// All holds there are; a copy, since a look at one of them may wake those who wait for its loss.
+    /// Returns a copy of all holds, because an access to a hold may wake tasks, which needs the table unlocked.
     fn holds(&self) -> Vec<Arc<Hold>> {
         lock(&self.holds).values().cloned().collect()
     }
@@ -292,33 +295,32 @@ impl Keeper {
     }
 
     fn lose_all(&self, why: &'static str) {
-        // Every hold in the table belongs to the session that ends: a new one is opened only after this.
+        // Every hold in the table belongs to the ended session: a new one is opened only after this.
         for hold in self.holds() {
             hold.lose(why);
         }
     }
 
-    /// Starts the end of the client: new calls answer `Closed`, the session task does the rest.
+    /// Starts closing the client: new calls return `Closed`, and the session task does the rest.
     pub(crate) fn begin_close(&self) {
         self.refusing.cancel();
         self.closing.cancel();
     }
 
-    /// Claims nothing new, waits until every hold has ended and been given back, and ends the client; after `limit` with
-    /// what is still held.
+    /// Refuses new claims, waits at most `limit` until all holds are released, and closes the client.
     pub(crate) async fn drain(&self, limit: Duration) -> Result<()> {
         self.refusing.cancel();
-        self.lives.close();
-        let time_is_up = async {
+        self.claim_tasks.close();
+        let time_limit = async {
             match tokio::time::Instant::now().checked_add(limit) {
-                Some(time) => self.runtime.reach(time).await,
+                Some(time) => self.runtime.sleep_until(time).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            () = self.lives.wait() => {}
-            () = time_is_up => {}
+            () = self.claim_tasks.wait() => {}
+            () = time_limit => {}
         }
         let held = self.holds().iter().filter(|hold| hold.end().is_none()).count();
         self.close().await?;
@@ -329,20 +331,20 @@ impl Keeper {
         }
     }
 
-    /// Ends the client and waits until its session has ended.
+    /// Closes the client and waits until its session has ended.
     pub(crate) async fn close(&self) -> Result<()> {
         self.begin_close();
         let mut current = self.current.subscribe();
-        match current.wait_for(|current| matches!(current, Current::Closed(_))).await.as_deref() {
-            Ok(Current::Closed(outcome)) => outcome.clone(),
+        match current.wait_for(|current| matches!(current, CurrentSession::Closed(_))).await.as_deref() {
+            Ok(CurrentSession::Closed(outcome)) => outcome.clone(),
             _ => Err(closed("close")),
         }
     }
 }
 
-/// How an acquire begins.
-enum Begun {
-    Held(Entered),
+/// How an acquire starts.
+enum AcquireStart {
+    Held(HoldShare),
     Waits(Ticket),
 }
 
@@ -350,7 +352,7 @@ fn closed(operation: &'static str) -> Error {
     Error::new(ErrorKind::Closed, operation)
 }
 
-/// Turns a panic of the backend into an error: a task that dies of it would leave its entry to a session that lives.
+/// Returns an error if the backend panics. A panic of the task itself would leave its entry to a session that lives on.
 async fn caught<T>(operation: &'static str, work: impl Future<Output = T>) -> Result<T> {
     let mut work = std::pin::pin!(work);
     std::future::poll_fn(|context| {

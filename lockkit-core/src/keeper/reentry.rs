@@ -1,11 +1,11 @@
-//! Who may re-enter what: (name, owner) -> the attempt whose callers wait, or the hold.
+//! The re-entry table: (name, owner) -> the owner's waiting attempt, or its hold.
 //!
-//! A hold that is being released or was lost is not entered ([`Hold::enter`] says so under the hold's own mutex); the
-//! next acquire replaces it. The table's mutex is taken before an attempt's, and an attempt's before a hold's, never
-//! the other way; no task is woken while one of them is held.
+//! A hold that is being released or was lost cannot be entered ([`Hold::enter`] checks this under the hold's mutex);
+//! the next acquire replaces it. Lock order: the table's mutex, then an attempt's, then a hold's. No task is woken
+//! while one of them is locked.
 //!
-//! Tries are not in the table: each asks the store by itself. Whichever claim of an owner is granted, a try's or the
-//! waiting attempt's, all callers of the owner share it: one that went on waiting would wait behind its own owner.
+//! Tries are not in the table: each sends its own request. When any claim of an owner is granted, a try's or the
+//! waiting attempt's, all callers of the owner share the hold. Otherwise a caller would wait behind its own owner.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -13,110 +13,122 @@ use std::{
 };
 
 use super::{
-    attempt::{Attempt, Settled, Ticket},
-    hold::{Entered, Hold},
+    attempt::{Attempt, SettledAttempts, Ticket},
+    hold::{Hold, HoldShare},
 };
 use crate::{
     LockName, Owner, Result,
     sync::{Mutex, lock},
 };
 
-/// A lock name and the owner who may re-enter it.
-pub(crate) type Key = (LockName, Owner);
+/// A lock name and the owner that may re-enter the lock.
+pub(crate) type ReentryKey = (LockName, Owner);
 
 /// The re-entry table of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Reentry(Mutex<HashMap<Key, Place>>);
+pub(crate) struct ReentryTable(Mutex<HashMap<ReentryKey, OwnerState>>);
 
+/// What an owner has at a lock.
 #[derive(Debug)]
-enum Place {
+enum OwnerState {
     Waiting(Arc<Attempt>),
     Held(Arc<Hold>),
 }
 
-/// What an acquire that waits finds.
+/// How a waiting acquire starts.
 #[derive(Debug)]
-pub(crate) enum Met {
-    /// The owner holds the lock: one more share of the hold.
-    Held(Entered),
-    /// An attempt of the owner waits already, and this caller waits with it.
+pub(crate) enum WaitStart {
+    /// The owner holds the lock: the caller gets a share of the hold.
+    Held(HoldShare),
+    /// The owner has a waiting attempt: the caller joins it.
     Joined(Ticket),
-    /// Nothing: the caller is the first of this new attempt, which must now be made.
+    /// The owner has neither: the caller is the first one of this new attempt and must start its claim task.
     New(Arc<Attempt>, Ticket),
 }
 
-impl Reentry {
-    /// One more share of the hold that the owner has, if it has one.
-    pub(crate) fn enter(&self, key: &Key) -> Result<Option<Entered>> {
+impl ReentryTable {
+    /// Returns a share of the owner's hold, if it has one.
+    pub(crate) fn enter(&self, key: &ReentryKey) -> Result<Option<HoldShare>> {
         let held = match lock(&self.0).get(key) {
-            Some(Place::Held(hold)) => Arc::clone(hold),
+            Some(OwnerState::Held(hold)) => Arc::clone(hold),
             _ => return Ok(None),
         };
-        // Without the table's mutex: a deadline that is seen to pass here wakes those who wait for the loss.
+        // Without the table's mutex: if `enter` finds that the deadline has passed, it wakes the tasks that wait for
+        // the loss.
         held.enter()
     }
 
-    /// The owner's hold, its waiting attempt, or a new one.
-    pub(crate) fn wait(&self, key: &Key) -> Result<Met> {
+    /// Enters the owner's hold, joins its waiting attempt, or creates an attempt.
+    pub(crate) fn wait(&self, key: &ReentryKey) -> Result<WaitStart> {
         loop {
             let held = match self.join(key) {
-                Ok(met) => return Ok(met),
+                Ok(start) => return Ok(start),
                 Err(held) => held,
             };
-            if let Some(entered) = held.enter()? {
-                return Ok(Met::Held(entered));
+            if let Some(share) = held.enter()? {
+                return Ok(WaitStart::Held(share));
             }
             self.ended(key, &held);
         }
     }
 
-    /// The owner's waiting attempt, or a new one; the hold when there is one.
-    fn join(&self, key: &Key) -> std::result::Result<Met, Arc<Hold>> {
+    /// Joins the owner's waiting attempt, or creates one; returns the hold as `Err` if there is one.
+    fn join(&self, key: &ReentryKey) -> std::result::Result<WaitStart, Arc<Hold>> {
         let mut table = lock(&self.0);
         match table.get(key) {
-            Some(Place::Held(hold)) => return Err(Arc::clone(hold)),
-            Some(Place::Waiting(attempt)) => {
+            Some(OwnerState::Held(hold)) => return Err(Arc::clone(hold)),
+            Some(OwnerState::Waiting(attempt)) => {
                 if let Some(ticket) = attempt.join() {
-                    return Ok(Met::Joined(ticket));
+                    return Ok(WaitStart::Joined(ticket));
                 }
             }
             None => {}
         }
         let (attempt, ticket) = Attempt::begin(key.0.clone());
-        table.insert(key.clone(), Place::Waiting(Arc::clone(&attempt)));
-        Ok(Met::New(attempt, ticket))
+        table.insert(key.clone(), OwnerState::Waiting(Arc::clone(&attempt)));
+        Ok(WaitStart::New(attempt, ticket))
     }
 
-    /// An attempt of the owner was granted: its callers share the hold with those of the attempt that waits, and who
-    /// asks from now on enters it.
-    pub(crate) fn granted(&self, key: &Key, attempt: &Arc<Attempt>, hold: &Arc<Hold>) -> Settled {
+    /// Records the grant of an attempt. Its callers share the hold with those of the owner's waiting attempt, and later
+    /// calls enter it.
+    pub(crate) fn granted(
+        &self,
+        key: &ReentryKey,
+        attempt: &Arc<Attempt>,
+        hold: &Arc<Hold>,
+    ) -> SettledAttempts {
         let mut table = lock(&self.0);
         let mut attempts = vec![Arc::clone(attempt)];
         match table.get(key) {
-            Some(Place::Waiting(other)) if !Arc::ptr_eq(other, attempt) => attempts.push(Arc::clone(other)),
+            Some(OwnerState::Waiting(other)) if !Arc::ptr_eq(other, attempt) => {
+                attempts.push(Arc::clone(other))
+            }
             _ => {}
         }
         let settled = Attempt::grant(attempts, hold);
         if settled.has_callers() {
-            table.insert(key.clone(), Place::Held(Arc::clone(hold)));
+            table.insert(key.clone(), OwnerState::Held(Arc::clone(hold)));
         }
         settled
     }
 
-    /// The attempt ended without a grant.
-    pub(crate) fn failed(&self, key: &Key, attempt: &Arc<Attempt>) {
-        self.remove_where(key, |place| matches!(place, Place::Waiting(other) if Arc::ptr_eq(other, attempt)));
+    /// Removes an attempt that ended without a grant.
+    pub(crate) fn failed(&self, key: &ReentryKey, attempt: &Arc<Attempt>) {
+        self.remove_where(
+            key,
+            |state| matches!(state, OwnerState::Waiting(other) if Arc::ptr_eq(other, attempt)),
+        );
     }
 
-    /// The hold has ended.
-    pub(crate) fn ended(&self, key: &Key, hold: &Arc<Hold>) {
-        self.remove_where(key, |place| matches!(place, Place::Held(held) if Arc::ptr_eq(held, hold)));
+    /// Removes a hold that has ended.
+    pub(crate) fn ended(&self, key: &ReentryKey, hold: &Arc<Hold>) {
+        self.remove_where(key, |state| matches!(state, OwnerState::Held(held) if Arc::ptr_eq(held, hold)));
     }
 
-    fn remove_where(&self, key: &Key, which: impl Fn(&Place) -> bool) {
-        // What is removed is dropped after the mutex was released.
+    fn remove_where(&self, key: &ReentryKey, condition: impl Fn(&OwnerState) -> bool) {
+        // The removed entry is dropped after the mutex was released.
         let _removed = match lock(&self.0).entry(key.clone()) {
-            Entry::Occupied(place) if which(place.get()) => Some(place.remove()),
+            Entry::Occupied(entry) if condition(entry.get()) => Some(entry.remove()),
             _ => None,
         };
     }

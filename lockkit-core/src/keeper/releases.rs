@@ -1,35 +1,35 @@
-//! Giving entries back, and the releases that the store has not confirmed.
+//! Releases, and the retries of releases that the store has not confirmed.
 //!
-//! The task of a claim sends its release. One that is not confirmed goes into a queue of its session, which a few
-//! workers go through again and again: however many guards are dropped while releases fail, they leave entries in a
-//! queue, not tasks. What can happen to them:
+//! A claim task sends its release. If the store does not confirm it, the release goes into a queue of the session, and
+//! a few workers retry it. Many guards dropped during an outage thus leave entries in a queue, not tasks. Failure
+//! cases:
 //!
-//! * The store answers late, or its answer was lost: a later try is confirmed.
-//! * The store refuses for good (a right was taken away while the lock was held): after one ttl the session is
-//!   abandoned where it keeps entries alive; a hold with a lifetime of its own has ended by then.
-//! * The session ends: that ends them all.
-//! * The runtime ends: the queue is dropped, and each [`CleanupGuard`] in it answers its guard.
+//! * The store answers late, or its answer was lost: a retry is confirmed.
+//! * The store keeps refusing (a permission was revoked while the lock was held): after one ttl the session is
+//!   abandoned where it keeps entries alive; a hold with its own lifetime has ended by then.
+//! * The session ends, and with it all its releases.
+//! * The runtime ends: the queue is dropped, and each [`CleanupGuard`] in it returns an error to its guard.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use tokio::time::Instant;
 use tracing::{Instrument, debug, debug_span, warn};
 
-use super::{Keeper, caught, cleanup::CleanupGuard, hold::Hold, session::Live};
+use super::{Keeper, active_session::ActiveSession, caught, cleanup::CleanupGuard, hold::Hold};
 use crate::{
     BootInstant, Error, ErrorKind, Result,
-    backend::{Grant, Lifetime, retry_pauses},
-    limits::{RELEASE_WORKERS_MAX, RETRY_PAUSE_MAX},
+    backend::{Grant, Lifetime, RetryPauses, retry_pauses},
+    limits::RELEASE_WORKERS_MAX,
     sync::{Mutex, lock},
 };
 
 /// The releases of one session that the store has not confirmed.
 #[derive(Debug, Default)]
-pub(super) struct Releases(Mutex<Queue>);
+pub(super) struct Releases(Mutex<RetryQueue>);
 
 #[derive(Default)]
-struct Queue {
-    /// By the moment of the next try; the number tells those of one moment apart.
+struct RetryQueue {
+    /// By the time of the next retry; the number distinguishes releases of the same instant.
     due: BTreeMap<(Instant, u64), Unconfirmed>,
     next_number: u64,
     workers: usize,
@@ -38,22 +38,22 @@ struct Queue {
 /// A release that is not confirmed yet.
 struct Unconfirmed {
     grant: Grant,
-    /// From then on it is not tried again.
+    /// No retries from then on.
     until: BootInstant,
-    pauses: Box<dyn Iterator<Item = Duration> + Send>,
-    /// None for a grant that came too late: no guard waits for its release.
+    pauses: RetryPauses,
+    /// `None` for a grant that came too late: no guard waits for its release.
     cleanup: Option<CleanupGuard>,
 }
 
 impl Releases {
-    /// How many wait for their next try.
+    /// Returns how many releases wait for their next retry.
     pub(super) fn len(&self) -> usize {
         lock(&self.0).due.len()
     }
 
     fn push(&self, mut unconfirmed: Unconfirmed, now: BootInstant) {
-        let pause = unconfirmed.pauses.next().unwrap_or(RETRY_PAUSE_MAX);
-        // The last try is due when the time for tries ends, and not a pause later.
+        let pause = unconfirmed.pauses.next_pause();
+        // The last retry is due exactly at `until`, not a pause later.
         let due = Instant::now() + pause.min(unconfirmed.until.since(now));
         let mut queue = lock(&self.0);
         let number = queue.next_number;
@@ -61,7 +61,7 @@ impl Releases {
         queue.due.insert((due, number), unconfirmed);
     }
 
-    /// The release that is due first; a worker that finds none ends.
+    /// Returns the release that is due first; if there is none, the calling worker must end.
     fn pop(&self) -> Option<(Instant, Unconfirmed)> {
         let mut queue = lock(&self.0);
         let first = queue.due.pop_first().map(|((due, _), unconfirmed)| (due, unconfirmed));
@@ -69,7 +69,7 @@ impl Releases {
         first
     }
 
-    /// Whether one more worker shall begin.
+    /// Returns whether the caller must start one more worker, and counts it.
     fn wants_worker(&self) -> bool {
         let mut queue = lock(&self.0);
         let wants = queue.workers < RELEASE_WORKERS_MAX;
@@ -78,53 +78,64 @@ impl Releases {
     }
 }
 
-impl Keeper {
-    /// Gives the entry of an ended hold back, or of a grant that came too late. What is not confirmed at once is left
-    /// to the workers, for at most one ttl; where holds have no lifetime, until it is confirmed.
-    pub(super) async fn give_back(
-        self: &Arc<Self>,
-        live: &Arc<Live>,
-        grant: Grant,
-        cleanup: Option<CleanupGuard>,
-    ) {
-        let until = match self.info.lifetime {
-            Lifetime::Session | Lifetime::Hold => self.clock.now().after(live.ttl()),
+/// Releases grants of one session.
+#[derive(Clone)]
+pub(super) struct Releaser {
+    keeper: Arc<Keeper>,
+    active: Arc<ActiveSession>,
+}
+
+impl Releaser {
+    pub(super) fn new(keeper: Arc<Keeper>, active: Arc<ActiveSession>) -> Self {
+        Self { keeper, active }
+    }
+
+    /// Releases the grant of an ended hold, or one that came too late.
+    ///
+    /// If the store does not confirm it at once, workers retry it for at most one ttl; where holds have no lifetime,
+    /// until it is confirmed.
+    pub(super) async fn release(&self, grant: Grant, cleanup: Option<CleanupGuard>) {
+        let Self { keeper, active } = self;
+        let until = match keeper.info.lifetime {
+            Lifetime::Session | Lifetime::Hold => keeper.clock.now().after(active.ttl()),
             Lifetime::Process => BootInstant::NEVER,
         };
-        let release = Unconfirmed { grant, until, pauses: Box::new(retry_pauses()), cleanup };
-        if let Some(unconfirmed) = self.try_release(live, release).await {
-            live.releases().push(unconfirmed, self.clock.now());
-            if live.releases().wants_worker() {
-                let work = Arc::clone(self).retry_releases(Arc::clone(live));
-                self.runtime.spawn(self.lives.track_future(work.instrument(debug_span!("releases"))));
+        let release = Unconfirmed { grant, until, pauses: retry_pauses(), cleanup };
+        if let Some(unconfirmed) = self.try_release(release).await {
+            active.releases().push(unconfirmed, keeper.clock.now());
+            if active.releases().wants_worker() {
+                let worker = self.clone().retry_all().instrument(debug_span!("releases"));
+                keeper.runtime.spawn(keeper.claim_tasks.track_future(worker));
             }
         }
     }
 
-    /// One worker: tries what is due first, until nothing is left.
-    async fn retry_releases(self: Arc<Self>, live: Arc<Live>) {
-        while let Some((due, release)) = live.releases().pop() {
+    /// Runs one worker: retries the release that is due first, until none is left.
+    async fn retry_all(self) {
+        let Self { keeper, active } = &self;
+        while let Some((due, release)) = active.releases().pop() {
             tokio::select! {
                 () = tokio::time::sleep_until(due) => {}
-                () = live.ended() => {}
+                () = active.ended() => {}
             }
-            if let Some(unconfirmed) = self.try_release(&live, release).await {
-                live.releases().push(unconfirmed, self.clock.now());
+            if let Some(unconfirmed) = self.try_release(release).await {
+                active.releases().push(unconfirmed, keeper.clock.now());
             }
         }
     }
 
-    /// Tries once; the release again when it has to be tried again.
-    async fn try_release(&self, live: &Live, release: Unconfirmed) -> Option<Unconfirmed> {
+    /// Sends the release once; returns it if it must be retried.
+    async fn try_release(&self, release: Unconfirmed) -> Option<Unconfirmed> {
+        let Self { keeper, active } = self;
         let name = release.grant.name();
-        // The end of a session that carries the holds ends this one too, and the client that closes ends its session.
-        let closing = self.info.lifetime == Lifetime::Session && self.closing.is_cancelled();
-        if live.has_ended() || (closing && release.hold().is_some_and(|hold| hold.loss().is_some())) {
+        // The end of a session that carries the holds ends this one too, and a closing client ends its session.
+        let closing = keeper.info.lifetime == Lifetime::Session && keeper.closing.is_cancelled();
+        if active.has_ended() || (closing && release.hold().is_some_and(|hold| hold.loss().is_some())) {
             let error = Error::new(ErrorKind::Unavailable, "release").with_lock(name);
             release.finish(Err(error.with_message("the session ended before the store had confirmed it")));
             return None;
         }
-        let released = caught("release", live.session().release(&release.grant)).await;
+        let released = caught("release", active.session().release(&release.grant)).await;
         let error = match released.unwrap_or_else(Err) {
             Ok(()) => {
                 release.finish(Ok(()));
@@ -133,16 +144,16 @@ impl Keeper {
             Err(error) => error,
         };
         debug!(token = %release.grant.token(), error = format_args!("{error:#}"), "not released yet");
-        if self.clock.now() < release.until {
+        if keeper.clock.now() < release.until {
             if let Some(hold) = release.hold() {
                 hold.release_failed(error);
             }
             return Some(release);
         }
         let mut outcome = Error::new(error.kind(), "release").with_lock(name).with_source(error);
-        if self.info.lifetime == Lifetime::Session {
+        if keeper.info.lifetime == Lifetime::Session {
             warn!(token = %release.grant.token(), error = format_args!("{outcome:#}"), "release given up");
-            live.abandon("a release was not confirmed for a ttl");
+            active.abandon("a release was not confirmed for a ttl");
             outcome =
                 outcome.with_message("not confirmed for a ttl; the session was ended, which frees the lock");
         }
@@ -164,8 +175,8 @@ impl Unconfirmed {
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for RetryQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").field("due", &self.due.len()).field("workers", &self.workers).finish()
+        f.debug_struct("RetryQueue").field("due", &self.due.len()).field("workers", &self.workers).finish()
     }
 }

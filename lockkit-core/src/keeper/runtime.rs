@@ -1,4 +1,4 @@
-//! Where the keeper's tasks run: on the caller's tokio runtime, or on a thread of its own.
+//! The runtime of the keeper's tasks: the caller's tokio runtime, or one on its own thread.
 
 use std::{future::Future, thread};
 
@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::timer;
 use crate::{Error, ErrorKind, Result};
 
-/// Where the keeper's tasks run. A task that is spawned after the runtime has ended is dropped at once.
+/// The runtime of the keeper's tasks. After the runtime has ended, a spawned task is dropped at once.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     handle: Handle,
@@ -22,7 +22,7 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// The runtime of the calling task.
+    /// Returns the runtime of the calling task.
     pub(crate) fn of_caller() -> Result<Self> {
         let handle = Handle::try_current().map_err(|cause| {
             no_runtime("not called from a tokio runtime; use own_thread()").with_source(cause)
@@ -30,10 +30,10 @@ impl Runtime {
         Ok(Self { handle, stop: CancellationToken::new() })
     }
 
-    /// A runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor does
-    /// not stop the renewals.
+    /// A runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor
+    /// does not stop the renewals.
     pub(crate) async fn on_own_thread() -> Result<Self> {
-        // Should this future be dropped while the thread starts, the thread ends again.
+        // If this future is dropped while the thread starts, the thread ends again.
         let stopped = CancellationToken::new();
         let stop = stopped.clone().drop_guard();
         let (send_handle, handle) = oneshot::channel();
@@ -64,9 +64,10 @@ impl Runtime {
         self.handle.spawn(task)
     }
 
-    /// Waits until then: on the runtime that drives the calling task, where it has timers, otherwise on this one. For
-    /// ever when that has ended; whoever waits for something of the keeper is answered by its end.
-    pub(crate) async fn reach(&self, until: Instant) {
+    /// Waits until this instant by a timer of the calling task's runtime, or of this one if the former has no timers.
+    ///
+    /// Pending forever if this runtime has ended; its end then completes whatever the caller waits for besides.
+    pub(crate) async fn sleep_until(&self, until: Instant) {
         if let Some(timer) = timer::of_caller(until) {
             return timer.await;
         }
@@ -76,7 +77,7 @@ impl Runtime {
         }
     }
 
-    /// Ends the own thread; the caller's runtime is not touched.
+    /// Ends the keeper's own thread; no effect on a caller's runtime.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }

@@ -1,7 +1,7 @@
-//! Timers of callers, on the runtime that drives the caller.
+//! Timers on the caller's runtime.
 //!
-//! The keeper's runtime may be another one, and may be blocked: a caller that counts on it for its own time limit, or
-//! for the moment of a loss, would wait as long as that one is blocked.
+//! The keeper's runtime may be another one, and may be blocked. A caller that relied on its timers for a time limit or
+//! for a loss would be late by that time.
 
 use std::{panic::catch_unwind, time::Duration};
 
@@ -10,14 +10,14 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A timer of the runtime that drives the calling task. None outside a runtime, and on one without timers.
+/// Returns a timer of the calling task's runtime; `None` outside a runtime and on one without timers.
 pub(super) fn of_caller(until: Instant) -> Option<Sleep> {
     Handle::try_current().ok()?;
-    // A runtime that was built without timers panics here, and cannot be asked.
+    // A runtime that was built without timers panics here, and there is no way to query it.
     catch_unwind(|| sleep_until(until)).ok()
 }
 
-/// Waits that long on the runtime that drives the calling task; for ever where that has no timers.
+/// Waits for `time` by a timer of the calling task's runtime; pending forever if it has no timers.
 pub(super) async fn pause(time: Duration) {
     match Instant::now().checked_add(time).and_then(of_caller) {
         Some(timer) => timer.await,

@@ -1,8 +1,9 @@
 //! The memory server as a [`Session`].
 //!
-//! * Reply lost: requests are idempotent by session and claim id, and are repeated until they are answered.
-//! * Given up while the enqueue is on its way: the withdrawal is sent behind it, and requests keep their order.
-//! * Session over there: every claim of it ends with `EntryGone`, every hold is told through `lost` or the next beat.
+//! * A reply is lost: requests are idempotent by session and claim id, and are repeated until the server answers.
+//! * A claim gives up while its enqueue request is in flight: the withdrawal follows it, and requests keep their order.
+//! * The server ends the session: each waiting claim ends with `EntryGone`; `lost` or the next heartbeat reports the
+//!   holds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     MemoryServer,
-    store::{Entry, Place, SessionId},
+    store::{ClaimState, Entry, SessionId},
 };
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
-    backend::{Acquired, Beat, Claim, Grant, Loss, Renewal, Session},
+    backend::{Acquired, Claim, Grant, Loss, Renewal, Renewals, Session},
     limits::RETRY_PAUSE_MIN,
     sync::{Mutex, lock},
 };
@@ -28,11 +29,11 @@ pub(super) struct MemorySession {
     id: SessionId,
     ttl: Duration,
     clock: Clock,
-    /// Send time of the last beat that was answered.
+    /// Send time of the last answered heartbeat.
     armed_at: Mutex<BootInstant>,
-    /// The server's word that the session is over.
+    /// Cancelled by the server when the session ends.
     ended: CancellationToken,
-    /// `close` was called.
+    /// Cancelled by `close`.
     closed: CancellationToken,
 }
 
@@ -49,20 +50,20 @@ impl MemorySession {
         Self { server, id, ttl, clock, armed_at, ended, closed: CancellationToken::new() }
     }
 
-    async fn claim_until_known(&self, claim: &Claim) -> Acquired {
+    async fn acquire_until_answered(&self, claim: &Claim) -> Acquired {
         let granted = Arc::new(Notify::new());
-        let mut place = self.enqueue(claim, &granted).await;
+        let mut state = self.enqueue(claim, &granted).await;
         loop {
-            match place {
-                Place::Holder(token) => {
+            match state {
+                ClaimState::Holder(token) => {
                     return Acquired::Granted(Grant::new(claim, token, *lock(&self.armed_at)));
                 }
-                Place::Busy => {
+                ClaimState::Busy => {
                     claim.note_contended();
                     return Acquired::GaveUp;
                 }
-                Place::Absent => return Acquired::EntryGone,
-                Place::Waiter => claim.note_contended(),
+                ClaimState::Absent => return Acquired::EntryGone,
+                ClaimState::Waiter => claim.note_contended(),
             }
             tokio::select! {
                 () = granted.notified() => {}
@@ -71,15 +72,15 @@ impl MemorySession {
                 () = claim.give_up() => return self.withdraw(claim).await,
             }
             let (name, id) = (claim.name().clone(), claim.id());
-            place = self.until_answered(move |store| store.place(&name, id)).await;
+            state = self.request_until_answered(move |store| store.claim_state(&name, id)).await;
         }
     }
 
-    async fn enqueue(&self, claim: &Claim, granted: &Arc<Notify>) -> Place {
+    async fn enqueue(&self, claim: &Claim, granted: &Arc<Notify>) -> ClaimState {
         let (name, wait) = (claim.name().clone(), claim.wait());
         let (session, id) = (self.id, claim.id());
         let (metadata, granted) = (claim.metadata().clone(), Arc::clone(granted));
-        self.until_answered(move |store| {
+        self.request_until_answered(move |store| {
             let entry = Entry {
                 session,
                 claim: id,
@@ -94,12 +95,12 @@ impl MemorySession {
 
     async fn withdraw(&self, claim: &Claim) -> Acquired {
         let (name, id) = (claim.name().clone(), claim.id());
-        self.until_answered(move |store| store.remove(&name, id)).await;
+        self.request_until_answered(move |store| store.remove(&name, id)).await;
         Acquired::GaveUp
     }
 
-    /// Repeats a request until it is answered.
-    async fn until_answered<T: Send + 'static>(
+    /// Repeats a request until the server answers.
+    async fn request_until_answered<T: Send + 'static>(
         &self,
         request: impl Fn(&mut super::Store) -> T + Clone + Send + 'static,
     ) -> T {
@@ -113,8 +114,8 @@ impl MemorySession {
         }
     }
 
-    /// The pause before a waiter looks again without having been notified. A server has a timer that ends sessions;
-    /// this one borrows its waiters' for that.
+    /// Waits until the next re-check of a waiter. The memory server has no timer that ends expired sessions, so the
+    /// timers of its waiters do.
     async fn recheck_pause(&self) {
         let recheck = Instant::now() + crate::backend::recheck_pause(self.ttl);
         let expiry = self.server.next_expiry().unwrap_or(recheck);
@@ -122,7 +123,7 @@ impl MemorySession {
         self.server.sweep();
     }
 
-    /// Drops the work when the session is closed: nothing of it is left at the server then.
+    /// Drops the work when the session is closed; the server then has removed everything of the session.
     async fn unless_closed<T>(
         &self,
         operation: &'static str,
@@ -136,7 +137,7 @@ impl MemorySession {
     }
 }
 
-/// The answer to a request, if it comes before half a beat has passed: a beat must end before the next one.
+/// Waits for a reply for at most half a heartbeat interval: a heartbeat must end before the next one starts.
 pub(super) async fn answered<T>(
     operation: &'static str,
     ttl: Duration,
@@ -154,10 +155,10 @@ impl Session for MemorySession {
     }
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
-        self.unless_closed("acquire", self.claim_until_known(&claim)).await
+        self.unless_closed("acquire", self.acquire_until_answered(&claim)).await
     }
 
-    async fn renew(&self, held: &[Grant]) -> Beat {
+    async fn renew(&self, held: &[Grant]) -> Renewals {
         let asked: Vec<_> = held.iter().map(|grant| (grant.name().clone(), grant.claim())).collect();
         let (id, armed_at) = (self.id, self.clock.now());
         let request = self.server.request("renew", move |store| store.renew(id, &asked, Instant::now()));
@@ -176,7 +177,7 @@ impl Session for MemorySession {
             Ok(_) => Renewal::Gone,
         };
         let holds = held.iter().enumerate().map(|(index, grant)| (grant.claim(), of_hold(index)));
-        Beat { session: of_session, holds: holds.collect() }
+        Renewals { session: of_session, holds: holds.collect() }
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {

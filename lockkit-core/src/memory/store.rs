@@ -1,4 +1,4 @@
-//! The state of a memory server: a queue per lock, a table of sessions. Pure; time comes in as an argument.
+//! The state of a memory server: a queue per lock and a table of sessions. Pure code; the time is an argument.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,7 +16,7 @@ use crate::{
 
 pub(super) type SessionId = u64;
 
-/// Queues and sessions.
+/// The queues and sessions of a server.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     queues: HashMap<LockName, VecDeque<Entry>>,
@@ -44,12 +44,12 @@ struct Lease {
     ended: CancellationToken,
 }
 
-/// Where a claim stands.
+/// The state of a claim at the store.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum ClaimState {
     Holder(FencingToken),
     Waiter,
-    /// Somebody else holds the lock, and this claim is not queued.
+    /// Another claim holds the lock, and this one is not queued.
     Busy,
     /// The claim has no entry, or its session is over.
     Absent,
@@ -64,29 +64,29 @@ impl Store {
         (self.last_session, ended)
     }
 
-    /// Puts a claim into the queue; idempotent by its id. `wait` is false for a try.
-    pub(super) fn enqueue(&mut self, name: &LockName, entry: Entry, wait: bool) -> Place {
+    /// Adds a claim to the queue; idempotent by its id. `wait` is false for a try.
+    pub(super) fn enqueue(&mut self, name: &LockName, entry: Entry, wait: bool) -> ClaimState {
         if !self.sessions.contains_key(&entry.session) {
-            return Place::Absent;
+            return ClaimState::Absent;
         }
         let claim = entry.claim;
         let queue = self.queues.entry(name.clone()).or_default();
         if !queue.iter().any(|other| other.claim == claim) {
             if !wait && !queue.is_empty() {
-                return Place::Busy;
+                return ClaimState::Busy;
             }
             queue.push_back(entry);
             self.grant_first(name);
         }
-        self.place(name, claim)
+        self.claim_state(name, claim)
     }
 
-    pub(super) fn place(&self, name: &LockName, claim: ClaimId) -> Place {
+    pub(super) fn claim_state(&self, name: &LockName, claim: ClaimId) -> ClaimState {
         let entry = self.queues.get(name).and_then(|queue| queue.iter().find(|entry| entry.claim == claim));
         match entry {
-            None => Place::Absent,
-            Some(Entry { token: Some(token), .. }) => Place::Holder(*token),
-            Some(Entry { token: None, .. }) => Place::Waiter,
+            None => ClaimState::Absent,
+            Some(Entry { token: Some(token), .. }) => ClaimState::Holder(*token),
+            Some(Entry { token: None, .. }) => ClaimState::Waiter,
         }
     }
 
@@ -94,7 +94,7 @@ impl Store {
         self.retain(name, |entry| entry.claim != claim);
     }
 
-    /// Starts the lifetime of a session anew, and tells which of these claims still hold their lock; `None` when the
+    /// Restarts the lifetime of a session, and returns which of these claims still hold their lock; `None` if the
     /// session is over.
     pub(super) fn renew(
         &mut self,
@@ -105,7 +105,11 @@ impl Store {
         let lease = self.sessions.get_mut(&session)?;
         lease.expires_at = now + lease.ttl;
         self.renewed_claims += held.len() as u64;
-        Some(held.iter().map(|(name, claim)| matches!(self.place(name, *claim), Place::Holder(_))).collect())
+        Some(
+            held.iter()
+                .map(|(name, claim)| matches!(self.claim_state(name, *claim), ClaimState::Holder(_)))
+                .collect(),
+        )
     }
 
     pub(super) fn renewed_claims(&self) -> u64 {
@@ -116,7 +120,7 @@ impl Store {
         self.sessions.len()
     }
 
-    /// Ends a session and everything of it.
+    /// Ends a session and removes its claims.
     pub(super) fn end(&mut self, session: SessionId) {
         let Some(lease) = self.sessions.remove(&session) else { return };
         if !self.muted {
@@ -128,7 +132,7 @@ impl Store {
         }
     }
 
-    /// Ends the sessions whose lifetime is over.
+    /// Ends the sessions whose lifetime has passed.
     pub(super) fn sweep(&mut self, now: Instant) {
         let expired: Vec<SessionId> =
             self.sessions.iter().filter(|(_, lease)| lease.expires_at <= now).map(|(id, _)| *id).collect();
@@ -141,7 +145,7 @@ impl Store {
         self.sessions.values().map(|lease| lease.expires_at).min()
     }
 
-    /// When the session of whoever holds this lock expires.
+    /// Returns when the session of the holder of this lock expires.
     pub(super) fn expiry_of_holder(&self, name: &LockName) -> Option<Instant> {
         let session = self.queues.get(name)?.front()?.session;
         Some(self.sessions.get(&session)?.expires_at)
@@ -155,9 +159,9 @@ impl Store {
         self.expire_at(name, 1)
     }
 
-    /// Ends the session of the entry at this place of the queue; whether there was one.
-    fn expire_at(&mut self, name: &LockName, place: usize) -> bool {
-        let entry = self.queues.get(name).and_then(|queue| queue.get(place)).map(|entry| entry.session);
+    /// Ends the session of the entry at this index of the queue; returns whether there was one.
+    fn expire_at(&mut self, name: &LockName, index: usize) -> bool {
+        let entry = self.queues.get(name).and_then(|queue| queue.get(index)).map(|entry| entry.session);
         entry.inspect(|session| self.end(*session)).is_some()
     }
 

@@ -1,4 +1,4 @@
-//! A memory server, clients with a paused clock, and small waits.
+//! Helpers: clients of a memory server, and waits on a paused clock.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -26,14 +26,14 @@ pub async fn lock_of_new_client(server: &MemoryServer) -> Lock {
     client(server).await.lock(NAME).unwrap()
 }
 
-/// Lets every task that can run run, without moving the clock.
+/// Runs all ready tasks without moving the clock.
 pub async fn settle() {
     for _ in 0..64 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Waits until `done`, moving the paused clock in small steps; panics after `within`.
+/// Waits until `done` returns true, moving the paused clock in small steps; panics after `within`.
 pub async fn eventually(within: Duration, what: &str, mut done: impl FnMut() -> bool) -> Duration {
     let start = tokio::time::Instant::now();
     loop {
@@ -50,7 +50,7 @@ pub fn kind<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorKind {
     outcome.unwrap_err().kind()
 }
 
-/// The outcome of something that must come by itself; a hang is a failure.
+/// Waits for a future with a time limit, so that a hang fails the test.
 pub async fn in_time<T>(awaited: impl Future<Output = T>) -> T {
     tokio::time::timeout(TTL * 10, awaited).await.expect("no hang")
 }

@@ -1,4 +1,4 @@
-//! A backend that does what a test tells it, for what the memory server never does.
+//! A backend whose behaviour a test controls, for behaviour that the memory server lacks.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -18,8 +18,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockClient, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Beat, BeatInterval, Claim, ClaimId, FailoverLoss, Grant,
-        Lifetime, Loss, Renewal, Session,
+        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, HeartbeatInterval,
+        Lifetime, Loss, Renewal, Renewals, Session,
     },
 };
 use tokio::sync::Notify;
@@ -27,53 +27,53 @@ use tokio_util::sync::CancellationToken;
 
 use crate::common::TTL;
 
-/// What the sessions of a [`Scripted`] backend do; shared with the test.
+/// Controls and counters of a [`Scripted`] backend, shared with the test.
 #[derive(Debug, Default)]
 pub struct Script {
     pub opened: AtomicU64,
     pub closed: AtomicU64,
     pub claims: AtomicU64,
-    pub beats: AtomicU64,
+    pub heartbeats: AtomicU64,
     pub releases: AtomicU64,
     pub releases_tried: AtomicU64,
-    /// Opening a session never answers.
+    /// Opening a session never completes.
     pub open_hangs: AtomicBool,
-    /// So long takes the opening of a session, after the server has done its part.
+    /// How long opening a session takes after the server has opened it.
     pub open_takes_ms: AtomicU64,
     /// Opening a session panics.
     pub open_panics: AtomicBool,
-    /// Every session is told lost as soon as it is open.
+    /// Every session is reported lost as soon as it is open.
     pub flapping: AtomicBool,
-    /// Tells the session that it is over, once.
+    /// Reports the loss of the session, once.
     pub lose_session: Notify,
-    /// Tells the session that its latest grant is lost, once.
+    /// Reports the loss of the latest grant, once.
     pub lose_grant: Notify,
     /// The next report of a loss panics.
     pub lost_panics: AtomicBool,
-    /// Claims wait here for their grant, also when they were given up or their session was closed.
+    /// Claims wait for `grants` before they are granted, even if they were given up or their session was closed.
     pub late: AtomicBool,
     pub grants: Notify,
-    /// Acquires are not answered: a try says so, a claim that waits goes on waiting until it is given up.
+    /// Acquires are not answered: a try fails, and a waiting claim waits until it gives up.
     pub acquires_silent: AtomicBool,
-    /// What was given up is not withdrawn before its session is closed.
+    /// Withdrawals complete only when the session is closed.
     pub withdrawals_hang: AtomicBool,
     /// Every claim ends because its entry has vanished.
     pub entries_vanish: AtomicBool,
-    /// Every claim is denied, and its session ends by that.
+    /// Every claim is denied, and the denial ends its session.
     pub denials_end_sessions: AtomicBool,
     /// The next acquire panics.
     pub acquire_panics: AtomicBool,
     /// The next release panics.
     pub release_panics: AtomicBool,
-    /// Beats say that the session is gone, and tell nothing about holds.
+    /// Heartbeats report that the session is gone, and nothing about holds.
     pub session_gone: AtomicBool,
-    /// Beats prove the session alive and tell nothing about holds.
+    /// Heartbeats renew the session, but report nothing about holds.
     pub holds_unknown: AtomicBool,
-    /// Releases are refused, as after a right was taken away.
+    /// Releases are refused, as after a permission was revoked.
     pub releases_refused: AtomicBool,
-    /// The end of the session of this number is never confirmed.
+    /// The close of the session with this number is never confirmed.
     pub unclosable: AtomicU64,
-    /// Beats, releases and closes are not answered.
+    /// Heartbeats, releases and closes are not answered.
     pub silent: AtomicBool,
 }
 
@@ -99,9 +99,9 @@ impl Backend for Scripted {
         let mut info = BackendInfo::new("scripted", self.lifetime);
         info.ttl_min = Duration::from_millis(10);
         info.ttl_max = Duration::from_secs(3600);
-        info.beat = match self.lifetime {
-            Lifetime::Process => BeatInterval::Every(TTL / 3),
-            _ => BeatInterval::PerTtl(3),
+        info.heartbeat = match self.lifetime {
+            Lifetime::Process => HeartbeatInterval::Every(TTL / 3),
+            _ => HeartbeatInterval::PerTtl(3),
         };
         info.failover = FailoverLoss::NoFailover;
         info
@@ -114,8 +114,8 @@ impl Backend for Scripted {
             std::future::pending::<()>().await;
         }
         tokio::time::sleep(Duration::from_millis(self.script.open_takes_ms.load(Ordering::SeqCst))).await;
-        assert!(!self.script.open_panics.swap(false, Ordering::SeqCst), "told to");
-        // What the server granted is not what was asked for.
+        assert!(!self.script.open_panics.swap(false, Ordering::SeqCst), "panics on request");
+        // The granted ttl differs from the requested one.
         let ttl = match self.lifetime {
             Lifetime::Process => Duration::MAX,
             _ => ttl + Duration::from_secs(1),
@@ -148,11 +148,11 @@ struct ScriptedSession {
 }
 
 impl ScriptedSession {
-    /// Whether the claim is over, without an answer of the store to it.
+    /// Waits while the store is silent; returns whether the claim ended without an answer.
     async fn unanswered(&self, claim: &Claim) -> bool {
         while self.script.acquires_silent.load(Ordering::SeqCst) {
             if !claim.wait() {
-                // What a backend waits for the answer to a request.
+                // The request timeout of a backend.
                 tokio::time::sleep(TTL / 6).await;
             }
             if !claim.wait() || claim.has_given_up() {
@@ -175,7 +175,7 @@ impl Session for ScriptedSession {
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
         let number = self.script.claims.fetch_add(1, Ordering::SeqCst) + 1;
-        assert!(!self.script.acquire_panics.swap(false, Ordering::SeqCst), "told to");
+        assert!(!self.script.acquire_panics.swap(false, Ordering::SeqCst), "panics on request");
         if self.unanswered(&claim).await {
             return match claim.wait() {
                 true => Ok(Acquired::GaveUp),
@@ -198,8 +198,8 @@ impl Session for ScriptedSession {
         Ok(Acquired::Granted(Grant::new(&claim, FencingToken::new(number), armed_at)))
     }
 
-    async fn renew(&self, held: &[Grant]) -> Beat {
-        self.script.beats.fetch_add(1, Ordering::SeqCst);
+    async fn renew(&self, held: &[Grant]) -> Renewals {
+        self.script.heartbeats.fetch_add(1, Ordering::SeqCst);
         let armed_at = self.clock.now();
         let silent = self.script.silent.load(Ordering::SeqCst);
         let gone = self.script.session_gone.load(Ordering::SeqCst);
@@ -209,12 +209,12 @@ impl Session for ScriptedSession {
             false => Renewal::Renewed { armed_at },
         };
         let holds = held.iter().map(|grant| (grant.claim(), answer(holds_unknown))).collect();
-        Beat::new(if gone { Renewal::Gone } else { answer(silent) }, holds)
+        Renewals::new(if gone { Renewal::Gone } else { answer(silent) }, holds)
     }
 
     async fn release(&self, _: &Grant) -> Result<()> {
         self.script.releases_tried.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.script.release_panics.swap(false, Ordering::SeqCst), "told to");
+        assert!(!self.script.release_panics.swap(false, Ordering::SeqCst), "panics on request");
         if self.script.silent.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "release"));
         }
@@ -233,7 +233,7 @@ impl Session for ScriptedSession {
             () = self.script.lose_session.notified() => Loss::Session,
             () = self.script.lose_grant.notified() => Loss::Grant(self.granted.lock().unwrap().unwrap()),
         };
-        assert!(!self.script.lost_panics.swap(false, Ordering::SeqCst), "told to");
+        assert!(!self.script.lost_panics.swap(false, Ordering::SeqCst), "panics on request");
         lost
     }
 

@@ -1,4 +1,4 @@
-//! Clients that differ in whom they trust and in what they may do.
+//! Clients with other permissions, passwords or trusted certificates than the default one.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,11 +13,11 @@ use crate::server::{PASSWORD, queue};
 
 const RESTRICTED: &str = "restricted";
 
-/// Servers beside the store, each there for one client; they run as long as this value.
+/// Additional servers, each for one client; they run until this value is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Beside(Mutex<Vec<Running>>);
+pub(crate) struct ExtraServers(Mutex<Vec<Running>>);
 
-/// A server that logs in or speaks TLS, and what its client reads whenever a session begins.
+/// A server with a login or TLS, and the files that its client reads whenever it opens a session.
 #[derive(Debug)]
 struct Running {
     _server: Etcd,
@@ -25,8 +25,8 @@ struct Running {
     _authorities: Vec<lockkit_testbed::Certificates>,
 }
 
-impl Beside {
-    /// A client with this access: of the logged-in store at this endpoint, or of a server beside it.
+impl ExtraServers {
+    /// Returns a client with this access, to the store with a login at this endpoint or to an additional server.
     pub(crate) async fn backend_for(&self, access: &Access, endpoint: &str) -> Result<AnyBackend> {
         let config = match access {
             Access::AllBut(name) => {
@@ -58,19 +58,19 @@ impl Beside {
     }
 
     #[cfg(feature = "tls")]
-    async fn with_tls(&self, shown: lockkit_conformance::Shown) -> Result<EtcdConfig> {
-        use lockkit_conformance::Shown;
+    async fn with_tls(&self, shown: lockkit_conformance::ShownCertificate) -> Result<EtcdConfig> {
+        use lockkit_conformance::ShownCertificate;
         use lockkit_testbed::{Certificates, ServerCertificate};
 
         let certificate = match shown {
-            Shown::Trusted | Shown::OfUnknownAuthority => ServerCertificate::Good,
-            Shown::WithWrongName => ServerCertificate::WrongName,
-            Shown::Expired => ServerCertificate::Expired,
+            ShownCertificate::Trusted | ShownCertificate::UnknownAuthority => ServerCertificate::Good,
+            ShownCertificate::WrongName => ServerCertificate::WrongName,
+            ShownCertificate::Expired => ServerCertificate::Expired,
         };
         let (authority, other) = (Certificates::new()?, Certificates::new()?);
         let (server, authority) =
             started(move || Ok((Etcd::start_tls(&authority, certificate, false)?, authority))).await?;
-        let trusted = if shown == Shown::OfUnknownAuthority { &other } else { &authority };
+        let trusted = if shown == ShownCertificate::UnknownAuthority { &other } else { &authority };
         let tls = lockkit_etcd::Tls::new().ca(trusted.ca());
         let config = config(&server.url())?.tls(tls);
         self.keep(Running { _server: server, _authorities: vec![authority, other] });
@@ -86,16 +86,16 @@ fn config(url: &str) -> Result<EtcdConfig> {
     Ok(EtcdConfig::from_url(BackendUrl::parse(url)?)?)
 }
 
-/// Starting blocks, so it is done beside the executor.
+/// Runs `start`, which blocks, outside of the executor.
 async fn started<T: Send + 'static>(start: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(start).await?
 }
 
-/// Makes a user who may do everything with all keys but those of this lock.
+/// Creates a user with read and write permission for all keys but those of this lock.
 async fn restrict(endpoint: &str, name: &LockName) -> Result<()> {
     const ROLE: &str = "all but one lock";
     let (start, mut end) = (queue(name), queue(name));
-    // The first key behind all that begin with the same text: `0` follows `/`.
+    // The first key behind all keys of the queue: `0` follows `/`.
     end.pop();
     end.push('0');
     let login = ConnectOptions::new().with_user("root", PASSWORD);

@@ -1,10 +1,10 @@
-//! A cluster of its own, which loses members.
+//! A cluster that loses members.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Entry, Fault, Link, Store};
+use lockkit_conformance::{AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::LockName;
 use lockkit_testbed::{Blocking, EtcdCluster};
 
@@ -24,14 +24,14 @@ pub(crate) struct Cluster {
 #[derive(Debug)]
 struct State {
     cluster: EtcdCluster,
-    /// The member that links lead to, since there is a link: the leader then, which has most to lose.
+    /// The member that links lead to: the leader at the time of the first link.
     linked: Option<usize>,
 }
 
 impl Cluster {
     pub(crate) fn start() -> Result<Self> {
         let cluster = EtcdCluster::start()?;
-        // A member that does not answer is given up early enough for another try.
+        // Short enough that a member that does not answer leaves time for another try.
         let url = format!("{}/?request_timeout=2s", cluster.url());
         Ok(Self { cluster: Blocking::new(State { cluster, linked: None }), url })
     }
@@ -64,10 +64,10 @@ impl Store for Cluster {
         Some(self.url.clone())
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::LoseLeader => self.cluster.with(State::lose_leader).await,
-            Fault::IsolateMember => {
+            StoreFault::LoseLeader => self.cluster.with(State::lose_leader).await,
+            StoreFault::IsolateMember => {
                 self.cluster
                     .with(|state| {
                         let linked = state.linked()?;
@@ -75,7 +75,7 @@ impl Store for Cluster {
                     })
                     .await
             }
-            Fault::RejoinMember => {
+            StoreFault::RejoinMember => {
                 self.cluster
                     .with(|state| {
                         state.cluster.heal();
@@ -87,7 +87,7 @@ impl Store for Cluster {
         }
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         let link = self.cluster.with(|state| {
             let linked = state.linked()?;
             ProxyLink::new(&state.cluster.member(linked).endpoint(), "")

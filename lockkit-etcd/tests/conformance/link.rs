@@ -1,13 +1,13 @@
-//! A client's way to etcd: a proxy of its own.
+//! The link of one client to etcd: a proxy.
 
 use anyhow::Result;
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Link, LinkFault};
+use lockkit_conformance::{AnyBackend, ClientLink, LinkFault};
 use lockkit_testbed::Proxy;
 
 use crate::backend;
 
-/// A proxy before one server, or one member.
+/// A proxy in front of one server or member.
 #[derive(Debug)]
 pub(crate) struct ProxyLink {
     proxy: Proxy,
@@ -15,17 +15,17 @@ pub(crate) struct ProxyLink {
 }
 
 impl ProxyLink {
-    /// `login` stands before the address, as in a URL.
+    /// Starts a proxy. `login` is `USER:PASSWORD@` or empty.
     pub(crate) fn new(endpoint: &str, login: &str) -> Result<Self> {
         let proxy = Proxy::start_grpc(endpoint)?;
-        // Requests that get lost cost little time.
+        // Short, so that lost requests cost little time.
         let url = format!("etcd://{login}{}/?request_timeout=500ms", proxy.endpoint());
         Ok(Self { proxy, url })
     }
 }
 
 #[async_trait]
-impl Link for ProxyLink {
+impl ClientLink for ProxyLink {
     fn backend(&self) -> Result<AnyBackend> {
         Ok(AnyBackend::new(backend(&self.url)?))
     }

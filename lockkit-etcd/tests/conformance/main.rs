@@ -125,10 +125,10 @@ impl Harness for EtcdHarness {
     }
 }
 
-/// Why there can be no disk that gets full.
+/// Returns why a small disk cannot be mounted, if so.
 fn no_small_disk() -> &'static Option<String> {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
-    WHY_NOT.get_or_init(SmallDisk::why_not)
+    WHY_NOT.get_or_init(SmallDisk::unavailable_reason)
 }
 
 fn backend(url: &str) -> Result<EtcdBackend> {

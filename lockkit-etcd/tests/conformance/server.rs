@@ -1,11 +1,11 @@
-//! One server.
+//! A single server as the store of the suite.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use etcd_client::{Client, PutOptions};
-use lockkit_conformance::{Access, AnyBackend, Entry, Fault, Link, Store};
+use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::{
     LockName,
     backend::{Admin, Contender},
@@ -14,28 +14,28 @@ use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::{Blocking, Etcd, SmallDisk};
 use tokio::time::Instant;
 
-use crate::{access::Beside, backend, link::ProxyLink};
+use crate::{access::ExtraServers, backend, link::ProxyLink};
 
-/// Who logs in where that is asked for.
+/// The login of servers with authentication.
 const USER: &str = "app";
 pub(crate) const PASSWORD: &str = "secret";
 const LOGIN: &str = "app:secret@";
 
-/// Room for the log that a server reserves in advance, and some more.
+/// Space for the log that a server reserves in advance, and some more.
 const DISK_BYTES: u64 = 256 << 20;
 
 /// A key that fills the disk.
 pub(crate) const BALLAST: &str = "ballast";
 
-/// A server.
+/// A single server.
 #[derive(Debug)]
 pub(crate) struct Server {
     etcd: Blocking<Etcd>,
     endpoint: String,
-    /// `USER:PASSWORD@`, or nothing.
+    /// `USER:PASSWORD@`, or empty.
     login: &'static str,
-    beside: Beside,
-    /// Its data are here; none for a server that shall not run out of room.
+    extra: ExtraServers,
+    /// The small disk with its data, if it has one.
     disk: Option<SmallDisk>,
 }
 
@@ -58,7 +58,7 @@ impl Server {
 
     fn of(etcd: Etcd, login: &'static str) -> Self {
         let endpoint = etcd.endpoint();
-        Self { etcd: Blocking::new(etcd), endpoint, login, beside: Beside::default(), disk: None }
+        Self { etcd: Blocking::new(etcd), endpoint, login, extra: ExtraServers::default(), disk: None }
     }
 
     fn url(&self) -> String {
@@ -70,7 +70,7 @@ impl Server {
     }
 
     fn disk(&self) -> Result<&SmallDisk> {
-        self.disk.as_ref().context("the server lies on no disk of its own")
+        self.disk.as_ref().context("the server has no disk of its own")
     }
 
     async fn plain(&self) -> Result<Client> {
@@ -85,12 +85,12 @@ impl Server {
     }
 }
 
-/// The beginning of the keys of a lock.
+/// The common beginning of the keys of a lock.
 pub(crate) fn queue(name: &LockName) -> String {
     format!("lockkit/{}/", name.encode(3 * 1024))
 }
 
-/// Everything in the store.
+/// Returns all entries of the store.
 pub(crate) fn entries_of(etcd: &Etcd) -> Result<Vec<Entry>> {
     let entry = |(place, is_bounded)| Entry { place, is_bounded };
     Ok(etcd.leased()?.into_iter().map(entry).collect())
@@ -106,38 +106,38 @@ impl Store for Server {
         Some(self.url())
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::EndSessionOfHolder(name) => {
+            StoreFault::EndSessionOfHolder(name) => {
                 self.end_session(self.etcd_backend()?.inspect(&name).await?.holder.as_ref()).await
             }
-            Fault::EndSessionOfWaiter(name) => {
+            StoreFault::EndSessionOfWaiter(name) => {
                 self.end_session(self.etcd_backend()?.inspect(&name).await?.waiters.first()).await
             }
-            Fault::DeleteEntries(name) => {
+            StoreFault::DeleteEntries(name) => {
                 for key in self.entries(&name).await? {
                     self.plain().await?.delete(key, None).await?;
                 }
                 Ok(())
             }
-            Fault::WriteJunk(name) => {
+            StoreFault::WriteJunk(name) => {
                 for key in self.entries(&name).await? {
                     let keep_lease = PutOptions::new().with_ignore_lease();
                     self.plain().await?.put(key, vec![0xff; 100_000], Some(keep_lease)).await?;
                 }
                 Ok(())
             }
-            Fault::Freeze => self.etcd.with(|etcd| etcd.pause()).await,
-            Fault::Thaw => self.etcd.with(|etcd| etcd.resume()).await,
-            Fault::Restart => self.etcd.with(Etcd::restart).await,
-            Fault::Wipe => self.etcd.with(Etcd::wipe).await,
-            Fault::ForgetHistory => self.etcd.with(|etcd| etcd.compact()).await,
-            Fault::FillStore => self.etcd.with(|etcd| etcd.set_no_space(true)).await,
-            Fault::MakeRoom => self.etcd.with(|etcd| etcd.set_no_space(false)).await,
-            Fault::ExpireLogins => self.etcd.with(|etcd| etcd.expire_logins(USER, PASSWORD)).await,
-            Fault::FillDisk => {
+            StoreFault::Freeze => self.etcd.with(|etcd| etcd.pause()).await,
+            StoreFault::Thaw => self.etcd.with(|etcd| etcd.resume()).await,
+            StoreFault::Restart => self.etcd.with(Etcd::restart).await,
+            StoreFault::Wipe => self.etcd.with(Etcd::wipe).await,
+            StoreFault::ForgetHistory => self.etcd.with(|etcd| etcd.compact()).await,
+            StoreFault::FillStore => self.etcd.with(|etcd| etcd.set_no_space(true)).await,
+            StoreFault::MakeRoom => self.etcd.with(|etcd| etcd.set_no_space(false)).await,
+            StoreFault::ExpireLogins => self.etcd.with(|etcd| etcd.expire_logins(USER, PASSWORD)).await,
+            StoreFault::FillDisk => {
                 self.disk()?.fill()?;
-                // Its log was reserved in advance: what is full is the store beside it, and with that it stops.
+                // The space of its log is reserved, so these writes fill its database until the server stops.
                 self.etcd
                     .with(|etcd| {
                         let value = "x".repeat(512 << 10);
@@ -146,7 +146,7 @@ impl Store for Server {
                     })
                     .await
             }
-            Fault::EmptyDisk => {
+            StoreFault::EmptyDisk => {
                 self.disk()?.make_room()?;
                 self.etcd.with(Etcd::restart).await
             }
@@ -155,10 +155,10 @@ impl Store for Server {
     }
 
     async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
-        self.beside.backend_for(&access, &self.endpoint).await
+        self.extra.backend_for(&access, &self.endpoint).await
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         Ok(Arc::new(ProxyLink::new(&self.endpoint, self.login)?))
     }
 
@@ -204,7 +204,7 @@ impl Store for Server {
         let mut client = self.plain().await?;
         let found = client.get(holder.as_str(), None).await?;
         let Some(entry) = found.kvs().first() else { return Ok(None) };
-        // -1 when the lease is over; in whole seconds, cut off.
+        // In whole seconds, rounded down; -1 if the lease has ended.
         let left = client.lease_time_to_live(entry.lease(), None).await?.ttl();
         Ok(u64::try_from(left).ok().map(|seconds| Duration::from_secs(seconds + 1)))
     }

@@ -1,4 +1,4 @@
-//! Requests per operation, read from the server's own counters. Exact numbers, no times.
+//! Requests per operation, from the server's own counters. Exact numbers, no times.
 
 use lockkit_testbed::{Etcd, Metrics};
 
@@ -6,7 +6,7 @@ use crate::common::{
     LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, try_acquire,
 };
 
-/// What the server counted between two moments.
+/// The requests that the server counted between two moments.
 #[derive(Debug, PartialEq, Eq)]
 struct Spent {
     txns: u64,
@@ -27,9 +27,9 @@ fn spent(before: &Metrics, after: &Metrics) -> Spent {
     }
 }
 
-/// One read for each hand-over, and now and then a look by a waiter whose mail took long on a busy machine.
-fn with_some_looks(hand_overs: u64) -> u64 {
-    hand_overs + hand_overs / 10
+/// One read per handoff, and some reads by waiters whose handoff was slow on a busy machine.
+fn with_some_reads(handoffs: u64) -> u64 {
+    handoffs + handoffs / 10
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,12 +47,12 @@ async fn uncontended_acquire_and_release_are_two_transactions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hand_over_is_two_transactions_and_a_read() {
+async fn a_handoff_is_two_transactions_and_a_read() {
     const ROUNDS: u64 = 50;
     let etcd = Etcd::start().unwrap();
     let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let mut holder = (one.clone(), acquire(&one, &name).await);
-    // The first release does not know yet that somebody waits, and may cost more.
+    // The first release may cost more, because it does not expect a waiter.
     let mut before = None;
     for round in 0..=ROUNDS {
         let session = if round % 2 == 0 { &other } else { &one };
@@ -64,14 +64,14 @@ async fn a_hand_over_is_two_transactions_and_a_read() {
     let (before, after) = (before.unwrap(), etcd.metrics().unwrap());
     let spent = spent(&before, &after);
     assert_eq!((spent.txns, spent.proposals, spent.others), (2 * ROUNDS, 2 * ROUNDS, 0));
-    assert!(spent.ranges <= with_some_looks(ROUNDS), "{spent:?}");
-    // Two for each predecessor that is watched: those whose mail took long on a busy machine.
+    assert!(spent.ranges <= with_some_reads(ROUNDS), "{spent:?}");
+    // Two per watched predecessor; a predecessor is watched if its handoff is slow on a busy machine.
     let watches = after.grpc_received("Watch") - before.grpc_received("Watch");
     assert!(watches < ROUNDS + ROUNDS / 2, "{watches} messages about watches");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn contention_costs_less_than_2_7_proposals_per_hand_over() {
+async fn contention_costs_less_than_2_7_proposals_per_handoff() {
     const CLIENTS: usize = 8;
     const GRANTS_EACH: usize = 50;
     let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
@@ -95,12 +95,12 @@ async fn contention_costs_less_than_2_7_proposals_per_hand_over() {
     let spent = spent(&before, &etcd.metrics().unwrap());
     let grants = (CLIENTS * GRANTS_EACH) as u64;
     assert!(spent.proposals * 10 <= grants * 27, "{spent:?} for {grants} grants");
-    assert!(spent.ranges <= with_some_looks(grants), "{spent:?} for {grants} grants");
+    assert!(spent.ranges <= with_some_reads(grants), "{spent:?} for {grants} grants");
     assert_eq!(spent.others, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tries_for_a_held_lock_cost_no_proposals_but_the_first() {
+async fn only_the_first_try_for_a_held_lock_costs_a_proposal() {
     const TRIES: u64 = 20;
     let etcd = Etcd::start().unwrap();
     let (session, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
@@ -118,7 +118,7 @@ async fn tries_for_a_held_lock_cost_no_proposals_but_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_is_one_ping_and_one_look_whatever_is_held() {
+async fn heartbeat_is_one_ping_and_one_lease_read_for_any_number_of_holds() {
     const HOLDS: usize = 50;
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, LONG).await;
@@ -127,8 +127,8 @@ async fn a_beat_is_one_ping_and_one_look_whatever_is_held() {
         held.push(acquire(&session, &fresh_name()).await);
     }
     let before = etcd.metrics().unwrap();
-    let beat = bounded(session.renew(&held)).await;
-    assert_eq!(beat.holds.len(), HOLDS);
+    let heartbeat = bounded(session.renew(&held)).await;
+    assert_eq!(heartbeat.holds.len(), HOLDS);
     let after = etcd.metrics().unwrap();
     assert_eq!(spent(&before, &after), Spent { txns: 0, ranges: 0, others: 2, proposals: 0 });
     assert_eq!(after.grpc_handled("LeaseTimeToLive") - before.grpc_handled("LeaseTimeToLive"), 1);
@@ -156,13 +156,13 @@ async fn a_long_queue_costs_no_more_per_waiter_than_a_short_one() {
     }
     let after = etcd.metrics().unwrap();
     let (spent, waiters) = (spent(&before, &after), WAITERS as u64);
-    // Each is told of its mail and of its predecessor's end; the first release costs one transaction more.
+    // Each waiter receives its handoff and its predecessor's deletion; the first release costs one more transaction.
     assert!(after.events() - before.events() <= 3 * waiters, "{}", after.events() - before.events());
     assert!(spent.txns <= waiters + 1 && spent.others == 0, "{spent:?}");
-    assert!(spent.ranges <= with_some_looks(waiters), "{spent:?}");
+    assert!(spent.ranges <= with_some_reads(waiters), "{spent:?}");
 }
 
-/// Also when a newer claim of the same client has the key by then.
+/// Even if a newer claim of the same client uses the key by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_of_a_grant_that_has_ended_sends_nothing() {
     let etcd = Etcd::start().unwrap();

@@ -1,15 +1,15 @@
-//! Claims that are given up, at every place and moment.
+//! Claims that give up, at various places in the queue and moments.
 
 use lockkit_core::backend::Acquired;
 use lockkit_testbed::Etcd;
 
 use crate::common::{
-    LONG, acquire, cancel_right_at_the_wake, enqueued, fresh_name, is_gave_up, queue, release, session,
-    shared, start, until,
+    LONG, acquire, cancel_during_handoff, enqueued, fresh_name, is_gave_up, queue, release, session, shared,
+    start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_waiter_in_the_middle_does_not_hold_up_the_others() {
+async fn cancelled_waiter_in_the_middle_does_not_delay_the_others() {
     let (etcd, name) = (shared(), fresh_name());
     let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
     let held = acquire(&one, &name).await;
@@ -28,7 +28,7 @@ async fn a_cancelled_waiter_in_the_middle_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_waiter_at_the_head_neither_holds_up_nor_lets_in_the_next() {
+async fn cancelled_waiter_at_the_head_neither_delays_nor_grants_the_next() {
     let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
     let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let held = acquire(&one, &name).await;
@@ -36,10 +36,10 @@ async fn a_cancelled_waiter_at_the_head_neither_holds_up_nor_lets_in_the_next() 
     let third = enqueued(&one, &name).await;
     let count = || etcd.metrics().unwrap();
     until("both watch their predecessors", async || count().watchers() == 4).await;
-    let looks = count().grpc_handled("Range");
+    let reads = count().grpc_handled("Range");
     second.control.give_up();
     assert!(is_gave_up(&second.ends().await));
-    until("the third has looked", async || count().grpc_handled("Range") > looks).await;
+    until("the third has read the queue", async || count().grpc_handled("Range") > reads).await;
     until("the third watches the holder", async || count().watchers() == 3).await;
     assert!(third.is_waiting());
     release(&one, &held).await;
@@ -53,7 +53,7 @@ async fn a_claim_given_up_before_it_starts_writes_nothing() {
     let before = etcd.metrics().unwrap().grpc_handled("Txn");
     let claim = start(&session, &name);
     claim.control.give_up();
-    // Either the cancel came first, or it is withdrawn.
+    // The claim may be granted before it gives up.
     match claim.ends().await {
         Ok(Acquired::Granted(grant)) => release(&session, &grant).await,
         end => assert!(is_gave_up(&end)),
@@ -67,8 +67,8 @@ async fn a_cancel_right_at_the_wake_loses_no_grant() {
     const ROUNDS: usize = 200;
     let (etcd, name) = (shared(), fresh_name());
     let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
-    let granted = cancel_right_at_the_wake(&one, &other, &name, ROUNDS).await;
-    println!("{granted} of {ROUNDS} were granted all the same");
+    let granted = cancel_during_handoff(&one, &other, &name, ROUNDS).await;
+    println!("{granted} of {ROUNDS} claims were granted before they gave up");
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
 }
 
@@ -94,5 +94,5 @@ async fn ended_waits_leave_no_watch_behind() {
     until("only the session's own watch is left", async || watchers() == 1).await;
     release(&one, &held).await;
     drop(one);
-    until("a dropped session watches nothing", async || watchers() == 0).await;
+    until("the dropped session has no watch", async || watchers() == 0).await;
 }

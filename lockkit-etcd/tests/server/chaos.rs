@@ -1,5 +1,5 @@
-//! Everything at once: connections that break, replies that get lost, requests that come late, claims that are given up.
-//! No lease ends, so exclusion, order of tokens and clean queues have no excuse.
+//! All faults at once: broken connections, lost replies, late requests, claims that give up. No lease ends, so
+//! exclusion, rising tokens and clean queues must hold.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use crate::common::{
 const SESSIONS: usize = 4;
 const CLAIMS_PER_SESSION: usize = 60;
 
-/// What the holders of one lock see of each other.
+/// What the holders of one lock record.
 #[derive(Debug)]
 struct Lock {
     name: LockName,
@@ -81,7 +81,7 @@ async fn use_locks(session: Arc<dyn Session>, locks: [Arc<Lock>; 2], mut random:
                 lock.held.store(false, Ordering::SeqCst);
                 release(&session, &grant).await;
             }
-            // A try may find no server.
+            // A try fails while the server is unreachable.
             end => assert!(is_gave_up(&end) || end.is_err(), "{end:?}"),
         }
     }
@@ -99,7 +99,7 @@ async fn break_connections(proxies: Vec<Proxy>, mut random: fastrand::Rng) {
         }
         tokio::time::sleep(while_broken).await;
         cut(proxy);
-        // What was held comes late, among what came since.
+        // Held requests arrive late, among newer ones.
         tokio::time::sleep(Duration::from_millis(random.u64(0..60))).await;
         proxy.deliver_late();
     }

@@ -1,4 +1,4 @@
-//! The whole client on a real server: what a user sees.
+//! The whole client on a real server, as a user sees it.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use lockkit_testbed::Etcd;
 
 use crate::common::{LONG, backend, bounded, lease_of_only_session, plain, shared, until};
 
-/// Not much more than the server's least: the tests that wait for its end are the slow ones. Long enough that a busy
-/// machine does not lose what is renewed.
+/// Close to the server's minimum, because tests wait for its end. Long enough that a busy machine renews in time.
 const SHORT: Duration = Duration::from_secs(4);
 
 async fn client(etcd: &Etcd, ttl: Duration) -> LockClient {
@@ -49,7 +48,7 @@ async fn timeouts_and_dropped_futures_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_servers_least_ttl_is_reported() {
+async fn minimum_ttl_of_the_server_is_reported() {
     let client = client(shared(), Duration::from_millis(1)).await;
     assert_eq!(client.ttl(), Duration::from_secs(2));
     let odd = LockClient::builder(backend(&shared().url())).ttl(Duration::from_millis(2_500)).build();
@@ -76,7 +75,7 @@ async fn a_revoked_lease_loses_the_guard_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operators_delete_loses_the_guard_within_a_beat() {
+async fn deleted_key_loses_the_guard_within_a_heartbeat() {
     let etcd = Etcd::start().unwrap();
     let client = client(&etcd, SHORT).await;
     let guard = client.lock("x").unwrap().acquire().await.unwrap();

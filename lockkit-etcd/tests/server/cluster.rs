@@ -1,4 +1,4 @@
-//! A cluster that loses members.
+//! Clusters that lose members.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use lockkit_testbed::{EtcdCluster, Proxy};
 
 use crate::common::{LONGEST, backend, bounded, fresh_name, release, session_at, start, until};
 
-/// Longer than an election and the time that the servers add to every lease after it.
+/// Longer than an election plus the time that the servers add to every lease after it.
 const TTL: Duration = Duration::from_secs(10);
 
 async fn client(url: &str) -> LockClient {
     LockClient::builder(backend(url)).ttl(TTL).build().await.unwrap()
 }
 
-/// One cluster for all of it: a start takes longer than the rest.
+/// One test with one cluster, because its start takes longer than the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_survives_its_leader_and_does_not_outlive_the_majority() {
     let mut cluster = EtcdCluster::start().unwrap();
@@ -48,7 +48,7 @@ async fn a_lock_survives_its_leader_and_does_not_outlive_the_majority() {
     drop(bounded(z.acquire()).await.unwrap());
 }
 
-/// However many requests wait for a leader, the members are asked now and then.
+/// The number of requests that reach the members does not grow with the number of waiting claims.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_wait_for_a_leader_share_their_pauses() {
     const CLAIMS: usize = 50;
@@ -75,7 +75,7 @@ async fn requests_that_wait_for_a_leader_share_their_pauses() {
     let sent = calls() - before;
     assert!(claims.iter().all(|claim| claim.is_waiting()));
     println!("{sent} calls of {CLAIMS} claims in {WATCHED:?}");
-    // Each of them may send at once a few times before anybody knows.
+    // Each claim may send a few times at once before the outage is known.
     assert!((1..=20 * CLAIMS as u64).contains(&sent), "{sent} calls");
     for other in [1, 2] {
         cluster.member_mut(other).restart().unwrap();

@@ -1,5 +1,5 @@
-//! What the tests share: sessions at real servers, claims that are driven by hand, and a plain client for what other
-//! programs and operators do.
+//! Shared helpers: sessions at real servers, claims without a keeper, and a plain etcd client that acts for operators
+//! and other programs.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use etcd_client::ConnectOptions;
-pub(crate) use lockkit_conformance::by_hand::*;
+pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
     Clock, LockName,
     backend::{Backend, BackendUrl, Claim, Session},
@@ -15,19 +15,19 @@ use lockkit_core::{
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{Etcd, Proxy};
 
-/// A ttl that nothing here outlives.
+/// A ttl that is longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A ttl that does not end, where nobody renews a session and none may end.
+/// A ttl for sessions that are never renewed and must not end.
 pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
-/// The server that the tests of one program share, where they do nothing to it.
+/// The server that is shared by all tests that do not disturb it.
 pub(crate) fn shared() -> &'static Etcd {
     static SHARED: OnceLock<Etcd> = OnceLock::new();
     SHARED.get_or_init(|| Etcd::start().unwrap())
 }
 
-/// The beginning of the keys of a lock whose name needs no encoding.
+/// The common beginning of the keys of a lock whose name needs no encoding.
 pub(crate) fn queue(name: &LockName) -> String {
     format!("lockkit/{name}/")
 }
@@ -36,7 +36,7 @@ pub(crate) fn backend(url: &str) -> EtcdBackend {
     EtcdBackend::new(EtcdConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap())
 }
 
-/// A session of its own, as another process would have it.
+/// Opens a session.
 pub(crate) async fn session(etcd: &Etcd, ttl: Duration) -> Arc<dyn Session> {
     session_at(&etcd.url(), ttl).await
 }
@@ -45,18 +45,19 @@ pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).open_session(ttl, Clock::boot()).await.unwrap()
 }
 
-/// The server through this proxy; requests that get lost cost little time, and those of a busy machine get through.
+/// The URL of the server behind this proxy. The time limit is short for lost requests, and long enough for a busy
+/// machine.
 pub(crate) fn url_through(proxy: &Proxy) -> String {
     format!("etcd://{}/?request_timeout=1500ms", proxy.endpoint())
 }
 
-/// Clients lose their connections and make new ones, which work; what they have sent stays under way.
+/// Closes the connections of clients, and accepts new ones. What was sent before stays under way.
 pub(crate) fn cut(proxy: &Proxy) {
-    proxy.leave();
+    proxy.reset_clients();
     proxy.pass();
 }
 
-/// The key of a claim, as the store has it.
+/// The key of a claim in the store.
 pub(crate) fn key_of(etcd: &Etcd, claim: &Claim) -> String {
     let id = claim.id().to_string();
     etcd.keys("").unwrap().into_iter().find(|key| key.ends_with(&id)).unwrap()
@@ -69,7 +70,7 @@ pub(crate) fn lease_of_only_session(etcd: &Etcd) -> i64 {
     i64::from_str_radix(lease, 16).unwrap()
 }
 
-/// A plain client, as other programs and operators use.
+/// A plain etcd client, for what other programs and operators do.
 pub(crate) async fn plain(etcd: &Etcd) -> etcd_client::Client {
     etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap()
 }
@@ -77,7 +78,7 @@ pub(crate) async fn plain(etcd: &Etcd) -> etcd_client::Client {
 /// The password of every user.
 pub(crate) const PASSWORD: &str = "hunter2";
 
-/// The server with authentication, and as a URL with the login of its user.
+/// Turns authentication on; returns the server and its URL with the login of the user `app`.
 pub(crate) fn with_login(etcd: anyhow::Result<Etcd>) -> (Etcd, String) {
     let mut etcd = etcd.unwrap();
     etcd.enable_auth("app", PASSWORD).unwrap();
@@ -85,7 +86,7 @@ pub(crate) fn with_login(etcd: anyhow::Result<Etcd>) -> (Etcd, String) {
     (etcd, url)
 }
 
-/// The server as a URL with the login of this user.
+/// The URL of the server with the login of this user.
 pub(crate) fn url_as(user: &str, etcd: &Etcd) -> String {
     format!("etcd://{user}:{PASSWORD}@{}", etcd.endpoint())
 }

@@ -1,5 +1,5 @@
-//! Each of the ways in which a waiter learns that it is next, where the others fail: it comes long before the next one
-//! would have come.
+//! The ways in which a waiter is granted the lock, each one while the others fail. Each grants long before the next
+//! slower one would.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,17 +11,17 @@ use lockkit_core::{
 use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::common::{
-    LONG, Waiting, acquire, bounded, earliest_recheck, enqueued, fresh_name, latest_recheck, plain, queue,
-    release, session, session_at, sooner_than, until, url_through,
+    LONG, PendingClaim, acquire, bounded, earliest_recheck, enqueued, fresh_name, latest_recheck, plain,
+    queue, release, session, session_at, sooner_than, until, url_through,
 };
 
-/// A ttl with a re-check every 2 s; whoever is not renewed has time for a second one.
+/// A ttl with a re-check every 2 s; a session that is not renewed has time for two.
 const SHORT: Duration = Duration::from_secs(6);
 
-/// What a machine may add to a wait of seconds, in the best of some rounds.
+/// Delay that a busy machine may add to a wait, in the best of several rounds.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// A server, a client of it, and another one that is reached through a proxy.
+/// A server with two clients; the other one is connected through a proxy.
 struct Setting {
     etcd: Etcd,
     proxy: Proxy,
@@ -38,44 +38,44 @@ impl Setting {
         Self { etcd, proxy, one, other }
     }
 
-    /// A lock that the first client holds, and the other one waits for.
-    async fn held_and_waited_for(&self) -> (Grant, Waiting) {
+    /// Takes a lock with the first client, and waits for it with the other one.
+    async fn held_and_waited_for(&self) -> (Grant, PendingClaim) {
         let name = fresh_name();
         (acquire(&self.one, &name).await, enqueued(&self.other, &name).await)
     }
 
-    /// A lock that another program holds under this key, and the client behind the proxy waits for. Nobody sends mail
-    /// for it.
-    async fn behind_a_foreign_key(&self) -> (String, Waiting) {
+    /// Waits with the other client for a lock that another program holds under the returned key. That program sends no
+    /// handoff.
+    async fn behind_a_foreign_key(&self) -> (String, PendingClaim) {
         let name = fresh_name();
         let foreign = format!("{}foreign", queue(&name));
         self.etcd.put(&foreign, "").unwrap();
         (foreign, enqueued(&self.other, &name).await)
     }
 
-    /// Every predecessor is watched, beside the keys of the two clients.
+    /// Waits until this many predecessors are watched, in addition to the two clients' own keys.
     async fn watches(&self, predecessors: u64) {
         let watchers = || self.etcd.metrics().unwrap().watchers();
         until("the predecessors are watched", async || watchers() == 2 + predecessors).await;
     }
 
-    async fn ends_with_a_grant(&self, waiting: Waiting) {
+    async fn ends_with_a_grant(&self, waiting: PendingClaim) {
         release(&self.other, &waiting.granted().await).await;
     }
 
-    /// The revision of the mail that is the latest at the server.
-    async fn mailed_at(&self) -> u64 {
+    /// The revision of the latest handoff at the server.
+    async fn latest_handoff(&self) -> u64 {
         let mut plain = plain(&self.etcd).await;
         let mut latest = 0;
         for key in self.etcd.keys("lockkit/:clients/").unwrap() {
             let found = plain.get(key, None).await.unwrap();
-            let mails = found.kvs().iter().filter(|kv| !kv.value().is_empty());
-            latest = latest.max(mails.map(etcd_client::KeyValue::mod_revision).max().unwrap_or_default());
+            let handoffs = found.kvs().iter().filter(|kv| !kv.value().is_empty());
+            latest = latest.max(handoffs.map(etcd_client::KeyValue::mod_revision).max().unwrap_or_default());
         }
         u64::try_from(latest).unwrap()
     }
 
-    /// Forgets what has happened up to now, which watches of it ask for in vain.
+    /// Compacts the history up to now, so that watches of it are cancelled.
     async fn compact(&self) {
         let mut plain = plain(&self.etcd).await;
         let revision = plain.put("x", "", None).await.unwrap().header().unwrap().revision();
@@ -84,14 +84,14 @@ impl Setting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mail_that_came_while_the_stream_was_broken_is_read_later() {
+async fn handoff_during_a_broken_stream_is_read_later() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
         let (held, waiting) = setting.held_and_waited_for().await;
         setting.proxy.refuse();
         release(&setting.one, &held).await;
         setting.proxy.pass();
-        // The predecessor's watch goes on too.
+        // The watch of the predecessor resumes too; drop its event.
         setting.proxy.drop_messages(Message::Deletions, |_| true);
         setting.ends_with_a_grant(waiting).await;
         setting.proxy.pass();
@@ -99,29 +99,29 @@ async fn mail_that_came_while_the_stream_was_broken_is_read_later() {
     .await;
 }
 
-/// The server ends both watches, in any order: that of the predecessor makes its waiter look, and a look has a later
-/// revision than the mail, and so a higher token.
+/// The server cancels both watches, in any order. If that of the predecessor comes first, the waiter reads the queue,
+/// at a later revision than that of the handoff. So the token shows what granted.
 #[tokio::test(flavor = "multi_thread")]
-async fn mail_whose_history_was_compacted_is_read_at_its_place() {
+async fn compacted_handoff_is_read_from_its_key() {
     const ROUNDS: usize = 20;
-    let (setting, mut rounds, mut by_mail) = (Setting::start().await, 0, false);
-    while rounds < ROUNDS && !by_mail {
+    let (setting, mut rounds, mut by_handoff) = (Setting::start().await, 0, false);
+    while rounds < ROUNDS && !by_handoff {
         let (held, waiting) = setting.held_and_waited_for().await;
         setting.watches(1).await;
         setting.proxy.refuse();
         release(&setting.one, &held).await;
-        let mailed_at = setting.mailed_at().await;
+        let handed_off_at = setting.latest_handoff().await;
         setting.compact().await;
         setting.proxy.pass();
         let grant = waiting.granted().await;
         release(&setting.other, &grant).await;
-        (rounds, by_mail) = (rounds + 1, grant.token().get() == mailed_at);
+        (rounds, by_handoff) = (rounds + 1, grant.token().get() == handed_off_at);
     }
-    assert!(by_mail, "in none of {ROUNDS} rounds was the mail what the grant came by");
+    assert!(by_handoff, "the handoff granted in none of {ROUNDS} rounds");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watch_whose_history_was_compacted_makes_its_waiter_look() {
+async fn compacted_watch_makes_its_waiter_read_the_queue() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
         let (foreign, waiting) = setting.behind_a_foreign_key().await;
@@ -136,7 +136,7 @@ async fn watch_whose_history_was_compacted_makes_its_waiter_look() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watch_that_was_broken_goes_on_where_it_was() {
+async fn broken_watch_resumes_where_it_stopped() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
         let (foreign, waiting) = setting.behind_a_foreign_key().await;
@@ -150,13 +150,13 @@ async fn watch_that_was_broken_goes_on_where_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watch_that_begins_after_its_predecessor_has_gone_sees_it_go() {
+async fn watch_that_starts_after_the_deletion_reports_it() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
-        // The first request that names the predecessor is the one that watches it.
-        setting.proxy.hold_at("/foreign");
+        // The first request that names the predecessor is the watch.
+        setting.proxy.hold_requests_from("/foreign");
         let (foreign, waiting) = setting.behind_a_foreign_key().await;
-        until("its watch is on the way", async || setting.proxy.holds("/foreign")).await;
+        until("its watch is under way", async || setting.proxy.holds("/foreign")).await;
         setting.etcd.delete(&foreign).unwrap();
         setting.proxy.pass();
         setting.ends_with_a_grant(waiting).await;
@@ -165,11 +165,11 @@ async fn watch_that_begins_after_its_predecessor_has_gone_sees_it_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_that_gets_no_mail_is_granted_by_its_watch() {
+async fn waiter_without_a_handoff_is_granted_by_its_watch() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
         let name = fresh_name();
-        // A client that ends without a word: its key is deleted, and nobody gets mail.
+        // A client that dies: its key is deleted without a handoff.
         let died = format!("{}af-8-{}", queue(&name), ClaimId::random());
         setting.etcd.put(&died, "").unwrap();
         let waiting = enqueued(&setting.other, &name).await;
@@ -182,7 +182,7 @@ async fn waiter_that_gets_no_mail_is_granted_by_its_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_that_is_told_nothing_looks_in_time() {
+async fn waiter_without_events_is_granted_by_its_recheck() {
     let setting = Setting::start().await;
     setting.proxy.drop_messages(Message::Events, |_| true);
     sooner_than(latest_recheck(SHORT) + SLACK, async || {
@@ -200,7 +200,7 @@ async fn waiter_that_is_told_nothing_looks_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_that_is_opened_again_is_sent_nothing_twice() {
+async fn reopened_stream_receives_no_event_twice() {
     let setting = Setting::start().await;
     for _ in 0..3 {
         let (held, waiting) = setting.held_and_waited_for().await;
@@ -214,17 +214,17 @@ async fn stream_that_is_opened_again_is_sent_nothing_twice() {
     let before = metrics();
     setting.proxy.pass();
     setting.watches(0).await;
-    // A mail that is behind everything that a watch from the past would be sent.
+    // A handoff, after all events that a watch from the past would receive.
     let (held, waiting) = setting.held_and_waited_for().await;
     release(&setting.one, &held).await;
     setting.ends_with_a_grant(waiting).await;
-    // That mail, and the end of the predecessor, which the waiter may watch by then.
+    // That handoff, and the deletion of the predecessor, which the waiter may watch by then.
     assert!(metrics().events() - before.events() <= 2, "{}", metrics().events() - before.events());
 }
 
-/// Otherwise it would ask for what is forgotten again and again, and every other watch of it would end with it.
+/// If it asked for the compacted history again, it would be cancelled again, and all its watches with it.
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_that_is_opened_again_after_a_compaction_stays_open() {
+async fn stream_reopened_after_a_compaction_stays_open() {
     const ROUNDS_MAX: usize = 3;
     const REFUSALS: u64 = 10;
     let setting = Setting::start().await;
@@ -238,11 +238,12 @@ async fn stream_that_is_opened_again_after_a_compaction_stays_open() {
     until("its watch was refused, and opened again", async || watches() >= before + 2).await;
     let mut plain = plain(&setting.etcd).await;
     let (mut rounds, mut stayed_open) = (0, false);
-    // A busy machine may break a stream.
+    // Repeated, because a busy machine may break a stream.
     while rounds < ROUNDS_MAX && !stayed_open {
         let before = watches();
         for _ in 0..REFUSALS {
-            // The server refuses such watches all at once: with this one goes that of a client that asks the same.
+            // The server cancels all watches of compacted history at once, so this refusal would cancel such a watch of
+            // the client too.
             let forgotten = Some(WatchOptions::new().with_start_revision(1));
             let mut refused = plain.watch("x", forgotten).await.unwrap();
             while !bounded(refused.message()).await.unwrap().unwrap().canceled() {}
@@ -252,11 +253,11 @@ async fn stream_that_is_opened_again_after_a_compaction_stays_open() {
     assert!(stayed_open, "opened again in each of {ROUNDS_MAX} rounds");
 }
 
-/// Connections are taken and reset at once: each of them opens, as far as a client can see.
+/// The proxy accepts and resets connections at once, so each of them looks open to the client.
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_that_breaks_at_once_is_opened_again_with_pauses() {
+async fn stream_that_breaks_at_once_is_reopened_with_pauses() {
     const WATCHED: Duration = Duration::from_secs(2);
-    // Five pauses, and some connections at once before each.
+    // Five pauses, and several connections before each.
     const CONNECTIONS_MAX: u64 = 30;
     let setting = Setting::start().await;
     setting.watches(0).await;
@@ -269,7 +270,7 @@ async fn stream_that_breaks_at_once_is_opened_again_with_pauses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_that_lived_is_opened_again_after_a_short_pause() {
+async fn stream_that_worked_is_reopened_after_a_short_pause() {
     const BREAKS: usize = 6;
     let setting = Setting::start().await;
     let watches = || setting.etcd.metrics().unwrap().grpc_received("Watch");
@@ -282,6 +283,6 @@ async fn stream_that_lived_is_opened_again_after_a_short_pause() {
     for _ in 0..BREAKS {
         break_stream().await;
     }
-    // By then growing pauses would have reached this.
+    // Pauses that only grew would be longer by now.
     sooner_than(RETRY_PAUSE_MAX / 2, break_stream).await;
 }

@@ -1,4 +1,4 @@
-//! Servers that restart, freeze or cannot be reached, operators who delete and revoke, clients that die.
+//! Servers that restart, freeze or are unreachable; operators who delete keys and revoke leases; clients that die.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::common::{
     start, try_acquire, until, url_through,
 };
 
-/// A short ttl for tests that wait for a lease to end, or for a waiter's re-check (every 2 s then; who is not renewed
-/// has time for a second one).
+/// A short ttl for tests that wait for the end of a lease, or for a re-check. Re-checks come every 2 s, so a session
+/// that is not renewed has time for two.
 const SHORT: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,9 +29,9 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
     let late = start(&other, &fresh_name());
     assert!(matches!(bounded(one.renew(std::slice::from_ref(&held))).await.session, Renewal::Unknown(_)));
     etcd.restart().unwrap();
-    let beat = bounded(one.renew(std::slice::from_ref(&held))).await;
-    assert!(matches!(beat.session, Renewal::Renewed { .. }), "{beat:?}");
-    assert!(matches!(beat.holds[..], [(_, Renewal::Renewed { .. })]), "{beat:?}");
+    let heartbeat = bounded(one.renew(std::slice::from_ref(&held))).await;
+    assert!(matches!(heartbeat.session, Renewal::Renewed { .. }), "{heartbeat:?}");
+    assert!(matches!(heartbeat.holds[..], [(_, Renewal::Renewed { .. })]), "{heartbeat:?}");
     assert!(waiting.is_waiting());
     let late = late.granted().await;
     release(&one, &held).await;
@@ -42,7 +42,7 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_lease_is_told_at_once_and_ends_everything() {
+async fn revoked_lease_ends_the_session_at_once() {
     let etcd = Etcd::start().unwrap();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
@@ -51,13 +51,13 @@ async fn a_revoked_lease_is_told_at_once_and_ends_everything() {
     assert_eq!(bounded(session.lost()).await, Loss::Session);
     assert_eq!(bounded(session.lost()).await, Loss::Session);
     assert!(is_entry_gone(&waiting.ends().await));
-    let beat = bounded(session.renew(&[held])).await;
-    assert!(matches!(beat.session, Renewal::Gone), "{beat:?}");
-    assert!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
+    let heartbeat = bounded(session.renew(&[held])).await;
+    assert!(matches!(heartbeat.session, Renewal::Gone), "{heartbeat:?}");
+    assert!(matches!(heartbeat.holds[..], [(_, Renewal::Gone)]), "{heartbeat:?}");
     bounded(session.close()).await.unwrap();
 }
 
-/// A key is used again; an operator goes back to a backup in which it is that of an earlier claim, which waits.
+/// A claim reuses a key. In the backup that an operator restores, the key is that of an earlier claim, which waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_claim_in_a_restored_backup_is_not_taken_for_the_hold() {
     let mut etcd = Etcd::start().unwrap();
@@ -95,7 +95,7 @@ async fn a_deleted_epoch_key_ends_the_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_finds_a_lease_that_ended_unnoticed() {
+async fn a_heartbeat_finds_a_lease_that_ended_unnoticed() {
     let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let session = session_at(&url_through(&proxy), LONG).await;
@@ -103,21 +103,23 @@ async fn a_beat_finds_a_lease_that_ended_unnoticed() {
     plain(&etcd).await.lease_revoke(lease_of_only_session(&etcd)).await.unwrap();
     assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
     proxy.pass();
-    until("the beat says so", async || matches!(bounded(session.renew(&[])).await.session, Renewal::Gone))
-        .await;
+    until("the heartbeat reports it", async || {
+        matches!(bounded(session.renew(&[])).await.session, Renewal::Gone)
+    })
+    .await;
     assert_eq!(bounded(session.lost()).await, Loss::Session);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_who_deletes_the_holders_key_ends_that_hold_alone() {
+async fn deleted_holder_key_ends_only_that_hold() {
     let etcd = Etcd::start().unwrap();
     let (session, name, kept_name) = (session(&etcd, LONG).await, fresh_name(), fresh_name());
     let deleted = acquire(&session, &name).await;
     let kept = acquire(&session, &kept_name).await;
     assert!(etcd.delete(&etcd.keys(&queue(&name)).unwrap()[0]).unwrap());
-    let beat = bounded(session.renew(&[deleted.clone(), kept.clone()])).await;
-    assert!(matches!(beat.session, Renewal::Renewed { .. }), "{beat:?}");
-    for (id, renewal) in beat.holds {
+    let heartbeat = bounded(session.renew(&[deleted.clone(), kept.clone()])).await;
+    assert!(matches!(heartbeat.session, Renewal::Renewed { .. }), "{heartbeat:?}");
+    for (id, renewal) in heartbeat.holds {
         assert_eq!(matches!(renewal, Renewal::Gone), id == deleted.claim(), "{renewal:?}");
     }
     let next = acquire(&session, &name).await;
@@ -128,7 +130,7 @@ async fn an_operator_who_deletes_the_holders_key_ends_that_hold_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_who_deletes_a_waiters_key_ends_its_wait() {
+async fn deleted_waiter_key_ends_its_wait() {
     let etcd = Etcd::start().unwrap();
     let (session, name) = (session(&etcd, SHORT).await, fresh_name());
     let held = acquire(&session, &name).await;
@@ -141,29 +143,29 @@ async fn an_operator_who_deletes_a_waiters_key_ends_its_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_client_is_succeeded_when_its_lease_ends() {
+async fn lock_of_a_dead_client_passes_on_when_its_lease_ends() {
     let etcd = Etcd::start().unwrap();
     let name = fresh_name();
     let (dead, alive) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
     let _held = acquire(&dead, &name).await;
     let _also_dead = enqueued(&dead, &name).await;
     let waiting = enqueued(&alive, &name).await;
-    // Nobody renews the lease; one revision deletes holder and waiter.
+    // The lease expires; one revision deletes the keys of the holder and the waiter.
     release(&alive, &waiting.granted().await).await;
     assert_eq!(bounded(dead.lost()).await, Loss::Session);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_server_bounds_every_call() {
+async fn calls_to_a_frozen_server_end_in_time() {
     let etcd = Etcd::start().unwrap();
     let url = format!("{}/?request_timeout=1500ms", etcd.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
     etcd.pause().unwrap();
-    let beat = bounded(session.renew(std::slice::from_ref(&held))).await;
-    assert!(matches!(beat.session, Renewal::Unknown(_)), "{beat:?}");
-    assert!(matches!(beat.holds[..], [(_, Renewal::Unknown(_))]), "{beat:?}");
+    let heartbeat = bounded(session.renew(std::slice::from_ref(&held))).await;
+    assert!(matches!(heartbeat.session, Renewal::Unknown(_)), "{heartbeat:?}");
+    assert!(matches!(heartbeat.holds[..], [(_, Renewal::Unknown(_))]), "{heartbeat:?}");
     let error = bounded(session.release(&held)).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)));
     let pending = start(&session, &fresh_name());
@@ -178,11 +180,11 @@ async fn a_frozen_server_bounds_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_answer_to_a_ping_does_not_count_for_the_next() {
+async fn late_ping_reply_does_not_count_for_the_next_ping() {
     let etcd = Etcd::start().unwrap();
     let url = format!("{}/?request_timeout=1500ms", etcd.url());
     let session = session_at(&url, LONG).await;
-    let armed_at = |beat: lockkit_core::backend::Beat| match beat.session {
+    let armed_at = |heartbeat: lockkit_core::backend::Renewals| match heartbeat.session {
         Renewal::Renewed { armed_at } => armed_at,
         other => panic!("{other:?}"),
     };
@@ -191,18 +193,18 @@ async fn a_late_answer_to_a_ping_does_not_count_for_the_next() {
     etcd.pause().unwrap();
     assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
     etcd.resume().unwrap();
-    // The frozen ping is answered now; the next beat starts a lifetime of its own.
+    // The server answers the old ping now; only the new ping may start a lifetime.
     let sent = clock.now();
     let second = armed_at(bounded(session.renew(&[])).await);
     assert!(second >= sent && second > first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lifetime_counts_from_the_sending_of_the_ping() {
+async fn lease_lifetime_starts_when_the_ping_is_sent() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, LONG).await;
     let clock = Clock::boot();
-    // On a new stream, and on an open one.
+    // First on a new stream, then on an open one.
     for _ in 0..2 {
         etcd.pause().unwrap();
         let renewing = tokio::spawn({
@@ -276,7 +278,11 @@ async fn wrong_and_missing_passwords_are_denied_without_being_shown() {
         error.kind()
     }
     let mut etcd = Etcd::start().unwrap();
-    assert_eq!(open(&etcd, "app:hunter2@").await, ErrorKind::InvalidConfig, "there is no authentication yet");
+    assert_eq!(
+        open(&etcd, "app:hunter2@").await,
+        ErrorKind::InvalidConfig,
+        "authentication is not enabled yet"
+    );
     etcd.enable_auth("app", "hunter2").unwrap();
     assert_eq!(open(&etcd, "app:sesame@").await, ErrorKind::Denied);
     assert_eq!(open(&etcd, "nobody:hunter2@").await, ErrorKind::Denied);
@@ -284,7 +290,7 @@ async fn wrong_and_missing_passwords_are_denied_without_being_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_over_while_a_claim_comes_in_grants_nothing() {
+async fn closed_session_grants_nothing() {
     let etcd = Etcd::start().unwrap();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     bounded(session.close()).await.unwrap();
@@ -294,7 +300,7 @@ async fn a_session_over_while_a_claim_comes_in_grants_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_room_still_releases_and_renews() {
+async fn full_server_still_releases_and_renews() {
     let etcd = Etcd::start().unwrap();
     let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
@@ -304,8 +310,8 @@ async fn a_server_without_room_still_releases_and_renews() {
     let error = start(&one, &fresh_name()).ends().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("space exceeded"), "{error}");
-    let beat = bounded(one.renew(std::slice::from_ref(&held))).await;
-    assert!(matches!(beat.holds[..], [(_, Renewal::Renewed { .. })]), "{beat:?}");
+    let heartbeat = bounded(one.renew(std::slice::from_ref(&held))).await;
+    assert!(matches!(heartbeat.holds[..], [(_, Renewal::Renewed { .. })]), "{heartbeat:?}");
     given_up.control.give_up();
     assert!(is_gave_up(&given_up.ends().await));
     release(&one, &held).await;
@@ -314,11 +320,11 @@ async fn a_server_without_room_still_releases_and_renews() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn try_fails_while_the_server_is_away_and_is_granted_as_soon_as_it_is_back() {
+async fn try_fails_while_the_server_is_down_and_succeeds_after_its_restart() {
     let mut etcd = Etcd::start().unwrap();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     etcd.kill().unwrap();
-    // The connection is known to be broken then: nothing of the try gets through.
+    // The heartbeat notices that the connection is broken, so that the try is not sent.
     assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
     assert_eq!(try_acquire(&session, &name).await.unwrap_err().kind(), ErrorKind::Unavailable);
     etcd.restart().unwrap();
@@ -327,16 +333,16 @@ async fn try_fails_while_the_server_is_away_and_is_granted_as_soon_as_it_is_back
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beat_whose_stream_has_broken_goes_out_on_a_new_one() {
+async fn heartbeat_reopens_a_broken_stream() {
     let mut etcd = Etcd::start().unwrap();
     let session = session(&etcd, LONG).await;
     assert!(is_renewed(&bounded(session.renew(&[])).await.session));
     etcd.restart().unwrap();
-    let beat = bounded(session.renew(&[])).await;
-    assert!(is_renewed(&beat.session), "{beat:?}");
+    let heartbeat = bounded(session.renew(&[])).await;
+    assert!(is_renewed(&heartbeat.session), "{heartbeat:?}");
 }
 
-/// Long before HTTP/2 pings find the connection dead.
+/// The limit is much shorter than the time until HTTP/2 pings detect a dead connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_ends_at_its_time_limit() {
     let etcd = Etcd::start().unwrap();

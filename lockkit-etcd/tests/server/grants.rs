@@ -1,4 +1,4 @@
-//! Grants, queues, tries and tokens on a server that nothing happens to.
+//! Grants, queues, tries and tokens on an undisturbed server.
 
 use crate::common::{
     LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, key_of, name, plain,
@@ -12,7 +12,7 @@ use lockkit_core::{
 use lockkit_testbed::Etcd;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_released_lock_leaves_nothing_but_the_clients_own_two_keys() {
+async fn release_leaves_only_the_clients_own_two_keys() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, LONG).await;
     let grant = acquire(&session, &name("orders/42")).await;
@@ -50,7 +50,7 @@ async fn waiters_of_one_and_of_several_clients_are_served_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_try_that_meets_a_holder_writes_nothing() {
+async fn try_for_a_held_lock_writes_nothing() {
     let etcd = Etcd::start().unwrap();
     let (holder, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let name = fresh_name();
@@ -68,7 +68,7 @@ async fn a_try_that_meets_a_holder_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_over_a_thousand_hand_overs() {
+async fn tokens_rise_over_a_thousand_handoffs() {
     const CLIENTS: usize = 4;
     const GRANTS_EACH: usize = 250;
     let name = fresh_name();
@@ -79,7 +79,7 @@ async fn tokens_rise_over_a_thousand_hand_overs() {
         tasks.push(tokio::spawn(async move {
             for _ in 0..GRANTS_EACH {
                 let grant = acquire(&session, &name).await;
-                // A try: two holders at a time would be seen here.
+                // `try_lock` fails if there are two holders at a time.
                 tokens.try_lock().unwrap().push(grant.token());
                 release(&session, &grant).await;
             }
@@ -115,7 +115,7 @@ async fn odd_names_are_independent_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_contender_is_waited_for_and_succeeded() {
+async fn foreign_contender_is_waited_for_and_followed() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, LONG).await;
     let name = fresh_name();
@@ -128,7 +128,7 @@ async fn a_foreign_contender_is_waited_for_and_succeeded() {
     let deleted = other.delete(key.clone(), None).await.unwrap().header().unwrap().revision();
     let grant = waiting.granted().await;
     assert!(grant.token() >= FencingToken::new(deleted.unsigned_abs()));
-    // And behind us: it watches our key, a mail would be lost on it.
+    // The foreign client is next: it watches our key, and reads no handoff.
     other.put(key.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
     release(&session, &grant).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [&*key]);
@@ -137,7 +137,7 @@ async fn a_foreign_contender_is_waited_for_and_succeeded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_keys_and_values_are_contenders_without_a_record() {
+async fn foreign_keys_are_contenders_without_metadata() {
     let etcd = Etcd::start().unwrap();
     let session = session(&etcd, LONG).await;
     let name = fresh_name();
@@ -188,7 +188,7 @@ async fn an_inspection_shows_holder_and_waiters_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_record_beside_a_claim_is_that_of_its_owner() {
+async fn claim_key_holds_the_metadata_of_its_owner() {
     let etcd = shared();
     let session = session(etcd, LONG).await;
     let name = fresh_name();
@@ -201,7 +201,7 @@ async fn the_record_beside_a_claim_is_that_of_its_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_of_one_client_use_the_same_keys_one_after_the_other() {
+async fn keys_are_reused_by_later_claims_of_the_client() {
     let etcd = shared();
     let (session, name) = (session(etcd, LONG).await, fresh_name());
     let mut seen = Vec::new();

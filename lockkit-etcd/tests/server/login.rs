@@ -1,4 +1,4 @@
-//! Logins that end while locks are held and waited for.
+//! Logins that expire while locks are held and waited for.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::common::{
     session_at, start, until, with_login,
 };
 
-/// Long enough to log in and to be used once, on a busy machine.
+/// Lifetime of a login; long enough to log in and to use it once, on a busy machine.
 const LOGIN: Duration = Duration::from_secs(2);
 
 fn logins(etcd: &Etcd) -> u64 {
     etcd.metrics().unwrap().grpc_handled("Authenticate")
 }
 
-/// Whether a waiter of a session whose login ends watches the foreign key in front of it.
+/// Checks that a waiter whose login has ended watches the foreign key before it.
 async fn watches_after_its_login_has_ended(etcd: &Etcd, url: &str, end_login: impl AsyncFnOnce()) {
     let (session, name) = (session_at(url, LONG).await, fresh_name());
     let foreign = format!("{}foreign", queue(&name));
@@ -39,14 +39,14 @@ async fn predecessors_are_watched_after_the_server_has_forgotten_the_login() {
 async fn predecessors_are_watched_after_the_token_has_ended() {
     let (etcd, url) = with_login(Etcd::start_with_jwt(LOGIN));
     let token_ends = async || {
-        // Younger than the one of the session.
+        // Its token is younger than the session's.
         let plain = plain_as("app", &etcd).await;
         until("the token has ended", async || plain.kv_client().get("x", None).await.is_err()).await;
     };
     watches_after_its_login_has_ended(&etcd, &url, token_ends).await;
 }
 
-/// A withdrawal that meets a change of roles whenever it is sent: nothing of that ends the session, or a lock in it.
+/// Each time the withdrawal is sent, a role change makes its login stale. The session and its locks must survive.
 #[tokio::test(flavor = "multi_thread")]
 async fn withdrawal_outlasts_several_role_changes() {
     const CHANGES: usize = 3;
@@ -57,13 +57,13 @@ async fn withdrawal_outlasts_several_role_changes() {
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
     let key = key_of(&etcd, &waiting.claim);
-    proxy.hold_at(&key);
+    proxy.hold_requests_from(&key);
     waiting.control.give_up();
     for number in 0..CHANGES {
-        until("the withdrawal is on its way", async || proxy.holds(&key)).await;
+        until("the withdrawal is under way", async || proxy.holds(&key)).await;
         let before = logins(&etcd);
         plain_as("root", &etcd).await.role_add(format!("role-{number}")).await.unwrap();
-        proxy.hold_at(&key);
+        proxy.hold_requests_from(&key);
         proxy.set(Direction::Requests, Flow::Pass);
         until("operator and client have logged in", async || logins(&etcd) >= before + 2).await;
     }
@@ -75,7 +75,7 @@ async fn withdrawal_outlasts_several_role_changes() {
     release(&session, &held).await;
 }
 
-/// However many requests find the login stale, they log in once.
+/// All requests whose login is stale share one new login.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_share_one_new_login() {
     const CLAIMS: usize = 20;
@@ -90,9 +90,9 @@ async fn requests_share_one_new_login() {
     assert_eq!(logins(&etcd) - before, 1);
 }
 
-/// A session that sends nothing by itself still gets its mail, and hears of its end.
+/// The session sends no requests by itself, but must still receive handoffs and the deletion of its epoch key.
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_that_breaks_behind_the_end_of_the_login_comes_back() {
+async fn stream_that_breaks_after_the_login_expired_is_reopened() {
     let (etcd, _) = with_login(Etcd::start());
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let _session = session_at(&format!("etcd://app:{PASSWORD}@{}", proxy.endpoint()), LONG).await;

@@ -1,4 +1,4 @@
-//! Replies that never come, and requests that come late.
+//! Replies that are lost, and requests that arrive late.
 
 use lockkit_core::ErrorKind;
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
@@ -49,7 +49,7 @@ async fn late_enqueue_after_cancel_leaves_nothing() {
     let before = txns(&etcd);
     proxy.deliver_late();
     one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy left a key");
     // The epoch key has been written by the withdrawal; it still ends with the session.
     bounded(session.close()).await.unwrap();
     assert_eq!(etcd.keys("").unwrap(), [""; 0]);
@@ -69,8 +69,8 @@ async fn late_enqueue_after_release_leaves_nothing() {
     let before = txns(&etcd);
     proxy.deliver_late();
     one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
-    // The epoch has moved; the next claim carries the new one.
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy left a key");
+    // The epoch was bumped; the next claim carries the new one.
     let grant = acquire(&session, &name).await;
     release(&session, &grant).await;
 }
@@ -91,11 +91,11 @@ async fn late_enqueue_after_a_busy_try_leaves_nothing() {
     let before = txns(&etcd);
     proxy.deliver_late();
     one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy is an orphan");
+    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy left a key");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_newer_grant() {
+async fn repeated_release_is_confirmed_and_spares_a_newer_grant() {
     let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, other, name) =
@@ -113,7 +113,7 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
     let third = enqueued(&session, &name).await;
     release(&other, &second).await;
     let third = third.granted().await;
-    // Alone, so that the release is one transaction, and its reply is lost.
+    // Alone, so that the release of the fourth is one transaction, and its reply is lost.
     release(&session, &third).await;
     let fourth = acquire(&session, &name).await;
     proxy.set(Direction::Replies, Flow::Drop);
@@ -127,7 +127,7 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_is_repeated_until_it_is_answered() {
+async fn withdrawal_is_repeated_until_answered() {
     let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, other, name) =
@@ -144,7 +144,7 @@ async fn a_cancel_is_repeated_until_it_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_in_doubt_is_not_used_again() {
+async fn key_in_doubt_is_not_reused() {
     let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, other, name) =
@@ -152,7 +152,7 @@ async fn a_key_in_doubt_is_not_used_again() {
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     let key = key_of(&etcd, &waiting.claim);
-    // Its withdrawal is under way twice: once answered, once late.
+    // Two copies of its withdrawal are sent: one is answered, the other one arrives late.
     proxy.set(Direction::Requests, Flow::Hold);
     waiting.control.give_up();
     until("the proxy holds the request", async || proxy.holds(&key)).await;
@@ -162,7 +162,11 @@ async fn a_key_in_doubt_is_not_used_again() {
     let before = txns(&etcd);
     proxy.deliver_late();
     one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2, "the late withdrawal took the new claim away");
+    assert_eq!(
+        etcd.keys(&queue(&name)).unwrap().len(),
+        2,
+        "the late withdrawal deleted the key of the new claim"
+    );
     release(&other, &held).await;
     release(&session, &again.granted().await).await;
 }

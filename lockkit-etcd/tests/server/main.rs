@@ -1,5 +1,5 @@
-//! The backend on a real etcd: sessions driven by hand, claim by claim, while servers, operators and other programs do
-//! their worst.
+//! The backend on a real etcd. The tests drive sessions claim by claim, while servers, operators and other programs
+//! interfere.
 #![cfg(test)]
 
 mod budget;
@@ -11,13 +11,12 @@ mod common;
 mod fallbacks;
 mod faults;
 mod grants;
+mod handoff;
 mod login;
 mod lost_replies;
-mod mail;
-mod notifications;
 mod rights;
 mod successors;
 #[cfg(feature = "tls")]
 mod tls;
-mod unheard;
+mod unreported;
 mod waiting;

@@ -1,4 +1,4 @@
-//! Rights that are taken away while locks are held and waited for.
+//! Permissions that are revoked while locks are held and waited for.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::common::{
     url_as, with_login,
 };
 
-/// A ttl whose end is waited for.
+/// A ttl whose end tests wait for.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// A role change that takes every right of the user.
+/// Revokes every permission of the user by a role change.
 async fn revoke_rights(etcd: &Etcd) {
     plain_as("root", etcd).await.user_revoke_role("app", "keys").await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! Which member a release asks for its successor: read from the bytes of its requests, since one server alone answers
-//! both kinds of reads alike.
+//! Which member a release asks for its successor. The test inspects the bytes of the requests, because a single server
+//! answers serializable and linearizable reads alike.
 
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
@@ -8,7 +8,7 @@ use crate::common::{
     url_through,
 };
 
-/// In a `RangeRequest` for the next key: ascending, by creation, serializable, keys only.
+/// Part of a `RangeRequest` for the next key: ascending, by creation, serializable, keys only.
 const FROM_ANY_MEMBER: &str = "(\u{1}0\u{2}8\u{1}@\u{1}";
 
 /// The same, linearizable.
@@ -23,28 +23,28 @@ async fn release_asks_any_member_first_and_the_leader_when_that_was_wrong() {
     let first = acquire(&other, &name).await;
     let waiting = enqueued(&one, &name).await;
     release(&other, &first).await;
-    // Who was alone when it was granted the lock asks nobody at first.
+    // A waiter holds the lock, because a holder that was alone does not read its successor at first.
     let held = waiting.granted().await;
     let second = enqueued(&other, &name).await;
     let third = enqueued(&other, &name).await;
-    // Each of the three requests waits here until the next one is known.
+    // The proxy holds each of the three requests until the test has chosen the next one to hold.
     let go_on_to = |text: &str| {
-        proxy.hold_at(text);
+        proxy.hold_requests_from(text);
         proxy.set(Direction::Requests, Flow::Pass);
     };
-    proxy.hold_at(FROM_ANY_MEMBER);
+    proxy.hold_requests_from(FROM_ANY_MEMBER);
     let releasing = tokio::spawn({
         let (one, held) = (one.clone(), held.clone());
         async move { one.release(&held).await }
     });
     let comes = async |text: &str| {
-        until("it is on its way", async || proxy.holds(text) || releasing.is_finished()).await;
+        until("it is under way", async || proxy.holds(text) || releasing.is_finished()).await;
         assert!(proxy.holds(text), "released without {text:?}");
     };
     comes(FROM_ANY_MEMBER).await;
     go_on_to("mailbox");
     comes("mailbox").await;
-    // The answer of the first read is out of date now.
+    // Makes the reply to the first read stale.
     second.control.give_up();
     assert!(is_gave_up(&second.ends().await));
     go_on_to(FROM_THE_LEADER);

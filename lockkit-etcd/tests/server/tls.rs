@@ -1,17 +1,17 @@
-//! TLS towards a real etcd: who is let in, and what the others are told.
+//! TLS with a real etcd: which clients and servers are accepted, and the errors for the others.
 
 use lockkit_core::{Error, ErrorKind};
 use lockkit_testbed::{Certificates, Direction, Etcd, Flow, Proxy, ServerCertificate};
 
-use crate::common::{LONG, acquire, backend, fresh_name, refusal_of, release, says, session_at};
+use crate::common::{LONG, acquire, assert_error, backend, fresh_name, refusal_of, release, session_at};
 
-/// Why this URL does not get a session.
+/// Returns the error of opening a session with this URL.
 async fn refused(url: &str) -> Error {
     refusal_of(backend(url)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trusted_server_serves_and_nothing_is_readable_on_the_way() {
+async fn trusted_server_is_accepted_under_its_own_name_only() {
     let authority = Certificates::new().unwrap();
     let etcd = Etcd::start_tls(&authority, ServerCertificate::Good, false).unwrap();
     let name = fresh_name();
@@ -20,39 +20,43 @@ async fn a_trusted_server_serves_and_nothing_is_readable_on_the_way() {
     assert_eq!(etcd.keys(&format!("lockkit/{name}/")).unwrap().len(), 1);
     release(&session, &grant).await;
 
-    // The certificate names the server's address, so through a proxy it is another server's.
+    // The certificate names the server's address, so it is not valid for the proxy.
     let proxy = Proxy::start(etcd.endpoint()).unwrap();
     let through = format!("etcds://{}", proxy.endpoint());
-    says(&refused(&authority.trusted_in(&through)).await, ErrorKind::Denied, "not valid for name");
+    assert_error(&refused(&authority.trusted_in(&through)).await, ErrorKind::Denied, "not valid for name");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_be_trusted_is_refused_with_the_reason() {
     let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
     let good = Etcd::start_tls(&authority, ServerCertificate::Good, false).unwrap();
-    says(&refused(&other.trusted_in(&good.url())).await, ErrorKind::Denied, "UnknownIssuer");
-    // Without an authority of its own, those of the system.
-    says(&refused(&good.url()).await, ErrorKind::Denied, "UnknownIssuer");
+    assert_error(&refused(&other.trusted_in(&good.url())).await, ErrorKind::Denied, "UnknownIssuer");
+    // Without a configured authority, those of the system count.
+    assert_error(&refused(&good.url()).await, ErrorKind::Denied, "UnknownIssuer");
     let wrong_name = Etcd::start_tls(&authority, ServerCertificate::WrongName, false).unwrap();
-    says(&refused(&authority.trusted_in(&wrong_name.url())).await, ErrorKind::Denied, "not valid for name");
+    assert_error(
+        &refused(&authority.trusted_in(&wrong_name.url())).await,
+        ErrorKind::Denied,
+        "not valid for name",
+    );
     let expired = Etcd::start_tls(&authority, ServerCertificate::Expired, false).unwrap();
-    says(&refused(&authority.trusted_in(&expired.url())).await, ErrorKind::Denied, "expired");
+    assert_error(&refused(&authority.trusted_in(&expired.url())).await, ErrorKind::Denied, "expired");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_may_ask_who_is_there() {
+async fn server_may_require_a_client_certificate() {
     let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
     let etcd = Etcd::start_tls(&authority, ServerCertificate::Good, true).unwrap();
     let url = authority.trusted_in(&etcd.url());
     let session = session_at(&authority.client().unwrap().shown_in(&url), LONG).await;
     release(&session, &acquire(&session, &fresh_name()).await).await;
 
-    says(&refused(&url).await, ErrorKind::Denied, "ertificate");
-    says(&refused(&other.client().unwrap().shown_in(&url)).await, ErrorKind::Denied, "ertificate");
+    assert_error(&refused(&url).await, ErrorKind::Denied, "ertificate");
+    assert_error(&refused(&other.client().unwrap().shown_in(&url)).await, ErrorKind::Denied, "ertificate");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_falls_back_to_a_connection_without_tls() {
+async fn client_never_falls_back_to_a_connection_without_tls() {
     let authority = Certificates::new().unwrap();
     let plain = Etcd::start().unwrap();
     let proxy = Proxy::start(plain.endpoint()).unwrap();
@@ -60,7 +64,7 @@ async fn nobody_falls_back_to_a_connection_without_tls() {
     let url = authority.trusted_in(&format!("etcds://{}", proxy.endpoint()));
     let error = refused(&format!("{url}&request_timeout=200ms")).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(!proxy.holds("PRI * HTTP/2.0"), "spoken in the clear");
+    assert!(!proxy.holds("PRI * HTTP/2.0"), "sent without TLS");
     proxy.pass();
     assert_eq!(refused(&url).await.kind(), ErrorKind::Unavailable);
 
@@ -70,7 +74,7 @@ async fn nobody_falls_back_to_a_connection_without_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_that_are_no_certificates_are_named() {
+async fn unusable_certificate_files_are_named_in_the_error() {
     let authority = Certificates::new().unwrap();
     let identity = authority.client().unwrap();
     let key = identity.key.display();
@@ -80,6 +84,6 @@ async fn files_that_are_no_certificates_are_named() {
         (format!("ca={}&cert={key}&key={key}", authority.ca().display()), key.to_string()),
     ] {
         let error = refused(&format!("etcds://127.0.0.1:1/?{options}")).await;
-        says(&error, ErrorKind::InvalidConfig, &file);
+        assert_error(&error, ErrorKind::InvalidConfig, &file);
     }
 }

@@ -1,4 +1,4 @@
-//! What waiters do while nothing happens, and when something has happened that nobody told them.
+//! The cost of idle waiters, and re-checks after lost events.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ async fn idle_waiters_ask_for_two_keys_each_and_keep_their_watches() {
     until("all watch their predecessors", async || metrics().watchers() as usize == 2 + WAITERS).await;
     let before = metrics();
     let since = |method| metrics().grpc_handled(method) - before.grpc_handled(method);
-    until("each has looked twice", async || {
+    until("each has re-checked twice", async || {
         bounded(other.renew(&[])).await;
         since("Txn") + since("Range") >= 2 * WAITERS as u64
     })
     .await;
-    assert_eq!(since("Range"), 0, "a range walks over the whole queue");
+    assert_eq!(since("Range"), 0, "the cost of a range read grows with the queue");
     assert_eq!(metrics().grpc_received("Watch"), before.grpc_received("Watch"), "watches were made again");
     release(&one, &held).await;
     for next in waiting {
@@ -39,9 +39,9 @@ async fn idle_waiters_ask_for_two_keys_each_and_keep_their_watches() {
     }
 }
 
-/// The predecessor's key is used again by a claim that waits behind its waiter, which has heard of nothing.
+/// A later claim, behind the waiter, reuses the predecessor's key; the waiter receives no events.
 #[tokio::test(flavor = "multi_thread")]
-async fn key_that_the_predecessor_uses_again_is_not_taken_for_the_predecessor() {
+async fn reused_key_is_not_taken_for_the_predecessor() {
     let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, other) = (session(&etcd, LONGEST).await, session_at(&url_through(&proxy), SHORT).await);
@@ -54,7 +54,7 @@ async fn key_that_the_predecessor_uses_again_is_not_taken_for_the_predecessor() 
     let again = enqueued(&one, &name).await;
     let keys = etcd.keys(&queue(&name)).unwrap();
     assert!(keys[0] == key && keys[1].ends_with(&held.claim().to_string()), "{keys:?}");
-    until("the waiter has looked for itself", async || {
+    until("the waiter has re-checked", async || {
         bounded(other.renew(&[])).await;
         !waiting.is_waiting()
     })

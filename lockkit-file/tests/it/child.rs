@@ -1,4 +1,4 @@
-//! The processes that the tests start: this test binary again, in another role.
+//! Child processes of the tests: this test binary in another role.
 
 use std::{
     env,
@@ -23,7 +23,7 @@ const ROLE: &str = "LOCKKIT_TEST_ROLE";
 const FOLDER: &str = "LOCKKIT_TEST_FOLDER";
 const ROUNDS: &str = "LOCKKIT_TEST_ROUNDS";
 
-/// Marks the lines that are meant for the parent among those of the test harness.
+/// Prefix of the lines for the parent, which distinguishes them from those of the test harness.
 const MARK: &str = "lockkit: ";
 
 /// The name of the lock that all children take.
@@ -36,12 +36,12 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Takes the lock, says `held TOKEN`, releases it when told to, says `released`.
+    /// Takes the lock, prints `held TOKEN`, releases it on request, and prints `released`.
     pub(crate) fn holder(folder: &Path) -> Self {
         Self::spawn(command("hold", folder))
     }
 
-    /// Like `holder`, but leaves a child of its own running; says `child PID` first.
+    /// Like `holder`, but first starts a child that outlives it, and prints `child PID`.
     pub(crate) fn holder_with_child(folder: &Path) -> Self {
         Self::spawn(command("hold with child", folder))
     }
@@ -51,22 +51,23 @@ impl Child {
         Self::spawn(command("hold with heir", folder))
     }
 
-    /// Takes the lock some times, with the probe in between; says `token TOKEN` each time, or `overlap`.
+    /// Takes the lock repeatedly and creates a probe file while it holds it. Prints `token TOKEN` each time, or
+    /// `overlap`.
     pub(crate) fn racer(folder: &Path, rounds: usize) -> Self {
         let mut command = command("race", folder);
         command.env(ROUNDS, rounds.to_string());
         Self::spawn(command)
     }
 
-    /// Waits for many locks at once, which others hold; says `threads COUNT`, the most that it had in a while, and
-    /// `processor MILLISECONDS`, what it used in that time.
+    /// Waits for many held locks at once. Prints `threads COUNT`, its maximum in some seconds, and
+    /// `processor MILLISECONDS`, its processor time in these seconds.
     pub(crate) fn waiter_for_many(folder: &Path, names: usize) -> Self {
         let mut command = command("wait for many", folder);
         command.env(ROUNDS, names.to_string());
         Self::spawn(command)
     }
 
-    /// Takes the lock once as a user who is not root; says `held` or `error KIND: TEXT`.
+    /// Takes the lock once as a user other than root; prints `held` or `error KIND: TEXT`.
     pub(crate) fn unprivileged(folder: &Path) -> Self {
         let mut command = command_of(&readable_copy(folder), "hold", folder);
         if rustix::process::geteuid().is_root() {
@@ -80,7 +81,7 @@ impl Child {
     pub(crate) fn without_room(folder: &Path) -> Self {
         let exe = env::current_exe().unwrap();
         let mut command = Command::new("sh");
-        // The signal ignored, writing answers EFBIG.
+        // With the signal ignored, writes fail with EFBIG.
         command
             .args(["-c", r#"trap "" XFSZ; ulimit -f 0; exec "$@""#, "sh"])
             .arg(exe)
@@ -95,12 +96,12 @@ impl Child {
         Self { process, lines }
     }
 
-    /// The next line that is meant for the parent.
+    /// Returns the next line for the parent.
     pub(crate) async fn line(&mut self) -> String {
-        self.next_line().await.expect("the child ended without a word")
+        self.next_line().await.expect("the child ended without a line")
     }
 
-    /// The lines up to the end of the process.
+    /// Returns all lines until the end of the process.
     pub(crate) async fn all_lines(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         while let Some(line) = self.next_line().await {
@@ -118,19 +119,19 @@ impl Child {
         }
     }
 
-    /// Waits until it holds the lock; the token.
+    /// Waits until it holds the lock. Returns the token.
     pub(crate) async fn held(&mut self) -> u64 {
         let line = self.line().await;
         line.strip_prefix("held ").and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("{line}"))
     }
 
-    /// Lets it release the lock and end.
+    /// Makes it release the lock and exit.
     pub(crate) async fn release(&mut self) {
         self.process.stdin.take().unwrap().write_all(b"release\n").await.unwrap();
         assert_eq!(self.line().await, "released");
     }
 
-    /// SIGKILL, and waits until the process is gone.
+    /// Kills the process with SIGKILL, and waits until it has ended.
     pub(crate) async fn kill(&mut self) {
         self.process.kill().await.unwrap();
     }
@@ -155,9 +156,9 @@ fn harness_arguments() -> [&'static OsStr; 5] {
     ["child::body_of_the_children", "--exact", "--ignored", "--nocapture", "--quiet"].map(OsStr::new)
 }
 
-/// This binary where every user can read it: the target folder may be below somebody's private home. Another process
-/// writes it: what this one has open for writing, a child that another test is just starting has open too, and what is
-/// open for writing cannot be run.
+/// Copies this binary to where every user can read it; the target folder may be below a private home. Another process
+/// writes the copy. If this process wrote it, a child of another test could inherit the file while it is open for
+/// writing, and a file that is open for writing cannot be executed.
 fn readable_copy(folder: &Path) -> PathBuf {
     let copy = folder.parent().unwrap().join("test-binary");
     let copied = std::process::Command::new("cp").arg(env::current_exe().unwrap()).arg(&copy).status();
@@ -168,7 +169,7 @@ fn readable_copy(folder: &Path) -> PathBuf {
 #[tokio::test]
 #[ignore = "no test: the body of the processes that the tests start"]
 async fn body_of_the_children() {
-    let role = env::var(ROLE).expect("only the tests start this");
+    let role = env::var(ROLE).expect("started by hand, not by a test");
     let folder = PathBuf::from(env::var_os(FOLDER).unwrap());
     match role.as_str() {
         "hold" => hold(&folder).await,
@@ -208,7 +209,7 @@ async fn hold_with_heir(folder: &Path) {
     std::future::pending().await
 }
 
-/// Starts a process that outlives this one, and says its id.
+/// Starts a process that outlives this one, and prints its id.
 fn leave_behind(stdin: Stdio) {
     #[allow(clippy::zombie_processes, reason = "it is to outlive this process")]
     let child = std::process::Command::new("sleep").arg("1000").stdin(stdin).spawn().unwrap();
@@ -220,7 +221,7 @@ async fn race(folder: &Path, rounds: usize) {
     let probe = folder.join("probe");
     for _ in 0..rounds {
         let guard = lock.acquire().await.unwrap();
-        // Made by one at a time, or the lock does not exclude.
+        // Fails if another holder has created it: then the lock does not exclude.
         if fs::File::create_new(&probe).is_err() {
             return say(format_args!("overlap"));
         }
@@ -231,7 +232,7 @@ async fn race(folder: &Path, rounds: usize) {
     }
 }
 
-/// On a runtime of its own, whose threads end soon after the operations that they were started for.
+/// Uses a separate runtime, whose threads end soon after their operations.
 fn wait_for_many(folder: &Path, names: usize) {
     const WHILE: Duration = Duration::from_secs(3);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -242,7 +243,7 @@ fn wait_for_many(folder: &Path, names: usize) {
             let lock = client.lock(format!("many {number}")).unwrap();
             tokio::spawn(async move { lock.acquire().await });
         }
-        // Until all of them poll.
+        // Long enough that all of them poll.
         tokio::time::sleep(WHILE).await;
         let (started, before) = (Instant::now(), processor_time());
         let mut threads = 0;
@@ -255,7 +256,7 @@ fn wait_for_many(folder: &Path, names: usize) {
     });
 }
 
-/// What this process has used of the processors.
+/// Returns the processor time of this process.
 fn processor_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec.try_into().unwrap(), used.tv_nsec.try_into().unwrap())

@@ -1,4 +1,4 @@
-//! One holder at a time, and tokens that rise, between processes.
+//! Exclusion and rising tokens between processes.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ use crate::{
     client, soon,
 };
 
-/// The record of a lock file whose last token was this one.
+/// Returns the content of a lock file with this last token.
 fn record(token: u64) -> String {
     let text = format!("lockkit-token-1 {token:020} ");
     format!("{text}{:08x}\n", crc32fast::hash(text.as_bytes()))
@@ -46,7 +46,7 @@ async fn processes_exclude_each_other_and_their_tokens_never_repeat() {
 }
 
 #[tokio::test]
-async fn tokens_rise_over_restarts_also_when_the_clock_was_set_back() {
+async fn tokens_rise_across_restarts_and_clock_steps() {
     let folder = tempfile::tempdir().unwrap();
     let first = next_token(folder.path()).await;
     let mut child = Child::holder(folder.path());
@@ -55,7 +55,7 @@ async fn tokens_rise_over_restarts_also_when_the_clock_was_set_back() {
     child.kill().await;
     assert!(next_token(folder.path()).await > second);
 
-    // What a clock that ran a century ahead would have left.
+    // The token of a clock that was a century ahead.
     let future = first + 100 * 365 * 24 * 3600 * 1_000_000;
     fs::write(folder.path().join("orders%2F42.lock"), record(future)).unwrap();
     assert_eq!(next_token(folder.path()).await, future + 1);
@@ -89,7 +89,7 @@ async fn a_killed_holder_frees_the_lock_at_once() {
     let token = child.held().await;
     let waiter = tokio::spawn(async move { lock.acquire().await });
     child.kill().await;
-    // At once: free before anything else could have happened than the end of the process.
+    // The lock is free as soon as the process has ended.
     let other = client(folder.path()).await.lock("another").unwrap();
     drop(other.try_acquire().await.unwrap().unwrap());
     assert!(soon("the next grant", waiter).await.unwrap().unwrap().token().get() > token);
@@ -108,7 +108,7 @@ async fn a_child_of_a_killed_holder_does_not_keep_the_lock() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_given_the_locked_file_keeps_the_lock_of_a_killed_holder() {
+async fn process_with_the_locked_file_keeps_the_lock_of_a_killed_holder() {
     let folder = tempfile::tempdir().unwrap();
     let lock = client(folder.path()).await.lock(NAME).unwrap();
     let mut holder = Child::holder_with_heir(folder.path());
@@ -120,7 +120,7 @@ async fn a_process_that_was_given_the_locked_file_keeps_the_lock_of_a_killed_hol
     assert!(soon("the next grant", lock.acquire()).await.unwrap().token().get() > token);
 }
 
-/// A process that nobody waits for; ended here, by its id.
+/// A process that is not a child of this one; killed by its id when dropped.
 struct Sleeper(Pid);
 
 impl Sleeper {

@@ -1,4 +1,4 @@
-//! Folders and files that are not as they should be: a clear error for each.
+//! Faulty folders and files; each has a clear error.
 
 use std::{
     fs::{self, Permissions},
@@ -29,7 +29,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A folder that everybody may look into, so that other users can reach what is inside.
+/// Creates a folder whose files other users can reach.
 fn reachable() -> (tempfile::TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     set_mode(parent.path(), 0o755);
@@ -45,7 +45,7 @@ async fn acquire_error(folder: &Path) -> Error {
 }
 
 #[tokio::test]
-async fn a_missing_folder_is_made_for_its_user_alone() {
+async fn missing_folder_is_created_for_its_user_only() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("deep/er");
     drop(client(&folder).await.lock(NAME).unwrap().acquire().await.unwrap());
@@ -70,7 +70,7 @@ async fn lock_files_of_a_shared_folder_are_shared_whatever_the_umask() {
 }
 
 #[tokio::test]
-async fn new_files_are_finished_before_they_have_their_names() {
+async fn new_files_are_complete_before_they_are_named() {
     let folder = tempfile::tempdir().unwrap();
     set_mode(folder.path(), 0o777);
     let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
@@ -86,7 +86,7 @@ async fn new_files_are_finished_before_they_have_their_names() {
     }
     assert!(!seen.is_empty(), "files were made");
     for (name, event) in seen {
-        // Others who open it in between, and those who come after a crash, find it without its rights or its content.
+        // Otherwise other processes could open it before it has its permissions or its content.
         assert!(name.starts_with(".new-"), "{event:?} of {name}");
     }
     assert_eq!(
@@ -122,13 +122,13 @@ async fn a_full_disk_is_unavailable_and_costs_no_token() {
     drop(lock.acquire().await.unwrap());
     let before = fs::read(folder.path().join(LOCK_FILE)).unwrap();
     let answer = Child::without_room(folder.path()).line().await;
-    assert!(answer.starts_with("error Unavailable: ") && answer.contains("no room"), "{answer}");
+    assert!(answer.starts_with("error Unavailable: ") && answer.contains("no space left"), "{answer}");
     assert_eq!(fs::read(folder.path().join(LOCK_FILE)).unwrap(), before);
     assert!(lock.try_acquire().await.unwrap().is_some(), "the failed attempt holds nothing");
 }
 
 #[tokio::test]
-async fn a_file_in_the_place_of_the_folder_is_a_mistake_in_the_configuration() {
+async fn file_instead_of_the_folder_is_an_invalid_configuration() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("locks");
     fs::write(&path, "").unwrap();
@@ -153,7 +153,7 @@ async fn a_symbolic_link_is_never_followed() {
 }
 
 #[tokio::test]
-async fn what_is_no_regular_file_is_refused_at_once() {
+async fn irregular_file_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(LOCK_FILE);
     fs::create_dir(&path).unwrap();
@@ -165,7 +165,7 @@ async fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_damaged_token_is_an_error_and_never_a_new_start() {
+async fn damaged_token_record_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(LOCK_FILE);
     drop(client(folder.path()).await.lock(NAME).unwrap().acquire().await.unwrap());
@@ -187,7 +187,7 @@ async fn a_damaged_token_is_an_error_and_never_a_new_start() {
 async fn an_empty_lock_file_is_replaced_and_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(LOCK_FILE);
-    // What a crash of an older version leaves; or anybody's, moved here.
+    // Left by a crash of an older version, or moved here by somebody.
     fs::write(&path, "").unwrap();
     let opened = fs::File::open(&path).unwrap();
     let first = client(folder.path()).await.lock(NAME).unwrap().acquire().await.unwrap();
@@ -200,7 +200,7 @@ async fn an_empty_lock_file_is_replaced_and_not_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_who_find_an_empty_lock_file_one_is_granted_at_a_time() {
+async fn empty_lock_file_is_granted_to_one_of_many_clients() {
     const ROUNDS: usize = 50;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(LOCK_FILE);
@@ -226,11 +226,11 @@ async fn of_many_who_find_an_empty_lock_file_one_is_granted_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_deleted_underneath_is_unavailable() {
+async fn deleted_folder_is_unavailable() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("locks");
     let backend = FileBackend::new(FileConfig::new(&folder).unwrap());
-    // Without a keeper, whose next beat would make the folder again.
+    // Without a keeper, which would reopen the session and create the folder again.
     let session = backend.open_session(Duration::MAX, Clock::boot()).await.unwrap();
     fs::remove_dir_all(&folder).unwrap();
     for wait in [true, false] {

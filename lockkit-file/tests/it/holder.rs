@@ -1,4 +1,4 @@
-//! Who holds a lock.
+//! Inspections: who holds a lock.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn the_holder_is_shown_while_it_holds() {
+async fn inspection_shows_the_holder_while_it_holds() {
     let folder = tempfile::tempdir().unwrap();
     let looking = client(folder.path()).await;
     assert_eq!(looking.inspect(NAME).await.unwrap(), Default::default());
@@ -32,7 +32,7 @@ async fn the_holder_is_shown_while_it_holds() {
 }
 
 #[tokio::test]
-async fn a_killed_holder_is_not_shown() {
+async fn inspection_does_not_show_a_killed_holder() {
     let folder = tempfile::tempdir().unwrap();
     let looking = client(folder.path()).await;
     let mut child = Child::holder(folder.path());
@@ -44,11 +44,11 @@ async fn a_killed_holder_is_not_shown() {
 }
 
 #[tokio::test]
-async fn looking_never_makes_a_try_fail() {
+async fn inspection_never_makes_a_try_fail() {
     let folder = tempfile::tempdir().unwrap();
     let lock = client(folder.path()).await.lock(NAME).unwrap();
     let looking = client(folder.path()).await;
-    let looks = tokio::spawn(async move {
+    let inspections = tokio::spawn(async move {
         loop {
             let _ = tokio::join!(looking.inspect(NAME), looking.inspect(NAME), looking.inspect(NAME));
         }
@@ -57,11 +57,11 @@ async fn looking_never_makes_a_try_fail() {
         let guard = lock.try_acquire().await.unwrap().unwrap_or_else(|| panic!("busy in round {round}"));
         guard.release().await.unwrap();
     }
-    looks.abort();
+    inspections.abort();
 }
 
 #[tokio::test]
-async fn what_others_wrote_into_the_holder_file_is_no_error() {
+async fn foreign_content_of_a_holder_file_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let lock = client(folder.path()).await.lock(NAME).unwrap();
     let looking = client(folder.path()).await;
@@ -75,7 +75,7 @@ async fn what_others_wrote_into_the_holder_file_is_no_error() {
 }
 
 #[tokio::test]
-async fn a_holder_that_cannot_be_shown_holds_all_the_same() {
+async fn unusable_holder_file_does_not_prevent_a_grant() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("orders%2F42.holder")).unwrap();
     let lock = client(folder.path()).await.lock(NAME).unwrap();
@@ -85,7 +85,7 @@ async fn a_holder_that_cannot_be_shown_holds_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_is_no_holder_file_gives_its_name_to_one_and_keeps_its_content() {
+async fn foreign_holder_file_is_replaced_and_not_written() {
     let folder = tempfile::tempdir().unwrap();
     let (holder_file, elsewhere) =
         (folder.path().join("orders%2F42.holder"), folder.path().join("elsewhere"));
@@ -104,7 +104,7 @@ async fn what_is_no_holder_file_gives_its_name_to_one_and_keeps_its_content() {
 }
 
 #[tokio::test]
-async fn a_holder_file_that_another_process_keeps_locked_hides_no_holder() {
+async fn locked_holder_file_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let lock = client(folder.path()).await.lock(NAME).unwrap();
     lock.acquire().await.unwrap().release().await.unwrap();

@@ -1,4 +1,4 @@
-//! Files that have a second name: nothing is ever written through it.
+//! Files with a second name (hard links), which must never be written.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ use crate::{
 const LOCK_FILE: &str = "orders%2F42.lock";
 const HOLDER_FILE: &str = "orders%2F42.holder";
 
-/// A folder for locks, and a file outside of it that a test links into it.
+/// Creates a folder for locks, and a file outside of it for tests to link into it.
 fn folder_and_victim(content: &str) -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     let (folder, victim) = (parent.path().join("locks"), parent.path().join("victim"));
@@ -53,7 +53,7 @@ async fn nothing_is_written_to_an_empty_file_that_is_linked_as_the_lock_file() {
 }
 
 #[tokio::test]
-async fn a_lock_file_that_gets_a_second_name_while_a_waiter_has_it_open_is_not_written() {
+async fn lock_file_linked_while_a_waiter_polls_is_not_written() {
     let (parent, folder, _) = folder_and_victim("");
     let mut child = Child::holder(&folder);
     child.held().await;
@@ -93,7 +93,7 @@ async fn a_hold_survives_a_second_name_of_its_file() {
     session.release(&held).await.unwrap();
 }
 
-/// Puts a link to the victim in the place of a file of the folder, and takes it away again, without end.
+/// Replaces files of the folder by links to the victim and removes them, in a loop. Returns how often.
 fn put_links(folder: &Path, victim: &Path, stop: &AtomicBool) -> usize {
     let link = folder.join("link");
     let mut count = 0;
@@ -101,7 +101,7 @@ fn put_links(folder: &Path, victim: &Path, stop: &AtomicBool) -> usize {
         for name in [HOLDER_FILE, LOCK_FILE] {
             fs::hard_link(victim, &link).unwrap();
             fs::rename(&link, folder.join(name)).unwrap();
-            // Renaming one name of a file over another one of it does nothing.
+            // A rename between two names of the same file does nothing.
             let _ = fs::remove_file(&link);
             let _ = fs::remove_file(folder.join(name));
             count += 1;
@@ -122,7 +122,7 @@ async fn links_that_come_and_go_never_lead_to_a_write() {
         tokio::task::spawn_blocking(move || put_links(&folder, &victim, &stop))
     };
     for _ in 0..TRIES {
-        // Refused, granted or busy: a lock file that others replace all the time excludes nobody.
+        // May fail, be granted or be busy: a lock file that others keep replacing excludes nobody.
         drop(lock.try_acquire().await);
     }
     stop.store(true, Ordering::Relaxed);

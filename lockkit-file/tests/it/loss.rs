@@ -1,4 +1,4 @@
-//! What happens to a hold when somebody meddles with the files.
+//! Holds whose files are deleted or replaced.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ async fn a_hold_whose_file_was_replaced_is_lost() {
 }
 
 #[tokio::test]
-async fn a_deleted_folder_ends_the_session_and_the_next_one_makes_it_again() {
+async fn deleted_folder_ends_the_session_and_is_created_again() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("locks");
     let client = client(&folder).await;

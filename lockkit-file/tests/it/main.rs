@@ -1,7 +1,12 @@
-//! Lock files between real processes, and everything that can be wrong with a folder.
+//! Lock files between real processes, and folders with faults.
 
 // The helpers of tests are no `#[test]` themselves, which is all that clippy.toml exempts.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests are not recognised as tests"
+)]
 
 mod child;
 mod exclusion;

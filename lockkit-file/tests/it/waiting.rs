@@ -1,4 +1,4 @@
-//! Waiters: in turn within one client, by polling between processes, gone at once when they give up.
+//! Waiters: queues within one client, polling between processes, and claims that give up.
 
 use std::{
     fs,
@@ -41,12 +41,12 @@ async fn granted(session: &dyn Session) -> Grant {
     }
 }
 
-/// Starts to wait, and has found the lock held when this returns.
+/// Starts a waiter. Returns once it has found the lock held.
 async fn waiting(session: &Arc<dyn Session>) -> JoinHandle<Result<Acquired>> {
     let control = ClaimControl::new();
     let (session, claim) = (Arc::clone(session), claim(true, &control));
     let waiter = tokio::spawn(async move { session.acquire(claim).await });
-    soon("the first answer of the file", async {
+    soon("the first attempt", async {
         while !control.was_contended() {
             tokio::task::yield_now().await;
         }
@@ -78,13 +78,13 @@ async fn tasks_of_two_clients_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn a_wait_that_ends_in_time_answers_none_and_leaves_nothing() {
+async fn wait_that_times_out_returns_none_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let client = client(folder.path()).await;
     let mut child = Child::holder(folder.path());
     child.held().await;
     let lock = client.lock(NAME).unwrap();
-    // Long enough for a first answer on a busy machine. One of the two polls, the other queues behind it.
+    // Long enough for the first attempt on a busy machine. One of the two polls, the other queues behind it.
     let wait = Duration::from_secs(1);
     let (first, second) = tokio::join!(lock.acquire_timeout(wait), lock.acquire_timeout(wait));
     assert!(first.unwrap().is_none() && second.unwrap().is_none());
@@ -93,7 +93,7 @@ async fn a_wait_that_ends_in_time_answers_none_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn giving_up_ends_a_wait_and_the_next_in_the_queue_takes_over() {
+async fn waiters_that_give_up_end_and_the_next_one_polls() {
     let folder = tempfile::tempdir().unwrap();
     let session = session(&folder).await;
     let mut child = Child::holder(folder.path());
@@ -102,13 +102,13 @@ async fn giving_up_ends_a_wait_and_the_next_in_the_queue_takes_over() {
     let mut polling = pin!(session.acquire(claim(true, &poller)));
     let mut waiting = pin!(session.acquire(claim(true, &queued)));
     let mut next = pin!(granted(&*session));
-    soon("the first answer of the file", async {
+    soon("the first attempt", async {
         while !poller.was_contended() {
             tokio::select! {
                 biased;
                 _ = &mut polling => panic!("the child holds it"),
-                _ = &mut waiting => panic!("somebody is before it"),
-                _ = &mut next => panic!("two are before it"),
+                _ = &mut waiting => panic!("another waiter is before it"),
+                _ = &mut next => panic!("two waiters are before it"),
                 () = tokio::task::yield_now() => {}
             }
         }
@@ -116,7 +116,7 @@ async fn giving_up_ends_a_wait_and_the_next_in_the_queue_takes_over() {
     .await;
     queued.give_up();
     assert!(matches!(soon("the end of the wait", waiting).await.unwrap(), Acquired::GaveUp));
-    assert!(queued.was_contended(), "the one before it was told so");
+    assert!(queued.was_contended(), "it counts as contended, because another waiter was before it");
     poller.give_up();
     assert!(matches!(soon("the end of the wait", polling).await.unwrap(), Acquired::GaveUp));
     child.release().await;
@@ -128,7 +128,7 @@ async fn a_waiter_behind_a_local_holder_does_not_poll() {
     let folder = tempfile::tempdir().unwrap();
     let session = session(&folder).await;
     let Acquired::Granted(held) = session.acquire(claim(true, &ClaimControl::new())).await.unwrap() else {
-        panic!("nobody else is there")
+        panic!("the lock is free")
     };
     let mut next = pin!(session.acquire(claim(true, &ClaimControl::new())));
     tokio::select! {
@@ -139,7 +139,7 @@ async fn a_waiter_behind_a_local_holder_does_not_poll() {
     session.release(&held).await.unwrap();
     let released = tokio::time::Instant::now();
     assert!(matches!(next.await, Ok(Acquired::Granted(_))));
-    assert_eq!(released.elapsed(), Duration::ZERO, "no pause lies between release and grant");
+    assert_eq!(released.elapsed(), Duration::ZERO, "there was a pause between release and grant");
 }
 
 #[tokio::test]
@@ -159,8 +159,8 @@ async fn a_try_does_not_wait_for_the_local_queue() {
 #[tokio::test]
 async fn waiters_for_many_locks_take_few_threads() {
     const LOCKS: usize = 200;
-    // Five that are always there, and a few for the looks that come once a second for each lock: one look is under way,
-    // others have just ended.
+    // Five permanent ones, and a few for the reads that come once a second for each lock: one runs, others have just
+    // ended.
     const THREADS_MAX: usize = 5 + 10;
     let folder = tempfile::tempdir().unwrap();
     let client = client(folder.path()).await;
@@ -184,7 +184,7 @@ async fn a_waiter_keeps_its_file_open_while_it_polls() {
     let waiter = waiting(&session).await;
     let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
     inotify::add_watch(&events, folder.path(), inotify::WatchFlags::OPEN).unwrap();
-    // Dozens of polls, and more than one look at the name.
+    // Long enough for dozens of polls and more than one check of the name.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let mut buffer = [std::mem::MaybeUninit::uninit(); 1 << 14];
     let mut events = inotify::Reader::new(&events, &mut buffer);
@@ -194,7 +194,7 @@ async fn a_waiter_keeps_its_file_open_while_it_polls() {
 }
 
 #[tokio::test]
-async fn a_waiter_whose_file_was_moved_deleted_or_replaced_waits_for_the_next_one() {
+async fn waiter_reopens_a_file_that_was_moved_deleted_or_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let session = session(&folder).await;
     let (lock_file, other) = (folder.path().join("orders%2F42.lock"), folder.path().join("other"));
@@ -232,7 +232,7 @@ async fn a_late_release_does_not_touch_the_next_grant() {
 }
 
 #[tokio::test]
-async fn a_release_ends_the_lock_whatever_other_handles_there_are() {
+async fn release_frees_the_lock_despite_other_handles() {
     let folder = tempfile::tempdir().unwrap();
     let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
     let session = backend.open_session(Duration::MAX, Clock::boot()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Who may take the locks of a folder, and who may not even stand in their way.
+//! Which users may take the locks of a folder; all others cannot even block them.
 
 use std::{
     ffi::OsStr,
@@ -24,16 +24,16 @@ pub(crate) const TESTS: &[Test] = &[
     ("umask_does_not_change_the_mode_of_lock_files", umask_changes_nothing),
     ("lock_file_made_by_root_belongs_to_the_folders_owner", root_makes_a_file_for_the_owner),
     ("members_of_the_folders_group_share_locks_without_the_setgid_bit", group_without_setgid),
-    ("owner_outside_of_the_folders_group_lets_no_other_group_in", owner_outside_of_the_group),
+    ("owner_outside_of_the_folders_group_admits_no_other_group", owner_outside_of_the_group),
     ("users_of_a_sticky_folder_share_its_locks", sticky_folder),
     ("access_list_of_the_folder_decides_who_may_lock", access_list),
-    ("default_access_list_gives_no_right_to_lock", default_access_list),
+    ("default_access_list_gives_no_permission_to_lock", default_access_list),
 ];
 
 const LOCK_FILE: &str = "a.lock";
 const HOLDER_FILE: &str = "a.holder";
 
-/// A lock folder of this user, group and mode, in a folder that everybody may pass.
+/// Creates a lock folder of this user, group and mode, which all users can reach.
 fn folder(owner: User, group: u32, mode: u32) -> (TempDir, PathBuf) {
     let parent = tempfile::tempdir().unwrap();
     fs::set_permissions(parent.path(), Permissions::from_mode(0o755)).unwrap();
@@ -94,7 +94,7 @@ fn private_file_is_repaired() {
 
 fn foreign_file_stays_private() {
     let (_parent, folder) = folder(ROOT, ROOT.id, 0o777);
-    // What anybody who may write to two folders can bring about by a rename.
+    // Any user who may write to two folders can do this by a rename.
     fs::write(folder.join(LOCK_FILE), "a private letter").unwrap();
     chown(folder.join(LOCK_FILE), Some(ALICE.id), Some(ALICE.id)).unwrap();
     fs::set_permissions(folder.join(LOCK_FILE), Permissions::from_mode(0o600)).unwrap();
@@ -109,11 +109,11 @@ fn two_users_race() {
     let mut racers = [ALICE, BOB].map(|user| user.racer(&folder));
     let mut failures = Vec::new();
     for number in 0..NAMES {
-        racers.iter_mut().for_each(|racer| racer.tell(&number.to_string()));
+        racers.iter_mut().for_each(|racer| racer.send(&number.to_string()));
         failures.extend(racers.iter_mut().map(Process::line).filter(|line| line != "done"));
     }
     assert!(failures.is_empty(), "{} of {}: {:?}", failures.len(), 2 * NAMES, failures[0]);
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2 * NAMES, "nothing else is left");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2 * NAMES, "other files are left");
 }
 
 fn umask_changes_nothing() {
@@ -145,7 +145,7 @@ fn group_without_setgid() {
 fn owner_outside_of_the_group() {
     let (_parent, folder) = folder(ALICE, BUILDERS, 0o770);
     assert_takes(ALICE, &folder);
-    // A second user of Alice's primary group, to whom the folder gives nothing.
+    // The file has Alice's primary group, to which the folder gives no permission.
     assert_eq!((mode(&folder.join(LOCK_FILE)), mode(&folder.join(HOLDER_FILE))), (0o600, 0o600));
     assert_takes(ALICE, &folder);
 }
@@ -160,7 +160,7 @@ fn sticky_folder() {
     assert_takes(ALICE, &folder);
 }
 
-/// An entry of an access list: what it is for, the rights, the user or group.
+/// An entry of an access list: tag, permissions, and user or group.
 type Entry = (u16, u16, u32);
 
 const OWNER: u16 = 0x01;
@@ -170,7 +170,7 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 const NO_ID: u32 = u32::MAX;
 
-/// Gives a folder an access list, in the kernel's form (`linux/posix_acl_xattr.h`).
+/// Sets an access list of a folder, in the kernel's format (`linux/posix_acl_xattr.h`).
 fn set_access_list(folder: &Path, which: &str, entries: &[Entry]) {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, rights, id) in entries {
@@ -183,7 +183,7 @@ fn set_access_list(folder: &Path, which: &str, entries: &[Entry]) {
 
 fn access_list() {
     let (_parent, folder) = folder(ROOT, BUILDERS, 0o700);
-    // Alice may write; the builders may read, although the mode shows the mask: rwx; Bob is shut out by name.
+    // Alice may write. The builders may only read, although the mode shows the mask, rwx. Bob is excluded by name.
     let entries = [
         (OWNER, 7, NO_ID),
         (ONE_USER, 7, ALICE.id),
@@ -205,10 +205,10 @@ fn access_list() {
 }
 
 fn default_access_list() {
-    // Files that are made in it are readable by Bob, unless that is changed.
+    // Bob may read files that are created in it, unless their lists are removed.
     let entries =
         [(OWNER, 7, NO_ID), (ONE_USER, 4, BOB.id), (GROUP, 7, NO_ID), (MASK, 7, NO_ID), (OTHERS, 5, NO_ID)];
-    // The mode of the second folder leaves a mask that the entry of Bob would pass.
+    // The mode of the second folder leaves a mask that would allow the entry of Bob.
     for mode_of_folder in [0o755, 0o775] {
         let (_parent, folder) = folder(ALICE, ALICE.id, mode_of_folder);
         set_access_list(&folder, "system.posix_acl_default", &entries);

@@ -1,4 +1,4 @@
-//! File systems of several kinds and states: which are refused, and what happens when one changes under a client.
+//! File systems of several kinds: which are refused, and file systems that change while a client uses them.
 
 use std::{
     fs,
@@ -37,7 +37,7 @@ fn folder() -> (TempDir, PathBuf) {
 fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let answer = runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("it hangs") });
-    // Operations that hang until the mount is gone.
+    // Does not wait for operations that hang until the unmount.
     runtime.shutdown_background();
     answer
 }
@@ -60,7 +60,7 @@ fn fuse_is_refused() {
 
 fn unknown_is_refused() {
     let (_parent, folder) = folder();
-    // One without a block device that nobody keeps files in.
+    // A file system without a block device that is not in the list of local ones.
     mount("lockkit-test", &folder, c"mqueue", MountFlags::empty(), c"").unwrap();
     let refused = run(client(&folder)).map(drop);
     unmount(&folder, UnmountFlags::DETACH).unwrap();
@@ -97,7 +97,7 @@ fn local_is_accepted() {
         unmount(&folder, UnmountFlags::DETACH).unwrap();
         drop(taken.unwrap_or_else(|error| panic!("{kind:?}: {error}")));
     }
-    // The layers of a container.
+    // As in a container.
     let (parent, folder) = folder();
     let layer = |name: &str| {
         let path = parent.path().join(name);
@@ -145,7 +145,7 @@ fn full_disk() {
         disk.fill().unwrap();
         let error = client.lock("new").unwrap().try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("no room"), "{error}");
+        assert!(error.to_string().contains("no space left"), "{error}");
         let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(names.count(), 2, "nothing is left of the new lock");
         assert!(held.is_held());

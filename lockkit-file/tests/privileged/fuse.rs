@@ -1,4 +1,4 @@
-//! File systems whose requests this test answers, or does not.
+//! FUSE file systems that answer requests, or hang.
 
 use std::{
     ffi::CString,
@@ -11,23 +11,23 @@ use std::{
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// A FUSE file system, mounted on a folder; dropping it takes it away and fails the requests that wait for an answer.
+/// A FUSE file system, mounted on a folder. Dropping it unmounts it and fails the pending requests.
 pub(crate) struct Fuse {
     folder: PathBuf,
     _device: File,
 }
 
 impl Fuse {
-    /// A disk that hangs: no request is ever answered.
+    /// Mounts a file system that never answers a request.
     pub(crate) fn hanging(folder: &Path) -> Self {
         Self::mount(folder)
     }
 
-    /// An empty file system.
+    /// Mounts an empty file system.
     pub(crate) fn answering(folder: &Path) -> Self {
         let fuse = Self::mount(folder);
         let mut device = fuse._device.try_clone().unwrap();
-        // It ends with the file system.
+        // The thread ends with the file system.
         thread::spawn(move || while answer(&mut device).is_ok() {});
         fuse
     }
@@ -56,7 +56,7 @@ const STATFS: u32 = 17;
 const INIT: u32 = 26;
 const ACCESS: u32 = 34;
 
-/// Answers one request (`linux/fuse.h`): the root is an empty folder.
+/// Answers one request (`linux/fuse.h`). The root is an empty folder.
 fn answer(device: &mut File) -> std::io::Result<()> {
     let mut request = vec![0; 1 << 17];
     let length = device.read(&mut request)?;

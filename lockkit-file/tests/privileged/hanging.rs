@@ -1,4 +1,4 @@
-//! A disk that hangs: what it costs, and that nothing is lost by it.
+//! A disk that hangs costs few threads, and no hold is lost.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 pub(crate) const TESTS: &[Test] = &[("disk_that_hangs_costs_one_thread_per_client", one_thread_per_client)];
 
-/// Locks that one client holds and the other waits for.
+/// Locks that one client holds, and for which the other one waits.
 const LOCKS: usize = 50;
 
 /// Renewals of each client while the disk hangs.
@@ -26,7 +26,7 @@ const RENEWALS: usize = 5;
 /// New locks that are tried while the disk hangs.
 const TRIES: usize = 40;
 
-/// Most file operations of one client that take locks at the same time.
+/// Maximum number of concurrent attempts at locks of one client.
 const TRIES_AT_ONCE_MAX: usize = 16;
 
 fn one_thread_per_client() {
@@ -36,7 +36,7 @@ fn one_thread_per_client() {
     let mut process = Process::start(ROOT, &["meet a hanging disk".as_ref(), folder.as_ref()]);
     assert_eq!(process.line(), "ready");
     let fuse = Fuse::hanging(&folder);
-    process.tell("it hangs");
+    process.send("it hangs");
     let stuck =
         |line: String| line.strip_prefix("stuck ").unwrap_or_else(|| panic!("{line}")).parse::<usize>();
     let renewing = stuck(process.line()).unwrap();
@@ -44,11 +44,11 @@ fn one_thread_per_client() {
     let trying = stuck(process.line()).unwrap();
     assert!(trying <= 2 + TRIES_AT_ONCE_MAX, "{trying} threads after {TRIES} tries");
     drop(fuse);
-    process.tell("it is back");
+    process.send("it is back");
     assert_eq!(process.line(), "all granted");
 }
 
-/// The body of the process above.
+/// The body of the child process.
 pub(crate) async fn meet_a_hanging_disk(folder: &Path) {
     let (holding, waiting) = (session(folder).await, session(folder).await);
     let mut held = Vec::new();
@@ -63,7 +63,7 @@ pub(crate) async fn meet_a_hanging_disk(folder: &Path) {
         waiters.push(start_waiting(&waiting, &format!("held {number}")).await);
     }
     say("ready");
-    hear();
+    wait_for_line();
     for _ in 0..RENEWALS {
         let (one, other) = tokio::join!(holding.renew(&held), waiting.renew(&[]));
         assert!(matches!(one.session, Renewal::Unknown(_)) && matches!(other.session, Renewal::Unknown(_)));
@@ -74,10 +74,10 @@ pub(crate) async fn meet_a_hanging_disk(folder: &Path) {
             (Arc::clone(&waiting), claim(&format!("tried {number}"), false, &ClaimControl::new()));
         tokio::spawn(async move { session.acquire(claim).await });
     }
-    // Longer than all of them take to reach the disk, and with a count that is too small nothing fails.
+    // Long enough for all of them to reach the disk. (A count that is too small fails nothing.)
     tokio::time::sleep(Duration::from_secs(2)).await;
     say(&format!("stuck {}", stuck_threads()));
-    hear();
+    wait_for_line();
     for grant in &held {
         holding.release(grant).await.unwrap();
     }
@@ -107,16 +107,16 @@ async fn start_waiting(session: &Arc<dyn Session>, name: &str) -> JoinHandle<loc
     waiter
 }
 
-/// Waits for a line of the parent.
-fn hear() {
+/// Waits for a line from the parent.
+fn wait_for_line() {
     std::io::stdin().lines().next().unwrap().unwrap();
 }
 
-/// The threads of this process that wait for a disk: those in the state D.
+/// Counts the threads of this process that wait for a disk: those in state D.
 fn stuck_threads() -> usize {
     let states = std::fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
         let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).ok()?;
-        // The name of the program, in brackets, may hold anything.
+        // The name of the program, in brackets, may contain anything.
         Some(stat.rsplit_once(") ")?.1.starts_with('D'))
     });
     states.filter(|is_stuck| *is_stuck).count()

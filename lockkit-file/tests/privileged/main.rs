@@ -1,5 +1,5 @@
-//! What takes root to bring about: several users of one folder, and file systems of their own. Elsewhere every test is
-//! ignored, with the reason.
+//! Tests that need root: several users of one folder, and mounted file systems. Without root every test is ignored,
+//! with the reason.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test program")]
 
 mod access;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
-/// A test, which panics when it fails.
+/// Name and body of a test; it panics if it fails.
 type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         return exit;
     }
     let why_not =
-        (!rustix::process::geteuid().is_root()).then_some("it takes root to become other users and to mount");
+        (!rustix::process::geteuid().is_root()).then_some("needs root to become other users and to mount");
     let trial = |(name, test): Test| {
         Trial::ignorable_test(name, move || {
             Ok(match why_not {

@@ -1,4 +1,4 @@
-//! Processes of other users: this test program again, in one of the roles below.
+//! Processes of other users: this test program in one of the roles below.
 
 use std::{
     env,
@@ -21,10 +21,10 @@ use crate::hanging;
 
 const ROLE: &str = "LOCKKIT_TEST_ROLE";
 
-/// No step takes this long, unless it hangs.
+/// Time limit of every step.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
-/// The name of the lock that is taken where one is enough.
+/// The name of the lock in tests with one lock.
 pub(crate) const NAME: &str = "a";
 
 /// A user without privileges, with a primary group of the same number.
@@ -40,21 +40,21 @@ pub(crate) const ROOT: User = User { id: 0, group: None, umask: 0o022 };
 pub(crate) const ALICE: User = User { id: 61_001, group: None, umask: 0o022 };
 pub(crate) const BOB: User = User { id: 61_002, group: None, umask: 0o077 };
 
-/// A group that is nobody's primary group.
+/// A group that is no user's primary group.
 pub(crate) const BUILDERS: u32 = 62_000;
 
 impl User {
-    /// The same user as a member of the builders.
+    /// Returns the same user as a member of the builders.
     pub(crate) fn builder(self) -> Self {
         Self { group: Some(BUILDERS), ..self }
     }
 
-    /// Takes the lock; the process holds it once it says `held`.
+    /// Takes the lock; the process holds it once it prints `held`.
     pub(crate) fn holder(self, folder: &Path) -> Process {
         Process::start(self, &["hold".as_ref(), folder.as_ref()])
     }
 
-    /// Takes the lock and releases it; `released`, or the error.
+    /// Takes the lock and releases it. Returns `released`, or the error.
     pub(crate) fn takes(self, folder: &Path) -> String {
         let mut process = self.holder(folder);
         match process.line().as_str() {
@@ -63,12 +63,12 @@ impl User {
         }
     }
 
-    /// Opens a file to read, the least that locking it takes, and locks it; `locked`, or the error.
+    /// Opens a file to read, which is enough to lock it, and locks it. Returns `locked`, or the error.
     pub(crate) fn locks_by_hand(self, file: &Path) -> String {
         Process::start(self, &["lock by hand".as_ref(), file.as_ref()]).line()
     }
 
-    /// Tries each lock that it is named, once; `done`, or the error.
+    /// Tries each lock whose name it receives, once. Prints `done`, or the error.
     pub(crate) fn racer(self, folder: &Path) -> Process {
         Process::start(self, &["race".as_ref(), folder.as_ref()])
     }
@@ -99,33 +99,33 @@ impl Process {
         Self { stdin: process.stdin.take().unwrap(), process, lines }
     }
 
-    /// The next line that it says.
+    /// Returns the next line that it prints.
     pub(crate) fn line(&mut self) -> String {
-        self.lines.recv_timeout(HANG).expect("the process says nothing")
+        self.lines.recv_timeout(HANG).expect("the process prints nothing")
     }
 
-    /// Says a line to it.
-    pub(crate) fn tell(&mut self, line: &str) {
+    /// Sends a line to it.
+    pub(crate) fn send(&mut self, line: &str) {
         self.stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// Lets it release the lock; what it says then.
+    /// Makes it release the lock. Returns the next line.
     pub(crate) fn release(&mut self) -> String {
-        self.tell("release");
+        self.send("release");
         self.line()
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // Fails if it has ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// This program where every user can read it: the target folder may be below somebody's private home. Another process
-/// writes the copy: what this one has open for writing cannot be run by the children that it starts meanwhile.
+/// Copies this program to where every user can read it; the target folder may be below a private home. Another process
+/// writes the copy: children could not execute a file that this process has open for writing.
 fn program() -> &'static Path {
     static COPY: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, copy) = COPY.get_or_init(|| {
@@ -139,7 +139,7 @@ fn program() -> &'static Path {
     copy
 }
 
-/// The body of the processes above.
+/// Plays the role that the environment names, if any.
 pub(crate) fn play_role_if_asked() -> Option<ExitCode> {
     let role = env::var(ROLE).ok()?;
     let arguments: Vec<String> = env::args().skip(1).collect();

@@ -1,81 +1,86 @@
-//! A claim's life up to its grant: one attempt after the other, each of which leaves nothing.
+//! Acquiring a lock: one attempt after the other, until one wins. A failed attempt leaves nothing at the nodes.
 //!
-//! There is no queue: whoever asks a majority first when the lock is free gets it. Two who ask at the same moment may
-//! split the nodes between them; both take everything back, and come again after pauses of different length.
+//! There is no queue. The first client that asks a majority while the lock is free gets it. Two clients that ask at the
+//! same moment may split the nodes; both remove their keys and retry after pauses of different length.
 //!
-//! * The claim is given up, or the session closed: the attempt under way is driven to its end, which has time limits.
-//! * No majority can be reached: a try says so, a waiter goes on.
-//! * The hint that the lock is free is missed: a waiter looks some times a second anyway.
+//! * The claim gives up, or the session is closed: the attempt under way runs to its end, which has time limits.
+//! * No majority can be reached: a try fails, a waiter retries.
+//! * The hint that the lock is free is lost: a waiter retries several times a second anyway.
 
 use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     Result,
     backend::{Acquired, Claim, Grant, retry_pauses},
-    limits::RETRY_PAUSE_MAX,
 };
 use tokio::{sync::Notify, time::sleep};
 use tracing::debug;
 
-use super::{attempt::Outcome, calls::released_channel, session::RedlockSession};
-use crate::{error::Fault, keys::LockKeys};
+use super::{attempt::AttemptOutcome, session::RedlockSession, wire::released_channel};
+use crate::{error::RequestError, keys::LockKeys};
 
-/// Longest pause between two attempts of a waiter that hears nothing.
+/// Longest pause between two attempts of a waiter that receives no hint.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// Longest pause between a hint and the attempt that follows it: those who hear it must not ask in step.
-const AFTER_HINT_MAX: Duration = Duration::from_millis(15);
+/// Longest pause between a hint and the next attempt: waiters that received the same hint must not ask in step.
+const PAUSE_AFTER_HINT_MAX: Duration = Duration::from_millis(15);
 
 impl RedlockSession {
     pub(super) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
         let keys = self.layout.keys(claim.name())?;
-        let mut ear = None;
-        let end = self.claim(claim, &keys, &mut ear).await;
-        if let Some(ear) = ear {
-            self.stop_listening(ear).await;
+        let mut subscription = None;
+        let result = self.claim(claim, &keys, &mut subscription).await;
+        if let Some(subscription) = subscription {
+            self.unsubscribe(subscription).await;
         }
-        end.map_err(|fault| fault.into_error("acquire").with_lock(claim.name()))
+        result.map_err(|fault| fault.into_error("acquire").with_lock(claim.name()))
     }
 
-    async fn claim(&self, claim: &Claim, keys: &LockKeys, ear: &mut Option<Ear>) -> Result<Acquired, Fault> {
-        let mut outages = retry_pauses();
+    async fn claim(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+        subscription: &mut Option<Subscription>,
+    ) -> Result<Acquired, RequestError> {
+        let mut outage_pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
                 return Ok(Acquired::GaveUp);
             }
             if self.closed.is_cancelled() {
-                return Err(Fault::session_over());
+                return Err(RequestError::session_closed());
             }
-            let heard = ear.as_ref().map(|ear| Arc::clone(&ear.hint)).unwrap_or_default();
-            let hint = heard.notified();
+            let notify =
+                subscription.as_ref().map(|subscription| Arc::clone(&subscription.hint)).unwrap_or_default();
+            let hint = notify.notified();
             tokio::pin!(hint);
-            // Listens from here on, before the nodes are asked.
+            // Registered before the nodes are asked: a hint that arrives during the attempt ends the pause after it.
             hint.as_mut().enable();
-            let pause = match self.table.attempt(keys, claim.metadata()).await {
-                Outcome::Won(won) => {
+            let pause = match self.context.attempt(keys, claim.metadata()).await {
+                AttemptOutcome::Won(won) => {
                     let grant = Grant::new(claim, won.token, won.armed_at);
-                    self.hold(claim.id(), won);
+                    self.add_hold(claim.id(), won);
                     return Ok(Acquired::Granted(grant));
                 }
-                Outcome::Contended => {
+                AttemptOutcome::Contended => {
                     claim.note_contended();
                     if !claim.wait() {
                         return Ok(Acquired::GaveUp);
                     }
-                    outages = retry_pauses();
-                    jittered(PAUSE_MAX.min(self.table.ttl / 3))
+                    outage_pauses = retry_pauses();
+                    jittered(PAUSE_MAX.min(self.context.ttl / 3))
                 }
-                Outcome::Failed(fault) => {
-                    if !claim.wait() || !fault.may_pass() {
+                AttemptOutcome::Failed(fault) => {
+                    if !claim.wait() || !fault.is_transient() {
                         return Err(fault);
                     }
                     debug!(?fault, claim = ?claim.id(), "no majority");
-                    outages.next().unwrap_or(RETRY_PAUSE_MAX)
+                    outage_pauses.next_pause()
                 }
             };
-            if ear.is_none() {
-                // Whoever finds the lock free at once has never listened. The next attempt comes soon.
-                *ear = Some(self.listen(keys).await);
+            if subscription.is_none() {
+                // Only now: a claim that finds the lock free at once never subscribes. The next attempt follows soon.
+                *subscription = Some(self.subscribe(keys).await);
             }
             tokio::select! {
                 () = claim.give_up() => {}
@@ -85,45 +90,45 @@ impl RedlockSession {
         }
     }
 
-    async fn listen(&self, keys: &LockKeys) -> Ear {
+    async fn subscribe(&self, keys: &LockKeys) -> Subscription {
         let channel = released_channel(keys.lock());
-        let (hint, is_first) = self.table.nodes.hints.join(&channel);
+        let (hint, is_first) = self.context.nodes.hints.add_waiter(&channel);
         if is_first {
-            self.table.nodes.listen(&channel, true).await;
+            self.context.nodes.set_subscription(&channel, true).await;
         }
-        Ear { channel, hint }
+        Subscription { channel, hint }
     }
 
-    async fn stop_listening(&self, ear: Ear) {
-        if self.table.nodes.hints.leave(&ear.channel) {
-            self.table.nodes.listen(&ear.channel, false).await;
+    async fn unsubscribe(&self, subscription: Subscription) {
+        if self.context.nodes.hints.remove_waiter(&subscription.channel) {
+            self.context.nodes.set_subscription(&subscription.channel, false).await;
         }
     }
 }
 
-/// What a waiter hears with.
+/// A waiter's subscription to the releases of its lock.
 #[derive(Debug)]
-struct Ear {
+struct Subscription {
     channel: String,
     hint: Arc<Notify>,
 }
 
-/// Passes when it is time for the next attempt: after a pause, or soon after a hint.
+/// Waits for the pause, or until shortly after a hint.
 async fn next_attempt(pause: Duration, hint: impl Future<Output = ()>) {
     tokio::select! {
         () = sleep(pause) => {}
-        () = hint => sleep(after_hint()).await,
+        () = hint => sleep(pause_after_hint()).await,
     }
 }
 
-/// From a third of this time to all of it.
+/// A random pause, from a third of `longest` to all of it.
 fn jittered(longest: Duration) -> Duration {
     longest.mul_f64(fastrand::f64().mul_add(0.67, 0.33))
 }
 
-/// Any time up to the longest.
-fn after_hint() -> Duration {
-    AFTER_HINT_MAX.mul_f64(fastrand::f64())
+/// A random pause up to the longest.
+fn pause_after_hint() -> Duration {
+    PAUSE_AFTER_HINT_MAX.mul_f64(fastrand::f64())
 }
 
 #[cfg(test)]
@@ -136,19 +141,19 @@ mod tests {
     async fn hint_ends_a_pause() {
         let start = Instant::now();
         next_attempt(PAUSE_MAX, std::future::ready(())).await;
-        // The timer counts whole milliseconds.
-        assert!(start.elapsed() <= AFTER_HINT_MAX + Duration::from_millis(1), "{:?}", start.elapsed());
+        // The timer has a resolution of one millisecond.
+        assert!(start.elapsed() <= PAUSE_AFTER_HINT_MAX + Duration::from_millis(1), "{:?}", start.elapsed());
         let start = Instant::now();
         next_attempt(PAUSE_MAX, std::future::pending()).await;
         assert!(start.elapsed() >= PAUSE_MAX, "{:?}", start.elapsed());
     }
 
-    /// Waiters that ask in step split the nodes between them again and again.
+    /// Waiters that ask in step would split the nodes again and again.
     #[test]
-    fn no_two_waiters_pause_for_the_same_time() {
-        for pause in [after_hint, || jittered(AFTER_HINT_MAX)] {
+    fn pauses_of_waiters_differ() {
+        for pause in [pause_after_hint, || jittered(PAUSE_AFTER_HINT_MAX)] {
             let (one, other) = (pause(), pause());
-            assert!(one != other && one.max(other) <= AFTER_HINT_MAX, "{one:?} and {other:?}");
+            assert!(one != other && one.max(other) <= PAUSE_AFTER_HINT_MAX, "{one:?} and {other:?}");
         }
     }
 }

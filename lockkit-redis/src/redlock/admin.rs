@@ -1,4 +1,4 @@
-//! Looking at a lock without taking part in it.
+//! Inspecting a lock.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -10,35 +10,37 @@ use lockkit_core::{
 
 use super::{
     RedlockBackend,
-    calls::{inspect, inspected},
-    join::{join, look_at},
-    nodes::{Nodes, Tell},
+    membership::{join, look_at_majority},
+    nodes::{Nodes, ReplySender},
+    wire::{inspect, inspected_lock},
 };
-use crate::{error::Fault, keys::LockKeys};
+use crate::{error::RequestError, keys::LockKeys};
 
-/// What one node knows of a lock: value, counter, metadata.
-type Seen = (Vec<u8>, u64, Vec<u8>);
+/// A lock as one node has it: value, counter, metadata.
+type LockAtNode = (Vec<u8>, u64, Vec<u8>);
 
 #[async_trait]
 impl Admin for RedlockBackend {
-    /// Who has the lock at a majority of the nodes. Waiters leave nothing there.
+    /// Returns the holder by a majority of the nodes. Waiters are not visible, because they leave nothing there.
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
         let keys = self.config.layout().keys(name)?;
-        // Connections of their own: kept ones would belong to the runtime that first asked.
+        // A new connection for each call: a kept one would belong to the runtime of the first call.
         let nodes = self.config.connect(self.config.request_timeout());
-        let seen =
-            self.look(&nodes, &keys).await.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
+        let seen = self
+            .look_at_lock(&nodes, &keys)
+            .await
+            .map_err(|fault| fault.into_error("inspect").with_lock(name))?;
         Ok(Inspection::new(holder(&keys, &seen, nodes.majority()), Vec::new()))
     }
 }
 
 impl RedlockBackend {
-    async fn look(&self, nodes: &Nodes, keys: &LockKeys) -> Result<Vec<Seen>, Fault> {
-        join(nodes, &look_at(nodes).await, self.config.max_ttl)?;
+    async fn look_at_lock(&self, nodes: &Nodes, keys: &LockKeys) -> Result<Vec<LockAtNode>, RequestError> {
+        join(nodes, &look_at_majority(nodes).await, self.config.max_ttl)?;
         let (call, limit) = (Arc::new(inspect(keys)), nodes.limit);
-        let mut round = nodes.at_all(|_, node, tell: Tell<Result<Seen, Fault>>| {
+        let mut round = nodes.at_all(|_, node, reply: ReplySender<Result<LockAtNode, RequestError>>| {
             let call = Arc::clone(&call);
-            async move { tell.tell(node.run(limit, &call).await.and_then(inspected)) }
+            async move { reply.send(node.run(limit, &call).await.and_then(inspected_lock)) }
         });
         let (mut seen, mut faults) = (Vec::new(), Vec::new());
         while let Some((number, answer)) = round.next(seen.len() >= nodes.majority()).await {
@@ -54,22 +56,22 @@ impl RedlockBackend {
     }
 }
 
-/// The holder at a majority of the nodes. What lies at the nodes is the secret that releases the lock. It is shown only
-/// beside metadata, which no other program has: the entry of any other holder is the lock's key.
-fn holder(keys: &LockKeys, seen: &[Seen], majority: usize) -> Option<Contender> {
+/// The holder at a majority of the nodes. The value of a lock is the secret that releases it. It is shown only together
+/// with metadata, which no other program writes; any other holder is shown by the lock's key.
+fn holder(keys: &LockKeys, seen: &[LockAtNode], majority: usize) -> Option<Contender> {
     let value =
-        by_majority(seen.iter().map(|(value, ..)| value), majority).filter(|value| !value.is_empty())?;
+        majority_value(seen.iter().map(|(value, ..)| value), majority).filter(|value| !value.is_empty())?;
     let having = || seen.iter().filter(|one| one.0 == *value);
     let Some(metadata) = having().find_map(|(_, _, metadata)| Metadata::from_json(metadata)) else {
         return Some(Contender::new(keys.lock(), None, None));
     };
-    // The counter that a majority has beside it is its token.
-    let token = by_majority(having().map(|one| &one.1), majority).map(|token| FencingToken::new(*token));
+    // A counter that a majority has for this value is its token.
+    let token = majority_value(having().map(|one| &one.1), majority).map(|token| FencingToken::new(*token));
     Some(Contender::new(String::from_utf8_lossy(value), token, Some(metadata)))
 }
 
-/// The value that so many have.
-fn by_majority<'a, T: Eq + std::hash::Hash>(
+/// The value that a majority of the nodes has.
+fn majority_value<'a, T: Eq + std::hash::Hash>(
     all: impl Iterator<Item = &'a T>,
     majority: usize,
 ) -> Option<&'a T> {
@@ -85,11 +87,11 @@ mod tests {
     use super::*;
     use crate::keys::{Layout, Names};
 
-    fn seen(value: &str, counter: u64) -> Seen {
+    fn seen(value: &str, counter: u64) -> LockAtNode {
         (value.into(), counter, Metadata::of_this_process(Some("me")).to_json().into_bytes())
     }
 
-    fn holder_of(seen: &[Seen]) -> Option<Contender> {
+    fn holder_of(seen: &[LockAtNode]) -> Option<Contender> {
         let keys = Layout::new("app:", Names::Raw, false).keys(&LockName::new("x").unwrap()).unwrap();
         holder(&keys, seen, 2)
     }
@@ -109,7 +111,7 @@ mod tests {
         let foreign = |value: &str| (value.into(), 7, Vec::new());
         let found = holder_of(&[foreign("s3cret"), foreign("s3cret"), foreign("")]).unwrap();
         assert_eq!((&*found.entry, found.token, found.metadata), ("app:x", None, None));
-        // Metadata may have been lost at a node.
+        // A node may have lost the metadata.
         let found = holder_of(&[foreign("a"), seen("a", 7), foreign("a")]).unwrap();
         assert_eq!((&*found.entry, found.token), ("a", Some(FencingToken::new(7))));
     }

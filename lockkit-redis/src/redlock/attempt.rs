@@ -1,214 +1,226 @@
-//! One attempt at a lock: ask all nodes, write back where it takes that, or clean up everywhere.
+//! One attempt at a lock: ask all nodes, then write back if needed, or clean up everywhere.
 //!
 //! Failure cases:
 //!
-//! * A node's answer is lost, or late: the others decide. The request is still owned by its task: when it turns out that
-//!   the node has given the lock to an attempt that is over, that is taken back.
-//! * The connection breaks under a request: it is sent again while its time lasts; the node finds what it has done.
-//! * Half of the nodes say yes: everything is taken back at once, at all nodes, those that said no or nothing too.
-//! * The nodes answer too slowly: what they gave is worth nothing once the deadline is past, which counts from before the
-//!   first request.
-//! * Nodes change their addresses meanwhile: one may have answered at two of them, so that the attempt is worth nothing.
-//! * A node cannot be asked at all: nothing is taken back there, so that one that is away for long costs nothing.
-//! * An attempt's requests lie about for long: each attempt has an id of its own, and can touch no other.
+//! * A node's reply is lost or late: the other nodes decide. A task still owns the request. If the node turns out to
+//!   have granted the lock to an attempt that is over, the task removes the key.
+//! * The connection breaks during a request: the request is sent again within its time limit. The node recognizes the
+//!   attempt.
+//! * Half of the nodes grant: the keys are removed at once at all nodes, also at those that refused or did not reply.
+//! * The nodes reply too slowly: a majority counts only before the deadline, which is measured from before the first
+//!   request.
+//! * Nodes change their addresses during the attempt: one node may have replied at two addresses, so the attempt fails.
+//! * A node cannot be reached at all: nothing is removed there, so a node that is away for long costs nothing.
+//! * A request of an attempt is delayed for long: each attempt has its own id, so it can affect no other attempt.
 
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lockkit_core::{BootInstant, Clock, FencingToken, Metadata, backend::ClaimId};
+use lockkit_core::{BootInstant, Clock, FencingToken, Metadata, backend::ClaimId, lease};
 use tokio::time::Instant;
 
 use super::{
-    calls::{Bid, Request, Terms, Word, word},
-    ending::{Ending, Repeats, Trace, end_late},
+    membership::Rejoiner,
     node::Node,
-    nodes::{Nodes, Tell},
-    rejoin::Rejoining,
-    tally::{Answer, Asked, Tally},
-    validity,
+    nodes::{Nodes, ReplySender},
+    release::{Removal, RetryPolicy, SentRequests, clean_up_late},
+    votes::{AskOutcome, Vote, Votes},
+    wire::{Attempt, ClaimReply, Request, RequestBuilder, claim_reply},
 };
-use crate::{error::Fault, keys::LockKeys};
+use crate::{error::RequestError, keys::LockKeys};
 
-/// A connection that has brought no answer for so long will bring none.
-const LATE_ANSWER_MAX: Duration = Duration::from_secs(600);
+/// After this time without a reply, a connection will not deliver one.
+const LATE_REPLY_MAX: Duration = Duration::from_secs(600);
 
-/// What all attempts of a session have in common.
+/// What all attempts of a session share.
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct SessionContext {
     pub(super) nodes: Nodes,
-    pub(super) terms: Terms,
+    pub(super) requests: RequestBuilder,
     pub(super) ttl: Duration,
     pub(super) clock: Clock,
-    pub(super) rejoining: Rejoining,
+    pub(super) rejoiner: Rejoiner,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Debug)]
-pub(super) enum Outcome {
-    Won(Won),
-    /// Others are there; nothing is left.
+pub(super) enum AttemptOutcome {
+    Won(WonAttempt),
+    /// Another claim has the lock, or asked at the same time. Nothing is left at the nodes.
     Contended,
-    /// Too few nodes have answered, or too late; nothing is left where they can be reached.
-    Failed(Fault),
+    /// Too few nodes replied, or too late. Nothing is left at the nodes that can be reached.
+    Failed(RequestError),
 }
 
-/// A majority.
+/// An attempt that a majority granted.
 #[derive(Clone, Debug)]
-pub(super) struct Won {
-    pub(super) bid: Bid,
+pub(super) struct WonAttempt {
+    pub(super) attempt: Attempt,
     pub(super) token: FencingToken,
     pub(super) armed_at: BootInstant,
-    asks: Arc<Trace>,
+    sent: Arc<SentRequests>,
 }
 
-impl Won {
-    /// Ends it at all nodes.
-    pub(super) fn end(&self, table: &Table) -> Ending {
-        let release = table.terms.release(&self.bid, self.token);
-        Ending::begin(&table.nodes, release, &self.asks, Repeats::Always, table.ttl)
+impl WonAttempt {
+    /// Releases the lock at all nodes.
+    pub(super) fn release(&self, context: &SessionContext) -> Removal {
+        let release = context.requests.release(&self.attempt, self.token);
+        Removal::begin(&context.nodes, release, &self.sent, RetryPolicy::Always, context.ttl)
     }
 
-    /// Whether a node may be asked to bring the lock back: not once the end of the grant has begun, which must reach every
-    /// node that this was sent to.
+    /// Whether a restore may be sent to this node. It may not once the release has begun, which must reach every node
+    /// that a restore was sent to. So the node is marked first.
     pub(super) fn may_restore_at(&self, node: usize) -> bool {
-        self.asks.touch(node);
-        !self.asks.over.load(SeqCst)
+        self.sent.mark_touched(node);
+        !self.sent.ended.load(SeqCst)
     }
 }
 
-impl Table {
-    /// Tries once.
-    pub(super) async fn attempt(&self, keys: &LockKeys, metadata: &Metadata) -> Outcome {
-        let bid = Bid { id: ClaimId::random(), keys: keys.clone() };
-        let asks = Arc::new(Trace::of(self.nodes.count()));
+impl SessionContext {
+    /// Makes one attempt.
+    pub(super) async fn attempt(&self, keys: &LockKeys, metadata: &Metadata) -> AttemptOutcome {
+        let attempt = Attempt { id: ClaimId::random(), keys: keys.clone() };
+        let sent = Arc::new(SentRequests::new(self.nodes.count()));
         let armed_at = self.clock.now();
         let moves = self.nodes.members.moves();
-        let asked = self.ask(&bid, metadata, &asks).await;
-        let answered = match asked.asked(true) {
-            Asked::Alike(token) => Ok(token),
-            Asked::Owned(token) => self.write_back(&bid, &asked, token).await,
-            Asked::Open | Asked::Failed => Err(asked),
+        let asked = self.ask(&attempt, metadata, &sent).await;
+        let answered = match asked.ask_outcome(true) {
+            AskOutcome::Agreed(token) => Ok(token),
+            AskOutcome::NeedsWriteBack(token) => self.write_back(&attempt, &asked, token).await,
+            AskOutcome::Undecided | AskOutcome::NoMajority => Err(asked),
         };
         let failed = match answered {
-            Ok(_) if self.nodes.members.moves() != moves => Outcome::Failed(self.nodes.moved()),
-            Ok(token) if self.clock.now() < validity::deadline(armed_at, self.ttl) => {
-                return Outcome::Won(Won { bid, token, armed_at, asks });
+            Ok(_) if self.nodes.members.moves() != moves => AttemptOutcome::Failed(self.nodes.moved()),
+            Ok(token) if self.clock.now() < lease::deadline(armed_at, self.ttl) => {
+                return AttemptOutcome::Won(WonAttempt { attempt, token, armed_at, sent });
             }
-            Ok(_) => Outcome::Failed(self.nodes.too_slow()),
-            Err(tally) if tally.is_contended() => Outcome::Contended,
-            Err(tally) => Outcome::Failed(self.nodes.no_majority(tally.faults())),
+            Ok(_) => AttemptOutcome::Failed(self.nodes.too_slow()),
+            Err(votes) if votes.is_contended() => AttemptOutcome::Contended,
+            Err(votes) => AttemptOutcome::Failed(self.nodes.no_majority(votes.faults())),
         };
-        let ending = Ending::begin(&self.nodes, self.terms.clean_up(&bid), &asks, Repeats::Bounded, self.ttl);
-        match (failed, ending.confirmed().await) {
-            // Others are there, but something of ours may be too.
-            (Outcome::Contended, Err(fault)) => Outcome::Failed(fault),
+        let removal = Removal::begin(
+            &self.nodes,
+            self.requests.clean_up(&attempt),
+            &sent,
+            RetryPolicy::Bounded,
+            self.ttl,
+        );
+        match (failed, removal.confirmed().await) {
+            // The lock is busy, but a key of this attempt may be left: that is a failure.
+            (AttemptOutcome::Contended, Err(fault)) => AttemptOutcome::Failed(fault),
             (failed, _) => failed,
         }
     }
 
-    /// Asks all nodes.
-    async fn ask(&self, bid: &Bid, metadata: &Metadata, asks: &Arc<Trace>) -> Tally {
-        let asking = Arc::new(Asking {
-            ask: self.terms.ask(bid, wall_clock_us(), metadata),
-            clean_up: self.terms.clean_up(bid),
+    /// Asks all nodes for the lock.
+    async fn ask(&self, attempt: &Attempt, metadata: &Metadata, sent: &Arc<SentRequests>) -> Votes {
+        let task = Arc::new(AskTask {
+            ask: self.requests.ask(attempt, wall_clock_us(), metadata),
+            clean_up: self.requests.clean_up(attempt),
             limit: self.nodes.limit,
             lifetime: self.ttl,
-            asks: Arc::clone(asks),
+            sent: Arc::clone(sent),
         });
-        let mut tally = Tally::new(self.nodes.count());
-        let mut round = self.nodes.at_all(|number, node, tell| Arc::clone(&asking).at(number, node, tell));
-        while match tally.asked(false) {
-            Asked::Open => true,
-            // A node that is away fails sooner than others answer: they say why there is no majority.
-            Asked::Failed => !tally.is_told(),
-            Asked::Alike(_) | Asked::Owned(_) => false,
+        let mut votes = Votes::new(self.nodes.count());
+        let mut round = self.nodes.at_all(|number, node, reply| Arc::clone(&task).run(number, node, reply));
+        while match votes.ask_outcome(false) {
+            AskOutcome::Undecided => true,
+            // A node that is down fails sooner than others reply, so this waits for the replies that explain the
+            // failure.
+            AskOutcome::NoMajority => !votes.is_contention_decided(),
+            AskOutcome::Agreed(_) | AskOutcome::NeedsWriteBack(_) => false,
         } {
-            let Some((node, answer)) = round.next(tally.is_owned_by_majority()).await else { break };
-            if matches!(answer, Ok(Word::Empty)) {
-                self.rejoining.found_empty(node);
+            let Some((node, answer)) = round.next(votes.is_owned_by_majority()).await else { break };
+            if matches!(answer, Ok(ClaimReply::Empty)) {
+                self.rejoiner.start_rejoin(node);
             }
-            tally.note(node, answer);
+            votes.record(node, answer);
         }
-        tally
+        votes
     }
 
-    /// Makes the token the counter of the nodes that are owned; a majority must do so.
-    async fn write_back(&self, bid: &Bid, asked: &Tally, token: FencingToken) -> Result<FencingToken, Tally> {
-        let (call, limit) = (Arc::new(self.terms.write_back(bid, token)), self.nodes.limit);
-        let mut tally = Tally::of_others(asked);
-        let mut round = self.nodes.at(asked.owned(), |_, node, tell: Tell<Answer>| {
+    /// Stores the token as the counter at the nodes that granted. A majority must confirm it.
+    async fn write_back(
+        &self,
+        attempt: &Attempt,
+        asked: &Votes,
+        token: FencingToken,
+    ) -> Result<FencingToken, Votes> {
+        let (call, limit) = (Arc::new(self.requests.write_back(attempt, token)), self.nodes.limit);
+        let mut votes = Votes::for_write_back(asked);
+        let mut round = self.nodes.at(asked.owned_nodes(), |_, node, reply: ReplySender<Vote>| {
             let call = Arc::clone(&call);
-            async move { tell.tell(node.run(limit, &call).await.and_then(word)) }
+            async move { reply.send(node.run(limit, &call).await.and_then(claim_reply)) }
         });
-        while !tally.is_written() {
+        while !votes.is_write_back_decided() {
             let Some((node, answer)) = round.next(false).await else { break };
-            tally.note(node, answer);
+            votes.record(node, answer);
         }
-        if tally.is_owned_by_majority() { Ok(token) } else { Err(tally) }
+        if votes.is_owned_by_majority() { Ok(token) } else { Err(votes) }
     }
 }
 
-/// The question to each node, owned until it is answered.
-struct Asking {
+/// Sends the ask to one node, and owns it until its effect is known.
+struct AskTask {
     ask: Request,
     clean_up: Request,
     limit: Duration,
     lifetime: Duration,
-    asks: Arc<Trace>,
+    sent: Arc<SentRequests>,
 }
 
-impl Asking {
-    async fn at(self: Arc<Self>, number: usize, node: Arc<Node>, tell: Tell<Answer>) {
-        // Also when this ends early.
-        let settled = self.asks.settles(number);
+impl AskTask {
+    async fn run(self: Arc<Self>, number: usize, node: Arc<Node>, reply: ReplySender<Vote>) {
+        // On every return, the early ones too.
+        let settled = self.sent.settle_on_drop(number);
         let deadline = Instant::now() + self.limit;
         let may_run_later = loop {
-            let link = match node.link(deadline).await {
-                Ok(link) => link,
-                Err(fault) => return tell.tell(Err(fault)),
+            let connection = match node.connection(deadline).await {
+                Ok(connection) => connection,
+                Err(fault) => return reply.send(Err(fault)),
             };
-            let executing = node.ask(&link, &self.ask);
+            let executing = node.run_on(&connection, &self.ask);
             tokio::pin!(executing);
             let answer = tokio::time::timeout_at(deadline, &mut executing).await;
-            let answer = answer.map(|answer| answer.and_then(word));
+            let answer = answer.map(|answer| answer.and_then(claim_reply));
             match &answer {
-                Ok(Ok(Word::Busy | Word::Empty)) => self.asks.refuse(number),
-                Ok(Err(fault)) if !fault.leaves_doubt() && !fault.may_be_of_a_script() => {}
-                _ => self.asks.touch(number),
+                Ok(Ok(ClaimReply::Busy | ClaimReply::Empty)) => self.sent.mark_refused(number),
+                Ok(Err(fault)) if !fault.may_have_executed() && !fault.may_be_from_script() => {}
+                _ => self.sent.mark_touched(number),
             }
             match answer {
-                // It broke; the node may know the attempt already.
-                Ok(Err(fault)) if fault.leaves_doubt() && !self.is_over() => {}
+                // The connection broke. The node may have executed the request, so it is sent again.
+                Ok(Err(fault)) if fault.may_have_executed() && !self.is_over() => {}
                 Ok(answer) => {
-                    let may_run_later = answer.as_ref().is_err_and(Fault::leaves_doubt);
-                    tell.tell(answer);
+                    let may_run_later = answer.as_ref().is_err_and(RequestError::may_have_executed);
+                    reply.send(answer);
                     drop(settled);
                     break may_run_later;
                 }
                 Err(_) => {
-                    link.give_up();
-                    tell.tell(Err(Fault::no_reply()));
+                    connection.give_up();
+                    reply.send(Err(RequestError::no_reply()));
                     drop(settled);
-                    // Nobody waits any more, but the node may still do what it was asked for.
-                    let late = tokio::time::timeout(LATE_ANSWER_MAX, executing).await;
-                    break !matches!(late, Ok(Err(fault)) if !fault.leaves_doubt());
+                    // The attempt goes on without this node, but the node may still execute the request.
+                    let late = tokio::time::timeout(LATE_REPLY_MAX, executing).await;
+                    break !matches!(late, Ok(Err(fault)) if !fault.may_have_executed());
                 }
             }
         };
-        // Whoever ends the attempt later than this sends a clean-up that finds what is there.
+        // If the attempt ends only after this check, its own clean-up is sent later and finds the key.
         if may_run_later && self.is_over() {
-            end_late(&node, self.limit, self.clean_up.clone(), self.lifetime).await;
+            clean_up_late(&node, self.limit, self.clean_up.clone(), self.lifetime).await;
         }
     }
 
     fn is_over(&self) -> bool {
-        self.asks.over.load(SeqCst)
+        self.sent.ended.load(SeqCst)
     }
 }
 
-/// What a client proposes for a counter.
+/// The client's proposal for a counter: its wall clock.
 fn wall_clock_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)

@@ -11,23 +11,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     RedlockConfig, SCHEME_REDLOCK,
-    attempt::Table,
-    calls::Terms,
-    join::{join, look_at},
-    rejoin::Rejoining,
+    attempt::SessionContext,
+    membership::{Rejoiner, join, look_at_majority, warn_in_background},
     session::RedlockSession,
-    warnings,
+    wire::RequestBuilder,
 };
-use crate::error::Fault;
+use crate::error::RequestError;
 
-/// Shorter ones would end by a pause of a busy machine.
+/// With a shorter ttl, a pause of a busy machine would end holds.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
-/// Share of a ttl that one request may take: an attempt is up to two of them one after the other, and then the clean-up,
-/// and a beat must end before the next one.
+/// The fraction of a ttl that one request may take. An attempt takes up to two requests in sequence and a clean-up, and
+/// a heartbeat must end before the next one.
 const REQUESTS_PER_TTL: u32 = 4;
 
-/// Independent Redis servers as a lock store: a lock is held by whoever has it at a majority of them.
+/// Independent Redis servers as a lock store: the client that has a lock at a majority of them holds it.
 ///
 /// ```no_run
 /// use lockkit_core::LockClient;
@@ -50,32 +48,32 @@ pub struct RedlockBackend {
 }
 
 impl RedlockBackend {
-    /// The store that this configuration names. No I/O.
+    /// Returns a backend for this configuration. Does no I/O.
     pub fn new(config: RedlockConfig) -> Self {
         Self { config }
     }
 
-    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedlockSession, Fault> {
+    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedlockSession, RequestError> {
         let (config, ttl) = (&self.config, ttl.clamp(TTL_MIN, self.config.max_ttl));
-        let terms = Terms {
+        let requests = RequestBuilder {
             // Whole milliseconds, rounded up.
             ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
             keep_ms: u64::try_from(config.counter_ttl().as_millis()).unwrap_or(u64::MAX),
         };
-        let ttl = Duration::from_millis(terms.ttl_ms);
+        let ttl = Duration::from_millis(requests.ttl_ms);
         let nodes = config.connect(config.request_timeout().min(ttl / REQUESTS_PER_TTL));
-        let states = look_at(&nodes).await;
-        join(&nodes, &states, config.max_ttl)?;
-        warnings::begin(&nodes);
+        let observations = look_at_majority(&nodes).await;
+        join(&nodes, &observations, config.max_ttl)?;
+        warn_in_background(&nodes);
         let closed = CancellationToken::new();
-        let rejoining = Rejoining::new(nodes.clone(), config.max_ttl, clock.clone(), closed.clone());
-        for (number, answer) in states {
-            if answer.is_ok_and(|met| !rejoining.counts(number, &met)) {
-                rejoining.found_empty(number);
+        let rejoiner = Rejoiner::new(nodes.clone(), config.max_ttl, clock.clone(), closed.clone());
+        for (number, answer) in observations {
+            if answer.is_ok_and(|state| !rejoiner.counts(number, &state)) {
+                rejoiner.start_rejoin(number);
             }
         }
-        let table = Table { nodes, terms, ttl, clock, rejoining };
-        Ok(RedlockSession::new(table, config.layout(), closed))
+        let context = SessionContext { nodes, requests, ttl, clock, rejoiner };
+        Ok(RedlockSession::new(context, config.layout(), closed))
     }
 }
 

@@ -1,4 +1,4 @@
-//! How to reach a set of nodes.
+//! Configuration of a set of nodes.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -10,34 +10,34 @@ use crate::{RedisConfig, keys::Layout, topology::Topology};
 /// The URL scheme of several independent servers.
 pub const SCHEME_REDLOCK: &str = "redlock";
 
-/// The same with TLS.
+/// The URL scheme of several independent servers with TLS.
 pub const SCHEME_REDLOCK_TLS: &str = "redlocks";
 
-/// Fewer nodes survive none that fails; more cost more than they add.
+/// Two nodes tolerate no failure. More than nine cost more than they add.
 const NODES_MIN: usize = 3;
 const NODES_MAX: usize = 9;
 
-/// The longest ttl that clients may ask for, where a configuration does not say. A node that has lost its data stays out
-/// for so long.
+/// The longest ttl that clients may request, unless configured otherwise. A node that has lost its data stays out this
+/// long.
 const MAX_TTL_DEFAULT: Duration = Duration::from_secs(60);
 
-/// Shorter ones would leave no room for any ttl.
+/// A shorter maximum would leave no room for any ttl.
 const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 
-/// How to reach a set of nodes: independent Redis servers, of which a majority grants a lock.
+/// Configuration of a set of nodes: independent Redis servers, of which a majority grants a lock.
 ///
-/// The nodes are those that were set up together by [`init`](super::init), all of them: clients of another set, or of a part
-/// of this one, are refused. A user of an access control list (ACL) needs at every node
+/// It must name all nodes that were set up together by [`init`](super::init). Clients that name another set, or only a
+/// part of this one, are refused. With an access control list (ACL), the user needs at every node
 ///
 /// ```text
 /// ACL SETUSER app on >PASSWORD ~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select
 ///     +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hdel +hstrlen
 /// ```
 ///
-/// Redis 6.0 knows no rights to channels: leave `&lockkit:released:*` out there. With a prefix, `~PREFIX*`,
-/// `~lockkit:{PREFIX*` and `~lockkit:redlock` will do instead of `~*`; with raw names that contain braces,
-/// `~lockkit::PREFIX*` is needed, too. Without `+info` nobody warns of nodes that do not keep their data; without
-/// `+subscribe`, `+unsubscribe` and `+publish` waiters look for themselves.
+/// Redis 6.0 has no channel permissions: omit `&lockkit:released:*` there. With a prefix, `~PREFIX*`,
+/// `~lockkit:{PREFIX*` and `~lockkit:redlock` suffice instead of `~*`; raw names that contain braces also need
+/// `~lockkit::PREFIX*`. Without `+info`, no warning is logged for nodes that may lose their data. Without `+subscribe`,
+/// `+unsubscribe` and `+publish`, waiters poll.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,12 +56,12 @@ pub struct RedlockConfig {
 }
 
 impl RedlockConfig {
-    /// The servers of a [`RedisConfig::new`], each as a node of its own, with its login, TLS, database, prefix, names,
-    /// request timeout and counter ttl. There is no queue, and nodes have no replicas that count.
+    /// Uses each server of a [`RedisConfig::new`] as a node, with its login, TLS, database, prefix, names, request
+    /// timeout and counter ttl. There is no queue, and replicas of nodes are not used.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` unless the nodes are an odd number from 3 to 9 and all different; for Sentinels and clusters; with
+    /// `InvalidConfig` unless there are 3, 5, 7 or 9 different nodes; for Sentinels and clusters; with
     /// [`min_replicas`](RedisConfig::min_replicas).
     pub fn new(nodes: RedisConfig) -> Result<Self> {
         let Topology::Replicas(addresses) = nodes.connector().topology else {
@@ -82,14 +82,14 @@ impl RedlockConfig {
         Ok(Self { redis: nodes, max_ttl: MAX_TTL_DEFAULT })
     }
 
-    /// The configuration of
+    /// Reads the configuration from
     ///
     /// ```text
     /// redlock://[[USER]:PASSWORD@]HOST[:PORT],HOST[:PORT],HOST[:PORT]...[/DATABASE]
     /// ```
     ///
-    /// with the options `max_ttl`, `prefix`, `names=raw`, `request_timeout` and `counter_ttl`. With TLS it begins with
-    /// `redlocks`, and takes `ca`, `cert` and `key`, see [`Tls`](crate::Tls).
+    /// with the options `max_ttl`, `prefix`, `names=raw`, `request_timeout` and `counter_ttl`. With TLS the scheme is
+    /// `redlocks`, with the options `ca`, `cert` and `key`, see [`Tls`](crate::Tls).
     ///
     /// # Errors
     ///
@@ -108,8 +108,8 @@ impl RedlockConfig {
         Ok(max_ttl.into_iter().fold(config, Self::max_ttl))
     }
 
-    /// The longest ttl that a client may ask for; the same for all clients of these nodes, and fixed by
-    /// [`init`](super::init). A node that has lost its data does not count for so long. Default 60 s; at least 1 s, at
+    /// Sets the longest ttl that a client may request. It is fixed by [`init`](super::init) and the same for all
+    /// clients of the set. A node that has lost its data does not count for this long. Default 60 s; at least 1 s, at
     /// most a day.
     #[must_use]
     pub fn max_ttl(mut self, ttl: Duration) -> Self {
@@ -129,7 +129,7 @@ impl RedlockConfig {
         self.redis.counter_ttl
     }
 
-    /// Begins to connect to the nodes; `limit` is the longest time for one request.
+    /// Starts connecting to the nodes; `limit` is the time limit of one request.
     pub(super) fn connect(&self, limit: Duration) -> Nodes {
         Nodes::connect(&self.redis.connector(), limit)
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_says_it_all() {
+    fn url_sets_all_options() {
         let config =
             from("redlock://me:hunter2@h1,h2:1,h3/2?max_ttl=30s&prefix=app:&names=raw&request_timeout=50ms")
                 .unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_are_odd_in_number_and_different() {
+    fn nodes_are_odd_in_number_and_different() {
         for nodes in ["a", "a,b", "a,b,c,d", "a,b,c,d,e,f,g,h,i,j,k", "a,b,a", "a,b,b:6379"] {
             assert_eq!(
                 from(&format!("redlock://{nodes}")).unwrap_err().kind(),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_options_are_refused() {
         for url in [
             "redis://a,b,c",
             "redlock://a,b,c?queue=fifo",

@@ -1,31 +1,32 @@
-//! Waiters hear that a lock may be free. A hint, nothing more: it may come too early, or never.
+//! Hints that a lock may be free. A hint may come too early, or never.
 //!
-//! The release of a grant is published on a channel of its lock, by every node where it has deleted a key; what an attempt
-//! takes back is not. A client listens there while one of its claims waits.
+//! Every node where the release of a grant deletes a key publishes on a channel of the lock; a clean-up does not. A
+//! client subscribes while one of its claims waits.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
+use lockkit_core::support::lock;
 use redis::{PushInfo, Value};
 use tokio::sync::Notify;
 
-/// The channels that a session listens to, and how many of its claims wait for each.
+/// The channels that a session is subscribed to, and how many of its claims wait for each.
 #[derive(Debug, Default)]
 pub(super) struct Hints(Mutex<HashMap<String, (usize, Arc<Notify>)>>);
 
 impl Hints {
-    /// One more claim waits; whether it is the first.
-    pub(super) fn join(&self, channel: &str) -> (Arc<Notify>, bool) {
+    /// Adds a waiter. Returns its notification, and whether it is the first waiter of the channel.
+    pub(super) fn add_waiter(&self, channel: &str) -> (Arc<Notify>, bool) {
         let mut channels = self.lock();
         let (count, notify) = channels.entry(channel.to_owned()).or_default();
         *count += 1;
         (Arc::clone(notify), *count == 1)
     }
 
-    /// One claim less waits; whether it was the last.
-    pub(super) fn leave(&self, channel: &str) -> bool {
+    /// Removes a waiter. Returns whether it was the last one of the channel.
+    pub(super) fn remove_waiter(&self, channel: &str) -> bool {
         let mut channels = self.lock();
         let Some((count, _)) = channels.get_mut(channel) else { return false };
         *count -= 1;
@@ -40,7 +41,7 @@ impl Hints {
         self.lock().keys().cloned().collect()
     }
 
-    pub(super) fn hear(&self, push: &PushInfo) {
+    pub(super) fn notify(&self, push: &PushInfo) {
         if let Some(Value::BulkString(channel)) = push.data.first()
             && let Ok(channel) = std::str::from_utf8(channel)
             && let Some((_, notify)) = self.lock().get(channel)
@@ -54,7 +55,7 @@ impl Hints {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<Notify>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -68,26 +69,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_wakes_all_who_wait_for_that_lock() {
+    async fn message_wakes_all_waiters_of_its_lock() {
         let hints = Hints::default();
-        let ((one, is_first), (other, is_second)) = (hints.join("x"), hints.join("x"));
-        let (apart, _) = hints.join("y");
+        let ((one, is_first), (other, is_second)) = (hints.add_waiter("x"), hints.add_waiter("x"));
+        let (apart, _) = hints.add_waiter("y");
         assert!(is_first && !is_second);
         let (one, other, apart) = (one.notified(), other.notified(), apart.notified());
         tokio::pin!(one, other, apart);
         assert!(!one.as_mut().enable() && !other.as_mut().enable() && !apart.as_mut().enable());
-        hints.hear(&message("x"));
+        hints.notify(&message("x"));
         one.await;
         other.await;
         assert!(!apart.as_mut().enable());
     }
 
     #[test]
-    fn the_last_to_leave_ends_the_listening() {
+    fn last_waiter_removes_the_channel() {
         let hints = Hints::default();
-        hints.join("x");
-        hints.join("x");
-        assert_eq!((hints.leave("x"), hints.leave("x"), hints.leave("x")), (false, true, false));
+        hints.add_waiter("x");
+        hints.add_waiter("x");
+        assert_eq!(
+            (hints.remove_waiter("x"), hints.remove_waiter("x"), hints.remove_waiter("x")),
+            (false, true, false)
+        );
         assert!(hints.channels().is_empty());
     }
 }

@@ -1,54 +1,58 @@
-//! Redlock with fencing tokens: independent Redis servers, of which a majority grants a lock.
+//! Redlock with fencing tokens: independent Redis servers ("nodes"), of which a majority grants a lock.
 //!
-//! What may go wrong, before how it works:
+//! # What can go wrong
 //!
-//! * A client wins a majority, and stalls until its keys have ended: its token tells its writes from those of the next
-//!   holder. Redlock alone has no such token; a counter on one server would be lost with it.
-//! * Half of the nodes give the lock to one client, the others to another: both take everything back.
-//! * A reply is lost, or comes late: the request is owned by a task until it is known what it did, and what it did for an
-//!   attempt that is over is taken back.
-//! * A node restarts without its data, and would give a lock a second time: it has lost its marker too, and does not count.
-//! * Two clients use different sets of nodes, which have majorities that do not meet: the marker names the set, and which
-//!   of its nodes this is ([`members`]).
-//! * A lock comes back at a node after its release (a late restore): the release has raised the counter above its token.
-//! * The client's clock jumps: it is a proposal for a counter, nothing more.
+//! * A client wins a majority and stalls until its keys have expired. Its token is smaller than that of the next
+//!   holder, so a resource can refuse its writes. Plain Redlock has no such token, and one counter on one server would
+//!   be lost with that server.
+//! * Half of the nodes grant the lock to one client, the other half to another. Both clients remove their keys and
+//!   retry.
+//! * A reply is lost or late. A task owns the request until its effect is known, and removes what the request did for
+//!   an attempt that is over.
+//! * A node restarts without its data and could grant a lock twice. It has lost its marker too, so its replies do not
+//!   count.
+//! * Two clients use different sets of nodes, whose majorities need not overlap. The marker names the set and the node
+//!   ([`membership`]).
+//! * A lock is written back to a node after its release (a late restore). The release has raised the counter above the
+//!   token, so the node refuses.
+//! * A client's clock jumps. The clock is only a proposal for a counter.
 //!
-//! How it works, per node one counter for each lock:
+//! # How it works
 //!
-//! * *Ask* all nodes ([`attempt`]): each that is free takes the claim in, and answers its counter, which it has raised by
-//!   one, or to the client's clock where that is higher. **One and the same value from a majority is the token.**
-//! * *Write back* otherwise: the token is one above all values that were answered; it counts when a majority still has
-//!   the claim, and a counter that is not above the token, and has made the token its counter.
-//! * *Release* and clean-up ([`ending`]), at all nodes: the counter passes the token of a grant.
-//! * *Renew* and restore ([`renew`]).
-//! * *Rejoin* ([`rejoin`]), after the first [`init`].
+//! Each node keeps one counter per lock.
 //!
-//! Two grants' majorities share a node. There the later claim came after the earlier one had ended, and found its token
-//! in the counter, or above it. That holds for any clocks, and whatever ends early, as long as counters are kept.
+//! * *Ask* ([`attempt`]): every node is asked. A node where the lock is free takes the claim, and replies with its
+//!   counter, raised by one or to the client's clock if that is higher. **If a majority replies with the same value,
+//!   that value is the token.**
+//! * *Write back*, otherwise: the token is one above all replied values. It is valid once a majority still has the
+//!   claim, had no counter above the token, and has stored the token as its counter.
+//! * *Release* and clean-up ([`release`]), at all nodes. The release of a grant raises the counter above its token.
+//! * *Renew* and restore ([`heartbeat`]).
+//! * *Set up* with [`init`], and *rejoin* after a loss of data ([`membership`]).
+//!
+//! # Why tokens rise
+//!
+//! The majorities of two grants share a node. At that node the later claim came after the earlier one had ended, and
+//! found the counter at or above the earlier token. This holds for any clocks and any early expiry, as long as counters
+//! are kept.
 
 mod acquire;
 mod admin;
 mod attempt;
 mod backend;
-mod calls;
 mod config;
-mod ending;
+mod heartbeat;
 mod hints;
-mod join;
-mod marker;
-mod members;
+mod membership;
 mod node;
 mod nodes;
-mod rejoin;
-mod renew;
+mod release;
 mod session;
-mod setup;
-mod tally;
-mod validity;
-mod warnings;
+mod votes;
+mod wire;
 
 pub use self::{
     backend::RedlockBackend,
     config::{RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS},
-    setup::{SetUp, init},
+    membership::{SetUp, init},
 };

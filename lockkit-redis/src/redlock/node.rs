@@ -1,12 +1,12 @@
-//! One node: the connection to it, and a new one whenever the old one is of no use.
+//! The connection to one node, replaced whenever it breaks.
 //!
-//! * A reply does not come in time: whoever asked goes on without it, and later requests go over a new connection. The
-//!   old one is kept as long as somebody waits for what it may still bring.
-//! * The node cannot be reached: requests fail at once while that is known, so that a dead node costs nothing.
+//! * A reply does not come in time: the caller goes on without it, and later requests use a new connection. The old one
+//!   is kept while a task still waits for its reply.
+//! * The node cannot be reached: requests fail at once while that is known, so a node that is down costs no time.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use lockkit_core::{backend::retry_pauses, limits::RETRY_PAUSE_MAX};
+use lockkit_core::backend::retry_pauses;
 use redis::{PushInfo, PushKind, Value};
 use tokio::{
     sync::{Semaphore, watch},
@@ -16,47 +16,46 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
 use super::{
-    calls::{Request, found, look},
-    ending::REPEATED_CLEAN_UPS_MAX,
     hints::Hints,
-    marker::UNKNOWN,
-    members::Members,
+    membership::{Members, NO_MARKER},
+    release::RETRIED_CLEAN_UPS_MAX,
+    wire::{Request, look, node_state},
 };
 use crate::{
-    error::{Ends, Fault},
-    node::{Address, Dialer},
-    scripts::Call,
-    server::{execute, reconnect_pause},
-    topology::Wire,
+    error::{Breaks, RequestError},
+    reconnect::reconnect_pause,
+    server::execute,
+    topology::{Address, Connection, Dialer},
+    wire::Call,
 };
 
 /// An open connection.
 #[derive(Clone)]
-pub(super) struct Link {
-    wire: Wire,
-    /// It is of no use any more.
+pub(super) struct NodeConnection {
+    inner: Connection,
+    /// Cancelled once the connection must not be used for new requests.
     broken: CancellationToken,
 }
 
 #[derive(Clone)]
-enum State {
-    Up(Link),
-    /// The last connection has just broken.
+enum ConnectionState {
+    Up(NodeConnection),
+    /// No connection yet, or the last one has just broken.
     Opening,
-    /// The last try to connect has failed.
-    Down(Fault),
+    /// The last attempt to connect failed.
+    Down(RequestError),
 }
 
 /// The node at one address.
 pub(super) struct Node {
     name: String,
-    /// Which of the URL's addresses.
+    /// The index of its address in the URL.
     address: usize,
     members: Arc<Members>,
-    /// Permits for clean-ups that are repeated.
-    pub(super) repeated: Semaphore,
-    state: watch::Receiver<State>,
-    /// Ends the task that keeps the connection up.
+    /// Permits for clean-ups that are retried.
+    pub(super) clean_up_retries: Semaphore,
+    state: watch::Receiver<ConnectionState>,
+    /// Stops the task that keeps the connection open.
     _keeping: DropGuard,
 }
 
@@ -67,7 +66,7 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    /// Begins to connect to one of the members' addresses, and keeps connected.
+    /// Starts a task that connects to the address and reconnects after every loss.
     pub(super) fn connect(
         number: usize,
         address: Address,
@@ -76,18 +75,18 @@ impl Node {
         members: Arc<Members>,
     ) -> Self {
         let name = name_of(&address);
-        let (state, watched) = watch::channel(State::Opening);
+        let (state, watched) = watch::channel(ConnectionState::Opening);
         let ended = CancellationToken::new();
         let keeping = ended.clone().drop_guard();
-        let opener = Opener { address, dialer, hints };
+        let reconnector = Reconnector { address, dialer, hints };
         tokio::spawn(async move {
             tokio::select! {
                 () = ended.cancelled() => {}
-                () = opener.keep(state) => {}
+                () = reconnector.keep_connected(state) => {}
             }
         });
-        let repeated = Semaphore::new(REPEATED_CLEAN_UPS_MAX);
-        Self { name, address: number, members, repeated, state: watched, _keeping: keeping }
+        let clean_up_retries = Semaphore::new(RETRIED_CLEAN_UPS_MAX);
+        Self { name, address: number, members, clean_up_retries, state: watched, _keeping: keeping }
     }
 
     /// Host and port.
@@ -95,100 +94,110 @@ impl Node {
         &self.name
     }
 
-    /// Executes a script, with a time limit.
-    pub(super) async fn run(&self, limit: Duration, request: &Request) -> Result<Value, Fault> {
+    /// Executes a script within a time limit.
+    pub(super) async fn run(&self, limit: Duration, request: &Request) -> Result<Value, RequestError> {
         let deadline = Instant::now() + limit;
-        let link = self.link(deadline).await?;
-        let answer = tokio::time::timeout_at(deadline, self.ask(&link, request)).await;
+        let connection = self.connection(deadline).await?;
+        let answer = tokio::time::timeout_at(deadline, self.run_on(&connection, request)).await;
         answer.unwrap_or_else(|_| {
-            link.give_up();
-            Err(Fault::no_reply())
+            connection.give_up();
+            Err(RequestError::no_reply())
         })
     }
 
-    /// Executes a script over this connection, however long it takes.
-    pub(super) async fn ask(&self, link: &Link, request: &Request) -> Result<Value, Fault> {
+    /// Executes a script over this connection, without a time limit.
+    pub(super) async fn run_on(
+        &self,
+        connection: &NodeConnection,
+        request: &Request,
+    ) -> Result<Value, RequestError> {
         let known = self.members.marker(self.address);
         let marker = match known {
-            None if request.needs_marker() => self.introduce(link).await.map_err(Fault::before_sending)?,
+            None if request.needs_marker() => {
+                self.identify(connection).await.map_err(RequestError::before_sending)?
+            }
             known => known,
         };
-        link.execute(&request.to(marker.as_deref().unwrap_or(UNKNOWN))).await
+        connection.execute(&request.to(marker.as_deref().unwrap_or(NO_MARKER))).await
     }
 
-    /// Learns which node this is, where that is not known yet.
-    async fn introduce(&self, link: &Link) -> Result<Option<String>, Fault> {
-        let found = found(link.execute(&look().to(UNKNOWN)).await?)?;
+    /// Learns which node this is, if that is not known yet.
+    async fn identify(&self, connection: &NodeConnection) -> Result<Option<String>, RequestError> {
+        let found = node_state(connection.execute(&look().to(NO_MARKER)).await?)?;
         self.members.admit(self.address, &found)?;
         Ok(self.members.marker(self.address))
     }
 
-    /// What the node says about itself.
-    pub(super) async fn info(&self, limit: Duration) -> Result<String, Fault> {
+    /// The node's `INFO`.
+    pub(super) async fn info(&self, limit: Duration) -> Result<String, RequestError> {
         let deadline = Instant::now() + limit;
-        let mut wire = self.link(deadline).await?.wire;
+        let mut connection = self.connection(deadline).await?.inner;
         let info = redis::cmd("INFO");
-        let answer = tokio::time::timeout_at(deadline, wire.query_one(&info)).await;
-        Ok(redis::from_redis_value(answer.unwrap_or_else(|_| Err(Fault::no_reply()))?)?)
+        let answer = tokio::time::timeout_at(deadline, connection.query_one(&info)).await;
+        Ok(redis::from_redis_value(answer.unwrap_or_else(|_| Err(RequestError::no_reply()))?)?)
     }
 
-    /// The connection that there is, or that is being made.
-    pub(super) async fn link(&self, deadline: Instant) -> Result<Link, Fault> {
+    /// Returns the open connection, or waits for the one that is being opened.
+    pub(super) async fn connection(&self, deadline: Instant) -> Result<NodeConnection, RequestError> {
         let mut state = self.state.clone();
-        // A connection that was given up may not have been taken away yet.
+        // `Up` may still contain a connection that was given up: the task that replaces it runs a moment later.
         let known = state.wait_for(|state| match state {
-            State::Up(link) => !link.broken.is_cancelled(),
-            State::Opening => false,
-            State::Down(_) => true,
+            ConnectionState::Up(connection) => !connection.broken.is_cancelled(),
+            ConnectionState::Opening => false,
+            ConnectionState::Down(_) => true,
         });
         match tokio::time::timeout_at(deadline, known).await {
             Ok(Ok(known)) => match &*known {
-                State::Up(link) => Ok(link.clone()),
-                State::Down(fault) => Err(fault.clone()),
-                State::Opening => Err(Fault::session_over()),
+                ConnectionState::Up(connection) => Ok(connection.clone()),
+                ConnectionState::Down(fault) => Err(fault.clone()),
+                ConnectionState::Opening => Err(RequestError::session_closed()),
             },
-            // The runtime that kept it has ended.
-            Ok(Err(_)) => Err(Fault::session_over()),
-            Err(_) => Err(Fault::no_reply().before_sending()),
+            // The runtime of the task that keeps the connection has ended.
+            Ok(Err(_)) => Err(RequestError::session_closed()),
+            Err(_) => Err(RequestError::no_reply().before_sending()),
         }
     }
 
-    /// Listens to a channel, or no more, with a time limit. A hint that is missed is made up for by the next look.
-    pub(super) async fn listen(&self, limit: Duration, channel: &str, listens: bool) {
+    /// Subscribes to a channel, or unsubscribes, within a time limit. On failure waiters rely on their own retries.
+    pub(super) async fn set_subscription(&self, limit: Duration, channel: &str, subscribed: bool) {
         let state = self.state.borrow().clone();
-        if let State::Up(Link { wire: Wire::Node { mut connection, .. }, broken }) = state {
-            let asking = async {
-                match listens {
+        if let ConnectionState::Up(NodeConnection {
+            inner: Connection::Node { mut connection, .. },
+            broken,
+        }) = state
+        {
+            let request = async {
+                match subscribed {
                     true => connection.subscribe(channel).await,
                     false => connection.unsubscribe(channel).await,
                 }
             };
-            match tokio::time::timeout(limit, asking).await {
+            match tokio::time::timeout(limit, request).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => debug!(node = self.name, %error, "no hints"),
-                // The next connection listens to what is waited for then.
+                Ok(Err(error)) => debug!(node = self.name, %error, "cannot change a subscription"),
+                // The next connection subscribes to what is waited for then.
                 Err(_) => broken.cancel(),
             }
         }
     }
 }
 
-impl Link {
-    async fn execute(&self, call: &Call) -> Result<Value, Fault> {
-        let answer = execute(&mut self.wire.clone(), call).await;
-        if answer.as_ref().is_err_and(|fault| fault.ends != Ends::Nothing) {
+impl NodeConnection {
+    async fn execute(&self, call: &Call) -> Result<Value, RequestError> {
+        let answer = execute(&mut self.inner.clone(), call).await;
+        if answer.as_ref().is_err_and(|fault| fault.breaks != Breaks::Nothing) {
             self.give_up();
         }
         answer
     }
 
-    /// Nothing new is sent over it.
+    /// Stops using this connection for new requests.
     pub(super) fn give_up(&self) {
         self.broken.cancel();
     }
 }
 
-/// What the node at this address is called: in errors, and when a set is set up.
+/// The name of the node at this address, for errors and for the set-up.
 pub(super) fn name_of(address: &Address) -> String {
     match address {
         Address::Tcp(host, port) => format!("{}:{port}", host.to_ascii_lowercase()),
@@ -196,56 +205,56 @@ pub(super) fn name_of(address: &Address) -> String {
     }
 }
 
-/// Opens connections.
-struct Opener {
+/// Opens the connections to one node.
+struct Reconnector {
     address: Address,
     dialer: Dialer,
     hints: Arc<Hints>,
 }
 
-impl Opener {
-    /// Replaces every connection that has broken.
-    async fn keep(self, state: watch::Sender<State>) {
+impl Reconnector {
+    /// Opens a connection, and a new one whenever it breaks.
+    async fn keep_connected(self, state: watch::Sender<ConnectionState>) {
         loop {
-            let link = self.open_at_last(&state).await;
-            state.send_replace(State::Up(link.clone()));
-            // What was told meanwhile was not heard.
+            let connection = self.open_with_retries(&state).await;
+            state.send_replace(ConnectionState::Up(connection.clone()));
+            // Hints that were published without a connection are lost.
             self.hints.wake_all();
-            link.broken.cancelled().await;
-            debug!(address = ?self.address, "the connection is of no use any more");
-            state.send_replace(State::Opening);
+            connection.broken.cancelled().await;
+            debug!(address = ?self.address, "the connection is broken");
+            state.send_replace(ConnectionState::Opening);
             tokio::time::sleep(reconnect_pause()).await;
         }
     }
 
-    async fn open_at_last(&self, state: &watch::Sender<State>) -> Link {
+    async fn open_with_retries(&self, state: &watch::Sender<ConnectionState>) -> NodeConnection {
         let mut pauses = retry_pauses();
         loop {
             let opened = tokio::time::timeout(self.dialer.timeout, self.open()).await;
-            match opened.unwrap_or_else(|_| Err(Fault::no_reply())) {
-                Ok(link) => return link,
+            match opened.unwrap_or_else(|_| Err(RequestError::no_reply())) {
+                Ok(connection) => return connection,
                 Err(fault) => {
-                    debug!(?fault, address = ?self.address, "no connection yet");
-                    state.send_replace(State::Down(fault.before_sending()));
-                    tokio::time::sleep(pauses.next().unwrap_or(RETRY_PAUSE_MAX)).await;
+                    debug!(?fault, address = ?self.address, "cannot connect");
+                    state.send_replace(ConnectionState::Down(fault.before_sending()));
+                    pauses.wait().await;
                 }
             }
         }
     }
 
-    async fn open(&self) -> Result<Link, Fault> {
+    async fn open(&self) -> Result<NodeConnection, RequestError> {
         let broken = CancellationToken::new();
         let (hints, ended) = (Arc::clone(&self.hints), broken.clone());
-        let hear = move |push: PushInfo| match push.kind {
-            PushKind::Message => hints.hear(&push),
+        let on_push = move |push: PushInfo| match push.kind {
+            PushKind::Message => hints.notify(&push),
             PushKind::Disconnection => ended.cancel(),
             _ => {}
         };
-        let mut connection = self.dialer.open(&self.address, hear).await?;
+        let mut connection = self.dialer.open(&self.address, on_push).await?;
         for channel in self.hints.channels() {
             connection.subscribe(channel).await?;
         }
-        Ok(Link { wire: Wire::Node { connection, _watch: None }, broken })
+        Ok(NodeConnection { inner: Connection::Node { connection, _watch: None }, broken })
     }
 }
 
@@ -254,33 +263,33 @@ mod tests {
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
     use super::*;
-    use crate::node::Login;
+    use crate::topology::Login;
 
     /// Generous bound against hangs.
     const HANG: Duration = Duration::from_secs(30);
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_node_that_is_silent_ends_the_wait_for_hints() {
+    async fn subscription_at_a_silent_node_has_a_time_limit() {
         let redis = Redis::start().unwrap();
-        let way = Proxy::start_redis(redis.endpoint()).unwrap();
-        let end = way.endpoint();
-        let (host, port) = end.split_once(':').unwrap();
+        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+        let endpoint = proxy.endpoint();
+        let (host, port) = endpoint.split_once(':').unwrap();
         let node = Node::connect(
             0,
             Address::Tcp(host.to_owned(), port.parse().unwrap()),
             Dialer { login: Login::default(), tls: None, timeout: HANG },
             Arc::default(),
-            Arc::new(Members::new(vec![end.clone()])),
+            Arc::new(Members::new(vec![endpoint.clone()])),
         );
         node.run(HANG, &look()).await.unwrap();
-        way.set(Direction::Replies, Flow::Hold);
-        let listening = node.listen(Duration::from_millis(50), "channel", true);
-        tokio::time::timeout(HANG, listening).await.expect("nobody waits for a hint for ever");
+        proxy.set(Direction::Replies, Flow::Hold);
+        let subscribing = node.set_subscription(Duration::from_millis(50), "channel", true);
+        tokio::time::timeout(HANG, subscribing).await.expect("the time limit ends the wait");
     }
 
-    /// All nodes are lost in the same moment when a network fails, to all clients.
+    /// When a network fails, all clients lose all nodes at the same moment.
     #[test]
-    fn no_two_connections_are_opened_again_after_the_same_pause() {
+    fn reconnect_pauses_differ() {
         let (one, other) = (reconnect_pause(), reconnect_pause());
         assert!(
             one != other && one.max(other) <= lockkit_core::limits::RETRY_PAUSE_MIN,

@@ -1,4 +1,4 @@
-//! All nodes together, and one question to each of them at the same moment.
+//! All nodes of a session, and requests to all of them at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,17 +7,17 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     hints::Hints,
-    members::Members,
+    membership::Members,
     node::{Node, name_of},
-    tally::majority,
+    votes::majority,
 };
 use crate::{
-    error::{Effect, Fault},
+    error::{Effect, RequestError},
     topology::{Connector, Topology},
 };
 
-/// How long a majority waits for the rest before it goes on without it: a node that stands still costs no more than this.
-pub(super) const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a majority waits for the other nodes: the most that a node without a reply can delay a request.
+pub(super) const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
 
 /// The nodes of a session. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -25,12 +25,12 @@ pub(super) struct Nodes {
     all: Arc<[Arc<Node>]>,
     pub(super) hints: Arc<Hints>,
     pub(super) members: Arc<Members>,
-    /// Longest time for one request.
+    /// Time limit of one request.
     pub(super) limit: Duration,
 }
 
 impl Nodes {
-    /// Begins to connect to each of them.
+    /// Starts connecting to each of them.
     pub(super) fn connect(connector: &Connector, limit: Duration) -> Self {
         let hints = Arc::<Hints>::default();
         let addresses = match &connector.topology {
@@ -59,16 +59,16 @@ impl Nodes {
         self.all.get(number).cloned()
     }
 
-    /// What this node is called.
+    /// The name of this node.
     pub(super) fn name(&self, number: usize) -> &str {
         self.all.get(number).map_or("", |node| node.name())
     }
 
-    /// Does this at each of these nodes, in tasks that go on when nobody waits for them any more.
+    /// Runs `work` at each of these nodes, in tasks that continue when the result is dropped.
     pub(super) fn at<T, F>(
         &self,
         numbers: impl IntoIterator<Item = usize>,
-        work: impl Fn(usize, Arc<Node>, Tell<T>) -> F,
+        work: impl Fn(usize, Arc<Node>, ReplySender<T>) -> F,
     ) -> Round<T>
     where
         T: Send + 'static,
@@ -77,14 +77,14 @@ impl Nodes {
         let (answers, received) = mpsc::channel(self.count());
         for number in numbers {
             if let Some(node) = self.get(number) {
-                tokio::spawn(work(number, node, Tell { number, answers: answers.clone() }));
+                tokio::spawn(work(number, node, ReplySender { number, answers: answers.clone() }));
             }
         }
         Round { received, until: None }
     }
 
-    /// Does this at every node.
-    pub(super) fn at_all<T, F>(&self, work: impl Fn(usize, Arc<Node>, Tell<T>) -> F) -> Round<T>
+    /// Runs `work` at every node.
+    pub(super) fn at_all<T, F>(&self, work: impl Fn(usize, Arc<Node>, ReplySender<T>) -> F) -> Round<T>
     where
         T: Send + 'static,
         F: Future<Output = ()> + Send + 'static,
@@ -92,58 +92,69 @@ impl Nodes {
         self.at(0..self.count(), work)
     }
 
-    /// Listens to a channel at every node, or no more.
-    pub(super) async fn listen(&self, channel: &str, listens: bool) {
+    /// Subscribes to a channel at every node, or unsubscribes.
+    pub(super) async fn set_subscription(&self, channel: &str, subscribed: bool) {
         let limit = self.limit;
-        let mut round = self.at_all(|_, node, tell| {
+        let mut round = self.at_all(|_, node, reply| {
             let channel = channel.to_owned();
             async move {
-                node.listen(limit, &channel, listens).await;
-                tell.tell(());
+                node.set_subscription(limit, &channel, subscribed).await;
+                reply.send(());
             }
         });
-        // The nodes that have said so are enough.
+        // A majority is not needed: the nodes that answer in time are enough.
         while round.next(true).await.is_some() {}
     }
 
-    /// What nodes have answered cannot be told apart.
-    pub(super) fn moved(&self) -> Fault {
-        Fault::new(Effect::Busy, ErrorKind::Unavailable, "nodes have changed their addresses meanwhile")
-    }
-
-    /// A majority said yes, but not before its keys may end.
-    pub(super) fn too_slow(&self) -> Fault {
-        Fault::new(
+    /// Nodes have moved, so their replies cannot be attributed.
+    pub(super) fn moved(&self) -> RequestError {
+        RequestError::new(
             Effect::Busy,
             ErrorKind::Unavailable,
-            "the nodes took longer to answer than their keys live",
+            "nodes changed their addresses during the request",
         )
     }
 
-    /// Why there is no majority: names each node that was of no use.
-    pub(super) fn no_majority<'a>(&self, faults: impl Iterator<Item = (usize, Option<&'a Fault>)>) -> Fault {
+    /// A majority granted, but its keys may have expired.
+    pub(super) fn too_slow(&self) -> RequestError {
+        RequestError::new(
+            Effect::Busy,
+            ErrorKind::Unavailable,
+            "the nodes replied only after their keys may have expired",
+        )
+    }
+
+    /// The error without a majority: names each node that did not take part.
+    pub(super) fn no_majority<'a>(
+        &self,
+        faults: impl Iterator<Item = (usize, Option<&'a RequestError>)>,
+    ) -> RequestError {
         self.summary("no majority of the nodes", self.majority(), faults)
     }
 
-    /// Why not all nodes have done it.
-    pub(super) fn not_all<'a>(&self, faults: impl Iterator<Item = (usize, &'a Fault)>) -> Fault {
+    /// The error if not all nodes took part.
+    pub(super) fn not_all<'a>(
+        &self,
+        faults: impl Iterator<Item = (usize, &'a RequestError)>,
+    ) -> RequestError {
         let faults = faults.map(|(number, fault)| (number, Some(fault)));
         self.summary("every node is needed", self.count(), faults)
     }
 
-    /// Names each node that was of no use. It passes by itself unless so many refuse for good that too few are left.
+    /// Names each node that did not take part. The error is transient, unless too few nodes are left that did not
+    /// refuse for good.
     fn summary<'a>(
         &self,
         what: &str,
         needed: usize,
-        faults: impl Iterator<Item = (usize, Option<&'a Fault>)>,
-    ) -> Fault {
-        let mut refusals: Vec<&Fault> = Vec::new();
+        faults: impl Iterator<Item = (usize, Option<&'a RequestError>)>,
+    ) -> RequestError {
+        let mut refusals: Vec<&RequestError> = Vec::new();
         let parts: Vec<String> = faults
             .map(|(number, fault)| {
-                refusals.extend(fault.filter(|fault| !fault.may_pass()));
+                refusals.extend(fault.filter(|fault| !fault.is_transient()));
                 let name = self.name(number);
-                let why = fault.map_or("has lost its data, and does not count yet", Fault::message);
+                let why = fault.map_or("has lost its data, and does not count yet", RequestError::message);
                 format!("{name}: {why}")
             })
             .collect();
@@ -152,7 +163,7 @@ impl Nodes {
             Some(fault) if is_final => (Effect::Refused, fault.kind()),
             _ => (Effect::Busy, ErrorKind::Unavailable),
         };
-        Fault::new(
+        RequestError::new(
             effect,
             kind,
             format!("{what} ({} of {} failed: {})", parts.len(), self.count(), parts.join("; ")),
@@ -160,36 +171,37 @@ impl Nodes {
     }
 }
 
-/// Where a node's answer is awaited.
+/// Sends one node's reply to the [`Round`] that waits for it.
 #[derive(Debug)]
-pub(super) struct Tell<T> {
+pub(super) struct ReplySender<T> {
     number: usize,
     answers: mpsc::Sender<(usize, T)>,
 }
 
-impl<T> Tell<T> {
-    /// Tells it, if anybody still wants to know.
-    pub(super) fn tell(self, answer: T) {
-        // There is room for one answer of each node.
+impl<T> ReplySender<T> {
+    /// Sends the reply, unless the round was dropped.
+    pub(super) fn send(self, answer: T) {
+        // The channel has room for one reply of each node.
         let _ = self.answers.try_send((self.number, answer));
     }
 }
 
-/// The answers to one question.
+/// The replies to a request that was sent to several nodes.
 #[derive(Debug)]
 pub(super) struct Round<T> {
     received: mpsc::Receiver<(usize, T)>,
-    /// Until when the rest may still come in.
+    /// How long the other nodes may still reply, once there is enough.
     until: Option<Instant>,
 }
 
 impl<T> Round<T> {
-    /// The next answer; `None` when all have answered. Once there is enough, the rest has a moment left.
+    /// Returns the next reply; `None` once all nodes have replied. Once there is enough, the other nodes have
+    /// [`STRAGGLER_WAIT`] left.
     pub(super) async fn next(&mut self, is_enough: bool) -> Option<(usize, T)> {
         if !is_enough {
             return self.received.recv().await;
         }
-        let until = *self.until.get_or_insert_with(|| Instant::now() + PATIENCE);
+        let until = *self.until.get_or_insert_with(|| Instant::now() + STRAGGLER_WAIT);
         tokio::time::timeout_at(until, self.received.recv()).await.ok().flatten()
     }
 }

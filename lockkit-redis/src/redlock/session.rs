@@ -1,101 +1,103 @@
-//! The claims made at a set of nodes as a [`Session`].
+//! A session with a set of nodes: its holds, and how it closes.
 //!
-//! The nodes know no sessions: every lock has a lifetime of its own at each of them. What is not told here:
-//! [`acquire`](super::acquire) is the life of a claim up to its grant, [`attempt`](super::attempt) one attempt,
-//! [`renew`](super::renew) the beats, [`rejoin`](super::rejoin) what becomes of nodes that have lost their data.
+//! The nodes know no sessions: every lock has its own lifetime at each node. [`acquire`](super::acquire) retries
+//! attempts, [`attempt`](super::attempt) is one attempt, [`heartbeat`](super::heartbeat) renews holds, and
+//! [`membership`](super::membership) handles nodes that have lost their data.
 //!
-//! * The session is closed: every acquire takes back what is its own, everything held is released. What a majority does
-//!   not confirm ends with its ttl.
-//! * A hold's release is not answered: it is repeated, node by node.
-//! * It is not answered before its keys must have ended by themselves, at nodes that may be away for long: then the hold is
-//!   forgotten. Whoever waited for the answer was told that there is none.
+//! * The session is closed: every acquire under way removes its keys, and all holds are released. What no majority
+//!   confirms expires.
+//! * A release is not answered: it is retried, node by node.
+//! * A release is not answered before its keys must have expired everywhere: the hold is forgotten. A caller that
+//!   waited for the answer has got an error.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use lockkit_core::{
     Error, ErrorKind, Result,
-    backend::{Acquired, Beat, Claim, ClaimId, Grant, Loss, Session},
+    backend::{Acquired, Claim, ClaimId, Grant, Loss, Renewals, Session},
+    support::lock,
 };
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attempt::{Table, Won},
-    ending::Ending,
+    attempt::{SessionContext, WonAttempt},
+    release::Removal,
 };
-use crate::{error::Fault, keys::Layout};
+use crate::{error::RequestError, keys::Layout};
 
-/// Acquires under way at a time, far more than a client may have.
+/// Limit of concurrent acquires, far more than a client may have.
 const ACQUIRES_MAX: u32 = 1 << 20;
 
 /// A session.
 #[derive(Debug)]
 pub(super) struct RedlockSession {
-    pub(super) table: Table,
+    pub(super) context: SessionContext,
     pub(super) layout: Layout,
     pub(super) closed: CancellationToken,
     holds: Mutex<HashMap<ClaimId, Hold>>,
-    /// A permit for each acquire that is under way.
+    /// One permit for each acquire under way.
     acquiring: Semaphore,
 }
 
-/// What a claim holds.
+/// A granted lock.
 #[derive(Clone, Debug)]
 pub(super) struct Hold {
-    pub(super) won: Won,
-    /// Once its end has begun.
-    ending: Option<Ending>,
+    pub(super) won: WonAttempt,
+    /// Set once the release has begun.
+    removal: Option<Removal>,
 }
 
 impl RedlockSession {
-    pub(super) fn new(table: Table, layout: Layout, closed: CancellationToken) -> Self {
+    pub(super) fn new(context: SessionContext, layout: Layout, closed: CancellationToken) -> Self {
         let acquiring = Semaphore::new(ACQUIRES_MAX as usize);
-        Self { table, layout, closed, holds: Mutex::default(), acquiring }
+        Self { context, layout, closed, holds: Mutex::default(), acquiring }
     }
 
-    /// Notes what a claim has won.
-    pub(super) fn hold(&self, claim: ClaimId, won: Won) {
-        self.lock().insert(claim, Hold { won, ending: None });
+    /// Adds a hold.
+    pub(super) fn add_hold(&self, claim: ClaimId, won: WonAttempt) {
+        self.lock().insert(claim, Hold { won, removal: None });
     }
 
-    /// What a claim holds whose end has not begun.
-    pub(super) fn held(&self, claim: ClaimId) -> Option<Won> {
-        self.lock().get(&claim).filter(|hold| hold.ending.is_none()).map(|hold| hold.won.clone())
+    /// The hold of this claim, unless its release has begun.
+    pub(super) fn active_hold(&self, claim: ClaimId) -> Option<WonAttempt> {
+        self.lock().get(&claim).filter(|hold| hold.removal.is_none()).map(|hold| hold.won.clone())
     }
 
-    /// Begins the end of a hold, or finds it under way.
-    pub(super) fn end(&self, claim: ClaimId) -> Option<Ending> {
+    /// Starts the release of a hold, or returns the one under way.
+    pub(super) fn begin_release(&self, claim: ClaimId) -> Option<Removal> {
         let mut holds = self.lock();
         let hold = holds.get_mut(&claim)?;
-        Some(hold.ending.get_or_insert_with(|| hold.won.end(&self.table)).clone())
+        Some(hold.removal.get_or_insert_with(|| hold.won.release(&self.context)).clone())
     }
 
-    async fn release_claim(&self, claim: ClaimId) -> Result<(), Fault> {
-        let Some(ending) = self.end(claim) else { return Ok(()) };
-        ending.confirmed().await?;
+    async fn release_claim(&self, claim: ClaimId) -> Result<(), RequestError> {
+        let Some(removal) = self.begin_release(claim) else { return Ok(()) };
+        removal.confirmed().await?;
         self.lock().remove(&claim);
         Ok(())
     }
 
-    /// Forgets holds whose keys must have ended at all nodes so long ago, whoever has confirmed it.
-    pub(super) fn forget_ended(&self, ago: Duration) {
-        self.lock().retain(|_, hold| !hold.ending.as_ref().is_some_and(|ending| ending.is_over_since(ago)));
+    /// Forgets holds whose keys must have expired at all nodes more than `ago` ago, confirmed or not.
+    pub(super) fn forget_expired(&self, ago: Duration) {
+        self.lock()
+            .retain(|_, hold| !hold.removal.as_ref().is_some_and(|removal| removal.is_expired_since(ago)));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Hold>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.holds)
     }
 }
 
 #[async_trait]
 impl Session for RedlockSession {
     fn ttl(&self) -> Duration {
-        self.table.ttl
+        self.context.ttl
     }
 
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
@@ -103,8 +105,8 @@ impl Session for RedlockSession {
         self.acquire_claim(&claim).await
     }
 
-    async fn renew(&self, held: &[Grant]) -> Beat {
-        self.beat(held).await
+    async fn renew(&self, held: &[Grant]) -> Renewals {
+        self.heartbeat(held).await
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {
@@ -116,16 +118,16 @@ impl Session for RedlockSession {
     }
 
     async fn lost(&self) -> Loss {
-        // The nodes tell no loss; after a close the question has an answer.
+        // Nodes report no loss, so only a close ends this wait.
         self.closed.cancelled().await;
         Loss::Session
     }
 
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
-        // Every acquire has ended when all permits are back.
+        // All permits are back once every acquire has ended.
         let _settled = self.acquiring.acquire_many(ACQUIRES_MAX).await;
-        self.forget_ended(Duration::ZERO);
+        self.forget_expired(Duration::ZERO);
         let claims: Vec<ClaimId> = self.lock().keys().copied().collect();
         let releases = claims.into_iter().map(|claim| self.release_claim(claim));
         let unconfirmed = futures_util::future::join_all(releases).await.into_iter().find_map(Result::err);
@@ -133,7 +135,7 @@ impl Session for RedlockSession {
     }
 }
 
-/// A session that nobody closed: what it holds ends with its ttl, what waits in it ends here.
+/// A session that is dropped without a close: its holds expire, and its waiting claims end.
 impl Drop for RedlockSession {
     fn drop(&mut self) {
         self.closed.cancel();

@@ -1,10 +1,10 @@
--- Takes the lock for a claim, or puts the claim into the queue. A repeated one finds what an earlier one has done.
+-- Takes the lock for a claim, or puts the claim into the queue. A repeated request finds what an earlier one has done.
 --
 -- ARGV 6 the client
 --      7 'wait' or 'try'
 --      8 the claim's metadata
--- Answers {'granted', token}, {'queued', PTTL of the lock in ms}, {'unserved', _} when the same has to be asked again
--- (confirm, by a claim that waits), or, a try, {'busy', PTTL of the lock in ms}.
+-- Returns {'granted', token}, {'queued', PTTL of the lock in ms}, {'busy', PTTL of the lock in ms} in mode 'try', or
+-- {'unserved', _} when the request must be repeated (by `confirm` if the claim waits).
 local client, mode, description = ARGV[6], ARGV[7], ARGV[8]
 
 local state, token = serve()
@@ -25,4 +25,4 @@ if not queued() then
   redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
   describe('HSET', claim, description)
 end
-return stay(client, state)
+return extend_wait(client, state)

@@ -1,14 +1,15 @@
--- How a claim stands that was queued: sent when its client was notified that it is next, when the holder's time is over,
--- and when heartbeats fail. Never mints a token for a claim that has one, and never puts a claim back into the queue.
+-- Returns the state of a claim that was queued. Sent when its client was notified that it is next, when the lock may
+-- have expired, and when heartbeats fail. Never mints a token for a claim that has one, and never puts a claim back
+-- into the queue.
 --
 -- ARGV 6 the client
--- Answers {'granted', token}, {'queued', PTTL of the lock in ms}, {'unserved', _} when the same has to be asked again, or
+-- Returns {'granted', token}, {'queued', PTTL of the lock in ms}, {'unserved', _} when the request must be repeated, or
 -- {'gone', 0}.
 local state, token = serve()
 if state == 'mine' then
   return hold(token)
 end
 if queued() then
-  return stay(ARGV[6], state)
+  return extend_wait(ARGV[6], state)
 end
 return { 'gone', 0 }

@@ -1,16 +1,16 @@
--- Who holds the lock and who waits for it. Writes nothing. What other programs have written there is shown as far as it
--- goes, and is never an error.
+-- Returns who holds the lock and who waits for it. Writes nothing. Keys that other programs have written are shown as
+-- far as possible, and are never an error.
 --
 -- KEYS as in lock.lua
--- ARGV 1 waiters that are shown, at most
---      2 bytes of metadata that are shown, at most
--- Answers {value of the lock, metadata, {waiter, metadata, ...}}; '' for what is not there, and '?' for a value that is
--- not ours: another program releases its lock with it.
+-- ARGV 1 waiters to show, at most
+--      2 bytes of metadata to show, at most
+-- Returns {value of the lock, metadata, {waiter, metadata, ...}}; '' for what is missing, and '?' for a value of
+-- another program, which is the secret that releases its lock.
 local lock, queue, deadlines, metadata = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
--- The answer to a reading command; nil where the key is of another type.
+-- Returns the answer to a reading command; nil if the key is of another type.
 local function read(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then

@@ -1,7 +1,8 @@
--- Bytes of a lock's value that are looked at: more than the longest of our own, "<32 digits>:<16 digits>".
+-- Bytes of a lock's value that are read: more than the longest of lockkit's values, "<32 digits>:<16 digits>".
 local VALUE_BYTES = 64
 
--- The value of a lock, cut off: '' for none (or for an empty one); nil when it is no string, which is another program's.
+-- Returns the start of a lock's value: '' for none (or an empty one); nil if it is not a string, but another program's
+-- key.
 local function value_of(lock)
   local value = redis.pcall('GETRANGE', lock, 0, VALUE_BYTES - 1)
   if type(value) == 'string' then

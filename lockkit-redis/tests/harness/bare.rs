@@ -1,4 +1,4 @@
-//! What a message takes without any lock.
+//! The time of a bare message, without any lock.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use redis::{AsyncConnectionConfig, Client, PushKind};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
-/// From the sending of a message at this server to its arrival at another connection.
+/// Measures the time from the sending of a message to its arrival at another connection.
 pub async fn bare_notification(endpoint: &str) -> Result<Duration> {
     let client = Client::open(format!("redis://{endpoint}/?protocol=resp3"))?;
     let (sender, mut pushes) = unbounded_channel();

@@ -1,4 +1,4 @@
-//! What the conformance suite needs of a Redis, whatever servers it is made of.
+//! The harness of the conformance suite for Redis in any topology.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
 mod bare;
@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    AnyBackend, Case, Entry, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
+    AnyBackend, Case, ClientLink, Entry, Harness, Hook, LinkFault, Rounds, Sharing, Store, StoreFault, Time,
 };
 use lockkit_core::{
     LockName,
@@ -21,43 +21,43 @@ use lockkit_core::{
 use lockkit_redis::{RedisBackend, RedisConfig};
 use lockkit_testbed::{Blocking, Proxy, Redis, StartedOnce};
 
-/// Cases side by side.
+/// Cases that run in parallel.
 const PARALLEL: usize = 8;
 
-/// What clients ask for; what servers and their watchers say to each other is left out.
+/// The commands of clients that count as requests; those between servers and Sentinels do not.
 const REQUESTS: [&str; 5] = ["evalsha", "eval", "subscribe", "ping", "wait"];
 
-/// What the keys of all locks begin with.
+/// The prefix of the keys of all locks.
 const PREFIX: &str = "suite:";
 
-/// Servers that a client takes for one Redis.
+/// One or more servers that a client uses as one Redis.
 pub trait Servers: Debug + Send + Sync + Sized + 'static {
     /// The name in reports.
     const NAME: &str;
 
     fn start() -> Result<Self>;
 
-    /// With the [`PREFIX`]; more options may follow.
+    /// Returns a URL with the [`PREFIX`]; more options may be appended.
     fn url_for_clients(&self) -> String;
 
     fn own_cases() -> Vec<Case>;
 
-    /// Where clients find all keys; `None`: at more than one place.
+    /// Returns the endpoint of all keys; `None` if there are several.
     fn endpoint(&self) -> Option<String> {
         None
     }
 
-    /// The node that has this key.
+    /// Returns the node that has this key.
     fn node_of(&self, key: &str) -> Result<&Redis>;
 
-    /// Every node that has keys now.
+    /// Returns every node that has keys now.
     fn masters(&self) -> Result<Vec<&Redis>>;
 
     fn freeze(&self) -> Result<()>;
 
     fn thaw(&self) -> Result<()>;
 
-    /// Ends every node that has keys now, and starts it again with its data.
+    /// Restarts every node that has keys now, with its data.
     fn restart(&mut self) -> Result<()>;
 }
 
@@ -68,7 +68,7 @@ pub struct RedisHarness<S> {
 }
 
 impl<S: Servers> RedisHarness<S> {
-    /// `has_links`: whether [`Servers::endpoint`] says where a proxy has to stand.
+    /// `has_links`: whether [`Servers::endpoint`] returns an endpoint for a proxy.
     pub fn new(has_links: bool) -> Self {
         Self { shared: StartedOnce::default(), has_links }
     }
@@ -146,7 +146,7 @@ fn backend(url: &str) -> Result<AnyBackend> {
     Ok(AnyBackend::new(RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(url)?)?)))
 }
 
-/// Servers of its own.
+/// Servers of one store.
 #[derive(Debug)]
 struct Place<S> {
     servers: Blocking<S>,
@@ -176,8 +176,8 @@ impl<S: Servers> Place<S> {
             .with(move |servers| {
                 let node = servers.node_of(&metadata)?;
                 for claim in node.cli(&["HKEYS", &metadata])?.list() {
-                    let words = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
-                    node.command(&words)?;
+                    let command = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
+                    node.command(&command)?;
                 }
                 Ok(())
             })
@@ -185,12 +185,12 @@ impl<S: Servers> Place<S> {
     }
 }
 
-/// The key of a lock.
+/// Returns the key of a lock.
 fn key(name: &LockName) -> String {
     format!("{PREFIX}{}", name.encode(3 * LOCK_NAME_BYTES_MAX))
 }
 
-/// A key beside a lock.
+/// Returns a side key of a lock.
 fn side(name: &LockName, what: &str) -> String {
     format!("lockkit:{{{}}}:{what}", key(name))
 }
@@ -205,19 +205,19 @@ impl<S: Servers> Store for Place<S> {
         Some(self.url.clone())
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::DeleteEntries(name) => self.delete_entries(&name).await,
-            Fault::WriteJunk(name) => self.write_junk(&name).await,
-            Fault::Freeze => self.servers.with(|servers| servers.freeze()).await,
-            Fault::Thaw => self.servers.with(|servers| servers.thaw()).await,
-            Fault::Restart => self.servers.with(Servers::restart).await,
+            StoreFault::DeleteEntries(name) => self.delete_entries(&name).await,
+            StoreFault::WriteJunk(name) => self.write_junk(&name).await,
+            StoreFault::Freeze => self.servers.with(|servers| servers.freeze()).await,
+            StoreFault::Thaw => self.servers.with(|servers| servers.thaw()).await,
+            StoreFault::Restart => self.servers.with(Servers::restart).await,
             other => other.unsupported(),
         }
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
-        let endpoint = self.endpoint.as_ref().context("there is no one place for a proxy")?;
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
+        let endpoint = self.endpoint.as_ref().context("no single endpoint for a proxy")?;
         Ok(Arc::new(Way(Proxy::start_redis(endpoint)?)))
     }
 
@@ -291,12 +291,12 @@ impl<S: Servers> Store for Place<S> {
     }
 }
 
-/// A client's way through a proxy.
+/// A client's link through a proxy.
 #[derive(Debug)]
 struct Way(Proxy);
 
 #[async_trait]
-impl Link for Way {
+impl ClientLink for Way {
     fn backend(&self) -> Result<AnyBackend> {
         backend(&servers::url_at(&self.0.endpoint()))
     }

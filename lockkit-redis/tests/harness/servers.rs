@@ -1,4 +1,4 @@
-//! One server, and servers that are watched or share their keys.
+//! One server, servers with Sentinels, and a cluster.
 
 use anyhow::Result;
 use lockkit_conformance::Case;
@@ -9,16 +9,16 @@ use super::{
     rights::{LOGIN, RIGHTS, keys_of, user},
 };
 
-/// How long a node must be silent until the others take it for gone, in milliseconds: longer than any standstill of a case,
-/// and than any of a busy machine. A promotion nobody asked for would lose what replicas were not told yet.
-const GONE_AFTER_MS: &str = "600000";
+/// How long a node must be silent until the others consider it down, in milliseconds. Longer than any freeze of a case
+/// or of a busy machine: an unwanted promotion would lose writes that are not replicated yet.
+const DOWN_AFTER_MS: &str = "600000";
 
-/// One server at this place, by a user with no rights but those that the documentation asks for.
+/// Returns a URL of this endpoint, with a user that has exactly the documented rights.
 pub(super) fn url_at(endpoint: &str) -> String {
     format!("redis://{LOGIN}@{endpoint}/?prefix={PREFIX}")
 }
 
-/// What that user may do: only with keys of this prefix.
+/// Returns the rights of that user, limited to keys of this prefix.
 pub(super) fn rights() -> String {
     RIGHTS.replace("~*", &keys_of(PREFIX))
 }
@@ -69,8 +69,8 @@ impl Servers for RedisSentinels {
 
     fn start() -> Result<Self> {
         let servers = Self::start()?;
-        let patience = ["SENTINEL", "SET", Self::NAME, "down-after-milliseconds", GONE_AFTER_MS];
-        servers.sentinels().iter().try_for_each(|sentinel| sentinel.cli(&patience).map(drop))?;
+        let set_timeout = ["SENTINEL", "SET", Self::NAME, "down-after-milliseconds", DOWN_AFTER_MS];
+        servers.sentinels().iter().try_for_each(|sentinel| sentinel.cli(&set_timeout).map(drop))?;
         Ok(servers)
     }
 
@@ -90,7 +90,7 @@ impl Servers for RedisSentinels {
         Ok(vec![self.node(self.master()?)])
     }
 
-    /// The Sentinels too: clients must find nobody who answers.
+    /// Freezes the Sentinels, too: no server must answer clients.
     fn freeze(&self) -> Result<()> {
         self.sentinels().iter().chain(self.replicas().nodes()).try_for_each(Redis::pause)
     }
@@ -151,12 +151,12 @@ impl Servers for RedisCluster {
                 be_patient(self.node(number))?;
             }
         }
-        self.wait_until_well()
+        self.wait_until_healthy()
     }
 }
 
-/// Makes a member of a cluster take the others for gone only after [`GONE_AFTER_MS`]: one that wakes first would refuse
-/// every key for two such times.
+/// Makes a member of a cluster consider the others down only after [`DOWN_AFTER_MS`]. Otherwise the first one that is
+/// thawed would refuse every key for twice its own timeout.
 fn be_patient(member: &Redis) -> Result<()> {
-    member.cli(&["CONFIG", "SET", "cluster-node-timeout", GONE_AFTER_MS]).map(drop)
+    member.cli(&["CONFIG", "SET", "cluster-node-timeout", DOWN_AFTER_MS]).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Attempts that end badly, and what is left of them.
+//! Attempts that fail, and what they leave at the nodes.
 
 use std::{
     sync::{Arc, Mutex},
@@ -24,7 +24,7 @@ fn name() -> LockName {
     LockName::new("x").unwrap()
 }
 
-/// A session whose requests have time on a busy machine, too.
+/// Opens a session with a request timeout for a busy machine.
 async fn open(url: &str, ttl: Duration) -> Arc<dyn Session> {
     open_with(&format!("{url}?request_timeout=10s"), ttl).await
 }
@@ -44,11 +44,11 @@ async fn take(session: &Arc<dyn Session>) -> Grant {
     }
 }
 
-/// Looks again and again until it is so.
-async fn until(what: &str, so: impl AsyncFn() -> bool) {
+/// Polls until the condition is true.
+async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     let start = Instant::now();
-    while !so().await {
-        assert!(start.elapsed() < HANG, "it did not come about that {what}");
+    while !condition().await {
+        assert!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -58,13 +58,13 @@ async fn calls(masters: &Masters, node: usize, command: &'static str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_back_without_a_majority_is_unavailable_and_names_the_nodes() {
+async fn write_back_without_a_majority_is_unavailable_and_names_the_nodes() {
     let masters = Masters::start(3).unwrap();
-    let way = Proxy::start_redis(&masters.endpoints[1]).unwrap();
-    let ends = [masters.endpoints[0].clone(), way.endpoint(), masters.endpoints[2].clone()];
-    let session = open(&url_of(&ends), LONG).await;
-    // From here on nothing but what is asked for travels, and every script is known.
-    until("the node was asked about itself", async || calls(&masters, 1, "info").await > 0).await;
+    let proxy = Proxy::start_redis(&masters.endpoints[1]).unwrap();
+    let endpoints = [masters.endpoints[0].clone(), proxy.endpoint(), masters.endpoints[2].clone()];
+    let session = open(&url_of(&endpoints), LONG).await;
+    // After `INFO`, only the test's own requests are sent, and every script is loaded.
+    until("the node has executed INFO", async || calls(&masters, 1, "info").await > 0).await;
     let load = masters.with(|nodes| nodes.node(1).cli(&["SCRIPT", "LOAD", raw::WRITE_BACK]).map(drop));
     load.await.unwrap();
     session.release(&take(&session).await).await.unwrap();
@@ -75,30 +75,30 @@ async fn a_write_back_without_a_majority_is_unavailable_and_names_the_nodes() {
         nodes.node(1).cli(&["SET", &fence, "6000000000000010"])
     });
     prepared.await.unwrap();
-    // The answer to the question arrives, that to the write-back does not.
-    way.swallow_reply(2);
+    // The reply to the ask arrives, the reply to the write-back does not.
+    proxy.swallow_reply(2);
     let error = acquire(&session, false, &ClaimControl::new()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    for silent in &ends[1..] {
+    for silent in &endpoints[1..] {
         assert!(error.to_string().contains(silent), "{error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_is_busy_and_not_unavailable_while_a_minority_is_down() {
+async fn held_lock_is_busy_while_a_minority_is_down() {
     let masters = Masters::start(3).unwrap();
     masters.with(|nodes| nodes.node_mut(0).kill()).await.unwrap();
     let (holder, other) = (open(&masters.url(), LONG).await, open(&masters.url(), LONG).await);
     let grant = take(&holder).await;
     for _ in 0..50 {
-        let end = acquire(&other, false, &ClaimControl::new()).await.unwrap();
-        assert!(matches!(end, Acquired::GaveUp), "{end:?}");
+        let answer = acquire(&other, false, &ClaimControl::new()).await.unwrap();
+        assert!(matches!(answer, Acquired::GaveUp), "{answer:?}");
     }
     holder.release(&grant).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_do_not_answer_have_not_lost_the_lock() {
+async fn silent_nodes_have_not_lost_the_lock() {
     let masters = Masters::start(3).unwrap();
     let session = open(&masters.url(), LONG).await;
     let grant = take(&session).await;
@@ -107,7 +107,7 @@ async fn nodes_that_do_not_answer_have_not_lost_the_lock() {
     let unanswered = renewal().await;
     assert!(matches!(unanswered, Renewal::Unknown(_)), "{unanswered:?}");
     masters.with(|nodes| (1..3).try_for_each(|node| nodes.node_mut(node).restart())).await.unwrap();
-    until("it is renewed", async || matches!(renewal().await, Renewal::Renewed { .. })).await;
+    until("the hold is renewed", async || matches!(renewal().await, Renewal::Renewed { .. })).await;
     session.release(&grant).await.unwrap();
 }
 
@@ -117,10 +117,10 @@ fn tasks() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tries_leave_nothing_behind_for_a_node_that_is_away() {
+async fn attempts_leave_no_tasks_for_a_node_that_is_down() {
     const WAITERS: usize = 10;
-    /// What a try has under way: a question and a clean-up at each node.
-    const TASKS_PER_TRY: usize = 6;
+    /// Tasks of one attempt: an ask and a clean-up at each node.
+    const TASKS_PER_ATTEMPT: usize = 6;
     let masters = Masters::start(3).unwrap();
     masters.with(|nodes| nodes.node_mut(2).kill()).await.unwrap();
     let (holder, session) = (open(&masters.url(), LONG).await, open(&masters.url(), LONG).await);
@@ -134,12 +134,12 @@ async fn tries_leave_nothing_behind_for_a_node_that_is_away() {
         .collect();
     let mut counts = Vec::new();
     for tries in [20, 300] {
-        // A node that is there executes two scripts for each.
+        // A node that is up executes two scripts for each attempt.
         let goal = calls(&masters, 0, "evalsha").await + 2 * tries;
-        until("they have tried", async || calls(&masters, 0, "evalsha").await >= goal).await;
+        until("the waiters have made attempts", async || calls(&masters, 0, "evalsha").await >= goal).await;
         counts.push(tasks());
     }
-    assert!(counts[1] < counts[0] + 2 * WAITERS * TASKS_PER_TRY, "{counts:?}");
+    assert!(counts[1] < counts[0] + 2 * WAITERS * TASKS_PER_ATTEMPT, "{counts:?}");
     control.give_up();
     for waiter in waiting {
         assert!(matches!(waiter.await.unwrap(), Ok(Acquired::GaveUp)));
@@ -148,7 +148,7 @@ async fn tries_leave_nothing_behind_for_a_node_that_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_no_majority_confirms_is_forgotten_when_its_keys_must_have_ended() {
+async fn unconfirmed_release_is_forgotten_once_its_keys_have_expired() {
     let masters = Masters::start(3).unwrap();
     let session = open(&masters.url(), Duration::from_secs(1)).await;
     let grant = take(&session).await;
@@ -156,10 +156,10 @@ async fn a_release_that_no_majority_confirms_is_forgotten_when_its_keys_must_hav
     let begun = Instant::now();
     assert_eq!(session.release(&grant).await.unwrap_err().kind(), ErrorKind::Unavailable);
     until("the session can be closed", async || session.close().await.is_ok()).await;
-    assert!(begun.elapsed() > session.ttl(), "the nodes that are away may have the keys yet");
+    assert!(begun.elapsed() > session.ttl(), "the nodes that are down may still have the keys");
 }
 
-/// Where a client's next connections lead.
+/// A proxy whose next connections lead to another target.
 struct Switch {
     endpoint: String,
     target: Arc<Mutex<String>>,
@@ -189,12 +189,12 @@ impl Switch {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_node_gives_behind_the_clean_up_is_taken_back() {
+async fn grant_after_the_clean_up_is_removed() {
     let masters = Masters::start(3).unwrap();
     let slow = Proxy::start_redis(&masters.endpoints[0]).unwrap();
     let switch = Switch::start(slow.endpoint()).await;
-    let ends = [switch.endpoint.clone(), masters.endpoints[1].clone(), masters.endpoints[2].clone()];
-    let session = open_with(&format!("{}?request_timeout=2s", url_of(&ends)), LONG).await;
+    let endpoints = [switch.endpoint.clone(), masters.endpoints[1].clone(), masters.endpoints[2].clone()];
+    let session = open_with(&format!("{}?request_timeout=2s", url_of(&endpoints)), LONG).await;
     let (lock, fence) = (encoded(&name()), format!("lockkit:{{{}}}:fence", encoded(&name())));
     let get = async |key: &str| {
         let key = key.to_owned();
@@ -202,27 +202,27 @@ async fn what_a_node_gives_behind_the_clean_up_is_taken_back() {
     };
     let grant = take(&session).await;
     session.release(&grant).await.unwrap();
-    let passed = (grant.token().get() + 1).to_string();
-    until("the release has arrived there, too", async || get(&fence).await == passed).await;
+    let raised = (grant.token().get() + 1).to_string();
+    until("the release has arrived at the first node", async || get(&fence).await == raised).await;
     let (held, counter) = (lock.clone(), fence.clone());
     let others = masters.with(move |nodes| {
-        (1..3).try_for_each(|node| nodes.node(node).cli(&["SET", &held, "somebody"]).map(drop))?;
+        (1..3).try_for_each(|node| nodes.node(node).cli(&["SET", &held, "another"]).map(drop))?;
         nodes.node(0).cli(&["DEL", &counter]).map(drop)
     });
     others.await.unwrap();
-    // The first connection stands still, the next one does not.
+    // The first connection stalls; the next one leads to the node directly.
     slow.set(Direction::Requests, Flow::Hold);
     switch.to(masters.endpoints[0].clone());
     let before = calls(&masters, 0, "evalsha").await;
-    let end = acquire(&session, false, &ClaimControl::new()).await.unwrap();
-    assert!(matches!(end, Acquired::GaveUp), "{end:?}");
+    let answer = acquire(&session, false, &ClaimControl::new()).await.unwrap();
+    assert!(matches!(answer, Acquired::GaveUp), "{answer:?}");
     until("the clean-up is done", async || calls(&masters, 0, "evalsha").await > before).await;
-    assert!(slow.holds("EVALSHA"), "the question is still under way");
-    // It would end behind the question what the question brings about.
+    assert!(slow.holds("EVALSHA"), "the ask is still delayed");
+    // Over that connection it would be executed after the ask, and remove its key.
     assert!(!slow.holds("lockkit:released"), "the clean-up was sent over a connection that was given up");
     slow.pass();
-    until("the question has arrived", async || !get(&fence).await.is_empty()).await;
-    until("nothing is left of it", async || get(&lock).await.is_empty()).await;
+    until("the ask has arrived", async || !get(&fence).await.is_empty()).await;
+    until("its key was removed", async || get(&lock).await.is_empty()).await;
     let cleared = masters
         .with(move |nodes| (1..3).try_for_each(|node| nodes.node(node).cli(&["DEL", &lock]).map(drop)));
     cleared.await.unwrap();

@@ -19,7 +19,7 @@ fn name(text: &str) -> LockName {
 
 async fn session(masters: &Masters) -> Arc<dyn Session> {
     let session = backend(&masters.url()).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
-    // Teaches the nodes every script, so that none is sent twice.
+    // Loads every script at the nodes, so that none is sent twice.
     let load = masters.with(|nodes| {
         (0..nodes.len())
             .try_for_each(|node| nodes.node(node).cli(&["SCRIPT", "LOAD", raw::WRITE_BACK]).map(drop))
@@ -62,7 +62,8 @@ async fn scripts(masters: &Masters) -> Vec<u64> {
     count.await.unwrap()
 }
 
-/// What each node was asked since, once it has come to so much: what is not waited for may come a little later.
+/// What each node has executed since `before`, once all have reached `expected`: requests that nobody waits for arrive
+/// later.
 async fn spent(masters: &Masters, before: &[u64], expected: u64) -> Vec<u64> {
     let mut spent = Vec::new();
     for _ in 0..1000 {
@@ -89,7 +90,7 @@ async fn uncontended_acquire_and_release_are_two_scripts_at_each_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_are_three_where_the_counters_differ() {
+async fn acquire_and_release_are_three_scripts_if_counters_differ() {
     let masters = Masters::start(3).unwrap();
     let session = session(&masters).await;
     let name = name("y");
@@ -103,19 +104,19 @@ async fn they_are_three_where_the_counters_differ() {
         let mut spent = spent(&masters, &before, 3).await;
         spent.sort_unstable();
         if spent == [2, 3, 3] && late < ROUNDS {
-            // On a busy machine a node may answer too late to take part in the second round.
+            // On a busy machine a node may reply to the ask too late to take part in the write-back.
             late += 1;
             continue;
         }
         assert_eq!(spent, [3; 3]);
         tokens.push(grant.token().get());
     }
-    // Counters are 20, 10 and 0 above; each ask adds one, and the token one more.
+    // The counters are 20, 10 and 0 above the base. The ask adds one, the token is one more.
     assert!(tokens.iter().all(|token| *token == 6_000_000_000_000_022), "{tokens:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_is_one_script_at_each_node_however_many_locks_are_held() {
+async fn heartbeat_is_one_script_at_each_node_for_all_locks() {
     let masters = Masters::start(5).unwrap();
     let session = session(&masters).await;
     let mut held = Vec::new();
@@ -123,14 +124,17 @@ async fn a_beat_is_one_script_at_each_node_however_many_locks_are_held() {
         held.push(acquire(&session, &name(&format!("held-{number}"))).await);
     }
     let before = scripts(&masters).await;
-    let beat = session.renew(&held).await;
-    assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
-    assert_eq!((beat.holds.len(), spent(&masters, &before, 1).await), (100, vec![1; 5]));
+    let heartbeat = session.renew(&held).await;
+    assert!(
+        heartbeat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })),
+        "{heartbeat:?}"
+    );
+    assert_eq!((heartbeat.holds.len(), spent(&masters, &before, 1).await), (100, vec![1; 5]));
     let before = scripts(&masters).await;
     session.close().await.unwrap();
     assert_eq!(spent(&masters, &before, 100).await, [100; 5]);
     let before = scripts(&masters).await;
     let idle = backend(&masters.url()).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
     assert!(matches!(idle.renew(&[]).await.session, Renewal::Renewed { .. }));
-    assert_eq!(spent(&masters, &before, 2).await, [2; 5], "a look at the start, and one for the beat");
+    assert_eq!(spent(&masters, &before, 2).await, [2; 5], "a look at the start, and one for the heartbeat");
 }

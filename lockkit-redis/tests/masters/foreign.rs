@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_conformance::{Store, by_hand::until};
+use lockkit_conformance::{Store, direct::until};
 use lockkit_core::{LockClient, LockName, backend::Admin};
 use lockkit_redis::RedlockBackend;
 
@@ -10,26 +10,26 @@ use crate::redlock::{Masters, backend, config};
 
 const KEY: &str = "orders/42";
 
-/// What such a library does, at these nodes; how many have said yes.
+/// Locks at these nodes as such a library does. Returns how many nodes granted.
 async fn set_nx(masters: &Masters, nodes: std::ops::Range<usize>) -> usize {
     let set = masters.with(move |all| {
-        let mut yes = 0;
+        let mut granted = 0;
         for node in nodes {
             let reply = all.node(node).cli(&["SET", KEY, "f00d", "NX", "PX", "60000"])?;
-            yes += usize::from(reply.text() == "OK");
+            granted += usize::from(reply.text() == "OK");
         }
-        Ok(yes)
+        Ok(granted)
     });
     set.await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_and_we_exclude_each_other() {
+async fn other_redlock_clients_and_lockkit_exclude_each_other() {
     let masters = Masters::start(3).unwrap();
     let url = format!("{}?names=raw", masters.url());
     let client = LockClient::builder(backend(&url).unwrap()).build().await.unwrap();
     let guard = client.lock(KEY).unwrap().acquire().await.unwrap();
-    // A majority has granted it; the last node may be asked a moment later.
+    // A majority has granted; the last node may execute the ask a moment later.
     until("every node has the lock", async || {
         let has = masters.with(|all| {
             (0..3)
@@ -44,7 +44,7 @@ async fn they_and_we_exclude_each_other() {
     assert!(client.lock(KEY).unwrap().try_acquire().await.unwrap().is_none());
     let holder = RedlockBackend::new(config(&url).unwrap());
     let holder = holder.inspect(&LockName::new(KEY).unwrap()).await.unwrap().holder.unwrap();
-    assert_eq!((&*holder.entry, holder.token, holder.metadata), (KEY, None, None), "its value is a secret");
+    assert_eq!((&*holder.entry, holder.token, holder.metadata), (KEY, None, None), "the value is a secret");
     let deleted = masters.with(|all| (0..3).try_for_each(|node| all.node(node).cli(&["DEL", KEY]).map(drop)));
     deleted.await.unwrap();
     let guard = client.lock(KEY).unwrap().acquire_timeout(Duration::from_secs(30)).await.unwrap().unwrap();
@@ -53,7 +53,7 @@ async fn they_and_we_exclude_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_is_shown_with_its_token_and_metadata() {
+async fn inspect_shows_holder_token_and_metadata() {
     let masters = Masters::start(3).unwrap();
     let client = LockClient::builder(backend(&masters.url()).unwrap()).label("me").build().await.unwrap();
     let guard = client.lock("x").unwrap().acquire().await.unwrap();

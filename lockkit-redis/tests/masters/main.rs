@@ -1,4 +1,4 @@
-//! Redlock on real masters: its scripts, its set-up, its price, and other clients of the same nodes.
+//! Redlock on real masters: scripts, set-up, request counts, and other clients of the same nodes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test program")]
 
 mod attempts;

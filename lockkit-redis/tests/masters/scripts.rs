@@ -1,4 +1,4 @@
-//! Each script in each state of a node: what it answers, and what it leaves. Exactly the files that the backend sends.
+//! Each script in each state of a node: its reply and what it leaves. Exactly the files that the backend sends.
 
 use std::sync::{
     OnceLock,
@@ -19,7 +19,7 @@ fn node() -> Redis {
     node
 }
 
-/// A node that is set up and that nobody empties.
+/// A node that is set up and that no test empties.
 fn shared() -> &'static Redis {
     static SHARED: OnceLock<Redis> = OnceLock::new();
     SHARED.get_or_init(node)
@@ -36,8 +36,8 @@ fn two() -> (Claimant, Claimant) {
     (Claimant::new(&name, TTL), Claimant::new(&name, TTL))
 }
 
-fn answer(word: &str, number: i64) -> (String, i64) {
-    (word.to_owned(), number)
+fn answer(status: &str, number: i64) -> (String, i64) {
+    (status.to_owned(), number)
 }
 
 /// The counter of the claimant's lock; 0 for none.
@@ -54,7 +54,7 @@ fn value(node: &Redis, of: &Claimant) -> String {
 }
 
 #[test]
-fn a_free_node_takes_a_claim_in_and_answers_the_higher_of_counter_and_proposal() {
+fn free_node_grants_with_the_higher_of_counter_and_proposal() {
     let (node, (one, other)) = (node(), two());
     assert_eq!(one.ask(&node, 1_000).unwrap(), answer("mine", 1_000));
     assert_eq!(value(&node, &one), one.claim, "the bytes of the value");
@@ -65,7 +65,7 @@ fn a_free_node_takes_a_claim_in_and_answers_the_higher_of_counter_and_proposal()
 }
 
 #[test]
-fn a_repeated_ask_is_answered_as_the_first_one() {
+fn repeated_ask_returns_the_first_reply() {
     let (node, (one, _)) = (shared(), two());
     let first = one.ask(node, 7).unwrap();
     assert_eq!(one.ask(node, u64::MAX >> 12).unwrap(), first);
@@ -73,7 +73,7 @@ fn a_repeated_ask_is_answered_as_the_first_one() {
 }
 
 #[test]
-fn a_taken_node_is_busy_for_others_and_nothing_changes() {
+fn held_lock_is_busy_for_others_and_unchanged() {
     let (node, (one, other)) = (shared(), two());
     let (_, held) = one.ask(node, 0).unwrap();
     assert_eq!(other.ask(node, 0).unwrap(), answer("busy", 0));
@@ -83,7 +83,7 @@ fn a_taken_node_is_busy_for_others_and_nothing_changes() {
 }
 
 #[test]
-fn a_write_back_needs_the_key_and_a_counter_that_is_not_above() {
+fn write_back_needs_the_key_and_no_higher_counter() {
     let (node, (one, other)) = (shared(), two());
     let (_, held) = one.ask(node, 0).unwrap();
     assert_eq!(one.write_back(node, held - 1).unwrap(), answer("refused", held));
@@ -97,11 +97,11 @@ fn a_write_back_needs_the_key_and_a_counter_that_is_not_above() {
 }
 
 #[test]
-fn the_release_of_a_grant_passes_its_token_whoever_has_the_lock() {
+fn release_of_a_grant_raises_the_counter_above_its_token() {
     let (node, (one, other)) = (shared(), two());
     let (_, token) = one.ask(node, 0).unwrap();
     assert_eq!(one.release(node, token).unwrap(), answer("done", 1));
-    assert_eq!(counter(node, &one), token + 1, "nobody has it");
+    assert_eq!(counter(node, &one), token + 1, "the lock is free");
     let (_, next) = other.ask(node, 0).unwrap();
     assert_eq!(one.release(node, token + 100).unwrap(), answer("done", 0));
     assert_eq!(counter(node, &one), token + 101, "another has it");
@@ -113,7 +113,7 @@ fn the_release_of_a_grant_passes_its_token_whoever_has_the_lock() {
 }
 
 #[test]
-fn a_restore_brings_back_what_nobody_had_since() {
+fn restore_needs_that_no_other_claim_had_the_lock() {
     let (node, (one, other)) = (shared(), two());
     let (_, token) = one.ask(node, 0).unwrap();
     assert_eq!(one.restore(node, token).unwrap().0, "refused", "it is there");
@@ -130,7 +130,7 @@ fn a_restore_brings_back_what_nobody_had_since() {
 }
 
 #[test]
-fn a_restore_after_the_release_brings_nothing_back() {
+fn restore_after_the_release_is_refused() {
     let (node, (one, _)) = (shared(), two());
     let (_, token) = one.ask(node, 0).unwrap();
     one.release(node, token).unwrap();
@@ -139,7 +139,7 @@ fn a_restore_after_the_release_brings_nothing_back() {
 }
 
 #[test]
-fn a_beat_extends_what_is_there_and_brings_nothing_back() {
+fn heartbeat_extends_keys_and_creates_none() {
     let (node, (one, other)) = (shared(), two());
     assert_eq!(one.renew(node).unwrap(), Some(-1));
     one.ask(node, 0).unwrap();
@@ -153,20 +153,20 @@ fn a_beat_extends_what_is_there_and_brings_nothing_back() {
 }
 
 #[test]
-fn what_a_node_is_asked_for_ends_and_its_counter_as_long_after_the_last_beat() {
+fn lock_and_counter_expire_and_heartbeats_extend_the_counter() {
     let (node, (one, _)) = (shared(), two());
-    let lives = |key: &str| node.cli(&["PTTL", key]).unwrap().number().unwrap();
+    let ttl = |key: &str| node.cli(&["PTTL", key]).unwrap().number().unwrap();
     one.ask(node, 0).unwrap();
     for key in [&one.lock, &one.side("fence")] {
-        assert!(lives(key) > 0, "{key} stays for ever");
+        assert!(ttl(key) > 0, "{key} has no ttl");
     }
     node.cli(&["PEXPIRE", &one.side("fence"), "1000"]).unwrap();
     one.renew(node).unwrap();
-    assert!(lives(&one.side("fence")) > 60_000);
+    assert!(ttl(&one.side("fence")) > 60_000);
 }
 
 #[test]
-fn a_node_without_its_marker_says_nothing_that_counts() {
+fn node_without_its_marker_does_not_count() {
     let (node, (one, other)) = (node(), two());
     let (_, token) = one.ask(&node, 0).unwrap();
     for marker in [
@@ -185,28 +185,28 @@ fn a_node_without_its_marker_says_nothing_that_counts() {
         assert_eq!(one.restore(&node, token).unwrap(), answer("empty", 0), "{marker}");
         assert_eq!(one.renew(&node).unwrap(), None, "{marker}");
     }
-    assert_eq!(one.release(&node, token).unwrap(), answer("done", 1), "its own it takes back anyway");
-    assert_eq!(counter(&node, &one), token, "but no counter of such a node counts");
+    assert_eq!(one.release(&node, token).unwrap(), answer("done", 1), "its own key is removed anyway");
+    assert_eq!(counter(&node, &one), token, "but its counter is not raised");
     node.cli(&["FLUSHALL"]).unwrap();
     assert_eq!(one.ask(&node, 0).unwrap(), answer("empty", 0));
     assert!(node.keys("*").unwrap().is_empty(), "nothing was written");
 }
 
 #[test]
-fn a_counter_that_the_node_has_dropped_was_not_above_its_highest() {
+fn expired_counter_starts_again_above_the_highest() {
     let (node, (one, other)) = (node(), two());
     let elsewhere = Claimant::new(&name(), TTL);
     one.ask(&node, 9_000).unwrap();
     one.release(&node, 0).unwrap();
     elsewhere.ask(&node, 500).unwrap();
-    // As if it had not been used for days.
+    // As if the counter had expired.
     node.cli(&["DEL", &one.side("fence")]).unwrap();
     node.cli(&["HSET", NODE, "floor_at", "1"]).unwrap();
     assert_eq!(other.ask(&node, 0).unwrap(), answer("mine", 9_001));
 }
 
 #[test]
-fn a_lock_that_is_new_gets_the_counter_that_is_proposed_although_others_are_a_little_higher() {
+fn new_lock_gets_the_proposed_counter_although_others_are_slightly_higher() {
     let node = node();
     let [one, other, late] = [0; 3].map(|_| Claimant::new(&name(), TTL));
     one.ask(&node, 9_000).unwrap();
@@ -215,10 +215,10 @@ fn a_lock_that_is_new_gets_the_counter_that_is_proposed_although_others_are_a_li
 }
 
 #[test]
-fn what_others_have_written_is_busy_or_no_counter_and_never_an_error() {
+fn foreign_values_are_busy_or_no_counter_and_never_an_error() {
     let (node, (one, _)) = (shared(), two());
     let junk: [&[&str]; 4] = [
-        &["SET", &one.lock, "somebody"],
+        &["SET", &one.lock, "another"],
         &["SET", &one.lock, ""],
         &["RPUSH", &one.lock, "a"],
         &["HSET", &one.lock, "a", "b"],
@@ -243,7 +243,7 @@ fn what_others_have_written_is_busy_or_no_counter_and_never_an_error() {
 }
 
 #[test]
-fn counters_are_exact_up_to_the_largest_that_lua_can_count() {
+fn counters_are_exact_up_to_the_maximum_of_lua() {
     let (node, (one, _)) = (node(), two());
     set_counter(&node, &one, 9_007_199_254_740_000);
     assert_eq!(one.ask(&node, 0).unwrap(), answer("mine", 9_007_199_254_740_001));
@@ -251,7 +251,7 @@ fn counters_are_exact_up_to_the_largest_that_lua_can_count() {
 }
 
 #[test]
-fn an_emptied_node_is_marked_again_only_where_its_note_still_is() {
+fn emptied_node_is_marked_only_if_its_note_is_unchanged() {
     let node = Redis::start().unwrap();
     let note = |text: &str| node.cli(&["EVAL", NOTE_EMPTY, "1", NODE, "", text]).unwrap();
     let mark = |to: &str, from: &str, highest: &str| {

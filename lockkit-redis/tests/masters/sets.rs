@@ -1,4 +1,4 @@
-//! Which nodes are one set, whatever clients call them.
+//! Which nodes are one set, whatever names clients use for them.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::redlock::{backend, config, raw::NODE};
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(60);
 
-/// How long nodes that have lost their data stay out, where that is waited for.
+/// How long nodes that have lost their data do not count, in tests that wait for it.
 const STAYS_OUT: Duration = Duration::from_secs(2);
 
 fn url(endpoints: &[String]) -> String {
@@ -47,7 +47,8 @@ async fn short_client(url: &str) -> LockClient {
     LockClient::builder(backend(url).unwrap()).ttl(STAYS_OUT).build().await.unwrap()
 }
 
-/// A client that meets the wrong node late goes on without it; one that meets it in time is refused.
+/// Waits until a client is refused. A client that meets the wrong node late goes on without it; one that meets it in
+/// time is refused.
 async fn refusal(url: &str) -> Error {
     let start = Instant::now();
     loop {
@@ -58,7 +59,7 @@ async fn refusal(url: &str) -> Error {
     }
 }
 
-/// Neither a client nor the set-up takes these nodes, and both say why.
+/// Checks that neither a client nor the set-up accepts these nodes, and that both say why.
 async fn is_refused(url: &str, why: &str) {
     for error in [refusal(url).await, init(&config(url).unwrap()).await.unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
@@ -70,22 +71,22 @@ fn marker(masters: &RedisMasters, node: usize) -> String {
     masters.node(node).cli(&["HGET", NODE, "marker"]).unwrap().text().to_owned()
 }
 
-/// Acquires and releases until it is so.
-async fn until(client: &LockClient, what: &str, so: impl Fn() -> bool) {
+/// Acquires and releases until the condition is true.
+async fn until(client: &LockClient, what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < HANG, "it did not come about that {what}");
+    while !condition() {
+        assert!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
         let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap().unwrap();
-        // On a busy machine it may be lost by now.
+        // On a busy machine the hold may be lost by now.
         let _ = guard.release().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_is_used_as_a_whole_and_by_itself() {
+async fn subsets_and_supersets_of_a_set_are_refused() {
     let masters = RedisMasters::start(5).unwrap();
     let three = set_up(&masters, 0..3).await;
-    // Its majority and that of the three would need no node in common.
+    // A majority of the five and a majority of the three need not share a node.
     is_refused(&url(&endpoints(&masters, 0..5)), "the set has 3 nodes").await;
     client(&three).await;
     let masters = RedisMasters::start(5).unwrap();
@@ -95,7 +96,7 @@ async fn a_set_is_used_as_a_whole_and_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_of_two_sets_are_refused_whichever_has_the_majority() {
+async fn nodes_of_two_sets_are_refused() {
     let masters = RedisMasters::start(6).unwrap();
     set_up(&masters, 0..3).await;
     set_up(&masters, 3..6).await;
@@ -104,7 +105,7 @@ async fn nodes_of_two_sets_are_refused_whichever_has_the_majority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_named_twice_is_refused() {
+async fn node_named_twice_is_refused() {
     let masters = RedisMasters::start(3).unwrap();
     let alias = Proxy::start_redis(masters.node(0).endpoint()).unwrap();
     let twice = url(&[masters.node(0).endpoint(), alias.endpoint(), masters.node(1).endpoint()]);
@@ -113,18 +114,18 @@ async fn a_node_that_is_named_twice_is_refused() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         assert!(error.to_string().contains("the same server"), "{error}");
     }
-    // What it has left is in nobody's way.
+    // What the failed set-up left does not prevent another one.
     set_up(&masters, 0..3).await;
     is_refused(&twice, "the same server").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_turns_out_to_be_another_one_does_not_count_twice() {
+async fn node_found_at_two_addresses_counts_once() {
     let masters = RedisMasters::start(3).unwrap();
     set_up(&masters, 0..3).await;
     let alias = Proxy::start_redis(masters.node(0).endpoint()).unwrap();
     alias.refuse();
-    // The third address leads nowhere yet.
+    // No server answers at the third address yet.
     let client =
         client(&url(&[masters.node(0).endpoint(), masters.node(1).endpoint(), alias.endpoint()])).await;
     client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
@@ -142,7 +143,7 @@ async fn a_node_that_turns_out_to_be_another_one_does_not_count_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_does_not_count_ends_no_wait_while_a_majority_may_come_back() {
+async fn node_that_does_not_count_does_not_fail_waiters() {
     let mut masters = RedisMasters::start(3).unwrap();
     set_up(&masters, 0..3).await;
     let alias = Proxy::start_redis(masters.node(0).endpoint()).unwrap();
@@ -171,7 +172,7 @@ async fn a_node_that_does_not_count_ends_no_wait_while_a_majority_may_come_back(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_outlives_a_new_set_up_joins_the_new_set() {
+async fn client_joins_the_new_set_after_a_new_set_up() {
     let masters = RedisMasters::start(3).unwrap();
     let url = set_up_short(&masters).await;
     let client = short_client(&url).await;
@@ -179,10 +180,10 @@ async fn a_client_that_outlives_a_new_set_up_joins_the_new_set() {
     let mut status = client.status();
     (0..3).for_each(|node| drop(masters.node(node).cli(&["FLUSHALL"]).unwrap()));
     let over = async { while !matches!(status.changed().await, Status::Suspect { .. }) {} };
-    tokio::time::timeout(HANG, over).await.expect("no node counts");
+    tokio::time::timeout(HANG, over).await.expect("the client does not become suspect");
     init(&config(&url).unwrap()).await.unwrap();
     let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap();
-    let _ = guard.expect("the nodes are in order").release().await;
+    let _ = guard.expect("the nodes count").release().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,17 +197,17 @@ async fn nodes_that_exchange_their_addresses_count_again() {
         masters.node(node).cli(&["HSET", NODE, "marker", marker]).unwrap();
     }
     let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap();
-    let _ = guard.expect("a majority is in order").release().await;
+    let _ = guard.expect("a majority counts").release().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_may_be_called_otherwise_and_in_another_order() {
+async fn clients_may_use_other_names_and_another_order() {
     let masters = RedisMasters::start(3).unwrap();
     let direct = client(&set_up(&masters, 0..3).await).await;
-    let ways: Vec<Proxy> =
+    let proxies: Vec<Proxy> =
         [2, 0, 1].map(|node| Proxy::start_redis(masters.node(node).endpoint()).unwrap()).into();
-    let by_other_names = url(&ways.iter().map(Proxy::endpoint).collect::<Vec<_>>());
-    let other = client(&by_other_names).await;
+    let url_of_proxies = url(&proxies.iter().map(Proxy::endpoint).collect::<Vec<_>>());
+    let other = client(&url_of_proxies).await;
     let guard = direct.lock("x").unwrap().acquire().await.unwrap();
     assert!(other.lock("x").unwrap().try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
@@ -214,7 +215,7 @@ async fn nodes_may_be_called_otherwise_and_in_another_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_away_when_the_client_connected_counts_when_it_is_back() {
+async fn node_that_was_down_at_connect_counts_later() {
     let mut masters = RedisMasters::start(3).unwrap();
     let url = set_up(&masters, 0..3).await;
     masters.node_mut(2).kill().unwrap();
@@ -226,23 +227,23 @@ async fn a_node_that_was_away_when_the_client_connected_counts_when_it_is_back()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_node_is_let_in_by_a_client_that_calls_it_as_at_the_set_up() {
+async fn emptied_node_is_brought_back_under_its_set_up_name() {
     let mut masters = RedisMasters::start(3).unwrap();
     let url = set_up_short(&masters).await;
     let before = marker(&masters, 1);
     masters.node_mut(1).wipe().unwrap();
-    // It never knew the node.
+    // This client has never met the node.
     until(&short_client(&url).await, "the node counts again", || marker(&masters, 1) == before).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_never_of_the_set_is_not_let_in_for_one_that_was() {
+async fn foreign_server_does_not_replace_a_node() {
     let masters = RedisMasters::start(4).unwrap();
     set_up_short(&masters).await;
-    // Together with the first node it would be a majority that shares none with the second and third.
+    // Together with the first node it would be a majority that does not share a node with the second and third.
     let new = short_client(&short(&url(&endpoints(&masters, [0, 1, 3])))).await;
     let start = Instant::now();
-    until(&new, "it was time", || start.elapsed() > 2 * STAYS_OUT).await;
+    until(&new, "an empty node would count again", || start.elapsed() > 2 * STAYS_OUT).await;
     assert_eq!(marker(&masters, 3), "");
     masters.node(1).pause().unwrap();
     let error = new.lock("y").unwrap().try_acquire().await.unwrap_err();
@@ -250,9 +251,9 @@ async fn a_server_that_was_never_of_the_set_is_not_let_in_for_one_that_was() {
     masters.node(1).resume().unwrap();
 }
 
-/// What a token must be above may be known to the one that is away.
+/// The node that is down may have the counter that a new token must be above.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_node_counts_again_only_with_a_majority_of_the_others() {
+async fn emptied_node_counts_again_only_with_a_majority_of_the_others() {
     let mut masters = RedisMasters::start(3).unwrap();
     let client = short_client(&set_up_short(&masters).await).await;
     masters.node_mut(2).kill().unwrap();
@@ -261,7 +262,7 @@ async fn an_emptied_node_counts_again_only_with_a_majority_of_the_others() {
     while start.elapsed() < 2 * STAYS_OUT {
         let error = client.lock("x").unwrap().try_acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert_eq!(marker(&masters, 0), "", "one other is enough");
+        assert_eq!(marker(&masters, 0), "", "one other node was enough");
         tokio::time::sleep(STAYS_OUT / 100).await;
     }
     masters.node_mut(2).restart().unwrap();

@@ -24,7 +24,7 @@ fn marker(masters: &RedisMasters, node: usize) -> String {
     masters.node(node).cli(&["HGET", NODE, "marker"]).unwrap().text().to_owned()
 }
 
-/// The number of the set that these nodes are, all of them, each in its place.
+/// The id of the set that all these nodes belong to, each with its number.
 fn set_of(masters: &RedisMasters, nodes: std::ops::Range<usize>) -> String {
     let count = nodes.len();
     let mut sets: Vec<String> = Vec::new();
@@ -41,12 +41,12 @@ fn set_of(masters: &RedisMasters, nodes: std::ops::Range<usize>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_set_is_refused_until_it_is_set_up() {
+async fn new_nodes_are_refused_until_set_up() {
     let masters = RedisMasters::start(3).unwrap();
     let url = url(&masters);
     let error = refusal(&url).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    // The same is found where all have lost their data.
+    // The same error is returned if all nodes have lost their data.
     for what in ["lockkit init", "longest ttl"] {
         assert!(error.to_string().contains(what), "{error}");
     }
@@ -60,16 +60,16 @@ async fn a_new_set_is_refused_until_it_is_set_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_up_needs_every_node_and_goes_on_after_an_interruption() {
+async fn set_up_needs_every_node_and_continues_after_an_interruption() {
     let mut masters = RedisMasters::start(3).unwrap();
     let url = url(&masters);
     masters.node_mut(1).kill().unwrap();
     let error = init_at(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains(&masters.node(1).endpoint()), "{error}");
-    assert!(marker(&masters, 0).is_empty(), "it has begun without one of them");
+    assert!(marker(&masters, 0).is_empty(), "the set-up began without one of the nodes");
     masters.node_mut(1).restart().unwrap();
-    // What an interruption leaves, in the first step and in the second; and two in the first.
+    // What an interruption leaves, in the first step and in the second; and what two of them leave in the first step.
     for (markers, is_kept) in [
         (["preparing 60000 5f0c 1/3", "", "preparing 60000 5f0c 3/3"], false),
         (["preparing 60000 5f0c 1/3", "ready 60000 5f0c 2/3", "preparing 60000 5f0c 3/3"], true),
@@ -87,10 +87,10 @@ async fn a_set_up_needs_every_node_and_goes_on_after_an_interruption() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_run_has_begun_is_not_what_this_one_goes_on_with() {
+async fn set_up_does_not_continue_another_run() {
     let masters = RedisMasters::start(3).unwrap();
     let url = url(&masters);
-    // The third had lost its data when a late request of the other run met it.
+    // The third node had lost its data when a late request of the other run reached it.
     for (node, marker) in
         ["ready 60000 5f0c 1/3", "ready 60000 5f0c 2/3", "preparing 60000 0a0b 3/3"].iter().enumerate()
     {
@@ -98,13 +98,13 @@ async fn what_another_run_has_begun_is_not_what_this_one_goes_on_with() {
     }
     let error = init_at(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    // Nobody lets it in as it lets in a node without a marker.
+    // No client brings it back like a node without a marker.
     assert!(error.to_string().contains("another run"), "{error}");
     assert_eq!(marker(&masters, 2), "preparing 60000 0a0b 3/3");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_set_ups_at_once_one_set_comes() {
+async fn concurrent_set_ups_make_one_set() {
     let masters = RedisMasters::start(3).unwrap();
     for _ in 0..20 {
         (0..3).for_each(|node| drop(masters.node(node).cli(&["FLUSHALL"]).unwrap()));
@@ -121,14 +121,14 @@ async fn many_at_once(masters: &RedisMasters) {
             "{run:?}"
         );
     }
-    // Whoever is told so runs it again; nobody has lost anything.
+    // A run that fails so is repeated; no node has lost anything.
     while init_at(&url).await.is_err_and(|error| error.kind() == ErrorKind::Unavailable) {}
     set_of(masters, 0..3);
     LockClient::builder(backend(&url).unwrap()).build().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_longest_ttl_is_the_same_for_all_clients_and_longer_ones_are_refused() {
+async fn clients_with_another_longest_ttl_are_refused() {
     let masters = RedisMasters::start(3).unwrap();
     let url = url(&masters);
     init_at(&url).await.unwrap();
@@ -142,7 +142,7 @@ async fn the_longest_ttl_is_the_same_for_all_clients_and_longer_ones_are_refused
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_set_up_does_not_bring_emptied_nodes_back() {
+async fn set_up_does_not_bring_emptied_nodes_back() {
     let masters = RedisMasters::start(3).unwrap();
     let url = url(&masters);
     init_at(&url).await.unwrap();
@@ -154,7 +154,7 @@ async fn the_set_up_does_not_bring_emptied_nodes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_are_away_are_named() {
+async fn unreachable_nodes_are_named() {
     let mut masters = RedisMasters::start(3).unwrap();
     let url = url(&masters);
     init_at(&url).await.unwrap();

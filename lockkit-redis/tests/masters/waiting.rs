@@ -1,8 +1,8 @@
-//! What those who wait ask of nodes, by the nodes' own counters.
+//! Requests of waiters, read from the nodes' own counters.
 
 use std::{sync::Arc, time::Duration};
 
-use lockkit_conformance::by_hand::{
+use lockkit_conformance::direct::{
     HANG, acquire, bounded, is_gave_up, name, release, start, try_acquire, until,
 };
 use lockkit_core::{
@@ -48,16 +48,17 @@ async fn try_of_a_held_lock_is_one_script_at_each_node() {
         assert!(is_gave_up(&try_acquire(&other, &name(LOCK)).await));
     }
     let asked = async || since(&before, scripts(&masters).await).iter().all(|asked| *asked >= TRIES);
-    until("the last node is asked for the last time", asked).await;
-    // What opened the sessions and took the lock may arrive late at a node; a clean-up for each try would be as many again.
+    until("all nodes have executed all tries", asked).await;
+    // Requests that opened the sessions and took the lock may arrive late at a node. A clean-up for each try would
+    // double the count.
     let asked = since(&before, scripts(&masters).await);
     assert!(asked.iter().all(|asked| *asked < TRIES * 3 / 2), "{asked:?}");
     release(&one, &held).await;
 }
 
-/// Every waiter wins that node, and takes that back.
+/// Every waiter gets that node, and removes its key again.
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_at_a_node_that_the_holder_lacks_do_not_wake_each_other() {
+async fn waiters_at_a_node_without_the_holder_do_not_wake_each_other() {
     const WAITERS: usize = 8;
     const ATTEMPTS: u64 = 200;
     let masters = Masters::start(3).unwrap();
@@ -70,7 +71,7 @@ async fn waiters_at_a_node_that_the_holder_lacks_do_not_wake_each_other() {
         waiting.push((other, waiter));
     }
     for (_, waiter) in &waiting {
-        until("it waits", async || waiter.control.was_contended()).await;
+        until("the claim waits", async || waiter.control.was_contended()).await;
     }
     masters.with(|nodes| nodes.node(0).cli(&["DEL", LOCK]).map(drop)).await.unwrap();
     let (asked, sent) = (scripts(&masters).await, calls(&masters, &["publish"]).await);
@@ -81,7 +82,7 @@ async fn waiters_at_a_node_that_the_holder_lacks_do_not_wake_each_other() {
     };
     tokio::time::timeout(HANG, many).await.unwrap();
     assert_eq!(since(&sent, calls(&masters, &["publish"]).await), [0; 3]);
-    // The release of a grant is a reason to ask.
+    // The release of a grant is published.
     release(&one, &held).await;
     let released = since(&sent, calls(&masters, &["publish"]).await);
     assert!(released.iter().sum::<u64>() >= 2, "{released:?}");

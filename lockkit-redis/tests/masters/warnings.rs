@@ -1,4 +1,4 @@
-//! What is logged of nodes that may lose what they have acknowledged.
+//! Warnings about nodes that may lose acknowledged writes.
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ use crate::redlock::{backend, config, raw::NODE};
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(60);
 
-/// What is logged at a connect, until each of three nodes has been asked about itself.
+/// The log of a connect, until the `INFO` of each of three nodes was requested.
 fn log(masters: &RedisMasters, login: &str) -> String {
     let url = format!("redlock://{login}{}", masters.endpoints());
     log_of(
@@ -25,16 +25,16 @@ fn log(masters: &RedisMasters, login: &str) -> String {
         async || {
             init(&config(&url).unwrap()).await.unwrap();
         },
-        |log| log.lines().filter(|line| is_asked(line)).count() == 3,
+        |log| log.lines().filter(|line| is_info_result(line)).count() == 3,
     )
 }
 
-/// What is logged at a connect, from before this preparation until it is enough.
+/// The log from before `prepare` and a connect, until it is enough.
 fn log_of(url: &str, prepare: impl AsyncFnOnce(), is_enough: impl Fn(&str) -> bool) -> String {
-    // One for the whole program, and for good: what is cached of a subscriber of one thread may be asked for by another
-    // thread, which has none, and then nobody hears anything.
-    static LISTEN: Once = Once::new();
-    LISTEN.call_once(|| {
+    // One subscriber for the whole program: tracing caches the interest of call sites, and a call site first reached by
+    // a thread without a subscriber would stay disabled.
+    static INIT: Once = Once::new();
+    INIT.call_once(|| {
         tracing_subscriber::fmt()
             .with_writer(|| LOG.with_borrow(Log::clone))
             .with_ansi(false)
@@ -58,8 +58,8 @@ fn log_of(url: &str, prepare: impl AsyncFnOnce(), is_enough: impl Fn(&str) -> bo
     log.text()
 }
 
-fn is_asked(line: &str) -> bool {
-    line.contains("asked about itself") || line.contains("is not known")
+fn is_info_result(line: &str) -> bool {
+    line.contains("INFO was read") || line.contains("cannot read INFO")
 }
 
 fn warnings(log: &str) -> Vec<&str> {
@@ -67,7 +67,7 @@ fn warnings(log: &str) -> Vec<&str> {
 }
 
 #[test]
-fn nodes_that_do_not_keep_what_they_acknowledge_are_warned_of() {
+fn nodes_without_append_only_file_are_warned_about() {
     let durable = RedisMasters::start(3).unwrap();
     assert_eq!(warnings(&log(&durable, "")), [""; 0]);
     let forgetful = RedisMasters::start_with(3, &["--appendonly", "no"]).unwrap();
@@ -81,20 +81,20 @@ fn nodes_that_do_not_keep_what_they_acknowledge_are_warned_of() {
 }
 
 #[test]
-fn a_node_that_is_half_set_up_is_told_from_one_that_has_lost_its_data() {
+fn half_set_up_node_is_reported_as_half_set_up() {
     let masters = RedisMasters::start(3).unwrap();
     for (node, phase) in ["ready", "ready", "preparing"].iter().enumerate() {
         let marker = format!("{phase} 60000 5f0c {}/3", node + 1);
         masters.node(node).cli(&["HSET", NODE, "marker", &marker]).unwrap();
     }
     let url = format!("redlock://{}", masters.endpoints());
-    let text = log_of(&url, async || {}, |log| log.contains("does not count"));
-    let warning = warnings(&text).into_iter().find(|line| line.contains("does not count")).unwrap();
+    let text = log_of(&url, async || {}, |log| log.contains("this node does not count"));
+    let warning = warnings(&text).into_iter().find(|line| line.contains("this node does not count")).unwrap();
     assert!(warning.contains("lockkit init") && warning.contains(&masters.node(2).endpoint()), "{warning}");
 }
 
 #[test]
-fn node_that_may_fail_over_is_warned_of() {
+fn node_with_a_replica_is_warned_about() {
     let masters = RedisMasters::start(3).unwrap();
     let replica = Redis::start().unwrap();
     let node = masters.node(1).endpoint();
@@ -102,7 +102,7 @@ fn node_that_may_fail_over_is_warned_of() {
     replica.cli(&["REPLICAOF", host, port]).unwrap();
     let start = Instant::now();
     while !replica.is_replicating().unwrap() {
-        assert!(start.elapsed() < HANG, "it does not replicate");
+        assert!(start.elapsed() < HANG, "the replica does not connect");
         std::thread::sleep(Duration::from_millis(5));
     }
     let text = log(&masters, "");
@@ -111,25 +111,25 @@ fn node_that_may_fail_over_is_warned_of() {
 }
 
 #[test]
-fn nodes_that_throw_keys_away_are_warned_of() {
+fn nodes_that_may_evict_are_warned_about() {
     let masters = RedisMasters::start_with(3, &["--maxmemory-policy", "allkeys-lru"]).unwrap();
     let text = log(&masters, "");
     assert_eq!(warnings(&text).iter().filter(|line| line.contains("allkeys-lru")).count(), 3, "{text}");
 }
 
 #[test]
-fn a_user_who_may_not_ask_locks_all_the_same() {
+fn user_without_the_info_right_can_lock() {
     let rights = crate::redlock::rights::RIGHTS.replace("+info", "");
     let user = crate::redlock::rights::user(&rights);
     let options = [&["--appendonly", "no", "--user"], &*user].concat();
     let masters = RedisMasters::start_with(3, &options).unwrap();
     let text = log(&masters, &format!("{}@", crate::redlock::rights::LOGIN));
     assert_eq!(warnings(&text), [""; 0]);
-    assert_eq!(text.lines().filter(|line| line.contains("is not known")).count(), 3, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains("cannot read INFO")).count(), 3, "{text}");
 }
 
 thread_local! {
-    /// Of this test: it and its runtime are one thread.
+    /// Per test: each test and its runtime use one thread.
     static LOG: RefCell<Log> = RefCell::default();
 }
 

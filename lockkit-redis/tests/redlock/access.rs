@@ -1,4 +1,4 @@
-//! Clients that differ in whom they trust and in what they may do, and processes with clocks of their own.
+//! Clients with other credentials, certificates and rights, and processes with their own clock.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -12,11 +12,11 @@ use lockkit_testbed::{Redis, RedisMasters, ServerClock};
 
 use super::{Masters, backend, config, encoded};
 
-/// The nodes of servers that are there for one client; they run as long as this value.
+/// Servers that were started for one client; they run until this value is dropped.
 #[derive(Debug, Default)]
-pub struct Beside(Mutex<Vec<Running>>);
+pub struct ExtraServers(Mutex<Vec<Running>>);
 
-/// Nodes that log in or speak TLS, and what their client reads whenever a session begins.
+/// Nodes with a login or TLS, and the files that their client reads whenever a session begins.
 #[derive(Debug)]
 struct Running {
     _nodes: Vec<Redis>,
@@ -25,8 +25,8 @@ struct Running {
     _authorities: Vec<lockkit_testbed::Certificates>,
 }
 
-impl Beside {
-    /// A client with this access: of these nodes, or of others beside them.
+impl ExtraServers {
+    /// Returns a client with this access, to these nodes or to new ones.
     pub async fn backend_for(&self, access: &Access, nodes: &Masters) -> Result<AnyBackend> {
         match access {
             Access::AllBut(name) => all_but(nodes, name).await,
@@ -44,26 +44,26 @@ impl Beside {
             RedisMasters::start_with(3, &["--user", "me", "on", &password, "~*", "&*", "+@all"])
         });
         let masters = masters.await?;
-        let ends = masters.endpoints();
-        lockkit_redis::init(&config(&format!("redlock://{ends}"))?).await?;
+        let endpoints = masters.endpoints();
+        lockkit_redis::init(&config(&format!("redlock://{endpoints}"))?).await?;
         self.keep(Running {
             _nodes: Vec::new(),
             _masters: Some(masters),
             #[cfg(feature = "tls")]
             _authorities: Vec::new(),
         });
-        backend(&format!("redlock://me:{text}@{ends}"))
+        backend(&format!("redlock://me:{text}@{endpoints}"))
     }
 
     #[cfg(feature = "tls")]
-    async fn with_tls(&self, shown: lockkit_conformance::Shown) -> Result<AnyBackend> {
-        use lockkit_conformance::Shown;
+    async fn with_tls(&self, shown: lockkit_conformance::ShownCertificate) -> Result<AnyBackend> {
+        use lockkit_conformance::ShownCertificate;
         use lockkit_testbed::{Certificates, ServerCertificate};
 
         let certificate = match shown {
-            Shown::Trusted | Shown::OfUnknownAuthority => ServerCertificate::Good,
-            Shown::WithWrongName => ServerCertificate::WrongName,
-            Shown::Expired => ServerCertificate::Expired,
+            ShownCertificate::Trusted | ShownCertificate::UnknownAuthority => ServerCertificate::Good,
+            ShownCertificate::WrongName => ServerCertificate::WrongName,
+            ShownCertificate::Expired => ServerCertificate::Expired,
         };
         let (authority, other) = (Certificates::new()?, Certificates::new()?);
         let nodes = started(move || {
@@ -71,10 +71,10 @@ impl Beside {
             Ok(((0..3).map(start).collect::<Result<Vec<_>>>()?, authority))
         });
         let (nodes, authority) = nodes.await?;
-        let trusted = if shown == Shown::OfUnknownAuthority { &other } else { &authority };
-        let ends: Vec<String> = nodes.iter().map(Redis::endpoint).collect();
-        let url = format!("redlocks://{}?ca={}", ends.join(","), trusted.ca().display());
-        if shown == Shown::Trusted {
+        let trusted = if shown == ShownCertificate::UnknownAuthority { &other } else { &authority };
+        let endpoints: Vec<String> = nodes.iter().map(Redis::endpoint).collect();
+        let url = format!("redlocks://{}?ca={}", endpoints.join(","), trusted.ca().display());
+        if shown == ShownCertificate::Trusted {
             lockkit_redis::init(&config(&url)?).await?;
         }
         self.keep(Running { _nodes: nodes, _masters: None, _authorities: vec![authority, other] });
@@ -86,18 +86,18 @@ impl Beside {
     }
 }
 
-/// Starting blocks, so it is done beside the executor.
+/// Starts servers off the executor, because starting blocks.
 async fn started<T: Send + 'static>(start: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(start).await?
 }
 
-/// A client that may do everything with all keys but that of this lock.
+/// A client that may do everything with all keys except the one of this lock.
 async fn all_but(nodes: &Masters, name: &LockName) -> Result<AnyBackend> {
     let key = encoded(name);
     ensure!(key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.%/".contains(&byte)), "{key}");
     let mut words: Vec<String> =
         ["ACL", "SETUSER", "restricted", "on", ">secret", "&*", "+@all"].map(str::to_owned).into();
-    // Whatever is longer, shorter, or differs at some place.
+    // Patterns for all keys that are longer, shorter, or different at one position.
     words.push(format!("~{key}?*"));
     for (at, byte) in key.char_indices() {
         words.extend([format!("~{}", &key[..at]), format!("~{}[^{byte}]*", &key[..at])]);
@@ -112,9 +112,9 @@ async fn all_but(nodes: &Masters, name: &LockName) -> Result<AnyBackend> {
 
 /// The testbed's clock.
 #[derive(Debug)]
-pub struct Stepped(pub ServerClock);
+pub struct SteppedWallClock(pub ServerClock);
 
-impl WallClock for Stepped {
+impl WallClock for SteppedWallClock {
     fn environment(&self) -> Vec<(String, String)> {
         let pairs = self.0.environment();
         let split = pairs.iter().filter_map(|pair| pair.split_once('='));

@@ -1,4 +1,4 @@
-//! What only Redlock has: minorities and majorities, slow nodes, nodes that have lost their data.
+//! Cases that only Redlock has: minorities and majorities, slow nodes, nodes that have lost their data.
 
 use std::{
     sync::{
@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use lockkit_conformance::{Case, Rounds, Store, by_hand, own_case};
+use lockkit_conformance::{Case, Rounds, Store, direct, own_case};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, LockGuard, LockName, TimeSource,
     backend::{Backend, ClaimId, Renewal},
@@ -22,28 +22,28 @@ use super::{Masters, backend, config, encoded};
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(30);
 
-/// Nothing here outlives it.
+/// Longer than any case.
 const LONG: Duration = Duration::from_secs(60);
 
-/// For cases that wait until it is over.
+/// For cases that wait until it has passed.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// For holds that are to survive what is done to nodes: what a busy machine adds to a beat is far less.
+/// For holds that must survive faults at nodes: a busy machine delays a heartbeat by far less.
 const SURVIVED: Duration = Duration::from_secs(6);
 
 pub const CASES: [Case; 12] = [
-    own_case!(a_minority_that_is_down_is_done_without: Q1, P1 P3 P13),
-    own_case!(one_node_down_and_one_emptied_are_done_without: Q1 Q4, P1 P3 P13),
-    own_case!(without_a_majority_nothing_is_granted_and_nothing_left: Q2, P6 P12),
-    own_case!(a_validity_that_is_used_up_is_no_grant: Q3, P1 P6),
-    own_case!(what_slow_nodes_give_late_is_taken_back: Q3, P6 P13),
-    own_case!(an_emptied_node_gives_no_lock_a_second_time: Q4, P1 P11),
-    own_case!(an_emptied_node_counts_again_after_the_longest_ttl: Q4, P3 P5),
-    own_case!(a_node_that_comes_back_knows_the_counters_of_the_others: Q4, P3),
-    own_case!(a_client_that_dies_between_lock_and_write_back_harms_no_token: Q5, P3),
-    own_case!(split_votes_end: Q6, P1 P5),
-    own_case!(a_node_that_has_lost_a_lock_gets_it_back: Q7, P1 P11),
-    own_case!(a_majority_that_loses_its_data_ends_the_hold_for_good: R7, P7 P11),
+    own_case!(locking_works_while_a_minority_is_down: TimedExclusion TokenOrder NoResidue),
+    own_case!(locking_works_with_one_node_down_and_one_emptied: TimedExclusion TokenOrder NoResidue),
+    own_case!(attempt_without_a_majority_fails_and_leaves_nothing: NoOrphan TruthfulErrors),
+    own_case!(majority_after_the_deadline_is_not_a_grant: TimedExclusion NoOrphan),
+    own_case!(late_grants_of_slow_nodes_are_removed: NoOrphan NoResidue),
+    own_case!(emptied_node_does_not_grant_a_held_lock: TimedExclusion BoundedLoss),
+    own_case!(emptied_node_counts_again_after_the_longest_ttl: TokenOrder NoLostWakeUp),
+    own_case!(rejoined_node_has_the_counters_of_the_others: TokenOrder),
+    own_case!(tokens_rise_after_a_client_dies_before_its_write_back: TokenOrder),
+    own_case!(split_votes_are_resolved: TimedExclusion NoLostWakeUp),
+    own_case!(lost_lock_is_restored_at_its_node: TimedExclusion BoundedLoss),
+    own_case!(data_loss_of_a_majority_ends_the_hold: NoForeignRelease BoundedLoss),
 ];
 
 fn name() -> LockName {
@@ -59,7 +59,7 @@ async fn acquire(client: &LockClient) -> Result<LockGuard> {
     guard.context("not granted")
 }
 
-/// Nothing is left of the lock at any node that is there.
+/// Waits until nothing is left of the lock at any running node.
 async fn is_clean(masters: &Masters) -> Result<()> {
     is_clean_of(masters, &name()).await
 }
@@ -68,22 +68,22 @@ async fn is_clean_of(masters: &Masters, name: &LockName) -> Result<()> {
     until("nothing is left", async || Ok(masters.entries(name).await?.is_empty())).await
 }
 
-/// Looks again and again until it is so.
-async fn until(what: &str, so: impl AsyncFn() -> Result<bool>) -> Result<()> {
+/// Polls until the condition is true.
+async fn until(what: &str, condition: impl AsyncFn() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
-    while !so().await? {
-        ensure!(start.elapsed() < HANG, "it did not come about within {HANG:?} that {what}");
+    while !condition().await? {
+        ensure!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
         sleep(Duration::from_millis(10)).await;
     }
     Ok(())
 }
 
-/// What this node has for the lock.
+/// The lock's value at this node.
 async fn value(masters: &Masters, node: usize) -> Result<String> {
     masters.with(move |nodes| Ok(nodes.node(node).cli(&["GET", &encoded(&name())])?.text().to_owned())).await
 }
 
-async fn a_minority_that_is_down_is_done_without() -> Result<()> {
+async fn locking_works_while_a_minority_is_down() -> Result<()> {
     let masters = Masters::start(5)?;
     let (early, mut last) = (client(&masters.url(), SURVIVED).await?, 0);
     for down in 1..=2 {
@@ -102,7 +102,7 @@ async fn a_minority_that_is_down_is_done_without() -> Result<()> {
     is_clean(&masters).await
 }
 
-async fn one_node_down_and_one_emptied_are_done_without() -> Result<()> {
+async fn locking_works_with_one_node_down_and_one_emptied() -> Result<()> {
     let masters = Masters::start(5)?;
     let client = client(&masters.url(), SURVIVED).await?;
     let first = acquire(&client).await?;
@@ -114,13 +114,13 @@ async fn one_node_down_and_one_emptied_are_done_without() -> Result<()> {
     first.release().await?;
     let second = acquire(&client).await?;
     ensure!(second.token() > token, "{} after {token}", second.token());
-    ensure!(value(&masters, 4).await?.is_empty(), "the emptied node counts at once");
+    ensure!(value(&masters, 4).await?.is_empty(), "the emptied node granted");
     second.release().await?;
     masters.with(|nodes| nodes.node_mut(0).restart()).await?;
     is_clean(&masters).await
 }
 
-async fn without_a_majority_nothing_is_granted_and_nothing_left() -> Result<()> {
+async fn attempt_without_a_majority_fails_and_leaves_nothing() -> Result<()> {
     let masters = Masters::start(5)?;
     let client = client(&masters.url(), LONG).await?;
     let lost = masters.with(|nodes| {
@@ -144,75 +144,78 @@ async fn without_a_majority_nothing_is_granted_and_nothing_left() -> Result<()> 
     is_clean(&masters).await
 }
 
-/// A clock that leaps between its first reading after it was told to, and the second.
-struct Leaping {
+/// A clock that jumps between the first and the second reading after it was armed.
+struct SteppedClock {
     clock: Clock,
     readings: AtomicU64,
 }
 
-impl TimeSource for Leaping {
+impl TimeSource for SteppedClock {
     fn now(&self) -> BootInstant {
-        let leap = match self.readings.load(SeqCst) {
+        let step = match self.readings.load(SeqCst) {
             0 => Duration::ZERO,
             reading => {
                 self.readings.store(reading + 1, SeqCst);
                 if reading > 1 { LONG } else { Duration::ZERO }
             }
         };
-        self.clock.now().after(leap)
+        self.clock.now().after(step)
     }
 }
 
-struct Shared(Arc<Leaping>);
+struct SharedClock(Arc<SteppedClock>);
 
-impl TimeSource for Shared {
+impl TimeSource for SharedClock {
     fn now(&self) -> BootInstant {
         self.0.now()
     }
 }
 
-async fn a_validity_that_is_used_up_is_no_grant() -> Result<()> {
+async fn majority_after_the_deadline_is_not_a_grant() -> Result<()> {
     use lockkit_core::{
         Metadata,
         backend::{Claim, ClaimControl},
     };
     let masters = Masters::start(3)?;
-    let leaping = Arc::new(Leaping { clock: Clock::boot(), readings: AtomicU64::new(0) });
-    let clock = Clock::new(Shared(Arc::clone(&leaping)));
+    let stepped = Arc::new(SteppedClock { clock: Clock::boot(), readings: AtomicU64::new(0) });
+    let clock = Clock::new(SharedClock(Arc::clone(&stepped)));
     let session = backend(&masters.url())?.open_session(LONG, clock).await?;
-    leaping.readings.store(1, SeqCst);
+    stepped.readings.store(1, SeqCst);
     let claim = Claim::new(name(), false, Metadata::of_this_process(None), &ClaimControl::new());
     let error = match session.acquire(claim).await {
         Err(error) => error,
-        Ok(answer) => anyhow::bail!("granted, after all keys may have ended: {answer:?}"),
+        Ok(answer) => anyhow::bail!("granted after the keys may have expired: {answer:?}"),
     };
     ensure!(error.kind() == ErrorKind::Unavailable, "{error}");
-    ensure!(leaping.readings.load(SeqCst) > 2, "nobody looked at the clock again");
+    ensure!(stepped.readings.load(SeqCst) > 2, "the clock was not read again");
     is_clean(&masters).await?;
     Ok(session.close().await?)
 }
 
-async fn what_slow_nodes_give_late_is_taken_back() -> Result<()> {
+async fn late_grants_of_slow_nodes_are_removed() -> Result<()> {
     let masters = Masters::start(5)?;
-    let ways: Vec<Proxy> = masters.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
-    let ends: Vec<String> = ways.iter().map(Proxy::endpoint).collect();
-    let client = client(&format!("{}?request_timeout=1s", super::url_of(&ends)), LONG).await?;
+    let proxies: Vec<Proxy> = masters.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
+    let endpoints: Vec<String> = proxies.iter().map(Proxy::endpoint).collect();
+    let client = client(&format!("{}?request_timeout=1s", super::url_of(&endpoints)), LONG).await?;
     acquire(&client).await?.release().await?;
     is_clean(&masters).await?;
-    for way in &ways[..3] {
-        way.set(Direction::Requests, Flow::Hold);
+    for proxy in &proxies[..3] {
+        proxy.set(Direction::Requests, Flow::Hold);
     }
     let answer = client.lock(name().as_str())?.try_acquire().await;
-    ensure!(answer.is_err_and(|error| error.kind() == ErrorKind::Unavailable), "three of five are silent");
-    ensure!(ways.iter().take(3).all(|way| way.holds("EVALSHA")), "nothing was asked");
-    // Now they hear what they were asked.
-    ways.iter().for_each(Proxy::pass);
+    ensure!(
+        answer.is_err_and(|error| error.kind() == ErrorKind::Unavailable),
+        "granted by two of five nodes"
+    );
+    ensure!(proxies.iter().take(3).all(|proxy| proxy.holds("EVALSHA")), "no node was asked");
+    // Now the delayed requests arrive.
+    proxies.iter().for_each(Proxy::pass);
     is_clean(&masters).await?;
     acquire(&client).await?.release().await?;
     is_clean(&masters).await
 }
 
-/// A lock that lies at two of three nodes, of which one is then emptied.
+/// A lock that is held at two of three nodes, of which one is then emptied.
 async fn held_at_one_of_three(masters: &Masters, client: &LockClient) -> Result<LockGuard> {
     masters.with(|nodes| nodes.node_mut(2).kill()).await?;
     let guard = acquire(client).await?;
@@ -221,11 +224,11 @@ async fn held_at_one_of_three(masters: &Masters, client: &LockClient) -> Result<
     Ok(guard)
 }
 
-async fn an_emptied_node_gives_no_lock_a_second_time() -> Result<()> {
+async fn emptied_node_does_not_grant_a_held_lock() -> Result<()> {
     let masters = Masters::start(3)?;
     let holder = client(&masters.url(), LONG).await?;
     let guard = held_at_one_of_three(&masters, &holder).await?;
-    // Connects to the emptied node as to the others.
+    // This client connects after the node was emptied.
     let other = client(&masters.url(), LONG).await?;
     for _ in 0..20 {
         let second = other.lock(name().as_str())?.try_acquire().await;
@@ -243,29 +246,29 @@ async fn counts(masters: &Masters, node: usize) -> Result<bool> {
     Ok(marker.await?.starts_with("ready"))
 }
 
-async fn an_emptied_node_counts_again_after_the_longest_ttl() -> Result<()> {
+async fn emptied_node_counts_again_after_the_longest_ttl() -> Result<()> {
     let masters = Masters::start_with(3, "?max_ttl=3s")?;
     let client = client(&format!("{}?max_ttl=3s", masters.url()), SHORT).await?;
     let before = acquire(&client).await?;
     masters.with(|nodes| nodes.node_mut(0).wipe()).await?;
     let emptied = Instant::now();
-    // Nobody but the client's own beats finds out.
+    // Only the client's own heartbeats can detect it.
     until("the node counts again", async || counts(&masters, 0).await).await?;
     ensure!(emptied.elapsed() >= Duration::from_secs(3), "after {:?} only", emptied.elapsed());
     ensure!(before.is_held(), "lost with one of three");
     let token = before.token();
     before.release().await?;
-    // Now it is needed.
+    // Now the node is needed for a majority.
     masters.with(|nodes| nodes.node_mut(1).kill()).await?;
     let after = acquire(&client).await?;
     ensure!(after.token() > token, "{} after {token}", after.token());
-    ensure!(!value(&masters, 0).await?.is_empty(), "granted without it");
+    ensure!(!value(&masters, 0).await?.is_empty(), "granted without the node");
     after.release().await?;
     masters.with(|nodes| nodes.node_mut(1).restart()).await?;
     is_clean(&masters).await
 }
 
-/// Gives these nodes a counter for the lock that no clock proposes; each another one.
+/// Sets the lock's counter at these nodes, to a different value at each, above any clock.
 async fn set_counters(masters: &Masters, numbers: std::ops::Range<usize>) -> Result<()> {
     const FAR: i64 = 4_000_000_000_000_000;
     let set = masters.with(move |nodes| {
@@ -280,22 +283,22 @@ async fn set_counters(masters: &Masters, numbers: std::ops::Range<usize>) -> Res
     set.await
 }
 
-async fn a_node_that_comes_back_knows_the_counters_of_the_others() -> Result<()> {
+async fn rejoined_node_has_the_counters_of_the_others() -> Result<()> {
     let masters = Masters::start_with(3, "?max_ttl=2s")?;
     let client = client(&format!("{}?max_ttl=2s", masters.url()), SHORT).await?;
-    // A grant that nobody releases, and that one node knows nothing of.
+    // A grant that is not released, and that one node does not know.
     set_counters(&masters, 0..2).await?;
     let granted = masters.with(|nodes| super::raw::die(nodes, &name(), 2, 2)).await?;
     let token = granted.context("the node was too slow for its ttl")?;
     masters.with(|nodes| nodes.node_mut(0).wipe()).await?;
     until("the node counts again", async || counts(&masters, 0).await).await?;
-    // The only one that is left of those that granted it is away.
+    // The only other node that granted it is down.
     masters.with(|nodes| nodes.node_mut(1).kill()).await?;
     let after = acquire(&client).await?;
     ensure!(after.token().get() > token, "{} after {token}", after.token());
     after.release().await?;
     masters.with(|nodes| nodes.node_mut(1).restart()).await?;
-    // What a dead claim has said about itself goes with the next grant at that node.
+    // The metadata of a dead claim is removed by the next grant at that node.
     until("the next grants leave nothing", async || {
         acquire(&client).await?.release().await?;
         Ok(masters.entries(&name()).await?.is_empty())
@@ -303,7 +306,7 @@ async fn a_node_that_comes_back_knows_the_counters_of_the_others() -> Result<()>
     .await
 }
 
-async fn a_client_that_dies_between_lock_and_write_back_harms_no_token() -> Result<()> {
+async fn tokens_rise_after_a_client_dies_before_its_write_back() -> Result<()> {
     let masters = Masters::start(3)?;
     let client = client(&masters.url(), LONG).await?;
     let mut last = 0;
@@ -323,7 +326,7 @@ async fn a_client_that_dies_between_lock_and_write_back_harms_no_token() -> Resu
     is_clean(&masters).await
 }
 
-async fn split_votes_end() -> Result<()> {
+async fn split_votes_are_resolved() -> Result<()> {
     const CLIENTS: usize = 5;
     let rounds = Rounds::asked_for()?.unwrap_or(Rounds::Few).times(200, 20);
     let masters = Masters::start(3)?;
@@ -350,16 +353,15 @@ async fn split_votes_end() -> Result<()> {
     is_clean(&masters).await
 }
 
-async fn a_node_that_has_lost_a_lock_gets_it_back() -> Result<()> {
+async fn lost_lock_is_restored_at_its_node() -> Result<()> {
     let masters = Masters::start(3)?;
     let (holder, other) = (client(&masters.url(), SHORT).await?, client(&masters.url(), LONG).await?);
     let guard = acquire(&holder).await?;
     for node in 0..3 {
         let held = value(&masters, (node + 1) % 3).await?;
-        ClaimId::parse(&held)
-            .context("the value is a claim, as that of any other client is a random text")?;
+        ClaimId::parse(&held).context("the value is a claim id")?;
         masters.with(move |nodes| nodes.node(node).cli(&["DEL", &encoded(&name())]).map(drop)).await?;
-        until("the node has it again", async || Ok(value(&masters, node).await? == held)).await?;
+        until("the node has the lock again", async || Ok(value(&masters, node).await? == held)).await?;
         ensure!(other.lock(name().as_str())?.try_acquire().await?.is_none(), "two holders");
         ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
     }
@@ -367,21 +369,21 @@ async fn a_node_that_has_lost_a_lock_gets_it_back() -> Result<()> {
     is_clean(&masters).await
 }
 
-async fn a_majority_that_loses_its_data_ends_the_hold_for_good() -> Result<()> {
+async fn data_loss_of_a_majority_ends_the_hold() -> Result<()> {
     let masters = Masters::start(3)?;
     let holder = client(&masters.url(), SHORT).await?;
     let guard = acquire(&holder).await?;
-    // By the third node's clock this one outlives the case: only its client can take it away.
+    // This hold does not expire during the case: only its client can remove it from the third node.
     let (session, long) =
         (backend(&masters.url())?.open_session(LONG, Clock::boot()).await?, LockName::new("long")?);
-    let grant = tokio::time::timeout(HANG, by_hand::acquire(&session, &long)).await?;
+    let grant = tokio::time::timeout(HANG, direct::acquire(&session, &long)).await?;
     masters.with(|nodes| (0..2).try_for_each(|node| nodes.node(node).cli(&["FLUSHALL"]).map(drop))).await?;
     let lost = tokio::time::timeout(HANG, guard.lost()).await?;
     ensure!(lost.kind() == ErrorKind::Lost && !guard.is_held(), "{lost}");
     is_clean(&masters).await?;
-    ensure!(!masters.entries(&long).await?.is_empty(), "ended before its client has asked");
-    let beat = session.renew(std::slice::from_ref(&grant)).await;
-    ensure!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
+    ensure!(!masters.entries(&long).await?.is_empty(), "removed before its client has sent a heartbeat");
+    let heartbeat = session.renew(std::slice::from_ref(&grant)).await;
+    ensure!(matches!(heartbeat.holds[..], [(_, Renewal::Gone)]), "{heartbeat:?}");
     is_clean_of(&masters, &long).await?;
     let refused = LockClient::builder(backend(&masters.url())?).build().await;
     let error = refused.err().context("a majority has lost its data")?;
@@ -389,8 +391,10 @@ async fn a_majority_that_loses_its_data_ends_the_hold_for_good() -> Result<()> {
         error.kind() == ErrorKind::InvalidConfig && error.to_string().contains("lockkit init"),
         "{error}"
     );
-    let error =
-        lockkit_redis::init(&config(&masters.url())?).await.err().context("set up again, as if new")?;
+    let error = lockkit_redis::init(&config(&masters.url())?)
+        .await
+        .err()
+        .context("set up again as if the nodes were new")?;
     ensure!(error.kind() == ErrorKind::InvalidConfig, "{error}");
     Ok(())
 }

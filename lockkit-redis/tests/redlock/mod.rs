@@ -1,4 +1,4 @@
-//! What the conformance suite needs of independent masters.
+//! The conformance harness for independent masters.
 #![allow(missing_docs, dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
 pub mod access;
@@ -17,8 +17,8 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    Access, AnyBackend, Case, Entry, Fault, Harness, Hook, Link, LinkFault, Rounds, Sharing, Store, Time,
-    WallClock,
+    Access, AnyBackend, Case, ClientLink, Entry, Harness, Hook, LinkFault, Rounds, Sharing, Store,
+    StoreFault, Time, WallClock,
 };
 use lockkit_core::{
     LockName,
@@ -28,12 +28,12 @@ use lockkit_core::{
 use lockkit_redis::{RedlockBackend, RedlockConfig};
 use lockkit_testbed::{Proxy, Redis, RedisMasters, ServerClock};
 
-use self::access::{Beside, Stepped};
+use self::access::{ExtraServers, SteppedWallClock};
 
-/// Cases side by side.
+/// How many cases run concurrently.
 const PARALLEL: usize = 8;
 
-/// What clients ask for.
+/// The commands that clients send.
 const REQUESTS: [&str; 4] = ["evalsha", "eval", "subscribe", "unsubscribe"];
 
 #[derive(Debug)]
@@ -99,15 +99,15 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
         match hook {
             Hook::Tls => Some("built without the feature \"tls\"".to_owned()),
             Hook::BareNotification => {
-                Some("a waiter listens from its second attempt on, which no case sees".to_owned())
+                Some("a waiter subscribes after its first attempt, which no case can observe".to_owned())
             }
-            Hook::Wipe => Some("a set that has lost a majority's data waits for the operator".to_owned()),
+            Hook::Wipe => Some("a set whose majority has lost its data needs the operator".to_owned()),
             _ => None,
         }
     }
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
-        Ok(Box::new(Stepped(ServerClock::new()?)))
+        Ok(Box::new(SteppedWallClock(ServerClock::new()?)))
     }
 
     fn parallel(&self) -> usize {
@@ -132,7 +132,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
     fn may_stay(&self, place: &str) -> Option<&'static str> {
         match place {
             "lockkit:redlock" => Some("the marker of the node"),
-            place if place.ends_with(":fence") => Some("no later token may be below one that was granted"),
+            place if place.ends_with(":fence") => Some("later tokens must be above earlier ones"),
             _ => None,
         }
     }
@@ -150,18 +150,18 @@ pub fn backend(url: &str) -> Result<AnyBackend> {
     Ok(AnyBackend::new(RedlockBackend::new(config(url)?)))
 }
 
-/// The nodes at these places, by a user with no rights but those that the documentation asks for.
+/// The URL of the nodes at these addresses, for a user with only the documented rights.
 pub fn url_of(endpoints: &[String]) -> String {
     format!("redlock://{}@{}", rights::LOGIN, endpoints.join(","))
 }
 
-/// Masters of its own, set up. Their methods block, so they run beside the executor.
+/// A new set of masters. The methods of the servers block, so they run off the executor.
 #[derive(Debug)]
 pub struct Masters {
     nodes: Arc<Mutex<RedisMasters>>,
     pub endpoints: Vec<String>,
     majority: usize,
-    beside: Beside,
+    extra: ExtraServers,
 }
 
 impl Masters {
@@ -169,14 +169,14 @@ impl Masters {
         Self::start_with(count, "")
     }
 
-    /// With these options in the URL that they are set up by.
+    /// Sets up the nodes by a URL with these options.
     pub fn start_with(count: usize, options: &str) -> Result<Self> {
         let nodes = RedisMasters::start_with(count, &[&["--user"], &*rights::user(rights::RIGHTS)].concat())?;
         let endpoints = (0..count).map(|number| nodes.node(number).endpoint()).collect();
         let nodes = Arc::new(Mutex::new(nodes));
-        let masters = Self { nodes, endpoints, majority: count / 2 + 1, beside: Beside::default() };
+        let masters = Self { nodes, endpoints, majority: count / 2 + 1, extra: ExtraServers::default() };
         let url = format!("{}{options}", masters.url());
-        // Whoever asks for a store may be on an executor already.
+        // In a thread, because the caller may be on an executor already.
         let set_up = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async { Ok::<_, anyhow::Error>(lockkit_redis::init(&config(&url)?).await?) })
@@ -189,7 +189,7 @@ impl Masters {
         url_of(&self.endpoints)
     }
 
-    /// Does this to the nodes, beside the executor.
+    /// Runs `work` on the nodes, off the executor.
     pub async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut RedisMasters) -> Result<T> + Send + 'static,
@@ -199,7 +199,7 @@ impl Masters {
         tokio::task::spawn_blocking(work).await?
     }
 
-    /// Does this to a majority of the nodes, which is as bad as all for everybody who needs one.
+    /// Runs `work` on a majority of the nodes, without which no client can lock.
     async fn to_majority(&self, work: impl Fn(&Redis) -> Result<()> + Send + 'static) -> Result<()> {
         let majority = self.majority;
         self.with(move |nodes| (0..majority).try_for_each(|number| work(nodes.node(number)))).await
@@ -211,7 +211,7 @@ pub fn encoded(name: &LockName) -> String {
     name.encode(3 * LOCK_NAME_BYTES_MAX)
 }
 
-/// What somebody who is no client of ours finds beside the claim.
+/// Overwrites the metadata of all claims, as another program might.
 fn write_junk(node: &Redis, metadata: &str) -> Result<()> {
     for claim in node.cli(&["HKEYS", metadata])?.list() {
         let words = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
@@ -231,30 +231,30 @@ impl Store for Masters {
     }
 
     async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
-        self.beside.backend_for(&access, self).await
+        self.extra.backend_for(&access, self).await
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::DeleteEntries(name) => {
+            StoreFault::DeleteEntries(name) => {
                 let key = encoded(&name);
-                // At all nodes: of a majority alone, a heartbeat between two of them would write the first one back, and
-                // with it the lock would have a majority again.
+                // At all nodes: if only a majority lost the lock, a heartbeat between two deletions would restore the
+                // first one, and the lock would keep its majority.
                 self.with(move |nodes| {
                     (0..nodes.len()).try_for_each(|number| nodes.node(number).cli(&["DEL", &key]).map(drop))
                 })
                 .await
             }
-            Fault::WriteJunk(name) => {
+            StoreFault::WriteJunk(name) => {
                 let metadata = format!("lockkit:{{{}}}:metadata", encoded(&name));
                 self.with(move |nodes| {
                     (0..nodes.len()).try_for_each(|number| write_junk(nodes.node(number), &metadata))
                 })
                 .await
             }
-            Fault::Freeze => self.to_majority(Redis::pause).await,
-            Fault::Thaw => self.to_majority(Redis::resume).await,
-            Fault::Restart => {
+            StoreFault::Freeze => self.to_majority(Redis::pause).await,
+            StoreFault::Thaw => self.to_majority(Redis::resume).await,
+            StoreFault::Restart => {
                 self.with(|nodes| (0..nodes.len()).try_for_each(|number| nodes.node_mut(number).restart()))
                     .await
             }
@@ -262,12 +262,12 @@ impl Store for Masters {
         }
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         let proxies = self.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
-        Ok(Arc::new(Ways(proxies)))
+        Ok(Arc::new(Proxies(proxies)))
     }
 
-    /// On every node.
+    /// Of all nodes.
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
         let lock = encoded(name);
         let keys = [lock.clone(), format!("lockkit:{{{lock}}}:metadata")];
@@ -285,7 +285,7 @@ impl Store for Masters {
         .await
     }
 
-    /// Of the busiest node: what a client asks for, it asks for at every node.
+    /// Of the busiest node: a client sends every request to every node.
     async fn requests(&self) -> Result<u64> {
         self.with(|nodes| {
             let mut most = 0;
@@ -322,13 +322,13 @@ impl Store for Masters {
         .await
     }
 
-    /// When it is free at so many nodes that no majority is left.
+    /// When no majority of the nodes has the lock any more.
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
         let (lock, majority) = (encoded(name), self.majority);
         self.with(move |nodes| {
             let ends = (0..nodes.len()).map(|number| nodes.node(number).lifetime(&lock));
             let mut ends = ends.collect::<Result<Vec<_>>>()?;
-            // Where it is free already comes last.
+            // Nodes where it is free already come last.
             ends.sort_unstable_by(|one, other| other.cmp(one));
             Ok(ends[majority - 1])
         })
@@ -336,12 +336,12 @@ impl Store for Masters {
     }
 }
 
-/// A client's ways to all nodes, each through a proxy, all disturbed alike.
+/// Proxies in front of all nodes, which all inject the same fault.
 #[derive(Debug)]
-struct Ways(Vec<Proxy>);
+struct Proxies(Vec<Proxy>);
 
 #[async_trait]
-impl Link for Ways {
+impl ClientLink for Proxies {
     fn backend(&self) -> Result<AnyBackend> {
         let endpoints: Vec<String> = self.0.iter().map(Proxy::endpoint).collect();
         backend(&url_of(&endpoints))

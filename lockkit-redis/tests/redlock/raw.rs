@@ -1,4 +1,4 @@
-//! The scripts as they are, sent by hand.
+//! The backend's own script files, sent without the backend.
 
 use std::time::Duration;
 
@@ -61,14 +61,14 @@ impl Claimant {
         format!("lockkit:{{{}}}:{what}", self.lock)
     }
 
-    /// The word and the number that a node answers.
+    /// Runs a script. Returns the status and the number of the reply.
     pub fn run(&self, node: &Redis, script: &str, more: &[&str]) -> Result<(String, i64)> {
         let (fence, metadata, ttl) = (self.side("fence"), self.side("metadata"), self.ttl_ms.to_string());
         let mut words = vec!["EVAL", script, "4", NODE, &*self.lock, &*fence, &*metadata];
         words.extend([&*self.marker, &*self.claim, &*ttl, "100000"]);
         words.extend(more);
         match node.cli(&words)?.list() {
-            [word, number] => Ok((word.text().to_owned(), number.number().context("no number")?)),
+            [status, number] => Ok((status.text().to_owned(), number.number().context("no number")?)),
             other => bail!("{other:?}"),
         }
     }
@@ -97,8 +97,8 @@ impl Claimant {
     }
 }
 
-/// A client asks so many nodes, writes the token back at so many of them, and dies; its keys have ended when this
-/// returns. The token, if a majority has acknowledged it.
+/// A client asks `asked` nodes, writes the token back at `written` of them, and dies. Its keys have expired when this
+/// returns. Returns the token, if a majority has acknowledged it.
 pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) -> Result<Option<u64>> {
     const TTL_MS: u64 = 300;
     let mut dead = Claimant::new(name, TTL_MS);
@@ -108,15 +108,15 @@ pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) 
     let mut highest = 0;
     for node in 0..asked {
         dead.marker = marker(node)?;
-        let (word, counter) = dead.ask(nodes.node(node), 0)?;
-        anyhow::ensure!(word == "mine", "{word}");
+        let (status, counter) = dead.ask(nodes.node(node), 0)?;
+        anyhow::ensure!(status == "mine", "{status}");
         highest = highest.max(counter);
     }
     let token = highest + 1;
     let mut acknowledged = 0;
     for node in 0..written {
         dead.marker = marker(node)?;
-        // Late, where the key has ended.
+        // Late if the key has expired.
         acknowledged += usize::from(dead.write_back(nodes.node(node), token)?.0 == "mine");
     }
     std::thread::sleep(Duration::from_millis(TTL_MS));

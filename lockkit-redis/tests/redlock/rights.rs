@@ -1,13 +1,13 @@
-//! A user with no more rights than the documentation of `RedlockConfig` asks for.
+//! A user with only the rights that the documentation of `RedlockConfig` lists.
 
-/// Name and password, as URLs have them.
+/// Name and password, as in a URL.
 pub const LOGIN: &str = "app:secret";
 
-/// What the user may do, as `ACL SETUSER` wants it told.
+/// The user's rights, in the syntax of `ACL SETUSER`.
 pub const RIGHTS: &str = "~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select \
                           +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hdel +hstrlen";
 
-/// The user from nothing: the words after `ACL SETUSER`.
+/// The words after `ACL SETUSER` that create the user.
 pub fn user(rights: &str) -> Vec<&str> {
     let mut words = vec!["app", "on", ">secret"];
     words.extend(rights.split_whitespace());

@@ -1,4 +1,4 @@
-//! Servers that cannot, will not or must not, and what lies in the store that no client has put there.
+//! Servers that refuse requests, and keys in the store that no client has written.
 
 use lockkit_core::{
     Clock, ErrorKind,
@@ -28,7 +28,7 @@ async fn a_wrong_password_is_denied_and_never_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_that_is_changed_meanwhile_ends_a_wait() {
+async fn changed_password_ends_a_wait() {
     let redis = Redis::start().unwrap();
     redis.cli(&["ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all"]).unwrap();
     let session = session_at(&format!("redis://app:right@{}", redis.endpoint()), LONG).await;
@@ -51,21 +51,21 @@ async fn a_missing_password_is_denied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_not_there_is_unavailable() {
+async fn unreachable_server_is_unavailable() {
     let mut redis = Redis::start().unwrap();
     redis.kill().unwrap();
     assert_eq!(refusal(&redis.url()).await.kind(), ErrorKind::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_renamed_hello_is_refused_clearly() {
+async fn server_with_a_renamed_hello_is_refused() {
     let redis = Redis::start_with(&["--rename-command", "HELLO", ""]).unwrap();
     let error = refusal(&redis.url()).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("HELLO"), "{error}");
 }
 
-/// Stands in for a server, or what stands before one, that speaks no RESP3: answers INFO, and everything else like this. Its
+/// Starts a fake server, or proxy, without RESP3: it answers INFO, and everything else with `answer`. Returns its
 /// address.
 async fn without_resp3(answer: &'static str) -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -89,9 +89,9 @@ async fn without_resp3(answer: &'static str) -> std::net::SocketAddr {
     address
 }
 
-/// As a server of version 5 answers.
+/// The answer is that of version 5.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_too_old_is_refused_by_name() {
+async fn too_old_server_is_refused_with_its_version() {
     let address = without_resp3("-ERR unknown command `HELLO`, with args beginning with: `3`").await;
     let error = refusal(&format!("redis://{address}")).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -99,7 +99,7 @@ async fn a_server_that_is_too_old_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_resp3_is_refused_clearly_whatever_it_is_part_of() {
+async fn server_without_resp3_is_refused_in_every_topology() {
     for answer in ["-NOPROTO unsupported protocol version", "-ERR unsupported command 'hello'"] {
         let address = without_resp3(answer).await;
         for url in [
@@ -119,7 +119,7 @@ async fn a_server_without_resp3_is_refused_clearly_whatever_it_is_part_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_of_a_cluster_that_refuse_the_login_are_not_taken_for_absent() {
+async fn refused_login_to_a_cluster_is_denied() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]).unwrap();
     let error = refusal(&format!("redis+cluster://app:wr0ng@{}", redis.endpoint())).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -127,17 +127,17 @@ async fn nodes_of_a_cluster_that_refuse_the_login_are_not_taken_for_absent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_not_there_is_refused() {
+async fn unknown_database_is_refused() {
     let error = refusal(&format!("{}/99", shared().url())).await;
     assert!(matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::InvalidConfig), "{error}");
     assert!(!error.is_temporary());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_values_are_neither_shown_by_inspect_nor_believed() {
+async fn foreign_values_are_hidden_and_not_trusted() {
     let redis = shared();
     let huge = "x".repeat(10 << 20);
-    for words in [
+    for command in [
         vec!["SET", "KEY", "s3cret"],
         vec!["SET", "KEY", "0123456789abcdef0123456789abcdef"],
         vec!["SET", "KEY", "0123456789abcdef0123456789abcdef:+7"],
@@ -147,9 +147,9 @@ async fn foreign_values_are_neither_shown_by_inspect_nor_believed() {
         vec!["RPUSH", "KEY", "a"],
     ] {
         let (session, name) = (session(redis, LONG).await, fresh_name());
-        let words: Vec<&str> =
-            words.into_iter().map(|word| if word == "KEY" { name.as_str() } else { word }).collect();
-        redis.cli(&words).unwrap();
+        let command: Vec<&str> =
+            command.into_iter().map(|part| if part == "KEY" { name.as_str() } else { part }).collect();
+        redis.cli(&command).unwrap();
         assert!(is_gave_up(&try_acquire(&session, &name).await));
         let found = backend(&redis.url()).inspect(&name).await.unwrap();
         let holder = found.holder.unwrap();
@@ -158,7 +158,7 @@ async fn foreign_values_are_neither_shown_by_inspect_nor_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn junk_beside_a_lock_is_an_error_or_nothing_but_no_panic() {
+async fn junk_in_side_keys_does_not_panic() {
     let redis = shared();
     for what in ["queue", "deadlines", "metadata", "fence"] {
         let (session, name) = (session(redis, LONG).await, fresh_name());
@@ -167,7 +167,7 @@ async fn junk_beside_a_lock_is_an_error_or_nothing_but_no_panic() {
             Err(error) if ["queue", "deadlines"].contains(&what) => {
                 assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
             }
-            // Metadata are decoration, and a counter that is lost has a successor.
+            // Metadata are optional, and a lost counter is replaced.
             end => drop(granted(end)),
         }
         backend(&redis.url()).inspect(&name).await.unwrap();
@@ -193,7 +193,7 @@ async fn junk_beside_a_lock_is_an_error_or_nothing_but_no_panic() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_of_another_type_are_no_obstacle() {
+async fn metadata_of_another_type_block_nothing() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     let metadata = side(&name, "metadata");
@@ -216,7 +216,7 @@ async fn metadata_of_another_type_are_no_obstacle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_queue_is_told_and_loses_nothing() {
+async fn replaced_queue_is_an_error_and_loses_nothing() {
     let redis = shared();
     for what in ["queue", "deadlines"] {
         let (one, other, name) = (session(redis, LONG).await, session(redis, LONG).await, fresh_name());
@@ -231,8 +231,11 @@ async fn what_is_no_queue_is_told_and_loses_nothing() {
             assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
             assert!(error.to_string().contains(&format!("WRONGTYPE {junk} is a list")), "{error}");
         }
-        let beat = one.renew(std::slice::from_ref(&held)).await;
-        assert!(matches!(crate::common::verdict(beat), lockkit_core::backend::Renewal::Renewed { .. }));
+        let heartbeat = one.renew(std::slice::from_ref(&held)).await;
+        assert!(matches!(
+            crate::common::only_renewal(heartbeat),
+            lockkit_core::backend::Renewal::Renewed { .. }
+        ));
         redis.cli(&["DEL", &junk]).unwrap();
         let waiter = enqueued(&other, &name).await;
         bounded(one.release(&held)).await.unwrap();
@@ -241,9 +244,9 @@ async fn what_is_no_queue_is_told_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_whose_queue_is_replaced_is_told_by_the_next_beat() {
+async fn waiter_of_a_replaced_queue_fails_by_the_next_heartbeat() {
     let (redis, name) = (shared(), fresh_name());
-    // By itself it would look later than anything here waits.
+    // Its own re-check would come later than this test waits.
     let (one, other) = (session(redis, LONG).await, session(redis, 10 * LONG).await);
     acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
@@ -257,10 +260,10 @@ async fn a_waiter_whose_queue_is_replaced_is_told_by_the_next_beat() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_script_did_before_it_was_refused_is_taken_back() {
+async fn effects_of_a_denied_script_are_withdrawn() {
     let (redis, name) = (Redis::start().unwrap(), fresh_name());
     let held = acquire(&session(&redis, LONG).await, &name).await;
-    // A place in the queue is written before its deadline.
+    // The entry in the queue is written before its deadline.
     redis.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-hset"]).unwrap();
     let denied = session_at(&format!("redis://app:secret@{}", redis.endpoint()), LONG).await;
     let error = crate::common::start(&denied, &name).ends().await.unwrap_err();
@@ -270,7 +273,7 @@ async fn what_a_script_did_before_it_was_refused_is_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_with_a_garbled_deadline_is_dropped_and_told() {
+async fn waiter_with_a_garbled_deadline_is_dropped() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     let held = acquire(&one, &name).await;
@@ -282,7 +285,7 @@ async fn a_waiter_with_a_garbled_deadline_is_dropped_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_memory_nothing_is_granted_but_what_is_held_is_renewed_and_released() {
+async fn full_server_grants_nothing_but_renews_and_releases() {
     let redis = Redis::start().unwrap();
     let session = session(&redis, LONG).await;
     let held = acquire(&session, &fresh_name()).await;
@@ -291,15 +294,15 @@ async fn without_memory_nothing_is_granted_but_what_is_held_is_renewed_and_relea
     let error = try_acquire(&session, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("OOM"), "{error}");
-    let beat = session.renew(std::slice::from_ref(&held)).await;
-    assert!(matches!(crate::common::verdict(beat), lockkit_core::backend::Renewal::Renewed { .. }));
+    let heartbeat = session.renew(std::slice::from_ref(&held)).await;
+    assert!(matches!(crate::common::only_renewal(heartbeat), lockkit_core::backend::Renewal::Renewed { .. }));
     bounded(session.release(&held)).await.unwrap();
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     granted(try_acquire(&session, &name).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_busy_with_a_script_is_waited_for() {
+async fn acquire_waits_for_a_server_busy_with_a_script() {
     let redis = Redis::start_with(&["--busy-reply-threshold", "1"]).unwrap();
     let (one, name) = (session(&redis, LONG).await, fresh_name());
     let endpoint = redis.endpoint();
@@ -321,7 +324,7 @@ async fn a_server_that_is_busy_with_a_script_is_waited_for() {
     stuck.join().unwrap().unwrap();
 }
 
-/// Commands that the server has refused with this error.
+/// Returns the number of commands that the server has refused with this error.
 fn refused(redis: &Redis, error: &str) -> u64 {
     let info = redis.cli(&["INFO", "errorstats"]).unwrap();
     let count = info.text().lines().find_map(|line| line.strip_prefix(&format!("errorstat_{error}:count=")));
@@ -329,7 +332,7 @@ fn refused(redis: &Redis, error: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_few_replicas_of_the_servers_own_setting_are_waited_for() {
+async fn acquire_waits_while_min_replicas_to_write_is_not_met() {
     let redis = Redis::start().unwrap();
     let (one, name) = (session(&redis, LONG).await, fresh_name());
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
@@ -337,7 +340,7 @@ async fn too_few_replicas_of_the_servers_own_setting_are_waited_for() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let before = refused(&redis, "NOREPLICAS");
     let waiting = crate::common::start(&one, &name);
-    // The first refusal ends no wait, and neither does the second.
+    // Neither the first refusal ends the wait, nor the second.
     until("the waiter was refused again", async || refused(&redis, "NOREPLICAS") >= before + 2).await;
     assert!(waiting.is_waiting());
     redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
@@ -345,7 +348,7 @@ async fn too_few_replicas_of_the_servers_own_setting_are_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_of_a_cluster_is_told_apart() {
+async fn cluster_node_as_a_single_server_is_refused() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]).unwrap();
     let session: std::sync::Arc<dyn Session> = session(&redis, LONG).await;
     let error = try_acquire(&session, &fresh_name()).await.unwrap_err();
@@ -354,7 +357,7 @@ async fn a_server_of_a_cluster_is_told_apart() {
 }
 
 #[test]
-fn a_server_that_throws_keys_away_is_warned_of() {
+fn evicting_server_is_warned_of() {
     let warned = |policy: &str| {
         let redis = Redis::start_with(&["--maxmemory-policy", policy]).unwrap();
         let log = Log::default();
@@ -368,7 +371,7 @@ fn a_server_that_throws_keys_away_is_warned_of() {
     assert!(!warned("noeviction"));
 }
 
-/// What was logged.
+/// The captured log.
 #[derive(Clone, Debug, Default)]
 struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 

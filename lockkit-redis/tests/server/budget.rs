@@ -1,4 +1,4 @@
-//! Requests per operation, read from the server's own counters. Exact numbers, no times.
+//! The number of requests per operation, from the server's own counters.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use lockkit_testbed::Redis;
 
 use crate::common::{LONG, acquire, bounded, enqueued, fresh_name, release, session};
 
-/// What the server has counted so far.
+/// The counters of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spent {
     scripts: u64,
@@ -34,7 +34,7 @@ fn since(redis: &Redis, before: Spent) -> Spent {
     }
 }
 
-/// Teaches the server every script, so that none is sent twice.
+/// Loads every script into the server, so that none is sent twice.
 async fn warm_up(session: &Arc<dyn Session>) {
     let name = fresh_name();
     let held = acquire(session, &name).await;
@@ -60,16 +60,16 @@ async fn uncontended_acquire_and_release_are_two_scripts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hand_over_is_three_scripts_and_a_message_with_two_waiters() {
-    hand_overs(2).await;
+async fn a_handoff_is_three_scripts_and_a_message_with_two_waiters() {
+    handoffs(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hand_over_is_three_scripts_and_a_message_with_200_waiters() {
-    hand_overs(200).await;
+async fn a_handoff_is_three_scripts_and_a_message_with_200_waiters() {
+    handoffs(200).await;
 }
 
-async fn hand_overs(waiters: u64) {
+async fn handoffs(waiters: u64) {
     const CLIENTS: usize = 4;
     let redis = Redis::start().unwrap();
     let name = fresh_name();
@@ -92,7 +92,7 @@ async fn hand_overs(waiters: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_is_one_script_per_500_locks() {
+async fn a_heartbeat_is_one_script_per_500_locks() {
     const LOCKS: usize = 1200;
     let redis = Redis::start().unwrap();
     let session = session(&redis, LONG).await;
@@ -102,13 +102,13 @@ async fn a_beat_is_one_script_per_500_locks() {
         held.push(acquire(&session, &fresh_name()).await);
     }
     let before = counted(&redis);
-    let beat = bounded(session.renew(&held)).await;
-    assert_eq!(beat.holds.len(), LOCKS);
+    let heartbeat = bounded(session.renew(&held)).await;
+    assert_eq!(heartbeat.holds.len(), LOCKS);
     assert_eq!(since(&redis, before), Spent { scripts: 3, messages: 0, connections: 0 });
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_with_nothing_held_is_one_ping() {
+async fn a_heartbeat_with_nothing_held_is_one_ping() {
     let redis = Redis::start().unwrap();
     let session = session(&redis, LONG).await;
     let (before, pings) = (counted(&redis), redis.calls("ping").unwrap());
@@ -118,7 +118,7 @@ async fn a_beat_with_nothing_held_is_one_ping() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_with_waiters_is_one_script_more() {
+async fn a_heartbeat_with_waiters_is_one_script_more() {
     let redis = Redis::start().unwrap();
     let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
     let name = fresh_name();

@@ -1,4 +1,4 @@
-//! Claims on their way to a grant, and from there to their end.
+//! Claims from their first request to their end.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 use crate::{
     common::{
         LONG, SHORT, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
-        release, session, session_at, shared, side, start, try_acquire, until, verdict,
+        only_renewal, release, session, session_at, shared, side, start, try_acquire, until,
     },
     raw,
     topologies::PATIENT,
@@ -47,12 +47,12 @@ async fn waiters_of_several_clients_are_served_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_try_asks_once() {
+async fn try_sends_one_request() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     let grant = granted(try_acquire(&one, &name).await);
     assert!(is_gave_up(&try_acquire(&other, &name).await));
-    // Also its own client.
+    // Also from the client that holds the lock.
     assert!(is_gave_up(&try_acquire(&one, &name).await));
     assert_eq!(redis.keys(&side(&name, "queue")).unwrap(), [""; 0]);
     release(&one, &grant).await;
@@ -60,7 +60,7 @@ async fn a_try_asks_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_gives_up_lets_the_one_behind_it_pass() {
+async fn waiter_that_gives_up_does_not_delay_the_next() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     let held = acquire(&one, &name).await;
@@ -74,37 +74,37 @@ async fn a_waiter_that_gives_up_lets_the_one_behind_it_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_holder_is_succeeded_when_its_time_is_over() {
+async fn dead_holder_is_succeeded_when_its_ttl_ends() {
     let (redis, name) = (shared(), fresh_name());
     let (dead, living) = (session(redis, SHORT).await, session(redis, LONG).await);
     let before = acquire(&dead, &name).await;
-    // It renews no more. The waiter's own looks come every 20 s only.
+    // It is not renewed any more. The waiter's own re-checks come only every 10 s.
     let next = start(&living, &name).granted().await;
     assert!(next.token() > before.token());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_message_is_found_by_the_beat() {
+async fn heartbeat_makes_up_for_a_lost_message() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
-    // As a release does whose message is lost: the claim is next.
+    // Like a release whose message is lost: the claim is granted the lock.
     redis.cli(&["ZREM", &side(&name, "queue"), &waiter.claim.id().to_string()]).unwrap();
     redis.cli(&["HDEL", &side(&name, "deadlines"), &waiter.claim.id().to_string()]).unwrap();
     redis.cli(&["SET", name.as_str(), &format!("{}:{}", waiter.claim.id(), u64::MAX >> 12)]).unwrap();
-    let beaten = async {
+    let heartbeats = async {
         while waiter.is_waiting() {
             other.renew(&[]).await;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    bounded(beaten).await;
+    bounded(heartbeats).await;
     assert_eq!(waiter.granted().await.token().get(), u64::MAX >> 12);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_whose_place_is_gone_is_told() {
+async fn waiter_without_entry_and_deadline_gets_entry_gone() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     let held = acquire(&one, &name).await;
@@ -116,7 +116,7 @@ async fn a_waiter_whose_place_is_gone_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_of_whom_only_the_place_was_removed_is_told() {
+async fn waiter_without_its_entry_gets_entry_gone() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, SHORT).await);
     let held = acquire(&one, &name).await;
@@ -124,9 +124,9 @@ async fn a_waiter_of_whom_only_the_place_was_removed_is_told() {
     for operator in ["ZREM", "DEL"] {
         let waiter = enqueued(&other, &name).await;
         let claim = waiter.claim.id().to_string();
-        let words = [operator, &queue, &claim];
-        redis.cli(if operator == "DEL" { &words[..2] } else { &words }).unwrap();
-        // The beat does not see the place; the waiter's own look does.
+        let command = [operator, &queue, &claim];
+        redis.cli(if operator == "DEL" { &command[..2] } else { &command }).unwrap();
+        // Only the waiter's own re-check finds that its entry is gone.
         assert!(matches!(waiter.ends().await, Ok(Acquired::EntryGone)), "{operator}");
         let left = [side(&name, "deadlines"), queue.clone()];
         assert_eq!(left.map(|key| redis.keys(&key).unwrap().len()), [0, 0], "{operator}");
@@ -135,29 +135,29 @@ async fn a_waiter_of_whom_only_the_place_was_removed_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hold_that_was_deleted_or_replaced_is_gone_and_its_neighbour_is_not() {
+async fn deleted_or_replaced_hold_is_gone_and_others_stay() {
     let (redis, clock) = (shared(), Clock::boot());
     let session = session(redis, LONG).await;
     let (kept, deleted) = (acquire(&session, &fresh_name()).await, acquire(&session, &fresh_name()).await);
     redis.cli(&["DEL", deleted.name().as_str()]).unwrap();
     let before: BootInstant = clock.now();
-    let beat = session.renew(&[kept.clone(), deleted.clone()]).await;
-    for (claim, renewal) in beat.holds {
+    let heartbeat = session.renew(&[kept.clone(), deleted.clone()]).await;
+    for (claim, renewal) in heartbeat.holds {
         match renewal {
             Renewal::Renewed { armed_at } => assert!(claim == kept.claim() && armed_at >= before),
             Renewal::Gone => assert_eq!(claim, deleted.claim()),
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(redis.keys(deleted.name().as_str()).unwrap(), [""; 0], "brought back");
-    // The release of a lost hold touches nobody else's.
+    assert_eq!(redis.keys(deleted.name().as_str()).unwrap(), [""; 0], "the renewal restored it");
+    // The release of a lost hold does not end another one.
     let next = acquire(&session, deleted.name()).await;
     release(&session, &deleted).await;
-    assert!(matches!(verdict(session.renew(&[next]).await), Renewal::Renewed { .. }));
+    assert!(matches!(only_renewal(session.renew(&[next]).await), Renewal::Renewed { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_close_takes_everything_back() {
+async fn close_releases_and_withdraws_everything() {
     let redis = Redis::start().unwrap();
     let (session, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
     let (held, waited_for) = (fresh_name(), fresh_name());
@@ -174,9 +174,9 @@ async fn a_close_takes_everything_back() {
     assert!(left.iter().all(|key| key.ends_with(":fence")), "{left:?}");
 }
 
-/// The server has forgotten the script of the acquire, which is sent in full when the close has begun.
+/// The server does not have the script of the acquire, so it is sent in full after the close has begun.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_close_takes_back_what_an_acquire_is_granted_meanwhile() {
+async fn close_releases_the_grant_of_a_running_acquire() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let session = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
@@ -186,52 +186,55 @@ async fn a_close_takes_back_what_an_acquire_is_granted_meanwhile() {
     let acquiring = start(&session, &name);
     until("the acquire is on its way", async || proxy.holds("EVALSHA")).await;
     let mut closing = session.close();
-    // All that a close sends at once stands behind the acquire now.
+    // From here on, all requests of the close are queued behind the acquire.
     assert!(futures_util::poll!(&mut closing).is_pending());
     proxy.pass();
     bounded(closing).await.unwrap();
     let end = acquiring.ends().await;
-    assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0], "left by an acquire that ended so: {end:?}");
+    assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0], "the acquire left the lock and returned {end:?}");
 }
 
-/// A clock that is put forward by hand, in milliseconds.
-struct ByHand(Arc<AtomicU64>);
+/// A clock that the test sets, in milliseconds.
+struct SetClock(Arc<AtomicU64>);
 
-impl TimeSource for ByHand {
+impl TimeSource for SetClock {
     fn now(&self) -> BootInstant {
         BootInstant::from_start(Duration::from_millis(self.0.load(SeqCst)))
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_forgets_a_hold_of_an_unconfirmed_release_when_nobody_asks_for_it_any_more() {
+async fn heartbeat_forgets_an_unconfirmed_release_in_time() {
     let mut redis = Redis::start().unwrap();
     let now_ms = Arc::new(AtomicU64::new(0));
     let advance = |by: Duration| now_ms.fetch_add(u64::try_from(by.as_millis()).unwrap(), SeqCst);
     let quick = backend(&format!("{}/?request_timeout=1s", redis.url()));
-    let session = quick.open_session(LONG, Clock::new(ByHand(Arc::clone(&now_ms)))).await.unwrap();
+    let session = quick.open_session(LONG, Clock::new(SetClock(Arc::clone(&now_ms)))).await.unwrap();
     let grant = acquire(&session, &fresh_name()).await;
     redis.kill().unwrap();
-    // A release of what is known asks the server, which is not there.
-    let is_forgotten_by_a_beat = async || {
+    // The release of a hold in the registry asks the server, which is down, and fails.
+    let is_forgotten_by_a_heartbeat = async || {
         bounded(session.renew(&[])).await;
         bounded(session.release(&grant)).await.is_ok()
     };
-    assert!(!is_forgotten_by_a_beat().await);
+    assert!(!is_forgotten_by_a_heartbeat().await);
     advance(LONG + Duration::from_secs(1));
-    assert!(!is_forgotten_by_a_beat().await, "the server may have the lock yet");
+    assert!(!is_forgotten_by_a_heartbeat().await, "the server may still have the lock");
     advance(RELEASE_ANSWER_MAX);
-    assert!(!is_forgotten_by_a_beat().await, "who waits for its end is told that all is well");
+    assert!(
+        !is_forgotten_by_a_heartbeat().await,
+        "a caller that waits for its end would get a false confirmation"
+    );
     advance(Duration::from_millis(1));
-    assert!(is_forgotten_by_a_beat().await, "it is kept as long as the session lives");
+    assert!(is_forgotten_by_a_heartbeat().await, "it is kept until the session ends");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inspect_shows_holder_and_waiters_with_what_they_say_of_themselves() {
+async fn inspect_shows_holder_and_waiters_with_their_metadata() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
-    let looking = backend(&redis.url());
-    let admin = looking.admin().unwrap();
+    let inspecting = backend(&redis.url());
+    let admin = inspecting.admin().unwrap();
     assert_eq!(admin.inspect(&name).await.unwrap(), lockkit_core::backend::Inspection::default());
     let grant = acquire(&one, &name).await;
     let waiters = [enqueued(&other, &name).await, enqueued(&one, &name).await];
@@ -277,12 +280,12 @@ async fn eight_clients_exclude_each_other_and_share_evenly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_counts_from_the_sending_of_its_request() {
+async fn grant_counts_from_the_sending_of_its_request() {
     let redis = Redis::start().unwrap();
     let (session, name, clock) = (session(&redis, LONG).await, fresh_name(), Clock::boot());
     redis.pause().unwrap();
     let waiting = start(&session, &name);
-    // Sent long ago when the answer comes.
+    // The request is sent long before the answer comes.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let before_the_answer = clock.now();
     redis.resume().unwrap();

@@ -1,4 +1,4 @@
-//! Clusters: slots that move, masters that die or hang.
+//! Clusters: masters that die or hang, and replicas.
 
 use lockkit_core::{
     ErrorKind, LockName,
@@ -25,9 +25,12 @@ async fn a_cluster_serves_locks_in_all_its_slots() {
         held.push(acquire(&one, &name).await);
         assert!(is_gave_up(&try_acquire(&other, &name).await));
     }
-    let beat = bounded(one.renew(&held)).await;
-    assert_eq!(beat.holds.len(), held.len());
-    assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+    let heartbeat = bounded(one.renew(&held)).await;
+    assert_eq!(heartbeat.holds.len(), held.len());
+    assert!(
+        heartbeat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })),
+        "{heartbeat:?}"
+    );
     for grant in &held {
         let waiter = enqueued(&other, grant.name()).await;
         release(&one, grant).await;
@@ -53,14 +56,14 @@ async fn a_cluster_survives_the_death_of_a_master() {
     release(&one, &held).await;
     match waiter.ends().await {
         Ok(Acquired::Granted(next)) => assert!(next.token() > held.token()),
-        // The others have promoted once more meanwhile, one that had not heard of it yet.
+        // The other nodes may have promoted one more replica meanwhile, one without the entry.
         end => assert!(matches!(end, Ok(Acquired::EntryGone)), "{end:?}"),
     }
 }
 
-/// Its kernel goes on acknowledging, so nothing but silence tells of it.
+/// Its kernel still acknowledges, so silence is the only sign.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_successor_of_a_master_that_hangs_is_found() {
+async fn new_master_is_found_when_the_old_one_hangs() {
     let cluster = RedisCluster::start().unwrap();
     let url = format!("{}/{QUICK}", cluster.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
@@ -71,19 +74,19 @@ async fn the_successor_of_a_master_that_hangs_is_found() {
     cluster.wait_until_in_sync(owner, replica).unwrap();
     cluster.node(owner).pause().unwrap();
     assert!(!is_renewed(&session, &held).await);
-    until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
-    // By themselves the others need some seconds to agree that it is gone.
+    until("the lock at another node is served", async || is_renewed(&session, &elsewhere).await).await;
+    // The other nodes need some seconds to agree on the failure.
     cluster.wait_until_master(replica).unwrap();
     until("the hold is renewed at the new master", async || is_renewed(&session, &held).await).await;
     release(&session, &held).await;
     let next = acquire(&session, &name).await;
     assert!(next.token() > held.token());
-    until("the others are served", async || is_renewed(&session, &elsewhere).await).await;
+    until("the lock at another node is served", async || is_renewed(&session, &elsewhere).await).await;
 }
 
-/// The masters are those that there were when the client connected, and not those that it has been sent to since.
+/// The nodes name the same masters as when the client connected, but not as it was redirected since.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_successor_of_a_master_that_hangs_is_found_though_it_has_been_master_before() {
+async fn new_master_is_found_even_if_it_was_master_before() {
     let cluster = RedisCluster::start().unwrap();
     let url = format!("{}/{QUICK}", cluster.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
@@ -99,25 +102,25 @@ async fn the_successor_of_a_master_that_hangs_is_found_though_it_has_been_master
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_listens_at_a_master_that_hangs_listens_elsewhere() {
+async fn client_subscribed_at_a_hanging_master_resubscribes() {
     let cluster = RedisCluster::start().unwrap();
     let url = format!("{}/{QUICK}", cluster.url());
-    let listens = |number: usize| {
+    let has_subscriber = |number: usize| {
         let channels = cluster.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
         !channels.list().is_empty()
     };
     let waiting = session_at(&url, LONG).await;
-    let deaf = (0..cluster.len()).find(|&number| listens(number)).unwrap();
-    let (name, replica) = (name_of_another(&cluster, deaf), replica_of(&cluster, deaf));
-    // Another one that listens would be taken for it.
+    let hanging = (0..cluster.len()).find(|&number| has_subscriber(number)).unwrap();
+    let (name, replica) = (name_of_another(&cluster, hanging), replica_of(&cluster, hanging));
+    // The test finds the client by its subscription, so there must be no other one.
     let held = acquire(&waiting, &name).await;
     let waiter = enqueued(&waiting, &name).await;
-    cluster.node(deaf).pause().unwrap();
+    cluster.node(hanging).pause().unwrap();
     cluster.wait_until_master(replica).unwrap();
-    until("the client listens elsewhere", async || {
-        // Its beats; what it holds and waits for is at another one.
+    until("the client has subscribed at another node", async || {
+        // Sends heartbeats; the hold and the waiter are at another node.
         is_renewed(&waiting, &held).await;
-        (0..cluster.len()).any(|number| number != deaf && listens(number))
+        (0..cluster.len()).any(|number| number != hanging && has_subscriber(number))
     })
     .await;
     release(&waiting, &held).await;
@@ -125,14 +128,14 @@ async fn a_waiter_that_listens_at_a_master_that_hangs_listens_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_is_joined_while_one_of_its_masters_hangs() {
+async fn session_opens_while_a_master_hangs() {
     let cluster = RedisCluster::start().unwrap();
     cluster.node(0).pause().unwrap();
     let session = session_at(&cluster.url(), LONG).await;
     acquire(&session, &name_of_another(&cluster, 0)).await;
 }
 
-/// A name in a slot of another node.
+/// Returns a name in a slot of another node.
 fn name_of_another(cluster: &RedisCluster, node: usize) -> LockName {
     let mut names = std::iter::repeat_with(fresh_name);
     let is_elsewhere = |name: &LockName| cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap() != node;
@@ -140,7 +143,7 @@ fn name_of_another(cluster: &RedisCluster, node: usize) -> LockName {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
+async fn cluster_grant_waits_for_the_replicas_of_its_master() {
     let cluster = RedisCluster::start().unwrap();
     let session = session_at(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
     let name = fresh_name();
@@ -153,11 +156,11 @@ async fn replicas_of_a_cluster_are_waited_for_where_the_lock_is() {
     until_replicas_count(&session, &elsewhere).await;
 }
 
-/// A connection has nothing to wait for that has written nothing: what is asked over it is answered at once.
+/// WAIT on a connection without writes returns at once, so it would prove nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_are_not_asked_over_another_connection_than_the_grant_was_written_over() {
+async fn replicas_are_asked_over_the_connection_of_the_grant() {
     let cluster = RedisCluster::start().unwrap();
-    // Half of it is for the replica, which is cut off from nothing, and writes nothing.
+    // Half of it is for the replica, which is frozen and acknowledges nothing.
     let session = session_at(&format!("{}/?request_timeout=10s&min_replicas=1", cluster.url()), LONG).await;
     let name = fresh_name();
     until_replicas_count(&session, &name).await;
@@ -165,7 +168,7 @@ async fn replicas_are_not_asked_over_another_connection_than_the_grant_was_writt
     let replica = replica_of(&cluster, owner);
     cluster.node(replica).pause().unwrap();
     let claim = start_claim(&session, &name, false);
-    until("the connection that waits is killed", async || {
+    until("the connection of WAIT is killed", async || {
         let clients = cluster.node(owner).cli(&["CLIENT", "LIST"]).unwrap();
         let waits = clients.text().lines().find(|client| client.contains(" cmd=wait "));
         let id = waits.and_then(|client| client.strip_prefix("id=")?.split(' ').next());
@@ -179,11 +182,11 @@ async fn replicas_are_not_asked_over_another_connection_than_the_grant_was_writt
     assert_eq!(end.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-/// The only replica of this node.
+/// Returns the only replica of this node.
 fn replica_of(cluster: &RedisCluster, master: usize) -> usize {
     let endpoint = cluster.node(master).endpoint();
     let (host, port) = endpoint.split_once(':').unwrap();
-    let place = format!("master_host:{host}\r\nmaster_port:{port}\r\n");
-    let follows = |node: &Redis| node.cli(&["INFO", "replication"]).unwrap().text().contains(&place);
+    let address = format!("master_host:{host}\r\nmaster_port:{port}\r\n");
+    let follows = |node: &Redis| node.cli(&["INFO", "replication"]).unwrap().text().contains(&address);
     (0..cluster.len()).find(|&number| follows(cluster.node(number))).unwrap()
 }

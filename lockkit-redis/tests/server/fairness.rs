@@ -1,4 +1,4 @@
-//! Eight clients at one lock: what each of them gets, and what a hand-over costs beside the least that it can.
+//! Eight clients contend for one lock: the share of each, and the time of a handoff compared with a bare notification.
 
 use std::{
     sync::{Arc, Mutex},
@@ -17,9 +17,9 @@ use crate::common::{LONG, backend, bounded};
 
 const CONTENDERS: usize = 8;
 
-const HAND_OVERS: usize = 4_000;
+const HANDOFFS: usize = 4_000;
 
-/// Hand-overs that are left out: the contenders begin one after another.
+/// Handoffs that are not counted, because the contenders start one after another.
 const BEGINNING: usize = 10 * CONTENDERS;
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct Seen {
     released: Option<Instant>,
 }
 
-/// Takes and releases the lock until there were enough hand-overs.
+/// Acquires and releases the lock until there were enough handoffs.
 async fn contend(number: usize, client: LockClient, seen: Arc<Mutex<Seen>>) {
     let lock = client.lock("fair").unwrap();
     loop {
@@ -41,7 +41,7 @@ async fn contend(number: usize, client: LockClient, seen: Arc<Mutex<Seen>>) {
             seen.times.extend(released.map(|released| granted - released));
             seen.grants.push(number);
             seen.released = Some(Instant::now());
-            seen.grants.len() >= HAND_OVERS
+            seen.grants.len() >= HANDOFFS
         };
         bounded(guard.release()).await.unwrap();
         if is_over {
@@ -50,16 +50,16 @@ async fn contend(number: usize, client: LockClient, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// From sending a PUBLISH to the answer to one EVALSHA of whoever hears it.
+/// Measures the times from sending a PUBLISH to the answer to one EVALSHA of its subscriber.
 async fn bare(redis: &Redis, rounds: usize) -> Vec<Duration> {
     let client = Client::open(format!("{}/?protocol=resp3", redis.url())).unwrap();
     let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
     let config = AsyncConnectionConfig::new().set_push_sender(sender);
-    let mut hearing = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-    let mut saying = client.get_multiplexed_async_connection().await.unwrap();
-    hearing.subscribe("bare").await.unwrap();
+    let mut subscriber = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+    let mut publisher = client.get_multiplexed_async_connection().await.unwrap();
+    subscriber.subscribe("bare").await.unwrap();
     let script: String =
-        redis::cmd("SCRIPT").arg("LOAD").arg("return 1").query_async(&mut saying).await.unwrap();
+        redis::cmd("SCRIPT").arg("LOAD").arg("return 1").query_async(&mut publisher).await.unwrap();
     let (publish, evaluate) = (
         redis::cmd("PUBLISH").arg("bare").arg("next").to_owned(),
         redis::cmd("EVALSHA").arg(script).arg(0).to_owned(),
@@ -67,14 +67,14 @@ async fn bare(redis: &Redis, rounds: usize) -> Vec<Duration> {
     let mut times = Vec::new();
     for _ in 0..rounds {
         let start = Instant::now();
-        let mut hear = async |connection: &mut MultiplexedConnection| {
+        let mut receive = async |connection: &mut MultiplexedConnection| {
             while pushes.recv().await.unwrap().kind != PushKind::Message {}
             connection.req_packed_command(&evaluate).await.unwrap();
             start.elapsed()
         };
-        let both = async { tokio::join!(hear(&mut hearing), saying.req_packed_command(&publish)) };
-        let (heard, _) = bounded(both).await;
-        times.push(heard);
+        let both = async { tokio::join!(receive(&mut subscriber), publisher.req_packed_command(&publish)) };
+        let (elapsed, _) = bounded(both).await;
+        times.push(elapsed);
     }
     times
 }
@@ -87,26 +87,26 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_contenders_have_equal_shares() {
     let redis = Redis::start().unwrap();
-    let mut raw = bare(&redis, HAND_OVERS / 8).await;
+    let mut raw = bare(&redis, HANDOFFS / 8).await;
     let (seen, mut tasks) = (Arc::new(Mutex::new(Seen::default())), JoinSet::new());
     for number in 0..CONTENDERS {
         let client = LockClient::builder(backend(&redis.url())).ttl(LONG).build().await.unwrap();
         tasks.spawn(contend(number, client, Arc::clone(&seen)));
     }
     tasks.join_all().await;
-    raw.extend(bare(&redis, HAND_OVERS / 8).await);
+    raw.extend(bare(&redis, HANDOFFS / 8).await);
 
     let mut seen = seen.lock().unwrap();
-    let grants = &seen.grants[BEGINNING..HAND_OVERS];
+    let grants = &seen.grants[BEGINNING..HANDOFFS];
     let fair = grants.len() as f64 / CONTENDERS as f64;
     let shares: Vec<f64> = (0..CONTENDERS)
         .map(|number| grants.iter().filter(|&&granted| granted == number).count() as f64 / fair)
         .collect();
     let retakes = grants.windows(2).filter(|pair| pair[0] == pair[1]).count() as f64 / grants.len() as f64;
     let (ours, least) = (median(std::mem::take(&mut seen.times)), median(raw));
-    println!("shares {shares:.3?}, taken again by who released: {:.2} %", 100.0 * retakes);
+    println!("shares {shares:.3?}, granted again to the releasing client: {:.2} %", 100.0 * retakes);
     println!(
-        "hand-over p50 {ours:?}; a bare PUBLISH heard and one EVALSHA {least:?}; ratio {:.2}",
+        "handoff p50 {ours:?}; a bare PUBLISH received and one EVALSHA {least:?}; ratio {:.2}",
         ours.as_secs_f64() / least.as_secs_f64()
     );
     assert!(shares.iter().all(|share| (0.95..=1.05).contains(share)), "{shares:?}");

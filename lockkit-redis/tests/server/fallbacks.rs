@@ -1,5 +1,5 @@
-//! Each of the ways in which a waiter learns that it is next, where the message is lost that says so: it comes long before
-//! the next one would have come.
+//! The fallbacks by which a waiter finds its grant after the message was lost. Each comes long before the next one
+//! would.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use lockkit_testbed::{Message, Proxy, Redis};
 
 use crate::common::{LONG, acquire, enqueued, fresh_name, release, session, session_at, sooner_than, until};
 
-/// A waiter without heartbeats looks after half of this ttl.
+/// A waiter without heartbeats re-checks after half of this ttl.
 const SHORT: Duration = Duration::from_secs(6);
 
 /// The ttl of a holder that is never renewed.
 const DEAD: Duration = Duration::from_secs(2);
 
-/// What a machine may add to a wait of seconds, in the best of some rounds.
+/// What a busy machine may add to a wait of seconds, in the best of some rounds.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Before this a waiter with a [`LONG`] ttl does not look by itself: ten seconds, less a tenth.
-fn before_any_look() -> Duration {
+/// Until then a waiter with a [`LONG`] ttl does not re-check by itself: ten seconds, less a tenth.
+fn before_any_recheck() -> Duration {
     RECHECK_PAUSE_MAX.mul_f64(0.9)
 }
 
-fn deaf(redis: &Redis) -> Proxy {
+fn proxy_without_messages(redis: &Redis) -> Proxy {
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     proxy.drop_messages(Message::Events, |_| true);
     proxy
@@ -35,9 +35,9 @@ fn url_through(proxy: &Proxy) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_finds_the_grant_whose_message_was_lost() {
     let redis = Redis::start().unwrap();
-    let proxy = deaf(&redis);
+    let proxy = proxy_without_messages(&redis);
     let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
-    sooner_than(before_any_look(), async || {
+    sooner_than(before_any_recheck(), async || {
         let (name, dropped) = (fresh_name(), proxy.counts().dropped);
         let held = acquire(&one, &name).await;
         let waiting = enqueued(&other, &name).await;
@@ -49,17 +49,17 @@ async fn heartbeat_finds_the_grant_whose_message_was_lost() {
     .await;
 }
 
-/// After half a ttl, ten seconds at most, and a tenth of that.
+/// It re-checks after half a ttl, at most ten seconds, plus up to a tenth.
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_without_messages_and_heartbeats_looks_in_time() {
+async fn waiter_without_messages_and_heartbeats_rechecks_in_time() {
     let redis = Redis::start().unwrap();
-    let proxy = deaf(&redis);
+    let proxy = proxy_without_messages(&redis);
     for (ttl, pause) in [(SHORT, SHORT / 2), (LONG, RECHECK_PAUSE_MAX)] {
-        looks_after(&redis, &proxy, ttl, pause.mul_f64(1.1) + SLACK).await;
+        rechecks_within(&redis, &proxy, ttl, pause.mul_f64(1.1) + SLACK).await;
     }
 }
 
-async fn looks_after(redis: &Redis, proxy: &Proxy, ttl: Duration, pause: Duration) {
+async fn rechecks_within(redis: &Redis, proxy: &Proxy, ttl: Duration, pause: Duration) {
     let (one, other) = (session(redis, LONG).await, session_at(&url_through(proxy), ttl).await);
     sooner_than(pause, async || {
         let (name, dropped) = (fresh_name(), proxy.counts().dropped);
@@ -73,11 +73,11 @@ async fn looks_after(redis: &Redis, proxy: &Proxy, ttl: Duration, pause: Duratio
     .await;
 }
 
-/// It says nothing; the waiter knows from the answer to its request how long its lifetime is.
+/// Nothing reports the expiry. The waiter knows the remaining lifetime from the answer to its request.
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_looks_when_the_lifetime_of_a_dead_holder_is_over() {
+async fn waiter_rechecks_when_the_lock_of_a_dead_holder_expires() {
     let redis = Redis::start().unwrap();
-    sooner_than(before_any_look(), async || {
+    sooner_than(before_any_recheck(), async || {
         let (dead, other) = (session(&redis, DEAD).await, session(&redis, LONG).await);
         let name = fresh_name();
         acquire(&dead, &name).await;
@@ -88,11 +88,11 @@ async fn waiter_looks_when_the_lifetime_of_a_dead_holder_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_connection_makes_waiters_look_for_what_they_have_missed() {
+async fn new_connection_makes_waiters_recheck() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
-    sooner_than(before_any_look(), async || {
+    sooner_than(before_any_recheck(), async || {
         let name = fresh_name();
         let held = acquire(&one, &name).await;
         let waiting = enqueued(&other, &name).await;
@@ -109,15 +109,15 @@ async fn message_reaches_a_waiter_whose_connection_is_new() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
-    sooner_than(before_any_look(), async || {
+    sooner_than(before_any_recheck(), async || {
         let name = fresh_name();
         let held = acquire(&one, &name).await;
         let waiting = enqueued(&other, &name).await;
         let confirms = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
         let before = confirms();
         proxy.reset();
-        // What it looks for when it is connected again, it does not find yet.
-        until("the waiter has looked", async || confirms() > before).await;
+        // The re-check over the new connection comes before the release.
+        until("the waiter has re-checked", async || confirms() > before).await;
         release(&one, &held).await;
         release(&other, &waiting.granted().await).await;
     })

@@ -1,4 +1,4 @@
-//! Servers that restart, stand still, forget their scripts or their data, and connections that break.
+//! Servers that restart, freeze, or lose their scripts or data, and connections that break.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
-    LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up, release,
-    session, session_at, side, start, try_acquire, until, verdict,
+    LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up, only_renewal,
+    release, session, session_at, side, start, try_acquire, until,
 };
 
 fn url_through(proxy: &Proxy) -> String {
@@ -48,21 +48,21 @@ async fn a_try_whose_reply_was_lost_holds_or_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_black_hole_is_left_for_a_new_connection() {
+async fn black_hole_is_replaced_by_a_new_connection() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start(redis.endpoint()).unwrap();
     let session = session_at(&url_through(&proxy), LONG).await;
     let grant = acquire(&session, &fresh_name()).await;
     let before = proxy.counts().accepted;
     proxy.set(Direction::Replies, Flow::Drop);
-    assert!(matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Unknown(_)));
-    // It stays open and silent: only its client can know that it is of no use.
+    assert!(matches!(only_renewal(session.renew(std::slice::from_ref(&grant)).await), Renewal::Unknown(_)));
+    // The connection stays open and silent: only the client can find out that it is dead.
     until("another connection is tried", async || proxy.counts().accepted > before).await;
     proxy.pass();
     let renewed = async || {
-        matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Renewed { .. })
+        matches!(only_renewal(session.renew(std::slice::from_ref(&grant)).await), Renewal::Renewed { .. })
     };
-    until("a beat is answered again", renewed).await;
+    until("a heartbeat is answered again", renewed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,9 +82,9 @@ async fn waiters_survive_connections_that_are_killed() {
     assert_rising(&tokens);
 }
 
-/// The clients of a server that is started again do not all connect in the same moment.
+/// So the clients of a restarted server do not all connect at the same moment.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_pauses_for_a_random_time_before_it_connects_again() {
+async fn client_reconnects_after_a_random_pause() {
     const ROUNDS: u32 = 40;
     let redis = Redis::start().unwrap();
     let session = session(&redis, LONG).await;
@@ -93,16 +93,16 @@ async fn a_client_pauses_for_a_random_time_before_it_connects_again() {
     for _ in 0..ROUNDS {
         assert_eq!(redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap().number(), Some(1));
         let renewed = async || {
-            matches!(verdict(session.renew(std::slice::from_ref(&grant)).await), Renewal::Renewed { .. })
+            matches!(only_renewal(session.renew(std::slice::from_ref(&grant)).await), Renewal::Renewed { .. })
         };
         until("it is connected again", renewed).await;
     }
-    // Half of 50 ms each on the average.
+    // On average half of 50 ms each.
     assert!(begun.elapsed() > ROUNDS * Duration::from_millis(10), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_that_are_forgotten_are_sent_again() {
+async fn forgotten_scripts_are_sent_again() {
     let redis = Redis::start().unwrap();
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
     for _ in 0..20 {
@@ -110,7 +110,10 @@ async fn scripts_that_are_forgotten_are_sent_again() {
         redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
         let next = enqueued(&other, &name).await;
         redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
-        assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Renewed { .. }));
+        assert!(matches!(
+            only_renewal(one.renew(std::slice::from_ref(&held)).await),
+            Renewal::Renewed { .. }
+        ));
         redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
         release(&one, &held).await;
         redis.cli(&["SCRIPT", "FLUSH"]).unwrap();
@@ -120,14 +123,14 @@ async fn scripts_that_are_forgotten_are_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_forgets_everything_loses_holds_and_no_order() {
+async fn flushed_store_loses_holds_but_not_token_order() {
     let redis = Redis::start().unwrap();
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
     redis.cli(&["FLUSHALL"]).unwrap();
-    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
-    assert_eq!(redis.keys("*").unwrap(), [""; 0], "a renewal brought something back");
+    assert!(matches!(only_renewal(one.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
+    assert_eq!(redis.keys("*").unwrap(), [""; 0], "a renewal restored something");
     other.renew(&[]).await;
     assert!(matches!(waiter.ends().await, Ok(Acquired::EntryGone)));
     let next = acquire(&other, &name).await;
@@ -154,7 +157,7 @@ async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
     let mut redis = Redis::start().unwrap();
     let (one, name) = (session(&redis, LONG).await, fresh_name());
     redis.kill().unwrap();
-    // What was sent before that may have got through, and then a try waits for the answer, too.
+    // A try whose request may have reached the server would wait for the answer, too.
     until("the outage is known", async || match one.renew(&[]).await.session {
         Renewal::Unknown(error) => error.to_string().contains("refused"),
         _ => false,
@@ -170,7 +173,7 @@ async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_is_never_confirmed_is_forgotten_when_the_lock_must_have_ended() {
+async fn unconfirmed_release_is_forgotten_when_the_lock_must_have_expired() {
     let mut redis = Redis::start().unwrap();
     let session = session_at(&format!("{}/?request_timeout=500ms", redis.url()), SHORT).await;
     let grant = acquire(&session, &fresh_name()).await;
@@ -178,11 +181,11 @@ async fn a_release_that_is_never_confirmed_is_forgotten_when_the_lock_must_have_
     let begun = Instant::now();
     assert_eq!(session.release(&grant).await.unwrap_err().kind(), ErrorKind::Unavailable);
     until("the session can be closed", async || session.close().await.is_ok()).await;
-    assert!(begun.elapsed() > SHORT, "the server may come back, and have the lock yet");
+    assert!(begun.elapsed() > SHORT, "the server may restart and still have the lock");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquire_that_was_given_up_at_a_standing_server_leaves_nothing() {
+async fn acquire_given_up_at_a_frozen_server_leaves_nothing() {
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start(redis.endpoint()).unwrap();
     let (one, other, name) =
@@ -193,7 +196,7 @@ async fn an_acquire_that_was_given_up_at_a_standing_server_leaves_nothing() {
     until("the request is at the server", async || proxy.counts().to_server > before).await;
     waiting.control.give_up();
     redis.resume().unwrap();
-    // Its grant may have come first.
+    // The grant may have come before the give-up.
     if let Ok(Acquired::Granted(grant)) = waiting.ends().await {
         release(&one, &grant).await;
     }
@@ -219,34 +222,34 @@ async fn a_withdrawal_is_repeated_until_it_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beat_at_a_standing_server_ends_before_the_next_one() {
+async fn heartbeat_to_a_frozen_server_ends_before_the_next_one() {
     let redis = Redis::start().unwrap();
     let session = session(&redis, Duration::from_secs(2)).await;
     let grant = acquire(&session, &fresh_name()).await;
     redis.pause().unwrap();
-    let beat =
+    let heartbeat =
         tokio::time::timeout(Duration::from_secs(2) / 3, session.renew(std::slice::from_ref(&grant))).await;
     redis.resume().unwrap();
-    assert!(matches!(verdict(beat.unwrap()), Renewal::Unknown(_)));
+    assert!(matches!(only_renewal(heartbeat.unwrap()), Renewal::Unknown(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_made_replica_is_asked_again_until_it_is_master() {
+async fn demoted_server_is_asked_again_until_it_is_master() {
     let redis = Redis::start().unwrap();
     let (session, name) = (session(&redis, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     redis.cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
-    assert!(matches!(verdict(session.renew(std::slice::from_ref(&held)).await), Renewal::Unknown(_)));
+    assert!(matches!(only_renewal(session.renew(std::slice::from_ref(&held)).await), Renewal::Unknown(_)));
     let error = try_acquire(&session, &fresh_name()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     redis.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
     let next = acquire(&session, &fresh_name()).await;
-    assert!(matches!(verdict(session.renew(&[held]).await), Renewal::Renewed { .. }));
+    assert!(matches!(only_renewal(session.renew(&[held]).await), Renewal::Renewed { .. }));
     release(&session, &next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_made_replica_is_not_connected_to_without_a_pause() {
+async fn reconnects_to_a_demoted_server_have_pauses() {
     const SOME: usize = 20;
     let redis = Redis::start().unwrap();
     let proxy = Proxy::start(redis.endpoint()).unwrap();
@@ -254,8 +257,8 @@ async fn a_server_made_replica_is_not_connected_to_without_a_pause() {
     redis.cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
     let waiting: Vec<_> = (0..SOME).map(|_| start(&session, &fresh_name())).collect();
     let (before, begun) = (proxy.counts().accepted, Instant::now());
-    until("some connections were of no use", async || proxy.counts().accepted >= before + 6).await;
-    // Between the first of them and the last, 50 ms, 100 ms, and so on; with jitter more.
+    until("some connections have failed", async || proxy.counts().accepted >= before + 6).await;
+    // The pauses between the first and the last are 50 ms, 100 ms, and so on; with jitter more.
     assert!(begun.elapsed() > Duration::from_millis(50 + 100 + 200 + 400), "{:?}", begun.elapsed());
     redis.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
     for claim in waiting {
@@ -264,7 +267,7 @@ async fn a_server_made_replica_is_not_connected_to_without_a_pause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_vanish_when_they_are_long_unused() {
+async fn unused_counters_expire() {
     let redis = Redis::start().unwrap();
     let session = session_at(&format!("{}/?counter_ttl=1s", redis.url()), LONG).await;
     let name = fresh_name();
@@ -283,14 +286,14 @@ async fn counters_vanish_when_they_are_long_unused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_outlives_the_looks_of_its_waiters_however_short_counters_live() {
+async fn queue_outlives_the_recheck_pause_with_a_short_counter_ttl() {
     let redis = Redis::start().unwrap();
     let session = session_at(&format!("{}/?counter_ttl=1s", redis.url()), LONG).await;
     let name = fresh_name();
     let held = acquire(&session, &name).await;
     let waiter = enqueued(&session, &name).await;
     until("the counter is gone", async || redis.keys(&side(&name, "fence")).unwrap().is_empty()).await;
-    // Its waiter looks, and its beats come, every 20 s.
+    // Heartbeats come every 20 s, and re-checks every 10 s.
     for what in ["queue", "deadlines", "metadata"] {
         let lives = redis.cli(&["PTTL", &side(&name, what)]).unwrap().number().unwrap();
         assert!(i128::from(lives) > i128::try_from(2 * LONG.as_millis()).unwrap(), "{what}: {lives} ms");
@@ -317,7 +320,7 @@ async fn thousands_of_names_used_once_leave_nothing() {
         })
         .collect();
     for task in tasks {
-        // Each acquire and each release is bounded.
+        // `acquire` and `release` have time limits of their own.
         task.await.unwrap();
     }
     let keys = async || redis.cli(&["DBSIZE"]).unwrap().number().unwrap();
@@ -332,7 +335,7 @@ async fn a_clock_that_is_set_forward_ends_holds_early_and_fences_them() {
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
     clock.step_forward(2 * LONG).unwrap();
-    // Its deadline has passed with the lock's: it comes again, as its keeper does.
+    // Its deadline has passed, too: it claims again, as its keeper would.
     other.renew(&[]).await;
     let next = match waiter.ends().await {
         Ok(Acquired::Granted(grant)) => grant,
@@ -342,9 +345,9 @@ async fn a_clock_that_is_set_forward_ends_holds_early_and_fences_them() {
         }
     };
     assert!(next.token() > held.token());
-    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
+    assert!(matches!(only_renewal(one.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
     release(&one, &held).await;
-    assert!(matches!(verdict(other.renew(&[next]).await), Renewal::Renewed { .. }));
+    assert!(matches!(only_renewal(other.renew(&[next]).await), Renewal::Renewed { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -355,7 +358,7 @@ async fn a_clock_that_is_set_back_does_not_let_tokens_fall() {
     let held = acquire(&one, &name).await;
     clock.step_back(Duration::from_secs(3600)).unwrap();
     let waiter = enqueued(&other, &name).await;
-    assert!(matches!(verdict(one.renew(std::slice::from_ref(&held)).await), Renewal::Renewed { .. }));
+    assert!(matches!(only_renewal(one.renew(std::slice::from_ref(&held)).await), Renewal::Renewed { .. }));
     release(&one, &held).await;
     let next = waiter.granted().await;
     assert_eq!(next.token().get(), held.token().get() + 1);

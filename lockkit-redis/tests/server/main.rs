@@ -1,5 +1,5 @@
-//! The backend on a real Redis: sessions driven by hand, claim by claim, while servers, operators and other programs do
-//! their worst.
+//! The backend on a real Redis, with sessions and claims driven directly, without a keeper. Servers fail, and operators
+//! and other programs interfere.
 #![cfg(test)]
 
 mod bad_input;

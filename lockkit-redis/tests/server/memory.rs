@@ -1,4 +1,4 @@
-//! A server at its memory limit (`maxmemory`), which refuses every command that needs more.
+//! A server at its memory limit (`maxmemory`), which refuses every command that needs more memory.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::Redis;
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, side, start,
-    try_acquire, until, verdict,
+    LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, only_renewal, release, session, side,
+    start, try_acquire, until,
 };
 
 fn limit_memory(redis: &Redis, is_reached: bool) {
@@ -18,7 +18,7 @@ fn limit_memory(redis: &Redis, is_reached: bool) {
     assert_eq!(redis.cli(&["SET", "any", "value"]).is_err(), is_reached);
 }
 
-/// As if time had passed: every deadline is near, and would lapse unless it is moved.
+/// Makes every deadline lapse, as if time had passed, unless it is extended.
 fn age(redis: &Redis, deadlines: &str) {
     limit_memory(redis, false);
     for claim in redis.cli(&["HKEYS", deadlines]).unwrap().list() {
@@ -35,7 +35,7 @@ fn lapsed(redis: &Redis, deadlines: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn holder_keeps_the_lock_and_waiters_keep_their_places() {
+async fn full_server_keeps_holder_and_waiters() {
     let redis = Redis::start().unwrap();
     let (one, other): (Arc<dyn Session>, Arc<dyn Session>) =
         (session(&redis, LONG).await, session(&redis, LONG).await);
@@ -45,18 +45,18 @@ async fn holder_keeps_the_lock_and_waiters_keep_their_places() {
     let (second, third) = (enqueued(&other, &name).await, enqueued(&other, &name).await);
     age(&redis, &deadlines);
     assert_eq!(lapsed(&redis, &deadlines), 2);
-    // The server is full: heartbeats of holders and of waiters go on.
+    // A full server still serves heartbeats of holders and of waiters.
     assert!(matches!(
-        verdict(bounded(one.renew(std::slice::from_ref(&held))).await),
+        only_renewal(bounded(one.renew(std::slice::from_ref(&held))).await),
         Renewal::Renewed { .. }
     ));
     bounded(other.renew(&[])).await;
     assert_eq!(lapsed(&redis, &deadlines), 0, "a heartbeat was refused");
-    // So do looks: here one is made because the connection was cut.
+    // It also serves re-checks; here the cut connection causes one.
     age(&redis, &deadlines);
     redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
-    until("both have looked", async || lapsed(&redis, &deadlines) == 0).await;
-    // A release hands the lock over, in order.
+    until("both have re-checked", async || lapsed(&redis, &deadlines) == 0).await;
+    // A release grants the lock to the next waiter, in order.
     release(&one, &held).await;
     let next = second.granted().await;
     assert!(next.token() > held.token() && third.is_waiting());
@@ -68,14 +68,14 @@ async fn holder_keeps_the_lock_and_waiters_keep_their_places() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_new_is_taken_in_before_there_is_room() {
+async fn full_server_admits_no_new_claims() {
     let redis = Redis::start().unwrap();
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     limit_memory(&redis, true);
     let error = try_acquire(&other, &fresh_name()).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("maxmemory"), "{error}");
-    // A lock that is held is busy, and whoever would wait for it has no place yet.
+    // A held lock is busy, and a new waiter cannot join the queue yet.
     assert!(is_gave_up(&try_acquire(&other, &name).await));
     let refused = || redis.cli(&["INFO", "errorstats"]).unwrap().text().contains("errorstat_OOM");
     redis.cli(&["CONFIG", "RESETSTAT"]).unwrap();
@@ -83,7 +83,7 @@ async fn nobody_new_is_taken_in_before_there_is_room() {
     until("the newcomer is refused", async || refused()).await;
     assert_eq!(redis.keys(&side(&name, "queue")).unwrap(), [""; 0], "the store has grown");
     limit_memory(&redis, false);
-    until("it has a place", async || !redis.keys(&side(&name, "queue")).unwrap().is_empty()).await;
+    until("it has joined the queue", async || !redis.keys(&side(&name, "queue")).unwrap().is_empty()).await;
     release(&one, &held).await;
     let next = waiting.granted().await;
     release(&other, &next).await;

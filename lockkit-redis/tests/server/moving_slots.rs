@@ -1,4 +1,4 @@
-//! Slots that move from one node of a cluster to another while locks in them are held and waited for.
+//! Slots that move to another node of a cluster while their locks have holders and waiters.
 
 use std::sync::Arc;
 
@@ -35,11 +35,14 @@ async fn locks_are_held_and_waited_for_while_their_slot_moves() {
             .into_iter()
             .flatten()
             .collect();
-        let beat = bounded(one.renew(&held)).await;
-        assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+        let heartbeat = bounded(one.renew(&held)).await;
+        assert!(
+            heartbeat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })),
+            "{heartbeat:?}"
+        );
         let session = if Arc::ptr_eq(&holder.0, &one) { &other } else { &one };
         let waiter = crate::common::start(session, &name);
-        // Scripts that name keys that are not there are put off while the slot moves.
+        // While the slot moves, the cluster refuses scripts that name missing keys.
         assert!(is_renewed(&holder.0, &holder.1).await);
         migration.move_keys().unwrap();
         assert!(is_renewed(&holder.0, &holder.1).await);
@@ -68,9 +71,9 @@ async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
     let migration = cluster.migrate(slot, to).unwrap();
     migration.move_key(neighbour.as_str()).unwrap();
     cluster.node(to).pause().unwrap();
-    let beat = bounded(session.renew(&held)).await;
+    let heartbeat = bounded(session.renew(&held)).await;
     cluster.node(to).resume().unwrap();
-    for (claim, renewal) in beat.holds {
+    for (claim, renewal) in heartbeat.holds {
         let is_as_expected = match &renewal {
             Renewal::Renewed { .. } => claim == held[0].claim(),
             Renewal::Unknown(_) => claim == held[1].claim(),
@@ -80,7 +83,7 @@ async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
     }
 }
 
-/// Requests that a node sends on with ASK go over one connection, where each must follow its own ASKING.
+/// Requests that a node redirects with ASK share one connection, where each must directly follow its own ASKING.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_hold_of_a_slot_is_renewed_while_the_slot_moves() {
     const HOLDS: usize = 50;
@@ -102,9 +105,9 @@ async fn every_hold_of_a_slot_is_renewed_while_the_slot_moves() {
     assert_all_renewed(&session, &held).await;
 }
 
-/// As above, where the other requests of the connection are those of other slots.
+/// As above; the other requests of the connection are for other slots.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hold_in_a_moving_slot_is_renewed_by_a_client_that_is_busy() {
+async fn hold_in_a_moving_slot_is_renewed_by_a_busy_client() {
     const TASKS: usize = 20;
     let cluster = RedisCluster::start().unwrap();
     let session = session_at(&cluster.url(), LONG).await;
@@ -136,14 +139,14 @@ async fn a_hold_in_a_moving_slot_is_renewed_by_a_client_that_is_busy() {
     }
 }
 
-/// While the client has no connection to the slot's owner, its requests go to any node. The one that the slot moves to
-/// answers for keys that the owner has yet.
+/// While the client has no connection to the slot's owner, its requests go to any node. The importing node answers for
+/// keys that the owner still has.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_hold_in_a_moving_slot_is_gone_while_its_owner_is_away() {
-    // Most of them are asked for at the wrong node at least once.
+async fn hold_in_a_moving_slot_is_not_gone_while_its_owner_is_away() {
+    // Enough that most are requested from the wrong node at least once.
     const HOLDS: usize = 16;
     let mut cluster = RedisCluster::start().unwrap();
-    // An owner that is away stays the owner.
+    // So that an unreachable owner stays the owner.
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-node-timeout", "3600000"]).unwrap();
     }
@@ -159,24 +162,24 @@ async fn no_hold_in_a_moving_slot_is_gone_while_its_owner_is_away() {
     let answers = || cluster.node(to).calls("eval").unwrap();
     let before = answers();
     until("the node that the slot moves to has answered", async || {
-        let beat = bounded(session.renew(&held)).await;
-        let untold = beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Unknown(_)));
-        assert!(untold, "{beat:?}");
+        let heartbeat = bounded(session.renew(&held)).await;
+        let all_unknown = heartbeat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Unknown(_)));
+        assert!(all_unknown, "{heartbeat:?}");
         answers() > before
     })
     .await;
     cluster.node_mut(from).restart().unwrap();
     until("every hold is renewed", async || {
-        let beat = bounded(session.renew(&held)).await;
-        beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. }))
+        let heartbeat = bounded(session.renew(&held)).await;
+        heartbeat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. }))
     })
     .await;
 }
 
 async fn assert_all_renewed(session: &Arc<dyn Session>, held: &[Grant]) {
-    let beat = bounded(session.renew(held)).await;
-    assert_eq!(beat.holds.len(), held.len());
-    let failed = beat.holds.iter().filter(|(_, renewal)| !matches!(renewal, Renewal::Renewed { .. }));
+    let heartbeat = bounded(session.renew(held)).await;
+    assert_eq!(heartbeat.holds.len(), held.len());
+    let failed = heartbeat.holds.iter().filter(|(_, renewal)| !matches!(renewal, Renewal::Renewed { .. }));
     let failed: Vec<_> = failed.collect();
     assert!(failed.is_empty(), "{} of {}, such as {:?}", failed.len(), held.len(), failed[0]);
 }

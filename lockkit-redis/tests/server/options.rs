@@ -1,4 +1,4 @@
-//! What a configuration can ask for.
+//! The options of a configuration.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::{
 };
 
 fn set_user(redis: &Redis, rights: &str) {
-    let mut words = vec!["ACL", "SETUSER"];
-    words.extend(user(rights));
-    words.insert(3, "reset");
-    redis.cli(&words).unwrap();
+    let mut command = vec!["ACL", "SETUSER"];
+    command.extend(user(rights));
+    command.insert(3, "reset");
+    redis.cli(&command).unwrap();
 }
 
 fn url_of(redis: &Redis) -> String {
@@ -50,9 +50,9 @@ async fn a_user_with_the_documented_rights_can_do_everything() {
     assert_eq!(refused.list(), [], "{refused:?}");
 }
 
-/// The next heartbeat finds what no message has said.
+/// The next heartbeat finds the grant.
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_is_handed_over_although_the_message_is_refused() {
+async fn handoff_works_although_the_message_is_refused() {
     let redis = Redis::start().unwrap();
     set_user(&redis, RIGHTS);
     let (one, other, name) =
@@ -66,7 +66,7 @@ async fn lock_is_handed_over_although_the_message_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_cluster_the_user_needs_two_rights_more() {
+async fn cluster_user_needs_two_more_rights() {
     let cluster = RedisCluster::start().unwrap();
     for number in 0..cluster.len() {
         set_user(cluster.node(number), &format!("{RIGHTS} +cluster|slots +asking"));
@@ -102,7 +102,7 @@ async fn each_of_the_documented_rights_is_needed() {
     }
 }
 
-/// Side keys of a name with braces begin in another way.
+/// Side keys of a name with braces have another prefix.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_documented_keys_of_a_prefix_can_do_everything() {
     let redis = Redis::start().unwrap();
@@ -119,7 +119,7 @@ async fn a_user_with_the_documented_keys_of_a_prefix_can_do_everything() {
     }
     let refused = redis.cli(&["ACL", "LOG"]).unwrap();
     assert_eq!(refused.list(), [], "{refused:?}");
-    // And nothing beside the prefix.
+    // Keys without the prefix are denied.
     let error = try_acquire(&session_at(&url_of(&redis), LONG).await, &fresh_name()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
@@ -138,7 +138,7 @@ async fn a_prefix_and_a_database_keep_locks_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unix_socket_will_do() {
+async fn unix_socket_works() {
     let redis = Redis::start().unwrap();
     let url = format!("redis+unix://{}", redis.socket().display());
     let (here, there, name) = (session_at(&url, LONG).await, session(&redis, LONG).await, fresh_name());
@@ -156,14 +156,14 @@ async fn raw_names_with_a_queue_notice_a_foreign_release_by_the_next_heartbeat()
     assert_eq!(redis.cli(&["SET", "my/lock", "theirs", "NX", "PX", "60000"]).unwrap().text(), "OK");
     let waiter = enqueued(&session, &name).await;
     assert_eq!(redis.keys("lockkit:{my/lock}:queue").unwrap().len(), 1);
-    // Their release is a delete, which notifies nobody.
+    // The release of the other program is a DEL, which notifies nobody.
     redis.cli(&["DEL", "my/lock"]).unwrap();
     session.renew(&[]).await;
     waiter.granted().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn counters_may_be_kept_for_longer_than_redis_can_count() {
+async fn counter_ttl_beyond_the_range_of_redis_works() {
     let redis = Redis::start().unwrap();
     let config = RedisConfig::new([redis.endpoint()]).unwrap().counter_ttl(Duration::MAX);
     let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
@@ -175,7 +175,7 @@ async fn counters_may_be_kept_for_longer_than_redis_can_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_queue_waiters_leave_nothing_and_get_it_too() {
+async fn waiters_without_a_queue_leave_nothing_and_are_granted() {
     let redis = Redis::start().unwrap();
     let url = format!("{}/?queue=none", redis.url());
     let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
@@ -185,18 +185,18 @@ async fn without_a_queue_waiters_leave_nothing_and_get_it_too() {
     assert_eq!(redis.keys(&side(&name, "queue")).unwrap(), [""; 0]);
     release(&one, &held).await;
     let next = waiter.granted().await;
-    // It does not overtake those that queue.
+    // It does not overtake waiters in the queue.
     let queued = enqueued(&session(&redis, LONG).await, &name).await;
-    let racing = start(&one, &name);
+    let polling = start(&one, &name);
     release(&other, &next).await;
     queued.granted().await;
-    assert!(racing.is_waiting());
-    racing.control.give_up();
-    assert!(is_gave_up(&racing.ends().await));
+    assert!(polling.is_waiting());
+    polling.control.give_up();
+    assert!(is_gave_up(&polling.ends().await));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_too_few_replicas_know_of_is_none() {
+async fn grant_that_too_few_replicas_acknowledge_is_refused() {
     let redis = Redis::start().unwrap();
     let url = format!("{}/?min_replicas=1&request_timeout=500ms", redis.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
@@ -209,7 +209,7 @@ async fn a_grant_that_too_few_replicas_know_of_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_replicas_know_of_counts() {
+async fn grant_that_replicas_acknowledge_counts() {
     let (redis, replica) = (Redis::start().unwrap(), Redis::start().unwrap());
     let (host, port) =
         redis.endpoint().split_once(':').map(|(host, port)| (host.to_owned(), port.to_owned())).unwrap();

@@ -1,4 +1,4 @@
-//! Other libraries that lock with `SET key value NX PX`, as redis-py does: who waits asks again every 100 ms, and a release
+//! Other libraries that lock with `SET key value NX PX`, such as redis-py: a waiter polls every 100 ms, and a release
 //! deletes the key.
 
 use std::{
@@ -21,16 +21,16 @@ use crate::common::{
 
 const KEY: &str = "shared/lock";
 
-/// How often redis-py asks.
+/// The poll pause of redis-py.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long each of them is inside.
+/// How long each client holds the lock.
 const INSIDE: Duration = Duration::from_millis(2);
 
-/// Sections that each side is to have.
+/// How often each side must get the lock.
 const SECTIONS: u32 = 10;
 
-/// What redis-py deletes its own lock with.
+/// The script with which redis-py deletes its own lock.
 const RELEASE: &str =
     "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end return redis.call('del', KEYS[1])";
 
@@ -57,7 +57,7 @@ impl Poller {
     async fn release(&mut self) {
         let released = redis::cmd("EVAL").arg(RELEASE).arg(1).arg(KEY).arg(&self.token).to_owned();
         let deleted: u32 = released.query_async(&mut self.connection).await.unwrap();
-        assert_eq!(deleted, 1, "somebody else has deleted it");
+        assert_eq!(deleted, 1, "another client has deleted the lock");
     }
 }
 
@@ -65,29 +65,29 @@ fn url_of(redis: &Redis) -> String {
     format!("{}/?names=raw", redis.url())
 }
 
-/// Whoever is inside, alone.
+/// The section that the lock protects, and how often each side entered it.
 #[derive(Debug, Default)]
 struct Section {
     inside: AtomicU32,
-    ours: AtomicU32,
-    theirs: AtomicU32,
+    by_lockkit: AtomicU32,
+    by_pollers: AtomicU32,
 }
 
 impl Section {
     async fn work(&self, count: &AtomicU32) {
-        assert_eq!(self.inside.fetch_add(1, SeqCst), 0, "two are inside");
+        assert_eq!(self.inside.fetch_add(1, SeqCst), 0, "two clients hold the lock");
         tokio::time::sleep(INSIDE).await;
         self.inside.fetch_sub(1, SeqCst);
         count.fetch_add(1, SeqCst);
     }
 
     fn is_over(&self) -> bool {
-        self.ours.load(SeqCst) >= SECTIONS && self.theirs.load(SeqCst) >= SECTIONS
+        self.by_lockkit.load(SeqCst) >= SECTIONS && self.by_pollers.load(SeqCst) >= SECTIONS
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pollers_and_our_clients_both_get_the_lock() {
+async fn pollers_and_lockkit_clients_both_get_the_lock() {
     let redis = Redis::start().unwrap();
     let (section, mut tasks) = (Arc::new(Section::default()), JoinSet::new());
     for _ in 0..3 {
@@ -97,7 +97,7 @@ async fn pollers_and_our_clients_both_get_the_lock() {
             let lock = client.lock(KEY).unwrap();
             while !section.is_over() {
                 let guard = lock.acquire().await.unwrap();
-                section.work(&section.ours).await;
+                section.work(&section.by_lockkit).await;
                 guard.release().await.unwrap();
             }
         });
@@ -107,7 +107,7 @@ async fn pollers_and_our_clients_both_get_the_lock() {
         tasks.spawn(async move {
             while !section.is_over() {
                 poller.acquire().await;
-                section.work(&section.theirs).await;
+                section.work(&section.by_pollers).await;
                 poller.release().await;
             }
         });
@@ -121,9 +121,9 @@ async fn pollers_and_our_clients_both_get_the_lock() {
     println!("{section:?}");
 }
 
-/// Nobody notifies us of that.
+/// The release of a poller notifies nobody; the waiter polls.
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_that_a_poller_releases_is_ours_long_before_a_third_of_our_ttl() {
+async fn lock_released_by_a_poller_is_granted_within_a_tenth_of_the_ttl() {
     let redis = Redis::start().unwrap();
     let session: Arc<dyn Session> = session_at(&url_of(&redis), LONG).await;
     let mut poller = Poller::connect(&redis).await;
@@ -133,9 +133,9 @@ async fn lock_that_a_poller_releases_is_ours_long_before_a_third_of_our_ttl() {
     let waiter = enqueued(&session, &name).await;
     assert_eq!(redis.keys("lockkit:*queue*").unwrap(), [""; 0]);
     poller.release().await;
-    let granted = tokio::time::timeout(LONG / 10, waiter.granted()).await.expect("by a poll of ours");
+    let granted = tokio::time::timeout(LONG / 10, waiter.granted()).await.expect("granted by a poll");
     let nx = redis.cli(&["SET", KEY, "theirs", "NX", "PX", "60000"]).unwrap();
-    assert_eq!(nx, Reply::Nil, "they are excluded");
+    assert_eq!(nx, Reply::Nil, "the other library is excluded");
     release(&session, &granted).await;
     poller.acquire().await;
     poller.release().await;
@@ -143,7 +143,7 @@ async fn lock_that_a_poller_releases_is_ours_long_before_a_third_of_our_ttl() {
 
 /// Redisson's lock is a hash, as its scripts create it.
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_that_is_a_hash_excludes_us_and_ours_is_no_hash() {
+async fn hash_locks_and_string_locks_exclude_each_other() {
     let redis = Redis::start().unwrap();
     let session = session_at(&url_of(&redis), LONG).await;
     let name = fresh_name();

@@ -1,4 +1,4 @@
-//! Long queues: what waiting costs, and what a queue of dead waiters does to those who live.
+//! Long queues: the cost of waiting, and how dead waiters affect live ones.
 
 use std::{
     sync::Arc,
@@ -13,19 +13,19 @@ use crate::{
         LONG, acquire, bounded, enqueued, fresh_name, granted, release, session, shared, side, try_acquire,
         until,
     },
-    raw::{Claimant, beat, lapsed, left},
+    raw::{Claimant, add_lapsed_waiters, heartbeat, remaining_keys},
 };
 
-/// As many as one client may leave that died.
+/// As many waiters as one client that died may leave.
 const LAPSED: usize = 65_536;
 
-/// Lapsed waiters that one script drops at most.
+/// The most lapsed waiters that one script drops.
 const DROPPED_MAX: usize = 500;
 
-/// The same, and the one that it hands the lock to.
+/// The same, plus the waiter that it grants the lock to.
 const DROPPED_PER_SCRIPT_MAX: u64 = DROPPED_MAX as u64 + 1;
 
-/// The scripts that were run meanwhile, and how many waiters they have dropped.
+/// The number of scripts that were run, and of the waiters that they removed.
 struct Work {
     scripts: u64,
     dropped: u64,
@@ -41,7 +41,7 @@ async fn work_of<T>(redis: &Redis, doing: impl Future<Output = T>) -> (T, Work) 
     let done = bounded(doing).await;
     let after = count();
     let work = Work { scripts: after.scripts - before.scripts, dropped: after.dropped - before.dropped };
-    // For whoever reads the log of this test; microseconds are the fourth field of the third value of each entry.
+    // For the log of this test: the third value of each entry is the time in microseconds.
     let slow = redis.cli(&["SLOWLOG", "GET", "1000"]).unwrap();
     let longest = slow.list().iter().filter_map(|entry| entry.list().get(2)?.number()).max();
     println!("{} scripts dropped {}; the longest took {longest:?} us", work.scripts, work.dropped);
@@ -55,15 +55,15 @@ async fn waiter_behind_65536_dead_ones_is_served_while_the_server_serves_others(
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
-    lapsed(&redis, &name, LAPSED);
-    let handed_over = async {
+    add_lapsed_waiters(&redis, &name, LAPSED);
+    let handoff = async {
         release(&one, &held).await;
-        // By the release: the waiter looks seconds later.
+        // The release has granted it: the waiter re-checks seconds later.
         let value = redis.cli(&["GET", name.as_str()]).unwrap();
         assert!(value.text().starts_with(&waiter.claim.id().to_string()), "{value:?}");
         waiter.granted().await
     };
-    let (next, work) = work_of(&redis, handed_over).await;
+    let (next, work) = work_of(&redis, handoff).await;
     assert!(next.token() > held.token());
     assert!(work.dropped >= LAPSED as u64, "{}", work.dropped);
     let most = work.scripts * DROPPED_PER_SCRIPT_MAX;
@@ -76,7 +76,7 @@ async fn newcomer_behind_65536_dead_waiters_is_granted() {
     let session = session(&redis, LONG).await;
     for wait in [false, true] {
         let name = fresh_name();
-        lapsed(&redis, &name, LAPSED);
+        add_lapsed_waiters(&redis, &name, LAPSED);
         let taken = async {
             match wait {
                 true => acquire(&session, &name).await,
@@ -89,14 +89,14 @@ async fn newcomer_behind_65536_dead_waiters_is_granted() {
     }
 }
 
-/// Whoever released has died before it has found the next one.
+/// The releasing client has died before it found the next waiter.
 #[tokio::test(flavor = "multi_thread")]
-async fn hand_over_that_was_begun_by_a_client_that_died_is_finished_by_a_waiter() {
+async fn waiter_finishes_the_handoff_of_a_client_that_died() {
     let redis = Redis::start().unwrap();
     let (other, name) = (session(&redis, LONG).await, fresh_name());
     redis.cli(&["SET", name.as_str(), "another program's"]).unwrap();
     let waiters = [enqueued(&other, &name).await, enqueued(&other, &name).await];
-    lapsed(&redis, &name, LAPSED);
+    add_lapsed_waiters(&redis, &name, LAPSED);
     redis.cli(&["DEL", name.as_str()]).unwrap();
     assert!(waiters.iter().all(|waiter| waiter.is_waiting()));
     let [first, second] = waiters;
@@ -118,19 +118,19 @@ const TTL: Duration = Duration::from_secs(6);
 
 const HEARTBEATS: u32 = 5;
 
-/// Heartbeats as a keeper sends them; the scripts that were run meanwhile.
+/// Sends heartbeats as a keeper does. Returns the number of scripts that were run.
 async fn scripts_of_heartbeats(redis: &Redis, session: &Arc<dyn Session>) -> u64 {
     let before = redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
-    let mut beats = tokio::time::interval(TTL / 3);
+    let mut heartbeats = tokio::time::interval(TTL / 3);
     for _ in 0..HEARTBEATS {
-        beats.tick().await;
+        heartbeats.tick().await;
         bounded(session.renew(&[])).await;
     }
     redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap() - before
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_that_heartbeats_keep_ask_for_nothing_themselves() {
+async fn waiters_with_heartbeats_send_no_requests() {
     let redis = Redis::start().unwrap();
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, TTL).await, fresh_name());
     let held = acquire(&one, &name).await;
@@ -139,35 +139,35 @@ async fn waiters_that_heartbeats_keep_ask_for_nothing_themselves() {
         waiting.push(enqueued(&other, &name).await);
     }
     let scripts = scripts_of_heartbeats(&redis, &other).await;
-    println!("{scripts} scripts for {WAITERS} waiters and {HEARTBEATS} heartbeats, three of which are a ttl");
-    // One for each heartbeat, where each waiter used to add one of its own.
+    println!("{scripts} scripts for {WAITERS} waiters and {HEARTBEATS} heartbeats at a third of a ttl each");
+    // One for each heartbeat, and none for the waiters.
     assert!(scripts < u64::from(HEARTBEATS) + WAITERS as u64, "{scripts}");
     release(&one, &held).await;
     waiting.remove(0).granted().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_without_heartbeats_keep_themselves_waiting() {
+async fn waiters_without_heartbeats_extend_their_waits() {
     let redis = Redis::start().unwrap();
     let ttl = Duration::from_secs(1);
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, ttl).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
-    let looks = redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
-    until("it has looked for more than a ttl", async || {
-        redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap() - looks >= 4
+    let before = redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
+    until("it has re-checked for more than a ttl", async || {
+        redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap() - before >= 4
     })
     .await;
     release(&one, &held).await;
     waiter.granted().await;
 }
 
-/// How often a measurement is repeated that a busy machine may disturb.
+/// How often a measurement is repeated, because a busy machine may disturb it.
 const ROUNDS_MAX: usize = 5;
 
-/// The same heartbeat has kept them waiting.
+/// The same heartbeat has extended their waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_without_heartbeats_do_not_look_in_the_same_moment() {
+async fn waiters_without_heartbeats_do_not_recheck_together() {
     let redis = Redis::start().unwrap();
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, TTL).await, fresh_name());
     let held = acquire(&one, &name).await;
@@ -177,23 +177,23 @@ async fn waiters_without_heartbeats_do_not_look_in_the_same_moment() {
     }
     let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
     let mut spreads = Vec::new();
-    // They come within a tenth of a ttl: half a ttl, give or take a tenth. A busy machine may stand still meanwhile.
+    // Re-checks are due within a tenth of a ttl: after half a ttl, plus or minus a tenth. A busy machine may stall.
     while spreads.last().is_none_or(|spread| *spread <= TTL / 40) {
-        assert!(spreads.len() < ROUNDS_MAX, "each time all within {spreads:?}");
+        assert!(spreads.len() < ROUNDS_MAX, "all re-checks within {spreads:?} in each round");
         other.renew(&[]).await;
         let before = scripts();
-        until("the first one looks", async || scripts() > before).await;
+        until("the first one re-checks", async || scripts() > before).await;
         let first = Instant::now();
-        until("the last one looks", async || scripts() >= before + WAITERS as u64).await;
+        until("the last one re-checks", async || scripts() >= before + WAITERS as u64).await;
         spreads.push(first.elapsed());
     }
     release(&one, &held).await;
     waiting.remove(0).granted().await;
 }
 
-/// The waiters of a client for one lock look together when a heartbeat finds that nobody holds it: one of them is enough.
+/// When a heartbeat finds the lock free, all waiters of the client could re-check, but one is enough.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_waiter_looks_when_nobody_holds_the_lock() {
+async fn one_waiter_rechecks_when_the_lock_is_free() {
     let redis = Redis::start().unwrap();
     let (other, name) = (session(&redis, LONG).await, fresh_name());
     redis.cli(&["SET", name.as_str(), "another program's"]).unwrap();
@@ -207,7 +207,7 @@ async fn one_waiter_looks_when_nobody_holds_the_lock() {
     let before = scripts();
     other.renew(&[]).await;
     waiting.remove(0).granted().await;
-    // The heartbeat, the look, and the confirmation of whoever was handed the lock.
+    // The heartbeat, the re-check, and the confirmation by the waiter that was granted the lock.
     assert!(scripts() - before <= 4, "{}", scripts() - before);
 }
 
@@ -219,42 +219,42 @@ fn no_script_drops_more_than_500_lapsed_waiters() {
         let [holder, waiter, late] = [(); 3].map(|()| Claimant::new(&redis, &name));
         holder.acquire();
         assert_eq!(waiter.acquire().0, "queued");
-        lapsed(&redis, &name, 5 * DROPPED_MAX + 1);
+        add_lapsed_waiters(&redis, &name, 5 * DROPPED_MAX + 1);
         let queue = side(&name, "queue");
         let waiting = || usize::try_from(redis.cli(&["ZCARD", &queue]).unwrap().number().unwrap()).unwrap();
         if is_released {
             assert_eq!(holder.release_once(), (1, 1));
         } else {
             redis.cli(&["DEL", name.as_str()]).unwrap();
-            assert_eq!(Claimant::new(&redis, &name).release_once(), (0, 1), "a waiter that leaves");
+            assert_eq!(Claimant::new(&redis, &name).release_once(), (0, 1), "a withdrawal");
         }
         assert_eq!(waiting(), 4 * DROPPED_MAX + 2);
         assert_eq!(late.try_once().0, "unserved");
-        assert_eq!(waiting(), 3 * DROPPED_MAX + 2, "a try waits for nothing");
+        assert_eq!(waiting(), 3 * DROPPED_MAX + 2, "a try does not join the queue");
         assert_eq!(late.acquire().0, "unserved");
-        assert_eq!(waiting(), 2 * DROPPED_MAX + 3, "a newcomer has its place");
+        assert_eq!(waiting(), 2 * DROPPED_MAX + 3, "a newcomer joins the queue");
         assert_eq!(late.acquire().0, "unserved");
         assert_eq!(late.confirm().0, "unserved");
-        assert_eq!(waiting(), 3, "one lapsed, and two that live");
+        assert_eq!(waiting(), 3, "one lapsed waiter and two live ones");
         assert_eq!(
-            beat(&redis, &[(&name, &waiter.claim)]),
+            heartbeat(&redis, &[(&name, &waiter.claim)]),
             [-2],
-            "whoever waits is told that nobody holds it"
+            "the heartbeat reports the lock as free"
         );
-        // First come, first served, however the queue was cleared.
+        // First come, first served, also after the lapsed waiters were dropped.
         assert_eq!(late.confirm().0, "queued");
         assert_eq!(waiter.confirm().0, "granted");
         assert_eq!(waiter.release_once(), (1, 0));
         assert_eq!(late.confirm().0, "granted");
         late.release();
-        assert_eq!(left(&redis, &name), [side(&name, "fence")]);
+        assert_eq!(remaining_keys(&redis, &name), [side(&name, "fence")]);
     }
 }
 
 #[test]
 fn free_lock_behind_lapsed_waiters_is_granted_to_a_try_in_a_few_calls() {
     let (redis, name) = (shared(), fresh_name());
-    lapsed(redis, &name, 2 * DROPPED_MAX);
+    add_lapsed_waiters(redis, &name, 2 * DROPPED_MAX);
     let one = Claimant::new(redis, &name);
     assert_eq!(one.try_once().0, "unserved");
     assert_eq!(one.try_once().0, "unserved");

@@ -1,4 +1,4 @@
-//! Single scripts, as the backend sends them: exactly its files, without a session.
+//! Runs single scripts from the files of the backend, without a session.
 
 use lockkit_core::{LockName, backend::ClaimId};
 use lockkit_testbed::{Redis, Reply};
@@ -22,7 +22,7 @@ pub(crate) const RELEASE: &str = concat!(
 );
 pub(crate) const RENEW: &str =
     concat!(include_str!("../../src/scripts/value.lua"), include_str!("../../src/scripts/renew.lua"));
-pub(crate) const BEAT: &str = include_str!("../../src/scripts/beat.lua");
+pub(crate) const HEARTBEAT: &str = include_str!("../../src/scripts/heartbeat.lua");
 
 /// Longer than any test.
 pub(crate) const TTL: &str = "60000";
@@ -50,74 +50,74 @@ impl<'a> Claimant<'a> {
 
     pub(crate) fn try_run(&self, script: &str, more: &[&str]) -> anyhow::Result<Reply> {
         let sides = ["fence", "queue", "deadlines", "metadata"].map(|what| side(self.name, what));
-        let mut words = vec!["EVAL", script, "5", self.name.as_str()];
-        words.extend(sides.iter().map(String::as_str));
-        words.extend([&*self.claim, self.ttl, "100000", "lockkit:client:", "200000"]);
-        words.extend(more);
-        self.redis.cli(&words)
+        let mut arguments = vec!["EVAL", script, "5", self.name.as_str()];
+        arguments.extend(sides.iter().map(String::as_str));
+        arguments.extend([&*self.claim, self.ttl, "100000", "lockkit:client:", "200000"]);
+        arguments.extend(more);
+        self.redis.cli(&arguments)
     }
 
     pub(crate) fn acquire(&self) -> (String, i64) {
-        standing(&self.run(ACQUIRE, &["c0ffee", "wait", "{}"]))
+        claim_state(&self.run(ACQUIRE, &["c0ffee", "wait", "{}"]))
     }
 
     pub(crate) fn try_once(&self) -> (String, i64) {
-        standing(&self.run(ACQUIRE, &["c0ffee", "try", "{}"]))
+        claim_state(&self.run(ACQUIRE, &["c0ffee", "try", "{}"]))
     }
 
     pub(crate) fn confirm(&self) -> (String, i64) {
-        standing(&self.run(CONFIRM, &["c0ffee"]))
+        claim_state(&self.run(CONFIRM, &["c0ffee"]))
     }
 
-    /// Whether the claim had the lock.
+    /// Returns whether the claim held the lock.
     pub(crate) fn release(&self) -> i64 {
         self.release_once().0
     }
 
-    /// The same, and whether the next one in the queue was not found yet.
+    /// Returns whether the claim held the lock, and whether the next waiter was not found yet.
     pub(crate) fn release_once(&self) -> (i64, i64) {
         let answer = self.run(RELEASE, &[]);
-        let [had_it, is_unserved] = answer.list() else { panic!("{answer:?}") };
-        (had_it.number().unwrap(), is_unserved.number().unwrap())
+        let [was_held, is_unserved] = answer.list() else { panic!("{answer:?}") };
+        (was_held.number().unwrap(), is_unserved.number().unwrap())
     }
 
-    /// The token of a grant.
+    /// Returns the token of a grant.
     pub(crate) fn token(answer: (String, i64)) -> i64 {
         assert_eq!(answer.0, "granted");
         answer.1
     }
 }
 
-pub(crate) fn standing(reply: &Reply) -> (String, i64) {
-    let [word, number] = reply.list() else { panic!("{reply:?}") };
-    (word.text().to_owned(), number.number().unwrap())
+pub(crate) fn claim_state(reply: &Reply) -> (String, i64) {
+    let [state, number] = reply.list() else { panic!("{reply:?}") };
+    (state.text().to_owned(), number.number().unwrap())
 }
 
-pub(crate) fn left(redis: &Redis, name: &LockName) -> Vec<String> {
+pub(crate) fn remaining_keys(redis: &Redis, name: &LockName) -> Vec<String> {
     let mut keys = redis.keys(&format!("lockkit:{{{name}}}:*")).unwrap();
     keys.extend(redis.keys(name.as_str()).unwrap());
     keys
 }
 
-/// The heartbeat of these waiters.
-pub(crate) fn beat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64> {
+/// Sends the heartbeat of these waiters.
+pub(crate) fn heartbeat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64> {
     let keys = waiters.iter().flat_map(|(name, _)| {
         let sides = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
         std::iter::once(name.to_string()).chain(sides)
     });
     let keys: Vec<String> = keys.collect();
     let count = keys.len().to_string();
-    let mut words = vec!["EVAL", BEAT, &count];
-    words.extend(keys.iter().map(String::as_str));
-    words.extend([TTL, "c0ffee", "200000"]);
-    words.extend(waiters.iter().map(|(_, claim)| claim));
-    let answer = redis.cli(&words).unwrap();
+    let mut arguments = vec!["EVAL", HEARTBEAT, &count];
+    arguments.extend(keys.iter().map(String::as_str));
+    arguments.extend([TTL, "c0ffee", "200000"]);
+    arguments.extend(waiters.iter().map(|(_, claim)| claim));
+    let answer = redis.cli(&arguments).unwrap();
     answer.list().iter().filter_map(Reply::number).collect()
 }
 
-/// As many waiters that have lapsed, at the head of the queue.
-pub(crate) fn lapsed(redis: &Redis, name: &LockName, count: usize) {
-    /// A single script would be a long one.
+/// Adds lapsed waiters at the head of the queue.
+pub(crate) fn add_lapsed_waiters(redis: &Redis, name: &LockName, count: usize) {
+    /// Bounds how long the server is busy with one script.
     const PER_SCRIPT: usize = 4096;
     const SEED: &str = "for n = ARGV[1], ARGV[2] do
         local claim = string.format('%032x', n)

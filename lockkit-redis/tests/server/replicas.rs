@@ -1,4 +1,4 @@
-//! Grants and renewals that count only when replicas know of them.
+//! Grants and renewals that count only when replicas have acknowledged them.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,17 +13,17 @@ use lockkit_testbed::{Proxy, RedisReplicas};
 
 use crate::{
     common::{
-        LONG, acquire, backend, bounded, fresh_name, granted, release, says, session, session_at, start,
-        try_acquire, until, verdict,
+        LONG, acquire, assert_error, backend, bounded, fresh_name, granted, only_renewal, release, session,
+        session_at, start, try_acquire, until,
     },
     topologies::is_renewed,
 };
 
-/// Half of it is for the replicas, however busy this machine is.
+/// Half of it is for the replicas; long enough for a busy machine.
 const PATIENT: &str = "?request_timeout=5s";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_follow() {
+async fn grant_is_refused_while_replicas_do_not_follow() {
     let nodes = RedisReplicas::start().unwrap();
     let session = session_at(&format!("{}/{PATIENT}&min_replicas=2", nodes.url()), LONG).await;
     let name = fresh_name();
@@ -33,12 +33,12 @@ async fn a_grant_that_counts_only_with_replicas_is_refused_while_they_do_not_fol
     nodes.node(1).stop_replicating().unwrap();
     let error = try_acquire(&session, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "not given back");
+    assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "the refused grant is still there");
     nodes.node(1).replicate_again().unwrap();
     until_replicas_count(&session, &name).await;
 }
 
-/// Waits until a grant counts: a replica answers for the first time when it has written all that it got.
+/// Waits until a grant counts: a replica acknowledges nothing before its first synchronization is complete.
 pub(crate) async fn until_replicas_count(session: &Arc<dyn Session>, name: &LockName) -> FencingToken {
     let last = Mutex::new(None);
     let counts = async || match try_acquire(session, name).await {
@@ -50,19 +50,19 @@ pub(crate) async fn until_replicas_count(session: &Arc<dyn Session>, name: &Lock
         }
         Err(_) => false,
     };
-    until("the replicas count", counts).await;
+    until("the replicas acknowledge", counts).await;
     last.into_inner().unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_connection_that_asks_replicas_may_have_died_meanwhile() {
+async fn dead_connection_for_replicas_is_replaced() {
     let nodes = RedisReplicas::start().unwrap();
-    // Half of it is for the replicas, whatever else this machine does.
+    // Half of it is for the replicas; long enough for a busy machine.
     let session = session_at(&format!("{}/?request_timeout=20s&min_replicas=1", nodes.url()), LONG).await;
     let name = fresh_name();
     let mut last = until_replicas_count(&session, &name).await;
     for _ in 0..5 {
-        // Those that listen are others.
+        // Connections with a subscription have another type.
         let killed = nodes.node(0).cli(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().number();
         assert!(killed >= Some(1), "{killed:?}");
         let held = granted(try_acquire(&session, &name).await);
@@ -74,19 +74,19 @@ async fn the_connection_that_asks_replicas_may_have_died_meanwhile() {
     nodes.wait_until_in_sync(0).unwrap();
     nodes.promote(1).unwrap();
     nodes.wait_until_in_sync(1).unwrap();
-    until("all but that connection is at the new master", async || is_renewed(&session, &held).await).await;
+    until("the main connection is at the new master", async || is_renewed(&session, &held).await).await;
     assert!(until_replicas_count(&session, &name).await > last);
 }
 
-/// The first one was lost with a master, and the claim asked again elsewhere.
+/// As if the first grant was lost with a master, and the repeated request granted at another one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_is_found_with_another_token_is_none() {
+async fn grant_found_with_another_token_is_refused() {
     let nodes = RedisReplicas::start().unwrap();
     let proxy = Proxy::start_redis(nodes.node(0).endpoint()).unwrap();
     let url = format!("redis://{}/{PATIENT}&min_replicas=1", proxy.endpoint());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     until_replicas_count(&session, &name).await;
-    proxy.hold_at("WAIT");
+    proxy.hold_requests_from("WAIT");
     let claim = start(&session, &name);
     until("replicas are asked", async || proxy.holds("WAIT")).await;
     let value = nodes.node(0).cli(&["GET", name.as_str()]).unwrap();
@@ -96,7 +96,7 @@ async fn a_grant_that_is_found_with_another_token_is_none() {
     proxy.pass();
     let error = claim.ends().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "not given back");
+    assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "the refused grant is still there");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,30 +109,30 @@ async fn a_renewal_that_too_few_replicas_acknowledge_is_unknown() {
     for number in 1..nodes.len() {
         nodes.node(number).stop_replicating().unwrap();
     }
-    match verdict(session.renew(std::slice::from_ref(&held)).await) {
-        Renewal::Unknown(error) => says(&error, ErrorKind::Unavailable, "replica"),
+    match only_renewal(session.renew(std::slice::from_ref(&held)).await) {
+        Renewal::Unknown(error) => assert_error(&error, ErrorKind::Unavailable, "replica"),
         other => panic!("{other:?}"),
     }
     nodes.node(1).replicate_again().unwrap();
     until("a replica acknowledges renewals again", async || is_renewed(&session, &held).await).await;
-    // What the master itself no longer has is lost, whatever replicas say.
+    // What the master no longer has is lost, whatever replicas acknowledge.
     nodes.node(0).cli(&["DEL", held.name().as_str()]).unwrap();
-    assert!(matches!(verdict(session.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
+    assert!(matches!(only_renewal(session.renew(std::slice::from_ref(&held)).await), Renewal::Gone));
 }
 
-/// A replica that is cut off forgets the lock one ttl after the last renewal that it got; whoever asks it then, once it is
-/// promoted, is granted the lock.
+/// A replica that is cut off expires the lock one ttl after the last renewal that it received. If it is promoted then,
+/// it grants the lock to the next client.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hold_ends_before_a_replica_that_was_cut_off_and_promoted_grants_the_lock() {
+async fn hold_ends_before_a_promoted_replica_grants_the_lock_again() {
     const TTL: Duration = Duration::from_secs(3);
     let nodes = RedisReplicas::start().unwrap();
-    // Both of them: one that acknowledged nothing may have nothing.
+    // Both replicas: one that did not acknowledge may not have the lock.
     let url = format!("{}/{PATIENT}&min_replicas=2", nodes.url());
     let client = LockClient::builder(backend(&url)).ttl(TTL).build().await.unwrap();
     let name = fresh_name();
     let guard = bounded(async {
         loop {
-            // A replica counts from its first acknowledgement on.
+            // Fails until both replicas have acknowledged something.
             match client.lock(name.as_str()).unwrap().try_acquire().await {
                 Ok(guard) => break guard.unwrap(),
                 Err(error) => assert!(error.is_temporary(), "{error}"),
@@ -144,7 +144,7 @@ async fn a_hold_ends_before_a_replica_that_was_cut_off_and_promoted_grants_the_l
         nodes.node(number).stop_replicating().unwrap();
     }
     let promoted = nodes.node(1);
-    until("the replica has forgotten the lock", async || {
+    until("the lock has expired at the replica", async || {
         promoted.cli(&["EXISTS", name.as_str()]).unwrap().number() == Some(0)
     })
     .await;
@@ -154,7 +154,7 @@ async fn a_hold_ends_before_a_replica_that_was_cut_off_and_promoted_grants_the_l
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_that_replicas_must_know_of_takes_two_scripts() {
+async fn grant_confirmed_by_replicas_takes_two_scripts() {
     const ROUNDS: u64 = 20;
     let nodes = RedisReplicas::start().unwrap();
     let session = session_at(&format!("{}/?min_replicas=1", nodes.url()), LONG).await;
@@ -170,13 +170,13 @@ async fn a_grant_that_replicas_must_know_of_takes_two_scripts() {
         release(&session, &held).await;
     }
     let after = counted();
-    // And one for the release.
+    // Two for the grant, and one for the release.
     assert_eq!((after.0 - before.0, after.1 - before.1), (3 * ROUNDS, ROUNDS));
 }
 
-/// None of them waits until another one has been confirmed.
+/// No grant waits for the confirmation of another one.
 #[tokio::test(flavor = "multi_thread")]
-async fn grants_are_confirmed_by_replicas_side_by_side() {
+async fn replicas_confirm_grants_concurrently() {
     const LOCKS: usize = 100;
     let nodes = RedisReplicas::start().unwrap();
     let session = session_at(&format!("{}/?min_replicas=1&request_timeout=20s", nodes.url()), LONG).await;
@@ -186,6 +186,9 @@ async fn grants_are_confirmed_by_replicas_side_by_side() {
     for claim in claims {
         held.push(claim.granted().await);
     }
-    let beat = bounded(session.renew(&held)).await;
-    assert!(beat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })), "{beat:?}");
+    let heartbeat = bounded(session.renew(&held)).await;
+    assert!(
+        heartbeat.holds.iter().all(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. })),
+        "{heartbeat:?}"
+    );
 }

@@ -1,12 +1,12 @@
-//! Sentinels: they name the master, and the next one.
+//! Sentinels: they name the master, and report failovers.
 
 use lockkit_core::{Clock, ErrorKind, backend::Backend};
 use lockkit_testbed::{Message, Proxy, RedisSentinels};
 
 use crate::{
     common::{
-        LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, refusal_of, release, says,
-        session_at, until,
+        LONG, acquire, assert_error, assert_rising, backend, bounded, enqueued, fresh_name, refusal_of,
+        release, session_at, until,
     },
     topologies::{PATIENT, QUICK, is_renewed},
 };
@@ -22,14 +22,14 @@ async fn sentinels_name_the_master_and_the_next_one() {
         let waiter = enqueued(session, &name).await;
         let former = sentinels.master().unwrap();
         sentinels.replicas().wait_until_in_sync(former).unwrap();
-        // The old master goes on taking writes for some 10 s; nobody must stay there.
+        // The old master still accepts writes for some 10 s; clients must leave it.
         let master = sentinels.failover().unwrap();
         assert_ne!(master, former);
-        let at_master = |words: &[&str]| sentinels.node(master).cli(words).unwrap().number().unwrap();
+        let at_master = |command: &[&str]| sentinels.node(master).cli(command).unwrap().number().unwrap();
         at_master(&["PEXPIRE", name.as_str(), "30000"]);
-        let is_there =
+        let is_at_new_master =
             async || is_renewed(&holder.0, &holder.1).await && at_master(&["PTTL", name.as_str()]) > 30_000;
-        until("the holder is at the new master", is_there).await;
+        until("the holder is at the new master", is_at_new_master).await;
         release(&holder.0, &holder.1).await;
         holder = ((*session).clone(), waiter.granted().await);
         tokens.push(holder.1.token());
@@ -40,7 +40,7 @@ async fn sentinels_name_the_master_and_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_master_is_replaced_and_dead_sentinels_are_not_missed() {
+async fn dead_master_is_replaced_although_sentinels_are_dead() {
     let mut sentinels = RedisSentinels::start().unwrap();
     let (session, name) = (session_at(&format!("{}{QUICK}", sentinels.url()), LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
@@ -57,28 +57,28 @@ async fn a_dead_master_is_replaced_and_dead_sentinels_are_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_master_is_found_although_no_sentinel_tells_of_it() {
+async fn new_master_is_found_without_messages_of_sentinels() {
     let sentinels = RedisSentinels::start().unwrap();
     let proxy = Proxy::start_redis(sentinels.sentinel(0).endpoint()).unwrap();
     proxy.drop_messages(Message::Events, |_| true);
     let url = format!("redis+sentinel://{}/{}{QUICK}", proxy.endpoint(), RedisSentinels::NAME);
-    // It asks for nothing, so nothing but its Sentinel can tell it.
+    // It sends no requests, so only its Sentinel can report the new master.
     let _idle = session_at(&url, LONG).await;
-    let listens = |number: usize| {
+    let has_subscriber = |number: usize| {
         let channels = sentinels.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
         !channels.list().is_empty()
     };
     let former = sentinels.master().unwrap();
-    assert!(listens(former));
-    // Frozen, it breaks no connection.
+    assert!(has_subscriber(former));
+    // A frozen server breaks no connection.
     sentinels.node(former).pause().unwrap();
     let master = sentinels.wait_for_master_after(former).unwrap();
-    until("the client is at the new master", async || listens(master)).await;
+    until("the client is at the new master", async || has_subscriber(master)).await;
     sentinels.node(former).resume().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_master_is_told() {
+async fn unknown_master_is_an_error() {
     let sentinels = RedisSentinels::start().unwrap();
     let (servers, _) = sentinels
         .url()
@@ -91,13 +91,13 @@ async fn an_unknown_master_is_told() {
     assert!(error.to_string().contains("nobody"), "{error}");
 }
 
-/// A failover that has promoted a replica and goes on, because the other one cannot follow the new master. The Sentinel
-/// with number 0 leads it. Numbers of the former and the new master.
+/// Starts a failover that has promoted a replica but does not end, because the other one cannot follow the new master.
+/// The Sentinel with number 0 leads it. Returns the numbers of the former and the new master.
 async fn unfinished_failover(sentinels: &RedisSentinels) -> (usize, usize) {
     let former = sentinels.wait_until_in_sync().unwrap();
     for sentinel in sentinels.sentinels() {
-        let patience = ["SENTINEL", "SET", RedisSentinels::NAME, "failover-timeout", "600000"];
-        sentinel.cli(&patience).unwrap();
+        let set_timeout = ["SENTINEL", "SET", RedisSentinels::NAME, "failover-timeout", "600000"];
+        sentinel.cli(&set_timeout).unwrap();
     }
     let others = || (0..sentinels.replicas().len()).filter(|&number| number != former);
     for number in others() {
@@ -106,15 +106,15 @@ async fn unfinished_failover(sentinels: &RedisSentinels) -> (usize, usize) {
     let leader = sentinels.sentinel(0);
     leader.cli(&["SENTINEL", "FAILOVER", RedisSentinels::NAME]).unwrap();
     let promoted = || {
-        let place = leader.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", RedisSentinels::NAME]).unwrap();
-        let place = [0, 1].map(|part: usize| place.list()[part].text().to_owned()).join(":");
-        others().find(|&number| sentinels.node(number).endpoint() == place)
+        let address = leader.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", RedisSentinels::NAME]).unwrap();
+        let address = [0, 1].map(|part: usize| address.list()[part].text().to_owned()).join(":");
+        others().find(|&number| sentinels.node(number).endpoint() == address)
     };
     until("a replica is promoted", async || promoted().is_some()).await;
     (former, promoted().unwrap())
 }
 
-/// Whether the failover that this Sentinel leads is not over.
+/// Returns whether the failover that Sentinel 0 leads is still running.
 fn is_unfinished(sentinels: &RedisSentinels, former: usize) -> bool {
     let state = sentinels.sentinel(0).cli(&["SENTINEL", "MASTER", RedisSentinels::NAME]).unwrap();
     let fields: Vec<&str> = state.list().iter().map(lockkit_testbed::Reply::text).collect();
@@ -122,7 +122,7 @@ fn is_unfinished(sentinels: &RedisSentinels, former: usize) -> bool {
     format!("{}:{}", field("ip"), field("port")) == sentinels.node(former).endpoint()
 }
 
-/// By way of the Sentinel that leads failovers; the others learn of them two seconds later at most.
+/// Returns a URL with only the Sentinel that leads failovers; the others learn of them up to two seconds later.
 fn url_by_leader(sentinels: &RedisSentinels) -> String {
     format!("redis+sentinel://{}/{}{PATIENT}", sentinels.sentinel(0).endpoint(), RedisSentinels::NAME)
 }
@@ -130,7 +130,7 @@ fn url_by_leader(sentinels: &RedisSentinels) -> String {
 /// Between `+promoted-slave` and `+switch-master` the leading Sentinel answers SENTINEL MASTER with the former master's
 /// address, and already with the new epoch.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_connects_amid_a_failover_uses_the_promoted_server() {
+async fn client_that_connects_during_a_failover_uses_the_promoted_server() {
     let sentinels = RedisSentinels::start().unwrap();
     let (former, promoted) = unfinished_failover(&sentinels).await;
     for url in [url_by_leader(&sentinels), format!("{}{PATIENT}", sentinels.url())] {
@@ -139,7 +139,7 @@ async fn a_client_that_connects_amid_a_failover_uses_the_promoted_server() {
         let value = sentinels.node(promoted).cli(&["GET", name.as_str()]).unwrap();
         assert!(value.text().starts_with(&held.claim().to_string()), "granted at the demoted master");
     }
-    assert!(is_unfinished(&sentinels, former), "it was to be connected before the end of the failover");
+    assert!(is_unfinished(&sentinels, former), "the failover ended before the client connected");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,30 +148,30 @@ async fn a_client_leaves_the_demoted_master_before_the_failover_is_over() {
     let (session, name) = (session_at(&url_by_leader(&sentinels), LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let (former, promoted) = unfinished_failover(&sentinels).await;
-    let at_promoted = |words: &[&str]| sentinels.node(promoted).cli(words).unwrap().number().unwrap();
+    let at_promoted = |command: &[&str]| sentinels.node(promoted).cli(command).unwrap().number().unwrap();
     at_promoted(&["PEXPIRE", name.as_str(), "30000"]);
     until("the hold is renewed at the promoted server", async || {
         is_renewed(&session, &held).await && at_promoted(&["PTTL", name.as_str()]) > 30_000
     })
     .await;
-    assert!(is_unfinished(&sentinels, former), "the move was to come before the end of the failover");
+    assert!(is_unfinished(&sentinels, former), "the failover ended before the client moved");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels_may_ask_for_a_login() {
+async fn sentinels_may_require_a_login() {
     let sentinels = RedisSentinels::start().unwrap();
     let url = format!("{}{PATIENT}", sentinels.url());
     let with = |login: &str| format!("{url}&{login}");
     let rights = "resetchannels &+promoted-slave &+switch-master +hello +subscribe +sentinel|master \
                   +sentinel|get-master-addr-by-name";
     for sentinel in sentinels.sentinels() {
-        let mut words = vec!["ACL", "SETUSER", "watcher", "on", ">hunter2"];
-        words.extend(rights.split_whitespace());
-        sentinel.cli(&words).unwrap();
+        let mut command = vec!["ACL", "SETUSER", "watcher", "on", ">hunter2"];
+        command.extend(rights.split_whitespace());
+        sentinel.cli(&command).unwrap();
     }
     let session = session_at(&with("sentinel_user=watcher&sentinel_password=hunter2"), LONG).await;
     acquire(&session, &fresh_name()).await;
-    until("it listens to all of them", async || {
+    until("the client has subscribed to all Sentinels", async || {
         sentinels.sentinels().iter().all(|sentinel| {
             let clients = sentinel.cli(&["CLIENT", "LIST"]).unwrap();
             clients.text().lines().any(|line| line.contains(" sub=2 ") && line.contains(" user=watcher "))
@@ -180,11 +180,11 @@ async fn sentinels_may_ask_for_a_login() {
     .await;
     for sentinel in sentinels.sentinels() {
         assert_eq!(sentinel.cli(&["ACL", "LOG"]).unwrap().list(), []);
-        // The last words without a login; connections that there are stay.
+        // The last command without a login; open connections stay.
         sentinel.cli(&["ACL", "SETUSER", "default", "resetpass", ">s3cret"]).unwrap();
     }
     acquire(&session_at(&with("sentinel_password=s3cret"), LONG).await, &fresh_name()).await;
-    says(&refusal_of(backend(&url)).await, ErrorKind::Denied, "sentinel_password");
+    assert_error(&refusal_of(backend(&url)).await, ErrorKind::Denied, "sentinel_password");
     let error = refusal_of(backend(&with("sentinel_user=watcher&sentinel_password=wr0ng"))).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!format!("{error} {error:?}").contains("wr0ng"), "{error:?}");

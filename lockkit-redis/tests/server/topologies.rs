@@ -1,4 +1,4 @@
-//! Several servers: the master is found, and found again.
+//! Several servers: the master is found, also after a failover.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Proxy, RedisReplicas};
 
 use crate::common::{
-    LONG, acquire, backend, enqueued, fresh_name, refusal_of, release, says, session_at, try_acquire, until,
-    verdict,
+    LONG, acquire, assert_error, backend, enqueued, fresh_name, only_renewal, refusal_of, release,
+    session_at, try_acquire, until,
 };
 
 /// Options that make outages short.
@@ -20,11 +20,11 @@ pub(crate) const QUICK: &str = "?request_timeout=1s";
 pub(crate) const PATIENT: &str = "?request_timeout=10s";
 
 pub(crate) async fn is_renewed(session: &Arc<dyn Session>, grant: &Grant) -> bool {
-    matches!(verdict(session.renew(std::slice::from_ref(grant)).await), Renewal::Renewed { .. })
+    matches!(only_renewal(session.renew(std::slice::from_ref(grant)).await), Renewal::Renewed { .. })
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_servers_the_master_is_found_and_found_again() {
+async fn master_of_several_servers_is_found_again_after_a_failover() {
     let mut nodes = RedisReplicas::start().unwrap();
     let url = format!("{}/{PATIENT}", nodes.url());
     let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
@@ -59,7 +59,7 @@ async fn without_a_master_nothing_is_granted() {
     acquire(&session, &fresh_name()).await;
 }
 
-/// R5 and R6: what a failover loses is granted again, with a larger token.
+/// A lock that a failover loses is granted again, with a larger token.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_that_a_failover_loses_is_followed_by_a_larger_token() {
     let nodes = RedisReplicas::start().unwrap();
@@ -73,16 +73,16 @@ async fn a_grant_that_a_failover_loses_is_followed_by_a_larger_token() {
     nodes.promote(1).unwrap();
     let next = acquire(&other, &name).await;
     assert!(next.token() > lost.token(), "{} after {}", next.token(), lost.token());
-    until("the loss is told", async || {
-        matches!(verdict(one.renew(std::slice::from_ref(&lost)).await), Renewal::Gone)
+    until("the loss is reported", async || {
+        matches!(only_renewal(one.renew(std::slice::from_ref(&lost)).await), Renewal::Gone)
     })
     .await;
     assert!(is_renewed(&other, &next).await);
 }
 
-/// A former master that is started again takes itself for the master until somebody tells it otherwise.
+/// A restarted former master claims to be the master until an operator or a Sentinel demotes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_servers_that_say_that_they_are_the_master_none_is_used() {
+async fn with_two_masters_no_session_opens() {
     let mut nodes = RedisReplicas::start().unwrap();
     let session = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
     let (name, replica) = (fresh_name(), nodes.node(2).endpoint());
@@ -91,7 +91,7 @@ async fn of_two_servers_that_say_that_they_are_the_master_none_is_used() {
     let held = acquire(&session, &name).await;
     nodes.node_mut(0).restart().unwrap();
     let masters = [0, 1].map(|number| nodes.node(number).endpoint());
-    // In whatever order, and whatever else is named.
+    // In any order, and with any other server.
     for hosts in [
         [&masters[0], &masters[1], &replica],
         [&replica, &masters[1], &masters[0]],
@@ -100,10 +100,10 @@ async fn of_two_servers_that_say_that_they_are_the_master_none_is_used() {
         let [one, two, three] = hosts;
         let error = refusal_of(backend(&format!("redis://{one},{two},{three}/{PATIENT}"))).await;
         for master in &masters {
-            says(&error, ErrorKind::Unavailable, master);
+            assert_error(&error, ErrorKind::Unavailable, master);
         }
     }
-    // Who is connected stays so, and the others come when the operator has decided.
+    // Connected clients stay connected; new ones connect after the operator has decided.
     assert!(is_renewed(&session, &held).await);
     nodes.promote(1).unwrap();
     let other = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
@@ -111,7 +111,7 @@ async fn of_two_servers_that_say_that_they_are_the_master_none_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_does_not_keep_clients_from_the_master() {
+async fn hanging_server_does_not_hide_the_master() {
     let nodes = RedisReplicas::start().unwrap();
     nodes.node(0).pause().unwrap();
     nodes.node(1).cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
@@ -123,7 +123,7 @@ async fn a_server_that_hangs_does_not_keep_clients_from_the_master() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_named_twice_is_one_master() {
+async fn server_named_twice_is_one_master() {
     let nodes = RedisReplicas::start().unwrap();
     let alias = Proxy::start_redis(nodes.node(0).endpoint()).unwrap();
     let session = session_at(&format!("{},{}/{PATIENT}", nodes.url(), alias.endpoint()), LONG).await;

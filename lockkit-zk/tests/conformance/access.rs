@@ -1,4 +1,4 @@
-//! Clients that differ in whom they trust and in what they may do.
+//! Clients with different trust and permissions.
 
 use anyhow::Result;
 use lockkit_conformance::{Access, AnyBackend};
@@ -9,19 +9,19 @@ use crate::{
     store::{LOGIN, OPEN, OPTIONS, directory},
 };
 
-/// Nodes that the locks of a client who logs in lie below: its own, and one of somebody else.
+/// Chroots of clients who log in: an own one, and one of another user.
 pub(crate) const CHROOTS: [&str; 2] = ["/own", "/of-others"];
 
-/// Servers beside the store, each there for one client, with what this reads whenever a session begins; they run as
+/// Additional servers, each for one client, with the certificate files that it reads when a session opens. They run as
 /// long as this value.
 #[derive(Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct ExtraServers {
     #[cfg(feature = "tls")]
     running: std::sync::Mutex<Vec<(lockkit_testbed::ZooKeeper, [lockkit_testbed::Certificates; 2])>>,
 }
 
-impl Beside {
-    /// A client with this access: of the server at this endpoint, or of one beside it.
+impl ExtraServers {
+    /// Returns a client with this access, of the server at this endpoint or of an additional one.
     pub(crate) async fn backend_for(&self, access: &Access, endpoint: &str) -> Result<AnyBackend> {
         let url = match access {
             Access::AllBut(name) => {
@@ -29,7 +29,7 @@ impl Beside {
                 format!("zk://restricted:secret@{endpoint}{OPTIONS}{OPEN}")
             }
             Access::Secret { text, right } => {
-                // The server accepts every password, and every other one is somebody else's.
+                // The server accepts every password; a wrong one is another user.
                 let (chroot, owner) = if *right {
                     (CHROOTS[0], format!("app:{text}"))
                 } else {
@@ -47,32 +47,32 @@ impl Beside {
     }
 
     #[cfg(feature = "tls")]
-    async fn with_tls(&self, shown: lockkit_conformance::Shown) -> Result<String> {
+    async fn with_tls(&self, shown: lockkit_conformance::ShownCertificate) -> Result<String> {
         use std::sync::PoisonError;
 
-        use lockkit_conformance::Shown;
+        use lockkit_conformance::ShownCertificate;
         use lockkit_testbed::{Certificates, ServerCertificate, ZooKeeper};
 
         let certificate = match shown {
-            Shown::Trusted | Shown::OfUnknownAuthority => ServerCertificate::Good,
-            Shown::WithWrongName => ServerCertificate::WrongName,
-            Shown::Expired => ServerCertificate::Expired,
+            ShownCertificate::Trusted | ShownCertificate::UnknownAuthority => ServerCertificate::Good,
+            ShownCertificate::WrongName => ServerCertificate::WrongName,
+            ShownCertificate::Expired => ServerCertificate::Expired,
         };
-        // Starting blocks, so it is done beside the executor.
+        // Starting blocks, so it runs outside of the executor.
         let started = tokio::task::spawn_blocking(move || {
             let authorities = [Certificates::new()?, Certificates::new()?];
             let server = ZooKeeper::start_tls(&authorities[0], certificate, false)?;
             anyhow::Ok((server, authorities))
         });
         let (server, authorities) = started.await??;
-        let trusted = &authorities[usize::from(shown == Shown::OfUnknownAuthority)];
+        let trusted = &authorities[usize::from(shown == ShownCertificate::UnknownAuthority)];
         let url = format!("{}{OPTIONS}&ca={}", server.url(), trusted.ca().display());
         self.running.lock().unwrap_or_else(PoisonError::into_inner).push((server, authorities));
         Ok(url)
     }
 }
 
-/// Makes a node in which nobody may do anything but who logs in like this.
+/// Creates a node that only this login may use.
 async fn reserve(endpoint: &str, login: &str, path: &str) -> Result<()> {
     let owner = Client::connector().with_auth("digest", login.as_bytes()).connect(endpoint).await?;
     if let Some((parent @ "/lockkit", _)) = path.rsplit_once('/') {

@@ -1,16 +1,16 @@
-//! An ensemble of its own, whose members lose each other.
+//! An ensemble whose members lose each other.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use lockkit_conformance::{AnyBackend, Entry, Fault, Link, Store};
+use lockkit_conformance::{AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::LockName;
 use lockkit_testbed::{Blocking, Proxy, ZooKeeperEnsemble};
 
 use crate::{
     backend,
-    store::{OPTIONS, Way, contents, entries},
+    store::{LinkThroughProxy, OPTIONS, contents, entries},
 };
 
 /// Three members.
@@ -23,7 +23,8 @@ pub(crate) struct Cluster {
 #[derive(Debug)]
 struct State {
     ensemble: ZooKeeperEnsemble,
-    /// The member that links lead to, since there is a link: the leader then, which has most to lose.
+    /// The member that links lead to, once there is a link: the leader of that moment, whose isolation has the most
+    /// effect.
     linked: Option<usize>,
 }
 
@@ -62,10 +63,10 @@ impl Store for Cluster {
         Some(self.url.clone())
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::LoseLeader => self.cluster.with(State::lose_leader).await,
-            Fault::IsolateMember => {
+            StoreFault::LoseLeader => self.cluster.with(State::lose_leader).await,
+            StoreFault::IsolateMember => {
                 self.cluster
                     .with(|state| {
                         let linked = state.linked()?;
@@ -74,7 +75,7 @@ impl Store for Cluster {
                     })
                     .await
             }
-            Fault::RejoinMember => {
+            StoreFault::RejoinMember => {
                 self.cluster
                     .with(|state| {
                         state.ensemble.heal();
@@ -86,12 +87,12 @@ impl Store for Cluster {
         }
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         let proxy = self.cluster.with(|state| {
             let linked = state.linked()?;
             Proxy::start_zookeeper(state.ensemble.member(linked).endpoint())
         });
-        Ok(Arc::new(Way(proxy.await?)))
+        Ok(Arc::new(LinkThroughProxy(proxy.await?)))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {

@@ -1,4 +1,4 @@
-//! Cases of an ensemble: members that hear nothing, hear late, or are gone.
+//! Cases of an ensemble: members that are isolated, late, or gone.
 
 use std::{
     sync::{
@@ -20,12 +20,12 @@ use crate::{
 };
 
 pub(crate) const CASES: [Case; 3] = [
-    own_case!(a_ghost_of_the_session_before_is_not_adopted: Z4, P1 P6),
-    own_case!(a_deaf_follower_is_given_up_before_others_are_granted: Z7, P1 P11),
-    own_case!(waiters_that_move_to_another_server_are_woken_once: Z11, P5 P10 P13),
+    own_case!(node_of_the_previous_session_is_not_adopted: TimedExclusion NoOrphan),
+    own_case!(lock_behind_an_isolated_follower_is_lost_before_others_are_granted: TimedExclusion BoundedLoss),
+    own_case!(waiters_that_move_to_another_server_are_woken_once: NoLostWakeUp Fifo NoResidue),
 ];
 
-/// The sessions that have nodes of this lock, as a member knows it.
+/// Returns the sessions with nodes of this lock, as a member knows them.
 fn sessions_of(member: &ZooKeeper, lock: &LockName) -> Result<Vec<i64>> {
     let below = directory(lock) + "/";
     let mut sessions = member.ephemerals()?;
@@ -33,17 +33,17 @@ fn sessions_of(member: &ZooKeeper, lock: &LockName) -> Result<Vec<i64>> {
     Ok(sessions.into_keys().collect())
 }
 
-/// A clock that can be put forward: its client's deadline passes while the servers have all their time.
-struct Ahead(Clock, Arc<AtomicU64>);
+/// A clock that can be set forward: its client's deadline passes while the sessions at the servers have all their time.
+struct ShiftedClock(Clock, Arc<AtomicU64>);
 
-impl TimeSource for Ahead {
+impl TimeSource for ShiftedClock {
     fn now(&self) -> BootInstant {
         self.0.now().after(Duration::from_millis(self.1.load(SeqCst)))
     }
 }
 
-/// The client gives its session up while the server does not yet, and comes back by way of a member that is late.
-async fn a_ghost_of_the_session_before_is_not_adopted() -> Result<()> {
+/// The client abandons its session while the server still has it, and reconnects through a member that is late.
+async fn node_of_the_previous_session_is_not_adopted() -> Result<()> {
     let (ttl, ahead_ms) = (Duration::from_secs(10), Arc::new(AtomicU64::new(0)));
     let ensemble = off(ZooKeeperEnsemble::start)?;
     let (leader, follower) = (off(|| ensemble.leader())?, off(|| ensemble.follower())?);
@@ -52,28 +52,31 @@ async fn a_ghost_of_the_session_before_is_not_adopted() -> Result<()> {
     let leader = ensemble.member(leader);
     to_follower.refuse();
     let backend = backend_of(&format!("{},{}", to_leader.endpoint(), to_follower.endpoint()), TICK)?;
-    let clock = Clock::new(Ahead(Clock::boot(), Arc::clone(&ahead_ms)));
+    let clock = Clock::new(ShiftedClock(Clock::boot(), Arc::clone(&ahead_ms)));
     let client = LockClient::builder(backend).ttl(ttl).clock(clock).build().await?;
-    let lock = name("z4");
-    let old = client.lock("z4")?.acquire().await?;
-    let ghosts = off(|| sessions_of(leader, &lock))?;
+    let lock = name("job");
+    let old = client.lock("job")?.acquire().await?;
+    let old_sessions = off(|| sessions_of(leader, &lock))?;
 
     for direction in [Direction::Requests, Direction::Replies] {
         to_leader.set(direction, Flow::Hold);
     }
     ahead_ms.store(u64::try_from(ttl.as_millis())?, SeqCst);
-    timeout(HANG, old.lost()).await.context("the deadline is not noticed")?;
-    ensure!(off(|| sessions_of(leader, &lock))? == ghosts, "the server was sooner than the client");
-    // The old connection stays as it is: over another one, the client would end the session that it has given up.
+    timeout(HANG, old.lost()).await.context("the passed deadline is not noticed")?;
+    ensure!(
+        off(|| sessions_of(leader, &lock))? == old_sessions,
+        "the server expired the session before the client"
+    );
+    // The old connection stays open but silent: over another one, the client would end the abandoned session.
     to_leader.refuse_new();
-    // Less than what a beat may take.
+    // Less than a heartbeat may take.
     ensemble.delay(follower, ttl / 60);
     to_follower.pass();
-    // Behind the new session's own node: the reply to the create, so that it is looked for.
+    // The first reply is that of the new session's own node, the second that of the create, which is then looked up.
     to_follower.swallow_reply(2);
-    let new = timeout(HANG, client.lock("z4")?.acquire()).await.context("the ghost is waited for")??;
+    let new = timeout(HANG, client.lock("job")?.acquire()).await.context("the old node is waited for")??;
     let owners = off(|| sessions_of(leader, &lock))?;
-    ensure!(owners.len() == 1 && owners != ghosts, "{owners:x?} after {ghosts:x?}");
+    ensure!(owners.len() == 1 && owners != old_sessions, "{owners:x?} after {old_sessions:x?}");
     ensure!(off(|| entries(leader, &lock))?.len() == 1, "more than one node");
     ensure!(to_follower.counts().dropped == 1, "no reply was lost");
     ensure!(new.is_held() && !old.is_held() && new.token() > old.token());
@@ -82,8 +85,8 @@ async fn a_ghost_of_the_session_before_is_not_adopted() -> Result<()> {
     until("nothing is left", async || Ok(off(|| leader.ephemerals())?.is_empty())).await.map(drop)
 }
 
-/// With ZooKeeper's default times a follower that hears nothing serves on for ten seconds, and answers pings.
-async fn a_deaf_follower_is_given_up_before_others_are_granted() -> Result<()> {
+/// With ZooKeeper's default times an isolated follower serves for ten more seconds, and answers pings.
+async fn lock_behind_an_isolated_follower_is_lost_before_others_are_granted() -> Result<()> {
     let tick = Duration::from_secs(2);
     let options = ZooKeeperOptions { tick, session_min: 2 * tick, sync_limit: 5, ..Default::default() };
     let ensemble = off(|| ZooKeeperEnsemble::start_with(options))?;
@@ -94,13 +97,13 @@ async fn a_deaf_follower_is_given_up_before_others_are_granted() -> Result<()> {
         let ttl = Duration::from_secs(seconds);
         let (holding, waiting) =
             (client(&deaf.endpoint(), tick, ttl).await?, client(&leader, tick, ttl).await?);
-        let name = format!("z7-{seconds}");
+        let name = format!("job-{seconds}");
         let held = Arc::new(holding.lock(&name)?.acquire().await?);
         let handle = waiting.lock(&name)?;
         let watched = Arc::clone(&held);
         let granted = tokio::spawn(async move {
             let guard = handle.acquire().await?;
-            // The other one, at this moment.
+            // The state of the other hold at this moment.
             anyhow::Ok((Instant::now(), watched.is_held(), guard))
         });
         let watched = Arc::clone(&held);
@@ -108,23 +111,23 @@ async fn a_deaf_follower_is_given_up_before_others_are_granted() -> Result<()> {
             watched.lost().await;
             Instant::now()
         });
-        // Somebody waits there, too: what its looks read at the follower proves nothing.
-        let other = format!("z7-{seconds}-other");
-        let (kept, looking) = (waiting.lock(&other)?.acquire().await?, holding.lock(&other)?);
-        let looks = tokio::spawn(async move { looking.acquire().await });
-        both.push((seconds, held, lost, granted, (kept, looks, [holding, waiting])));
+        // A waiter there, too: what its re-checks read at the follower proves nothing.
+        let other = format!("job-{seconds}-other");
+        let (kept, rechecking) = (waiting.lock(&other)?.acquire().await?, holding.lock(&other)?);
+        let rechecks = tokio::spawn(async move { rechecking.acquire().await });
+        both.push((seconds, held, lost, granted, (kept, rechecks, [holding, waiting])));
     }
-    // Until lifetimes are as long as they get.
+    // Until the known leases have reached their steady age.
     tokio::time::sleep(2 * tick).await;
     ensemble.deafen(follower);
     let cut = Instant::now();
     for (seconds, held, lost, granted, _others) in both {
-        let lost = timeout(HANG, lost).await.context("nobody noticed")??;
+        let lost = timeout(HANG, lost).await.context("the loss is not noticed")??;
         ensure!(off(|| deaf.metrics()).is_ok(), "the follower noticed first, so this proves nothing");
         let (granted, were_two, next) = timeout(HANG, granted).await.context("the other side waits")???;
         let [after_lost, after_granted] = [lost, granted].map(|at| at - cut);
         println!(
-            "Z7: session {seconds} s: lost {after_lost:.2?} after the cut, the other side granted after \
+            "session {seconds} s: lost {after_lost:.2?} after the cut, the other side granted after \
              {after_granted:.2?}"
         );
         ensure!(!were_two && lost <= granted, "lost after {after_lost:?}, granted after {after_granted:?}");
@@ -141,13 +144,13 @@ async fn waiters_that_move_to_another_server_are_woken_once() -> Result<()> {
         (Proxy::start_zookeeper(here.endpoint())?, Proxy::start_zookeeper(there.endpoint())?);
     to_there.refuse();
     let servers = format!("{},{}", to_here.endpoint(), to_there.endpoint());
-    let (lock, holding) = (name("z11"), client(&ensemble.member(2).endpoint(), TICK, LONG).await?);
-    let held = holding.lock("z11")?.acquire().await?;
+    let (lock, holding) = (name("job"), client(&ensemble.member(2).endpoint(), TICK, LONG).await?);
+    let held = holding.lock("job")?.acquire().await?;
     let granted = Arc::new(AtomicU64::new(0));
     let (mut clients, mut waiters) = (Vec::<LockClient>::new(), Vec::new());
     for place in 0..WAITERS {
         let client = client(&servers, TICK, LONG).await?;
-        let (handle, granted) = (client.lock("z11")?, Arc::clone(&granted));
+        let (handle, granted) = (client.lock("job")?, Arc::clone(&granted));
         waiters.push(tokio::spawn(async move {
             let guard = handle.acquire().await?;
             ensure!(granted.fetch_add(1, SeqCst) == place, "number {place} out of turn");

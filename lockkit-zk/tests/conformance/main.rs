@@ -1,4 +1,4 @@
-//! The conformance suite on a real ZooKeeper, and cases that only ZooKeeper has.
+//! The conformance suite on a real ZooKeeper, and cases that only apply to ZooKeeper.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test program")]
 
 mod access;
@@ -83,8 +83,8 @@ impl Harness for ZkHarness {
     fn why_not(&self, hook: Hook) -> Option<String> {
         let why = match hook {
             Hook::Tls => "built without the feature \"tls\"",
-            Hook::ForgetHistory => "ZooKeeper's watchers hear of changes from now on, and need no history",
-            Hook::FillStore => "ZooKeeper has no limit to its data but memory and disk",
+            Hook::ForgetHistory => "ZooKeeper's watches report later changes only, and need no history",
+            Hook::FillStore => "ZooKeeper limits its data only by memory and disk",
             Hook::ExpireLogins => "a login lasts as long as its connection, and the client crate repeats it",
             _ => return None,
         };
@@ -110,12 +110,12 @@ impl Harness for ZkHarness {
 
     fn may_stay(&self, place: &str) -> Option<&'static str> {
         if access::CHROOTS.contains(&place) {
-            return Some("of the harness: a client has its locks below it");
+            return Some("of the harness: the chroot of a client");
         }
         let place = access::CHROOTS.iter().find_map(|chroot| place.strip_prefix(chroot)).unwrap_or(place);
         // `/lockkit`, and below it one for each lock and one for all clients.
         let is_directory = place.split('/').count() <= 3 && place.starts_with("/lockkit");
-        is_directory.then_some("a container: the server takes it away some time after it has become empty")
+        is_directory.then_some("a container: the server removes it some time after it has become empty")
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

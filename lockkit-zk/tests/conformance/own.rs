@@ -1,4 +1,4 @@
-//! What ZooKeeper's own cases have in common.
+//! Helpers of ZooKeeper's own cases.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use tokio::time::{Instant, sleep};
 
 use crate::{backend, store::entries};
 
-/// Generous bound against hangs.
+/// Time limit of steps that would hang.
 pub(crate) const HANG: Duration = Duration::from_secs(30);
 
-/// A ttl that no case outlives by waiting for something else.
+/// A ttl longer than any case.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// Less than the time after which a waiter with a [`LONG`] ttl looks again by itself (at least 8.75 s), and what came
-/// before in the case.
-pub(crate) const BEFORE_A_LOOK: Duration = Duration::from_secs(5);
+/// Less than the time to the first re-check of a waiter with a [`LONG`] ttl (at least 8.75 s), minus the earlier steps
+/// of the case.
+pub(crate) const BEFORE_A_RECHECK: Duration = Duration::from_secs(5);
 
-/// A fresh client, by way of these servers (`HOST:PORT`, separated by commas), which know this tick.
+/// Returns a new client of these servers (`HOST:PORT`, separated by commas) with this tick.
 pub(crate) async fn client(servers: &str, tick: Duration, ttl: Duration) -> Result<LockClient> {
     Ok(LockClient::builder(backend_of(servers, tick)?).ttl(ttl).build().await?)
 }
 
-/// A backend for a fresh client, by way of these servers, which know this tick.
+/// Returns a backend for these servers with this tick.
 pub(crate) fn backend_of(servers: &str, tick: Duration) -> Result<ZkBackend> {
     backend(&format!("zk://{servers}?tick={}ms", tick.as_millis()))
 }
@@ -33,7 +33,7 @@ pub(crate) fn backend_of(servers: &str, tick: Duration) -> Result<ZkBackend> {
 /// The tick of the testbed's servers.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
-/// A server, a proxy in front of it, and a client that goes this way.
+/// Returns a server, a proxy in front of it, and a client that connects through the proxy.
 pub(crate) async fn linked(ttl: Duration) -> Result<(ZooKeeper, Proxy, LockClient)> {
     let server = off(ZooKeeper::start)?;
     let proxy = Proxy::start_zookeeper(server.endpoint())?;
@@ -41,7 +41,7 @@ pub(crate) async fn linked(ttl: Duration) -> Result<(ZooKeeper, Proxy, LockClien
     Ok((server, proxy, client))
 }
 
-/// Neither nodes of this lock are left nor, once all clients are closed, anything of them.
+/// Checks that no node of this lock is left and, after closing all clients, nothing of them.
 pub(crate) async fn nothing_is_left<const N: usize>(
     server: &ZooKeeper,
     lock: &LockName,
@@ -60,16 +60,16 @@ pub(crate) fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
 }
 
-/// Talks to a server while the executor's other tasks go on.
+/// Runs blocking work while the executor's other tasks continue.
 pub(crate) fn off<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
 }
 
-/// Looks again and again until it is so; how long that took.
-pub(crate) async fn until(what: &str, so: impl AsyncFn() -> Result<bool>) -> Result<Duration> {
+/// Repeats the check until it is true; returns how long that took.
+pub(crate) async fn until(what: &str, is_true: impl AsyncFn() -> Result<bool>) -> Result<Duration> {
     let start = Instant::now();
-    while !so().await? {
-        ensure!(start.elapsed() < HANG, "it did not come about within {HANG:?} that {what}");
+    while !is_true().await? {
+        ensure!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
         sleep(Duration::from_millis(10)).await;
     }
     Ok(start.elapsed())

@@ -1,4 +1,4 @@
-//! Cases of one server: nodes whose names are not known, that are gone, or are nobody's.
+//! Cases of one server: nodes that are unknown, gone, or foreign.
 
 use std::{
     sync::{
@@ -15,26 +15,26 @@ use lockkit_testbed::{Direction, Flow, ZooKeeper, ZooKeeperOptions};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    own::{BEFORE_A_LOOK, HANG, LONG, TICK, client, linked, name, nothing_is_left, off, until},
+    own::{BEFORE_A_RECHECK, HANG, LONG, TICK, client, linked, name, nothing_is_left, off, until},
     store::{directory, entries},
 };
 
 pub(crate) const CASES: [Case; 9] = [
-    own_case!(a_lost_reply_to_a_create_leaves_one_node: Z1, P6 P12),
-    own_case!(an_acquire_cancelled_during_its_create_leaves_no_node: Z2, P6),
-    own_case!(a_lost_reply_to_a_deletion_is_asked_for_again: Z2, P6 P7),
-    own_case!(numbers_that_come_to_an_end_are_refused_and_never_shared: Z6, P1 P3 P12),
-    own_case!(a_predecessor_may_vanish_before_it_is_watched: Z8, P5),
-    own_case!(an_own_node_may_vanish_before_it_is_known: Z8, P1 P5),
-    own_case!(a_reaped_container_is_made_again_and_tokens_rise: Z9, P3 P12),
-    own_case!(timed_out_acquires_leave_no_watch: Z10, P13),
-    own_case!(junk_is_no_contender_and_other_families_are: Z12, P1 P5),
+    own_case!(a_lost_reply_to_a_create_leaves_one_node: NoOrphan TruthfulErrors),
+    own_case!(an_acquire_cancelled_during_its_create_leaves_no_node: NoOrphan),
+    own_case!(deletion_with_lost_reply_is_repeated: NoOrphan NoForeignRelease),
+    own_case!(exhausted_numbers_are_refused_and_never_shared: TimedExclusion TokenOrder TruthfulErrors),
+    own_case!(a_predecessor_may_vanish_before_it_is_watched: NoLostWakeUp),
+    own_case!(an_own_node_may_vanish_before_it_is_known: TimedExclusion NoLostWakeUp),
+    own_case!(reaped_container_is_created_again_and_tokens_rise: TokenOrder TruthfulErrors),
+    own_case!(timed_out_acquires_leave_no_watch: NoResidue),
+    own_case!(junk_is_ignored_and_other_families_are_waited_for: TimedExclusion NoLostWakeUp),
 ];
 
 async fn a_lost_reply_to_a_create_leaves_one_node() -> Result<()> {
     const ROUNDS: u32 = 500;
     let (server, proxy, client) = linked(LONG).await?;
-    let (lock, handle) = (name("z1"), client.lock("z1")?);
+    let (lock, handle) = (name("job"), client.lock("job")?);
     for round in 0..ROUNDS {
         proxy.swallow_reply(1);
         let guard = timeout(HANG, handle.acquire()).await??;
@@ -49,12 +49,12 @@ async fn a_lost_reply_to_a_create_leaves_one_node() -> Result<()> {
 async fn an_acquire_cancelled_during_its_create_leaves_no_node() -> Result<()> {
     const ROUNDS: u32 = 20;
     let (server, proxy, client) = linked(LONG).await?;
-    let (lock, kept) = (name("z2"), client.lock("kept")?.acquire().await?);
+    let (lock, kept) = (name("job"), client.lock("kept")?.acquire().await?);
     for _ in 0..ROUNDS {
-        let handle = client.lock("z2")?;
-        proxy.hold_at("/lockkit/z2/");
+        let handle = client.lock("job")?;
+        proxy.hold_requests_from("/lockkit/job/");
         let acquiring = tokio::spawn(async move { handle.acquire().await });
-        until("the create is held", async || Ok(proxy.holds("/lockkit/z2/"))).await?;
+        until("the create is held", async || Ok(proxy.holds("/lockkit/job/"))).await?;
         acquiring.abort();
         ensure!(acquiring.await.is_err_and(|error| error.is_cancelled()), "cancelled too late");
         proxy.pass();
@@ -65,13 +65,13 @@ async fn an_acquire_cancelled_during_its_create_leaves_no_node() -> Result<()> {
     nothing_is_left(&server, &lock, [client]).await
 }
 
-async fn a_lost_reply_to_a_deletion_is_asked_for_again() -> Result<()> {
+async fn deletion_with_lost_reply_is_repeated() -> Result<()> {
     const ROUNDS: u32 = 20;
     let (server, proxy, client) = linked(LONG).await?;
-    let (lock, kept) = (name("z2"), client.lock("kept")?.acquire().await?);
+    let (lock, kept) = (name("job"), client.lock("kept")?.acquire().await?);
     let mut last = kept.token();
     for round in 0..ROUNDS {
-        let guard = client.lock("z2")?.acquire().await?;
+        let guard = client.lock("job")?.acquire().await?;
         ensure!(guard.token() > last, "{} after {last}", guard.token());
         last = guard.token();
         proxy.swallow_reply(1);
@@ -85,18 +85,18 @@ async fn a_lost_reply_to_a_deletion_is_asked_for_again() -> Result<()> {
     nothing_is_left(&server, &lock, [client]).await
 }
 
-/// The server does not go on to count at its last number, it stays there: two nodes may have the same one.
-async fn numbers_that_come_to_an_end_are_refused_and_never_shared() -> Result<()> {
+/// At its last number the server stops counting: two nodes may get the same one.
+async fn exhausted_numbers_are_refused_and_never_shared() -> Result<()> {
     const CLIENTS: usize = 6;
-    // Twice a holder and a waiter, and then the end is too near for another queue.
+    // Two rounds with a holder and a waiter, then the limit is reached.
     const LIMIT: i32 = i32::MAX - (1 << 16) + 1;
-    let server = off(|| ZooKeeper::start_numbered("/lockkit/z6", LIMIT - 4))?;
+    let server = off(|| ZooKeeper::start_numbered("/lockkit/job", LIMIT - 4))?;
     let (one, other) =
         (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
-    let lock = name("z6");
+    let lock = name("job");
     for _ in 0..2 {
-        let held = one.lock("z6")?.acquire().await?;
-        let handle = other.lock("z6")?;
+        let held = one.lock("job")?.acquire().await?;
+        let handle = other.lock("job")?;
         let waiter = tokio::spawn(async move { handle.acquire().await });
         until("it waits", async || Ok(off(|| entries(&server, &lock))?.len() == 2)).await?;
         let token = held.token();
@@ -105,18 +105,18 @@ async fn numbers_that_come_to_an_end_are_refused_and_never_shared() -> Result<()
         ensure!(next.token() > token);
         next.release().await?;
     }
-    let refused = one.lock("z6")?.acquire().await.err().context("granted beyond the limit")?;
-    println!("Z6: {refused}");
+    let refused = one.lock("job")?.acquire().await.err().context("granted beyond the limit")?;
+    println!("{refused}");
     nothing_is_left(&server, &lock, [one, other]).await?;
 
-    // At the very end, and all at once.
-    let server = off(|| ZooKeeper::start_numbered("/lockkit/z6", i32::MAX - 2))?;
+    // At the very end, with all clients at once.
+    let server = off(|| ZooKeeper::start_numbered("/lockkit/job", i32::MAX - 2))?;
     let (mut clients, holders) = (Vec::new(), Arc::new(AtomicUsize::new(0)));
     for _ in 0..CLIENTS {
         clients.push(client(&server.endpoint(), TICK, LONG).await?);
     }
     let tries = clients.iter().map(|client| {
-        let (handle, holders) = (client.lock("z6"), Arc::clone(&holders));
+        let (handle, holders) = (client.lock("job"), Arc::clone(&holders));
         tokio::spawn(async move {
             let handle = handle?;
             for _ in 0..10 {
@@ -139,19 +139,19 @@ async fn numbers_that_come_to_an_end_are_refused_and_never_shared() -> Result<()
 async fn a_predecessor_may_vanish_before_it_is_watched() -> Result<()> {
     const ROUNDS: u32 = 10;
     let (server, proxy, waiting) = linked(LONG).await?;
-    let (lock, holding) = (name("z8"), client(&server.endpoint(), TICK, LONG).await?);
+    let (lock, holding) = (name("job"), client(&server.endpoint(), TICK, LONG).await?);
     for _ in 0..ROUNDS {
-        let held = holding.lock("z8")?.acquire().await?;
+        let held = holding.lock("job")?.acquire().await?;
         let node = off(|| entries(&server, &lock))?.pop().context("no node")?;
-        // Only the watch names the node before the own one.
-        proxy.hold_at(&node);
-        let handle = waiting.lock("z8")?;
+        // Only the watch request has the path of the predecessor.
+        proxy.hold_requests_from(&node);
+        let handle = waiting.lock("job")?;
         let waiter = tokio::spawn(async move { handle.acquire().await });
         until("the watch is held", async || Ok(proxy.holds(&node))).await?;
         held.release().await?;
         proxy.pass();
         let granted =
-            timeout(BEFORE_A_LOOK, waiter).await.context("the vanished node is waited for")???;
+            timeout(BEFORE_A_RECHECK, waiter).await.context("the vanished node is waited for")???;
         granted.release().await?;
     }
     nothing_is_left(&server, &lock, [waiting, holding]).await
@@ -159,10 +159,10 @@ async fn a_predecessor_may_vanish_before_it_is_watched() -> Result<()> {
 
 async fn an_own_node_may_vanish_before_it_is_known() -> Result<()> {
     let (server, proxy, client) = linked(LONG).await?;
-    let lock = name("z8");
-    client.lock("z8")?.acquire().await?.release().await?;
+    let lock = name("job");
+    client.lock("job")?.acquire().await?.release().await?;
     proxy.set(Direction::Replies, Flow::Hold);
-    let handle = client.lock("z8")?;
+    let handle = client.lock("job")?;
     let acquiring = tokio::spawn(async move { handle.acquire().await });
     until("the node is there", async || Ok(!off(|| entries(&server, &lock))?.is_empty())).await?;
     let node = off(|| entries(&server, &lock))?.pop().context("no node")?;
@@ -175,26 +175,26 @@ async fn an_own_node_may_vanish_before_it_is_known() -> Result<()> {
     nothing_is_left(&server, &lock, [client]).await
 }
 
-async fn a_reaped_container_is_made_again_and_tokens_rise() -> Result<()> {
+async fn reaped_container_is_created_again_and_tokens_rise() -> Result<()> {
     const ROUNDS: u32 = 30;
-    // The server takes empty containers away as fast as it can, and the test is as fast as that.
+    // The server removes empty containers as fast as it can.
     let options = ZooKeeperOptions { reap_every: Duration::from_millis(20), ..Default::default() };
     let server = off(|| ZooKeeper::start_with(options))?;
     let (one, other) =
         (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
-    let lock = name("z9");
+    let lock = name("job");
     let mut last = None;
     for round in 0..ROUNDS {
         let client = if round % 2 == 0 { &one } else { &other };
-        let guard = timeout(HANG, client.lock("z9")?.acquire()).await??;
+        let guard = timeout(HANG, client.lock("job")?.acquire()).await??;
         ensure!(Some(guard.token()) > last, "{} after {last:?}", guard.token());
         last = Some(guard.token());
         guard.release().await?;
         if round % 3 == 0 {
-            // By an operator, unless the server was faster.
+            // Deleted by an operator, unless the server was faster.
             off(|| server.delete(&directory(&lock))).context("an empty directory")?;
         } else if round % 3 == 1 {
-            let is_gone = async || Ok(!off(|| server.children("/lockkit"))?.contains(&"z9".to_owned()));
+            let is_gone = async || Ok(!off(|| server.children("/lockkit"))?.contains(&"job".to_owned()));
             until("the server has reaped the directory", is_gone).await?;
         }
     }
@@ -204,12 +204,12 @@ async fn a_reaped_container_is_made_again_and_tokens_rise() -> Result<()> {
 async fn timed_out_acquires_leave_no_watch() -> Result<()> {
     const LOCKS: usize = 50;
     const ROUNDS: u64 = 200;
-    /// From nothing to long enough for all requests.
-    const PATIENCES: u64 = 40;
+    /// From zero to long enough for all requests.
+    const TIME_LIMITS: u64 = 40;
     let server = off(ZooKeeper::start)?;
     let (holding, waiting) =
         (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
-    let names: Vec<String> = (0..LOCKS).map(|n| format!("z10-{n}")).collect();
+    let names: Vec<String> = (0..LOCKS).map(|n| format!("job-{n}")).collect();
     let mut guards = Vec::new();
     for name in &names {
         guards.push(holding.lock(name)?.acquire().await?);
@@ -219,11 +219,11 @@ async fn timed_out_acquires_leave_no_watch() -> Result<()> {
         tokio::spawn(async move {
             let handle = handle?;
             for round in 0..ROUNDS {
-                // Also in the midst of a request.
-                let patience = Duration::from_millis(round % PATIENCES);
-                match handle.acquire_timeout(patience).await {
+                // Some end in the middle of a request.
+                let time_limit = Duration::from_millis(round % TIME_LIMITS);
+                match handle.acquire_timeout(time_limit).await {
                     Ok(guard) => ensure!(guard.is_none(), "two holders"),
-                    // So soon that the server has not answered.
+                    // Too early for an answer of the server.
                     Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
                 }
             }
@@ -240,32 +240,36 @@ async fn timed_out_acquires_leave_no_watch() -> Result<()> {
     nothing_is_left(&server, &name(&names[0]), [holding, waiting]).await
 }
 
-async fn junk_is_no_contender_and_other_families_are() -> Result<()> {
+async fn junk_is_ignored_and_other_families_are_waited_for() -> Result<()> {
     const JUNK: [&str; 6] =
         ["junk", "lock-", "_c_junk-lock-junk", "x_c_junk-lock-12", "lock-00000000000x", "ö"];
     let server = off(ZooKeeper::start)?;
     let client = client(&server.endpoint(), TICK, LONG).await?;
-    let lock = name("z12");
-    client.lock("z12")?.acquire().await?.release().await?;
+    let lock = name("job");
+    client.lock("job")?.acquire().await?.release().await?;
     let nodes =
         |names: &[&str]| names.iter().map(|node| format!("{}/{node}", directory(&lock))).collect::<Vec<_>>();
     for node in nodes(&JUNK) {
         off(|| server.create(&node, "junk"))?;
     }
-    let guard = timeout(HANG, client.lock("z12")?.acquire()).await.context("junk is waited for")??;
+    let guard = timeout(HANG, client.lock("job")?.acquire()).await.context("junk is waited for")??;
     guard.release().await?;
 
-    // Another program's, which is there already.
+    // A contender of another program, already in the queue.
     for foreign in
         nodes(&["0123456789abcdef0123456789abcdef__lock__0000000000", "lock-0000000000", "x-7-0000000000"])
     {
         off(|| server.create(&foreign, ""))?;
-        ensure!(client.lock("z12")?.try_acquire().await?.is_none(), "{foreign} does not count");
-        let handle = client.lock("z12")?;
+        ensure!(client.lock("job")?.try_acquire().await?.is_none(), "{foreign} does not count");
+        let handle = client.lock("job")?;
         let waiter = tokio::spawn(async move { handle.acquire().await });
         until("it waits", async || Ok(off(|| server.watches())? > 0)).await?;
         off(|| server.delete(&foreign))?;
-        timeout(BEFORE_A_LOOK, waiter).await.context("the end of the other is missed")???.release().await?;
+        timeout(BEFORE_A_RECHECK, waiter)
+            .await
+            .context("the end of the other is missed")???
+            .release()
+            .await?;
     }
     let (mut left, mut expected) = (off(|| entries(&server, &lock))?, nodes(&JUNK));
     left.sort();

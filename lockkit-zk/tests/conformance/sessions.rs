@@ -1,4 +1,4 @@
-//! Cases of one server: sessions that somebody ends, and one that survives.
+//! Cases of one server: sessions that are closed elsewhere, and one that survives.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::{
 };
 
 pub(crate) const CASES: [Case; 3] = [
-    own_case!(a_holder_whose_session_somebody_closes_is_told: Z3, P11),
-    own_case!(a_waiter_whose_session_somebody_closes_is_not_granted_on_it: Z3, P1 P12),
-    own_case!(a_short_cut_makes_suspect_and_ends_nothing: Z5, P11),
+    own_case!(holder_whose_session_is_closed_elsewhere_loses_its_lock: BoundedLoss),
+    own_case!(waiter_whose_session_is_closed_elsewhere_is_not_granted_on_it: TimedExclusion TruthfulErrors),
+    own_case!(short_outage_makes_suspect_and_ends_nothing: BoundedLoss),
 ];
 
-/// The session of the only node of this lock, or of the last one.
+/// Returns the session of the last node of this lock.
 fn session_of_last(server: &ZooKeeper, lock: &LockName) -> Result<i64> {
     let nodes = entries(server, lock)?;
     let last = nodes.last().context("no node")?;
@@ -28,23 +28,23 @@ fn session_of_last(server: &ZooKeeper, lock: &LockName) -> Result<i64> {
     Ok(*found.0)
 }
 
-async fn a_holder_whose_session_somebody_closes_is_told() -> Result<()> {
+async fn holder_whose_session_is_closed_elsewhere_loses_its_lock() -> Result<()> {
     let (server, proxy, client) = linked(LONG).await?;
-    let (lock, other) = (name("z3"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
-    let guard = client.lock("z3")?.acquire().await?;
-    let waiting = other.lock("z3")?;
+    let (lock, other) = (name("job"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
+    let guard = client.lock("job")?.acquire().await?;
+    let waiting = other.lock("job")?;
     let waiter = tokio::spawn(async move { waiting.acquire().await });
     until("the other waits", async || Ok(off(|| entries(&server, &lock))?.len() == 2)).await?;
     let mut sessions = off(|| server.ephemerals())?;
-    sessions.retain(|_, paths| paths.iter().any(|path| path.starts_with("/lockkit/z3/")));
+    sessions.retain(|_, paths| paths.iter().any(|path| path.starts_with("/lockkit/job/")));
     let last = off(|| session_of_last(&server, &lock))?;
     let session = *sessions.keys().find(|&&session| session != last).context("no holder")?;
     proxy.hold_new();
     off(|| server.end_session(session))?;
     proxy.pass();
-    // Within the time of a connection, and not of a ttl.
-    let lost = timeout(HANG, guard.lost()).await.context("the holder is not told")?;
-    println!("Z3: {lost}");
+    // Within the time of a reconnect, not of a ttl.
+    let lost = timeout(HANG, guard.lost()).await.context("the holder is not notified")?;
+    println!("{lost}");
     let next = timeout(HANG, waiter).await.context("the waiter is not granted")???;
     ensure!(!guard.is_held() && next.is_held() && next.token() > guard.token());
     drop(guard);
@@ -54,11 +54,11 @@ async fn a_holder_whose_session_somebody_closes_is_told() -> Result<()> {
     nothing_is_left(&server, &lock, [client, other]).await
 }
 
-async fn a_waiter_whose_session_somebody_closes_is_not_granted_on_it() -> Result<()> {
+async fn waiter_whose_session_is_closed_elsewhere_is_not_granted_on_it() -> Result<()> {
     let (server, proxy, client) = linked(LONG).await?;
-    let (lock, other) = (name("z3"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
-    let guard = client.lock("z3")?.acquire().await?;
-    let waiting = other.lock("z3")?;
+    let (lock, other) = (name("job"), crate::own::client(&proxy.endpoint(), TICK, LONG).await?);
+    let guard = client.lock("job")?.acquire().await?;
+    let waiting = other.lock("job")?;
     let waiter = tokio::spawn(async move { waiting.acquire().await });
     until("the other waits", async || Ok(off(|| entries(&server, &lock))?.len() == 2)).await?;
     let session = off(|| session_of_last(&server, &lock))?;
@@ -72,7 +72,7 @@ async fn a_waiter_whose_session_somebody_closes_is_not_granted_on_it() -> Result
     ensure!(guard.is_held(), "the wrong session ended");
     guard.release().await?;
     match timeout(HANG, waiter).await.context("the waiter hangs")?? {
-        Err(error) => println!("Z3: {error}"),
+        Err(error) => println!("{error}"),
         Ok(next) => {
             ensure!(
                 next.is_held() && off(|| session_of_last(&server, &lock))? != session,
@@ -84,20 +84,20 @@ async fn a_waiter_whose_session_somebody_closes_is_not_granted_on_it() -> Result
     nothing_is_left(&server, &lock, [client, other]).await
 }
 
-async fn a_short_cut_makes_suspect_and_ends_nothing() -> Result<()> {
+async fn short_outage_makes_suspect_and_ends_nothing() -> Result<()> {
     let ttl = Duration::from_secs(6);
     let (server, proxy, client) = linked(ttl).await?;
-    let lock = name("z5");
-    let guard = client.lock("z5")?.acquire().await?;
+    let lock = name("job");
+    let guard = client.lock("job")?.acquire().await?;
     let (token, session) = (guard.token(), off(|| session_of_last(&server, &lock))?);
-    // Until the lifetime is as long as it gets.
+    // Until the known lease has reached its steady age.
     sleep(ttl / 4).await;
     let mut status = client.status();
     for direction in [Direction::Requests, Direction::Replies] {
         proxy.set(direction, Flow::Hold);
     }
     let suspect = async { while !matches!(status.changed().await, Status::Suspect { .. }) {} };
-    ensure!(timeout(ttl / 2, suspect).await.is_ok(), "half a ttl of silence, and no suspicion");
+    ensure!(timeout(ttl / 2, suspect).await.is_ok(), "not suspect after half a ttl of silence");
     proxy.pass();
     loop {
         match timeout(HANG, status.changed()).await? {

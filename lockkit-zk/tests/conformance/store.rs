@@ -1,4 +1,4 @@
-//! A ZooKeeper server as the suite wants it.
+//! A ZooKeeper server for the suite.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use lockkit_conformance::{Access, AnyBackend, Entry, Fault, Link, LinkFault, Store};
+use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, LinkFault, Store, StoreFault};
 use lockkit_core::{
     LockName,
     backend::{Admin, Contender},
@@ -20,27 +20,27 @@ use lockkit_testbed::{Blocking, Proxy, ZooKeeper};
 use tokio::time::Instant;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::{access::Beside, backend};
+use crate::{access::ExtraServers, backend};
 
-/// The tick of the testbed's servers: what clients do not know they must guess, at the cost of their lifetimes.
+/// The tick of the testbed's servers. Clients that do not know it assume a longer one, which shortens their leases.
 pub(crate) const OPTIONS: &str = "?tick=500ms";
 
-/// What clients make is everybody's, also where they log in.
+/// Gives everybody all permissions, even where clients log in.
 pub(crate) const OPEN: &str = "&acl=world:anyone:cdrwa";
 
 /// User and password where clients log in.
 pub(crate) const LOGIN: &str = "app:secret";
 
-/// A server of its own.
+/// A ZooKeeper server, with a proxy in front of it.
 #[derive(Debug)]
 pub(crate) struct Server {
     zookeeper: Blocking<ZooKeeper>,
-    /// The way of all clients, closed for a moment to those whose session is ended.
+    /// The proxy of all clients; it refuses connections for a moment while a session is ended.
     gate: Arc<Proxy>,
     url: String,
-    /// Looks at the server's counters so far, which count themselves.
-    looks: AtomicU64,
-    beside: Beside,
+    /// Reads of the server's counters so far, which count themselves.
+    counter_reads: AtomicU64,
+    extra_servers: ExtraServers,
 }
 
 impl Server {
@@ -49,7 +49,13 @@ impl Server {
         let gate = Arc::new(Proxy::start(zookeeper.endpoint())?);
         let url = format!("zk://{}{OPTIONS}", gate.endpoint());
         let zookeeper = Blocking::new(zookeeper);
-        Ok(Self { zookeeper, gate, url, looks: AtomicU64::new(0), beside: Beside::default() })
+        Ok(Self {
+            zookeeper,
+            gate,
+            url,
+            counter_reads: AtomicU64::new(0),
+            extra_servers: ExtraServers::default(),
+        })
     }
 
     pub(crate) fn start_with_login() -> Result<Self> {
@@ -58,9 +64,9 @@ impl Server {
         Ok(Self { url, ..server })
     }
 
-    /// Ends the session that this claimant's node belongs to.
-    async fn end_session(&self, name: &LockName, claimant: Option<&Contender>) -> Result<()> {
-        let path = format!("{}/{}", directory(name), claimant.context("nobody is there")?.entry);
+    /// Ends the session that owns this contender's node.
+    async fn end_session(&self, name: &LockName, contender: Option<&Contender>) -> Result<()> {
+        let path = format!("{}/{}", directory(name), contender.context("no such contender")?.entry);
         let gate = Arc::clone(&self.gate);
         self.zookeeper
             .with(move |zookeeper| {
@@ -77,21 +83,21 @@ impl Server {
     }
 }
 
-/// The node that the claims of a lock lie below.
+/// Returns the directory of a lock's claims.
 pub(crate) fn directory(name: &LockName) -> String {
     format!("/lockkit/{}", name.encode(512))
 }
 
-/// The nodes of all claims of a lock, in their order; none where its directory is missing.
+/// Returns the nodes of all claims of a lock in order; none if the directory is missing.
 pub(crate) fn entries(zookeeper: &ZooKeeper, name: &LockName) -> Result<Vec<String>> {
     let directory = directory(name);
     let mut children = zookeeper.children(&directory)?;
-    // By what is behind the last dash: the number.
+    // By the text after the last dash: the number.
     children.sort_by_cached_key(|child| child.rsplit('-').next().unwrap_or_default().to_owned());
     Ok(children.iter().map(|child| format!("{directory}/{child}")).collect())
 }
 
-/// Everything in the tree.
+/// Returns all nodes of the tree.
 pub(crate) fn contents(zookeeper: &ZooKeeper) -> Result<Vec<Entry>> {
     let of_sessions: BTreeSet<String> = zookeeper.ephemerals()?.into_values().flatten().collect();
     let of_server = |place: &String| place == "/zookeeper" || place.starts_with("/zookeeper/");
@@ -109,26 +115,26 @@ impl Store for Server {
         Some(self.url.clone())
     }
 
-    async fn inflict(&self, fault: Fault) -> Result<()> {
+    async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
-            Fault::EndSessionOfHolder(name) => {
+            StoreFault::EndSessionOfHolder(name) => {
                 let found = backend(&self.url)?.inspect(&name).await?;
                 self.end_session(&name, found.holder.as_ref()).await
             }
-            Fault::EndSessionOfWaiter(name) => {
+            StoreFault::EndSessionOfWaiter(name) => {
                 let found = backend(&self.url)?.inspect(&name).await?;
                 self.end_session(&name, found.waiters.first()).await
             }
-            Fault::DeleteEntries(name) => {
+            StoreFault::DeleteEntries(name) => {
                 self.zookeeper
                     .with(move |zookeeper| {
-                        // From the last one on: a waiter whose turn had come meanwhile would be no waiter.
+                        // Starting with the last: otherwise a waiter could be granted meanwhile.
                         let nodes = entries(zookeeper, &name)?;
                         nodes.iter().rev().try_for_each(|node| zookeeper.delete(node).map(drop))
                     })
                     .await
             }
-            Fault::WriteJunk(name) => {
+            StoreFault::WriteJunk(name) => {
                 let junk = vec![0xff; 100_000];
                 self.zookeeper
                     .with(move |zookeeper| {
@@ -136,20 +142,20 @@ impl Store for Server {
                     })
                     .await
             }
-            Fault::Freeze => self.zookeeper.with(|zookeeper| zookeeper.pause()).await,
-            Fault::Thaw => self.zookeeper.with(|zookeeper| zookeeper.resume()).await,
-            Fault::Restart => self.zookeeper.with(ZooKeeper::restart).await,
-            Fault::Wipe => self.zookeeper.with(ZooKeeper::wipe).await,
+            StoreFault::Freeze => self.zookeeper.with(|zookeeper| zookeeper.pause()).await,
+            StoreFault::Thaw => self.zookeeper.with(|zookeeper| zookeeper.resume()).await,
+            StoreFault::Restart => self.zookeeper.with(ZooKeeper::restart).await,
+            StoreFault::Wipe => self.zookeeper.with(ZooKeeper::wipe).await,
             other => other.unsupported(),
         }
     }
 
     async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
-        self.beside.backend_for(&access, &self.gate.endpoint()).await
+        self.extra_servers.backend_for(&access, &self.gate.endpoint()).await
     }
 
-    async fn link(&self) -> Result<Arc<dyn Link>> {
-        Ok(Arc::new(Way(Proxy::start_zookeeper(self.gate.endpoint())?)))
+    async fn link(&self) -> Result<Arc<dyn ClientLink>> {
+        Ok(Arc::new(LinkThroughProxy(Proxy::start_zookeeper(self.gate.endpoint())?)))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
@@ -158,8 +164,10 @@ impl Store for Server {
     }
 
     async fn requests(&self) -> Result<u64> {
-        let looks = self.looks.fetch_add(1, SeqCst);
-        self.zookeeper.with(move |zookeeper| Ok(zookeeper.metrics()?.packets_received() - looks)).await
+        let counter_reads = self.counter_reads.fetch_add(1, SeqCst);
+        self.zookeeper
+            .with(move |zookeeper| Ok(zookeeper.metrics()?.packets_received() - counter_reads))
+            .await
     }
 
     async fn bare_notification(&self) -> Result<Duration> {
@@ -199,12 +207,12 @@ impl Store for Server {
     }
 }
 
-/// A client's way to a server.
+/// A client's link to a server, through a proxy.
 #[derive(Debug)]
-pub(crate) struct Way(pub(crate) Proxy);
+pub(crate) struct LinkThroughProxy(pub(crate) Proxy);
 
 #[async_trait]
-impl Link for Way {
+impl ClientLink for LinkThroughProxy {
     fn backend(&self) -> Result<AnyBackend> {
         Ok(AnyBackend::new(backend(&format!("zk://{}{OPTIONS}", self.0.endpoint()))?))
     }

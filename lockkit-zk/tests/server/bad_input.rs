@@ -1,4 +1,4 @@
-//! What people configure, and what lies about in stores.
+//! Wrong configurations, and foreign data in stores.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use lockkit_core::{ErrorKind, LockClient, backend::Renewal};
 use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
 use crate::common::{
-    BEFORE_A_LOOK, LONG, acquire, backend, beat, bounded, contend, enqueued, fresh_name, is_renewed, name,
-    node, plain, queue, refusal, release, session, session_at, shared, sooner_than, start, until,
+    BEFORE_A_RECHECK, LONG, acquire, backend, bounded, contend, enqueued, fresh_name, heartbeat, is_renewed,
+    name, node, plain, queue, refusal, release, session, session_at, shared, sooner_than, start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chroot_that_does_not_exist_is_named_and_one_that_does_is_used() {
+async fn missing_chroot_is_reported_and_existing_one_is_used() {
     let server = ZooKeeper::start().unwrap();
     let error = refusal(&format!("{}/apps/one", server.url())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
@@ -22,10 +22,10 @@ async fn a_chroot_that_does_not_exist_is_named_and_one_that_does_is_used() {
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
     assert_eq!(server.children(&format!("/apps/one/lockkit/{name}")).unwrap().len(), 2);
-    assert!(is_renewed(&beat(&session, &[&held]).await.holds[0].1));
+    assert!(is_renewed(&heartbeat(&session, &[&held]).await.holds[0].1));
     release(&session, &held).await;
     release(&session, &waiting.granted().await).await;
-    // Another chroot is another lock.
+    // Another chroot has other locks.
     let outside = crate::common::session(&server, LONG).await;
     let held = acquire(&outside, &name).await;
     release(&session, &acquire(&session, &name).await).await;
@@ -33,11 +33,11 @@ async fn a_chroot_that_does_not_exist_is_named_and_one_that_does_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_permission_is_told_so() {
+async fn missing_permission_is_denied() {
     let server = ZooKeeper::start().unwrap();
     let at =
         |login: &str, options: &str| format!("zk://{login}{}/?root=/private{options}", server.endpoint());
-    // With a login everything belongs to it.
+    // With a login, all nodes belong to that user.
     let owner = session_at(&at("app:hunter2@", ""), LONG).await;
     let name = fresh_name();
     let held = acquire(&owner, &name).await;
@@ -51,7 +51,7 @@ async fn who_has_no_permission_is_told_so() {
     let waiting = enqueued(&again, &name).await;
     release(&owner, &held).await;
     release(&again, &waiting.granted().await).await;
-    // An ACL of the configuration's own.
+    // With a configured ACL.
     let url =
         format!("zk://app:hunter2@{}/?root=/shared&acl=auth::cdrwa,world:anyone:cdrw", server.endpoint());
     let owner = session_at(&url, LONG).await;
@@ -63,12 +63,12 @@ async fn who_has_no_permission_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_refused_leaves_no_session() {
+async fn refused_open_leaves_no_session() {
     let server = ZooKeeper::start().unwrap();
     let _owner = session_at(&format!("zk://app:hunter2@{}/?root=/private", server.endpoint()), LONG).await;
     let before = server.sessions().unwrap();
-    // Long before its time is over.
-    sooner_than(BEFORE_A_LOOK, async || {
+    // Long before the session would expire.
+    sooner_than(BEFORE_A_RECHECK, async || {
         let error = refusal(&format!("{}/?root=/private", server.url())).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         until("its session is closed", async || server.sessions().unwrap() == before).await;
@@ -77,41 +77,41 @@ async fn who_is_refused_leaves_no_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_may_not_be_taken_is_denied_by_name() {
+async fn acquire_without_permission_is_denied_with_the_lock_name() {
     let server = ZooKeeper::start().unwrap();
     let name = fresh_name();
     let owner =
         session_at(&format!("zk://app:hunter2@{}/?acl=world:anyone:cdrwa", server.endpoint()), LONG).await;
-    // Its directory alone belongs to somebody.
+    // Only its directory belongs to a user.
     let private = session_at(&format!("zk://app:hunter2@{}", server.endpoint()), LONG).await;
     release(&private, &acquire(&private, &name).await).await;
     release(&owner, &acquire(&owner, &name).await).await;
     let stranger = session(&server, LONG).await;
     let error = start(&stranger, &name).ends().await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
-    assert!(is_renewed(&beat(&stranger, &[]).await.session), "the session has nothing to do with it");
+    assert!(is_renewed(&heartbeat(&stranger, &[]).await.session), "the session is affected");
     release(&stranger, &acquire(&stranger, &fresh_name()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acl_that_needs_a_login_is_refused_without() {
+async fn auth_acl_without_login_is_refused() {
     let error = refusal(&format!("{}/?root=/own&acl=auth::cdrwa", shared().url())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_and_a_single_node_do_not_mix_and_say_so() {
+async fn queue_and_single_node_of_one_lock_are_an_error() {
     let server = shared();
     let queued = session(server, LONG).await;
     let single = session_at(&format!("{}/?form=single", server.url()), LONG).await;
-    // The queue's parent is an ephemeral node.
+    // The parent of the queue is an ephemeral node.
     let name = fresh_name();
     let held = acquire(&single, &name).await;
     let error = start(&queued, &name).ends().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
     assert!(error.to_string().contains("ephemeral"), "{error}");
     release(&single, &held).await;
-    // A directory stands where the single node should be.
+    // A directory exists at the path of the single node.
     let name = fresh_name();
     let held = acquire(&queued, &name).await;
     let error = start(&single, &name).ends().await.unwrap_err();
@@ -120,7 +120,7 @@ async fn a_queue_and_a_single_node_do_not_mix_and_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_that_outgrows_the_servers_buffer_is_no_obstacle() {
+async fn list_larger_than_the_servers_buffer_is_read() {
     const WAITERS: usize = 60;
     let server =
         ZooKeeper::start_with(ZooKeeperOptions { buffer_bytes: 2_000, ..Default::default() }).unwrap();
@@ -142,7 +142,7 @@ async fn a_list_that_outgrows_the_servers_buffer_is_no_obstacle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn junk_in_a_queue_is_passed_over() {
+async fn junk_in_a_queue_is_ignored() {
     let (server, name) = (shared(), fresh_name());
     let session = session(server, LONG).await;
     release(&session, &acquire(&session, &name).await).await;
@@ -158,7 +158,7 @@ async fn junk_in_a_queue_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_data_are_no_metadata_and_no_obstacle() {
+async fn foreign_node_data_is_ignored() {
     use lockkit_core::backend::Backend;
     let (server, name) = (shared(), fresh_name());
     let client = plain(server).await;
@@ -166,7 +166,7 @@ async fn foreign_data_are_no_metadata_and_no_obstacle() {
     client.set_data(&foreign, &[0xff; 10_000], None).await.unwrap();
     let session = session(server, LONG).await;
     let waiting = enqueued(&session, &name).await;
-    // A change of its data is no end.
+    // A change of its data does not wake the waiter.
     client.set_data(&foreign, b"__REVOKE__", None).await.unwrap();
     let seen = bounded(backend(&server.url()).admin().unwrap().inspect(&name)).await.unwrap();
     assert_eq!(seen.holder.unwrap().metadata, None);
@@ -195,15 +195,15 @@ async fn the_ttl_is_what_the_server_grants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ensemble_without_a_quorum_is_unavailable() {
+async fn ensemble_without_quorum_is_unavailable() {
     let ensemble = ZooKeeperEnsemble::start().unwrap();
     let (session, name) = (session_at(&ensemble.url(), LONG).await, name("x"));
     let held = acquire(&session, &name).await;
     for member in 0..ensemble.len() {
         ensemble.cut(member);
     }
-    until("beats are not answered", async || {
-        matches!(beat(&session, &[&held]).await.session, Renewal::Unknown(_))
+    until("heartbeats are unanswered", async || {
+        matches!(heartbeat(&session, &[&held]).await.session, Renewal::Unknown(_))
     })
     .await;
     until("the members have noticed", async || {
@@ -213,6 +213,6 @@ async fn an_ensemble_without_a_quorum_is_unavailable() {
     let error = refusal(&format!("{}/?request_timeout=1s", ensemble.url())).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     ensemble.heal();
-    until("it is renewed", async || is_renewed(&beat(&session, &[&held]).await.session)).await;
+    until("it is renewed", async || is_renewed(&heartbeat(&session, &[&held]).await.session)).await;
     release(&session, &held).await;
 }

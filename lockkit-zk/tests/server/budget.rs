@@ -1,4 +1,4 @@
-//! Packets per operation, read from the server's own counters. Exact numbers, no times.
+//! Packets per operation, from the server's own counters: exact numbers, no times.
 
 use std::{
     collections::VecDeque,
@@ -12,43 +12,44 @@ use lockkit_core::{
 use lockkit_testbed::ZooKeeper;
 
 use crate::common::{
-    LONG, acquire, backend, beat, bounded, fresh_name, is_gave_up, is_renewed, release, session, start,
+    LONG, acquire, backend, bounded, fresh_name, heartbeat, is_gave_up, is_renewed, release, session, start,
     try_acquire, undisturbed, watching,
 };
 
-/// Packets that the server has received and sent so far.
+/// Returns the packets that the server has received and sent so far.
 fn packets(server: &ZooKeeper) -> (u64, u64) {
     let metrics = server.metrics().unwrap();
     (metrics.packets_received(), metrics.packets_sent())
 }
 
-/// Looks at the counters, at most, until nothing is counted late any more.
-const LOOKS_MAX: u64 = 1000;
+/// Reads of the counters, at most, until they are stable.
+const COUNTER_READS_MAX: u64 = 1000;
 
-/// The packets so far, what a look at them costs, and how many looks it took: a packet is counted a moment after it was
-/// sent, perhaps when its client has gone on already.
+/// Returns the packets so far, the cost of one read of the counters, and the number of reads. A packet is counted a
+/// moment after it was sent, perhaps when its client has gone on already.
 fn settled(server: &ZooKeeper) -> ((u64, u64), (u64, u64), u64) {
     let mut seen = [packets(server), packets(server), packets(server)];
-    for looks in 3..LOOKS_MAX {
-        let costs = [0, 1].map(|look| (seen[look + 1].0 - seen[look].0, seen[look + 1].1 - seen[look].1));
+    for reads in 3..COUNTER_READS_MAX {
+        let costs =
+            [0, 1].map(|index| (seen[index + 1].0 - seen[index].0, seen[index + 1].1 - seen[index].1));
         if costs[0] == costs[1] {
-            return (seen[2], costs[0], looks);
+            return (seen[2], costs[0], reads);
         }
         seen = [seen[1], seen[2], packets(server)];
     }
-    panic!("packets go on without work: {seen:?}");
+    panic!("packets keep coming without work: {seen:?}");
 }
 
-/// The packets that this costs, without those of the looks at the counters.
+/// Returns the packets that the work costs, without those of reading the counters.
 async fn spent(server: &ZooKeeper, work: impl AsyncFnOnce()) -> (u64, u64) {
-    let (before, look, _) = settled(server);
+    let (before, read_cost, _) = settled(server);
     work().await;
-    let (after, _, looks) = settled(server);
-    (after.0 - before.0 - looks * look.0, after.1 - before.1 - looks * look.1)
+    let (after, _, reads) = settled(server);
+    (after.0 - before.0 - reads * read_cost.0, after.1 - before.1 - reads * read_cost.1)
 }
 
-/// The packets of a look at the watches.
-async fn look_at_watches(server: &ZooKeeper) -> (u64, u64) {
+/// Returns the packets of a read of the watch count.
+async fn cost_of_reading_watches(server: &ZooKeeper) -> (u64, u64) {
     spent(server, async || assert!(server.watches().is_ok())).await
 }
 
@@ -57,7 +58,7 @@ async fn uncontended_acquire_and_release_are_three_packets() {
     const ROUNDS: u64 = 50;
     let server = ZooKeeper::start().unwrap();
     let (session, name) = (session(&server, LONG).await, fresh_name());
-    // The directory is made once.
+    // Creates the directory.
     release(&session, &acquire(&session, &name).await).await;
     let spent = spent(&server, async || {
         for _ in 0..ROUNDS {
@@ -68,9 +69,9 @@ async fn uncontended_acquire_and_release_are_three_packets() {
     assert_eq!(spent, (3 * ROUNDS, 3 * ROUNDS));
 }
 
-/// Its repetition at a server that is behind would delete the next holder's node.
+/// Otherwise its repetition at a server that is behind would delete the next holder's node.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_of_a_name_that_recurs_asks_the_leader_and_looks_first() {
+async fn release_of_a_recurring_name_asks_the_leader_and_reads_first() {
     let server = ZooKeeper::start().unwrap();
     for form in ["bare", "single"] {
         let url = format!("{}/?form={form}", server.url());
@@ -91,20 +92,20 @@ async fn release_that_was_confirmed_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hand_over_is_five_packets_in_and_six_out_however_many_wait() {
+async fn handoff_is_five_packets_in_and_six_out_however_many_wait() {
     const ROUNDS: usize = 24;
     for contenders in [2, 8] {
-        let (received, sent) = undisturbed(async || hand_overs(contenders, ROUNDS).await).await;
+        let (received, sent) = undisturbed(async || handoffs(contenders, ROUNDS).await).await;
         assert_eq!(received, [5; ROUNDS], "received for {contenders} contenders");
-        // What was sent is counted a moment after the client has received it: perhaps in the next round.
+        // A sent packet is counted a moment after the client has received it: perhaps in the next round.
         let max = 6 * ROUNDS as u64 + 1;
         assert!(sent <= max, "sent for {contenders} contenders: {sent} of {max}");
     }
 }
 
-/// Hands the lock round: in each round the last holder queues up again, and the first waiter is granted. Returns the
-/// longest wait, and the packets received in each round and those sent in all.
-async fn hand_overs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64)) {
+/// Passes the lock round: in each round the last holder queues up again, and the first waiter is granted. Returns the
+/// longest wait, the packets received in each round, and the packets sent in all rounds.
+async fn handoffs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64)) {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..contenders {
@@ -115,15 +116,15 @@ async fn hand_overs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u
     for session in &sessions[1..contenders - 1] {
         queue.push_back((Instant::now(), watching(&server, session, &name).await));
     }
-    let look = look_at_watches(&server).await;
+    let read_cost = cost_of_reading_watches(&server).await;
     let (mut waited, mut received, mut sent) = (Duration::ZERO, Vec::new(), 0);
     for round in 0..rounds {
         let [holder, last] = [round, round + contenders - 1].map(|number| &sessions[number % contenders]);
-        let mut looks = 1;
+        let mut reads = 1;
         let spent = spent(&server, async || {
             queue.push_back((Instant::now(), start(last, &name)));
             while server.watches().unwrap() < contenders as u64 - 1 {
-                looks += 1;
+                reads += 1;
             }
             release(holder, &held).await;
             let (since, next) = queue.pop_front().unwrap();
@@ -131,10 +132,10 @@ async fn hand_overs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u
             waited = waited.max(since.elapsed());
         })
         .await;
-        received.push(spent.0 - looks * look.0);
-        sent += spent.1 - looks * look.1;
+        received.push(spent.0 - reads * read_cost.0);
+        sent += spent.1 - reads * read_cost.1;
     }
-    // Some wait still.
+    // Some are still waiting.
     let still = queue.iter().map(|(since, _)| since.elapsed());
     (still.fold(waited, Duration::max), (received, sent))
 }
@@ -150,17 +151,20 @@ async fn heartbeat_is_two_requests_however_much_is_held() {
         }
         let held: Vec<_> = held.iter().collect();
         let spent = spent(&server, async || {
-            let beat = beat(&session, &held).await;
-            assert!(is_renewed(&beat.session) && beat.holds.iter().all(|(_, renewal)| is_renewed(renewal)));
+            let heartbeat = heartbeat(&session, &held).await;
+            assert!(
+                is_renewed(&heartbeat.session)
+                    && heartbeat.holds.iter().all(|(_, renewal)| is_renewed(renewal))
+            );
         })
         .await;
-        // Nothing is read for nothing.
+        // Without holds, nothing is read.
         let requests = 1 + count.min(1);
         assert_eq!(spent, (requests, requests), "{count} held");
     }
 }
 
-/// The sessions of a backend know each other's holds, and forget them when one ends.
+/// The sessions of a backend share a table of holds; the end of a session removes its holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
     let server = ZooKeeper::start().unwrap();
@@ -171,8 +175,11 @@ async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
     bounded(ended.close()).await.unwrap();
     drop(ended);
     let spent = spent(&server, async || {
-        let beat = beat(&session, &[&held]).await;
-        assert!(is_renewed(&beat.session) && matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
+        let heartbeat = heartbeat(&session, &[&held]).await;
+        assert!(
+            is_renewed(&heartbeat.session) && matches!(heartbeat.holds[..], [(_, Renewal::Gone)]),
+            "{heartbeat:?}"
+        );
     })
     .await;
     assert_eq!(spent, (1, 1));
@@ -198,13 +205,13 @@ async fn a_busy_try_is_three_packets_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_wakes_one_waiter() {
     const WAITERS: usize = 20;
-    let (spent, look) = undisturbed(async || release_to_one_of(WAITERS).await).await;
-    // Delete and list, their answers and one event; and the look at the watches.
-    assert_eq!(spent, (2 + look.0, 3 + look.1));
+    let (spent, read_cost) = undisturbed(async || release_to_one_of(WAITERS).await).await;
+    // Delete and list, their answers and one event; and the read of the watch count.
+    assert_eq!(spent, (2 + read_cost.0, 3 + read_cost.1));
 }
 
-/// Releases a lock that so many wait for. Returns the longest wait; the packets, with those of a look at the watches, and
-/// those of a look.
+/// Releases a lock with this many waiters. Returns the longest wait, the packets including a read of the watch count,
+/// and those of that read.
 async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64))) {
     let server = ZooKeeper::start().unwrap();
     let (session, name) = (session(&server, LONG).await, fresh_name());
@@ -222,6 +229,6 @@ async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64)
         drop(grant);
     })
     .await;
-    let look = look_at_watches(&server).await;
-    (since.elapsed(), (spent, look))
+    let read_cost = cost_of_reading_watches(&server).await;
+    (since.elapsed(), (spent, read_cost))
 }

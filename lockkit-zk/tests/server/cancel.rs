@@ -1,15 +1,15 @@
-//! Claims that are given up, at every place and moment.
+//! Claims that are given up, at every position and moment.
 
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
-    BEFORE_A_LOOK, LONG, acquire, beat, bounded, cancel_right_at_the_wake, enqueued, fresh_name, is_gave_up,
-    mark, node, queue, release, session, session_at, shared, sooner_than, start, until, url_through,
-    watching,
+    BEFORE_A_RECHECK, LONG, acquire, bounded, cancel_during_handoff, enqueued, fresh_name, heartbeat,
+    is_gave_up, mark, node, queue, release, session, session_at, shared, sooner_than, start, until,
+    url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_waiter_in_the_middle_does_not_hold_up_the_others() {
+async fn cancelled_waiter_in_the_middle_does_not_delay_the_others() {
     let (server, name) = (shared(), fresh_name());
     let (one, other) = (session(server, LONG).await, session(server, LONG).await);
     let held = acquire(&one, &name).await;
@@ -28,7 +28,7 @@ async fn a_cancelled_waiter_in_the_middle_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_waiter_at_the_head_does_not_let_in_the_next() {
+async fn cancelled_waiter_at_the_head_does_not_grant_the_next() {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
     let (one, other) = (session(&server, LONG).await, session(&server, LONG).await);
     let held = acquire(&one, &name).await;
@@ -36,7 +36,7 @@ async fn a_cancelled_waiter_at_the_head_does_not_let_in_the_next() {
     let third = watching(&server, &one, &name).await;
     second.control.give_up();
     assert!(is_gave_up(&second.ends().await));
-    // Its own watch has gone with it; the third's was on its node, and is on the holder's next.
+    // Its own watch is gone with it; the third watched its node, and watches the holder's next.
     until("the third watches the holder", async || server.watches().unwrap() == 1).await;
     assert!(third.is_waiting());
     release(&one, &held).await;
@@ -44,16 +44,16 @@ async fn a_cancelled_waiter_at_the_head_does_not_let_in_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_that_is_given_up_leaves_before_its_next_look() {
+async fn cancelled_waiter_leaves_before_its_next_recheck() {
     let server = ZooKeeper::start().unwrap();
     for form in ["curator", "single"] {
         let session = session_at(&format!("{}/?form={form}", server.url()), LONG).await;
-        sooner_than(BEFORE_A_LOOK, async || {
+        sooner_than(BEFORE_A_RECHECK, async || {
             let name = fresh_name();
             let held = acquire(&session, &name).await;
             let waiting = watching(&server, &session, &name).await;
-            // The answer comes behind that to the watch.
-            beat(&session, &[&held]).await;
+            // Its answer arrives after that of the watch.
+            heartbeat(&session, &[&held]).await;
             waiting.control.give_up();
             assert!(is_gave_up(&waiting.ends().await), "{form}");
             release(&session, &held).await;
@@ -63,19 +63,19 @@ async fn waiter_that_is_given_up_leaves_before_its_next_look() {
     }
 }
 
-/// At every request of an acquire: it is under way, and its answer held back, when the claim is given up.
+/// At every request of an acquire: it was sent, and its answer is held back, when the claim is given up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_given_up_at_any_request_leaves_nothing() {
+async fn claim_given_up_at_any_request_leaves_nothing() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     let session = session_at(&url_through(&proxy), LONG).await;
-    // Create, list, watch; then it waits.
+    // Create, list, watch; then the claim waits.
     for stage in 0..4 {
         let claim = start(&session, &name);
         match stage {
-            // Before the create has been sent, perhaps.
+            // Perhaps before the create was sent.
             0 => {}
             1 => until("it is created", async || queue(&server, &name).len() == 2).await,
             2 => until("it is contended", async || claim.control.was_contended()).await,
@@ -86,7 +86,7 @@ async fn a_claim_given_up_at_any_request_leaves_nothing() {
         assert_eq!(queue(&server, &name).len(), 1, "stage {stage}");
         until("no watch is left", async || server.watches().unwrap() == 0).await;
     }
-    // The same with answers that come late.
+    // The same with late answers.
     for held_back in [true, false] {
         proxy.set(if held_back { Direction::Replies } else { Direction::Requests }, Flow::Hold);
         let claim = start(&session, &name);
@@ -104,7 +104,7 @@ async fn a_claim_given_up_at_any_request_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_given_up_before_it_starts_writes_nothing() {
+async fn claim_given_up_before_it_starts_writes_nothing() {
     let server = ZooKeeper::start().unwrap();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     let control = lockkit_core::backend::ClaimControl::new();
@@ -120,12 +120,12 @@ async fn a_claim_given_up_before_it_starts_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_right_at_the_wake_loses_no_grant() {
+async fn cancel_right_at_the_wake_loses_no_grant() {
     const ROUNDS: usize = 100;
     let (server, name) = (shared(), fresh_name());
     let (one, other) = (session(server, LONG).await, session(server, LONG).await);
-    let granted = cancel_right_at_the_wake(&one, &other, &name, ROUNDS).await;
-    println!("{granted} of {ROUNDS} were granted all the same");
+    let granted = cancel_during_handoff(&one, &other, &name, ROUNDS).await;
+    println!("{granted} of {ROUNDS} were granted nonetheless");
     assert_eq!(queue(server, &name), [""; 0]);
 }
 

@@ -1,12 +1,12 @@
-//! What the tests share: sessions at real servers, claims that are driven by hand, and a plain client for what other
-//! programs and operators do.
+//! What the tests share: sessions at real servers, claims driven step by step, and a plain client that acts for other
+//! programs and operators.
 
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-pub(crate) use lockkit_conformance::by_hand::*;
+pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
     Clock, Error, LockName,
     backend::{Backend, BackendUrl, Claim, Session},
@@ -15,40 +15,40 @@ use lockkit_testbed::{Proxy, ZooKeeper};
 use lockkit_zk::{ZkBackend, ZkConfig};
 use zookeeper_client::{Acls, Client, CreateMode};
 
-/// A ttl that nothing here outlives, and with beats so far apart that no ping of a client falls into a test.
+/// A ttl longer than any test, with heartbeats so far apart that no ping of a client falls into a test.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// A short ttl, for tests that wait for its end or for a re-check (every 2 s then; who is not renewed has time for a
-/// second one).
+/// A short ttl, for tests that wait for its end or for a re-check (every 2 s then, so a session that is not renewed has
+/// time for two).
 pub(crate) const SHORT: Duration = Duration::from_secs(6);
 
-/// Less than the time after which a waiter with a [`LONG`] ttl looks again by itself (at least 8.75 s).
-pub(crate) const BEFORE_A_LOOK: Duration = Duration::from_secs(8);
+/// Less than the time to the first re-check of a waiter with a [`LONG`] ttl (at least 8.75 s).
+pub(crate) const BEFORE_A_RECHECK: Duration = Duration::from_secs(8);
 
-/// What is measured while no waiter looks again by itself. `measure` also returns how long one waited at most.
+/// Measures until no waiter has re-checked meanwhile. `measure` also returns the longest wait.
 pub(crate) async fn undisturbed<T>(measure: impl AsyncFn() -> (Duration, T)) -> T {
     const TRIES: u32 = 5;
     for _ in 0..TRIES {
         let (waited, measured) = measure().await;
-        if waited < BEFORE_A_LOOK {
+        if waited < BEFORE_A_RECHECK {
             return measured;
         }
     }
-    panic!("in each of {TRIES} measurements a claim waited longer than {BEFORE_A_LOOK:?}");
+    panic!("in each of {TRIES} measurements a claim waited longer than {BEFORE_A_RECHECK:?}");
 }
 
-/// The server that the tests of one program share, where they do nothing to it.
+/// The server shared by the tests of one program that do not disturb it.
 pub(crate) fn shared() -> &'static ZooKeeper {
     static SHARED: OnceLock<ZooKeeper> = OnceLock::new();
     SHARED.get_or_init(|| ZooKeeper::start().unwrap())
 }
 
-/// The node of a lock whose name needs no encoding.
+/// Returns the node of a lock whose name needs no encoding.
 pub(crate) fn node(name: &LockName) -> String {
     format!("/lockkit/{name}")
 }
 
-/// The contenders for a lock, as the server has them.
+/// Returns the contenders for a lock at the server.
 pub(crate) fn queue(server: &ZooKeeper, name: &LockName) -> Vec<String> {
     server.children(&node(name)).unwrap()
 }
@@ -57,7 +57,7 @@ pub(crate) fn backend(url: &str) -> ZkBackend {
     ZkBackend::new(ZkConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap())
 }
 
-/// A session of its own, as another process would have it.
+/// Opens a new session, as another process would have it.
 pub(crate) async fn session(server: &ZooKeeper, ttl: Duration) -> Arc<dyn Session> {
     session_at(&server.url(), ttl).await
 }
@@ -66,36 +66,41 @@ pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).open_session(ttl, Clock::boot()).await.unwrap()
 }
 
-/// Why there is no session at this URL.
+/// Returns why a session at this URL cannot be opened.
 pub(crate) async fn refusal(url: &str) -> Error {
     bounded(backend(url).open_session(LONG, Clock::boot())).await.err().unwrap()
 }
 
-/// The server through this proxy; requests that get lost cost little time, and those of a busy machine get through.
+/// Returns the URL of the server through this proxy. The request timeout is short for lost requests, but long enough
+/// for a busy machine.
 pub(crate) fn url_through(proxy: &Proxy) -> String {
     format!("zk://{}/?request_timeout=1500ms", proxy.endpoint())
 }
 
-/// Starts a claim, and returns when it watches its predecessor; for servers where nothing else does.
-pub(crate) async fn watching(server: &ZooKeeper, session: &Arc<dyn Session>, name: &LockName) -> Waiting {
+/// Starts a claim, and returns when it watches its predecessor; for servers without other watches.
+pub(crate) async fn watching(
+    server: &ZooKeeper,
+    session: &Arc<dyn Session>,
+    name: &LockName,
+) -> PendingClaim {
     let before = server.watches().unwrap();
     let waiting = enqueued(session, name).await;
     until("it watches", async || server.watches().unwrap() == before + 1).await;
     waiting
 }
 
-/// What the name of a claim's node holds.
+/// Returns the part of a claim's node name that identifies the claim.
 pub(crate) fn mark(claim: &Claim) -> String {
     let hex = claim.id().to_string();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// A plain client, as other programs and operators use.
+/// Returns a plain client, as other programs and operators use.
 pub(crate) async fn plain(server: &ZooKeeper) -> Client {
     Client::connect(&server.endpoint()).await.unwrap()
 }
 
-/// Creates a contender as another program would; answers its path.
+/// Creates a contender as another program would; returns its path.
 pub(crate) async fn contend(client: &Client, name: &LockName, prefix: &str) -> String {
     let (directory, anyone) = (node(name), Acls::anyone_all());
     client.mkdir(&directory, &CreateMode::Persistent.with_acls(anyone)).await.unwrap();

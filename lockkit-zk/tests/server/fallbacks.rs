@@ -1,20 +1,20 @@
-//! Each of the ways in which a waiter learns that it is next, where its watch says nothing: it comes long before the next
-//! one would have come.
+//! Each fallback by which a waiter learns that it is next without an event of its watch. Each must act well before the
+//! next slower one would.
 
 use std::time::Duration;
 
 use lockkit_testbed::{Message, Proxy, ZooKeeper};
 
 use crate::common::{
-    BEFORE_A_LOOK, LONG, SHORT, acquire, enqueued, fresh_name, latest_recheck, node, queue, release, session,
-    session_at, sooner_than, until, url_through, watching,
+    BEFORE_A_RECHECK, LONG, SHORT, acquire, enqueued, fresh_name, latest_recheck, node, queue, release,
+    session, session_at, sooner_than, until, url_through, watching,
 };
 
-/// What a machine may add to a wait of seconds, in the best of some rounds.
+/// Delay that a busy machine may add to a wait of seconds, in the best of some rounds.
 const SLACK: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_that_is_told_nothing_looks_in_time() {
+async fn waiter_without_notification_rechecks_in_time() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     for form in ["curator", "single"] {
@@ -38,16 +38,16 @@ async fn waiter_that_is_told_nothing_looks_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn predecessor_that_goes_before_it_is_watched_is_noticed() {
+async fn predecessor_deleted_before_its_watch_is_noticed() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (one, other) = (session(&server, LONG).await, session_at(&url_through(&proxy), LONG).await);
-    sooner_than(BEFORE_A_LOOK, async || {
+    sooner_than(BEFORE_A_RECHECK, async || {
         let name = fresh_name();
         let held = acquire(&one, &name).await;
-        // The first request that names the predecessor is the one that watches it.
+        // The first request with the path of the predecessor is the one that watches it.
         let predecessor = format!("{}/{}", node(&name), queue(&server, &name)[0]);
-        proxy.hold_at(&predecessor);
+        proxy.hold_requests_from(&predecessor);
         let waiting = enqueued(&other, &name).await;
         until("its watch is on the way", async || proxy.holds(&predecessor)).await;
         release(&one, &held).await;
@@ -58,11 +58,11 @@ async fn predecessor_that_goes_before_it_is_watched_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watch_that_was_broken_fires_for_what_has_happened_meanwhile() {
+async fn reconnected_watch_fires_for_missed_changes() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (one, other) = (session(&server, LONG).await, session_at(&url_through(&proxy), LONG).await);
-    sooner_than(BEFORE_A_LOOK, async || {
+    sooner_than(BEFORE_A_RECHECK, async || {
         let name = fresh_name();
         let held = acquire(&one, &name).await;
         let waiting = watching(&server, &other, &name).await;

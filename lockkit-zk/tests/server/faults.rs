@@ -1,4 +1,4 @@
-//! What servers, networks and operators do.
+//! Faults of servers and networks, and actions of operators.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -12,12 +12,12 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
-    BEFORE_A_LOOK, HANG, LONG, SHORT, acquire, backend, beat, bounded, enqueued, fresh_name, is_entry_gone,
-    is_renewed, mark, node, queue, refusal, release, session, session_at, shared, sooner_than, start, until,
-    url_through, watching,
+    BEFORE_A_RECHECK, HANG, LONG, SHORT, acquire, backend, bounded, enqueued, fresh_name, heartbeat,
+    is_entry_gone, is_renewed, mark, node, queue, refusal, release, session, session_at, shared, sooner_than,
+    start, until, url_through, watching,
 };
 
-/// The session that owns the only node below this one.
+/// Returns the session that owns the only node below this path.
 fn owner_of(server: &ZooKeeper, below: &str) -> i64 {
     let ephemerals = server.ephemerals().unwrap();
     let (session, _) =
@@ -33,9 +33,9 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
     let waiting = enqueued(&other, &name).await;
     server.kill().unwrap();
     let late = start(&other, &fresh_name());
-    assert!(matches!(beat(&one, &[&held]).await.session, Renewal::Unknown(_)));
+    assert!(matches!(heartbeat(&one, &[&held]).await.session, Renewal::Unknown(_)));
     server.restart().unwrap();
-    until("the hold is renewed", async || is_renewed(&beat(&one, &[&held]).await.holds[0].1)).await;
+    until("the hold is renewed", async || is_renewed(&heartbeat(&one, &[&held]).await.holds[0].1)).await;
     assert!(waiting.is_waiting());
     let late = late.granted().await;
     release(&one, &held).await;
@@ -46,13 +46,13 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_was_ended_is_told_and_ends_everything() {
+async fn ended_session_is_reported_and_ends_holds_and_waits() {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
     let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
     let owner = owner_of(&server, &node(&name));
-    // Its client comes back at once, and may be faster than the one that takes it over.
+    // Its client reconnects at once, perhaps before the client that takes the session over to end it.
     until("it is ended", async || {
         server.end_session(owner).is_ok() || !server.ephemerals().unwrap().contains_key(&owner)
     })
@@ -60,20 +60,20 @@ async fn a_session_that_was_ended_is_told_and_ends_everything() {
     assert_eq!(bounded(session.lost()).await, Loss::Session);
     assert_eq!(bounded(session.lost()).await, Loss::Session);
     assert!(is_entry_gone(&waiting.ends().await));
-    let beat = beat(&session, &[&held]).await;
-    assert!(matches!(beat.session, Renewal::Gone), "{beat:?}");
-    assert!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
+    let heartbeat = heartbeat(&session, &[&held]).await;
+    assert!(matches!(heartbeat.session, Renewal::Gone), "{heartbeat:?}");
+    assert!(matches!(heartbeat.holds[..], [(_, Renewal::Gone)]), "{heartbeat:?}");
     bounded(session.close()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_session_that_was_ended_is_told_before_its_next_heartbeat() {
+async fn end_of_idle_session_is_reported_before_its_next_heartbeat() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    sooner_than(BEFORE_A_LOOK, async || {
+    sooner_than(BEFORE_A_RECHECK, async || {
         let session = session_at(&url_through(&proxy), LONG).await;
         let owner = owner_of(&server, "/lockkit/:clients/");
-        // Its client must not come back while somebody else takes the session over to end it.
+        // Its client must not reconnect while another one takes the session over to end it.
         proxy.refuse();
         server.end_session(owner).unwrap();
         proxy.pass();
@@ -83,7 +83,7 @@ async fn an_idle_session_that_was_ended_is_told_before_its_next_heartbeat() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_who_deletes_the_holders_node_ends_that_hold_alone() {
+async fn operators_delete_of_a_holders_node_ends_only_that_hold() {
     let server = shared();
     for form in ["curator", "single"] {
         let url = format!("{}/?form={form}", server.url());
@@ -96,16 +96,16 @@ async fn an_operator_who_deletes_the_holders_node_ends_that_hold_alone() {
             _ => format!("{}/{}", node(&name), queue(server, &name)[0]),
         };
         assert!(server.delete(&deleted_node).unwrap());
-        // Of the single form, where the next one's node has the same name.
+        // In the single form, the next holder's node has the same name.
         let next = acquire(&other, &name).await;
-        let beat = beat(&session, &[&deleted, &kept]).await;
-        assert!(is_renewed(&beat.session), "{beat:?}");
-        for (id, renewal) in beat.holds {
+        let heartbeat = heartbeat(&session, &[&deleted, &kept]).await;
+        assert!(is_renewed(&heartbeat.session), "{heartbeat:?}");
+        for (id, renewal) in heartbeat.holds {
             assert_eq!(matches!(renewal, Renewal::Gone), id == deleted.claim(), "{form}: {renewal:?}");
         }
         release(&session, &deleted).await;
         assert!(
-            is_renewed(&crate::common::beat(&other, &[&next]).await.holds[0].1),
+            is_renewed(&crate::common::heartbeat(&other, &[&next]).await.holds[0].1),
             "the newer grant is gone"
         );
         release(&other, &next).await;
@@ -113,32 +113,32 @@ async fn an_operator_who_deletes_the_holders_node_ends_that_hold_alone() {
     }
 }
 
-/// Numbers begin anew with the directory, and in the bare form so do names.
+/// Numbers restart with a new directory, and in the bare form names recur.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_has_the_name_of_a_deleted_one_is_neither_kept_nor_granted_nor_deleted_for_it() {
+async fn new_node_with_a_deleted_ones_name_is_not_mistaken_for_it() {
     let server = ZooKeeper::start().unwrap();
     let url = format!("{}/?form=bare", server.url());
     let (session, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
     let deleted = acquire(&session, &name).await;
     let waiting = watching(&server, &session, &name).await;
     let before = queue(&server, &name);
-    // The waiter's goes first, or the end of the holder's would be its turn.
+    // The waiter's node is deleted first; otherwise the waiter would be granted.
     for number in [1, 0] {
         assert!(server.delete(&format!("{}/lock-{number:010}", node(&name))).unwrap());
     }
     assert!(is_entry_gone(&waiting.ends().await));
     assert!(server.delete(&node(&name)).unwrap());
     let next = acquire(&other, &name).await;
-    assert!(before.contains(&queue(&server, &name)[0]), "the name is another one");
-    let told = beat(&session, &[&deleted]).await;
-    assert!(is_renewed(&told.session) && matches!(told.holds[0].1, Renewal::Gone), "{told:?}");
+    assert!(before.contains(&queue(&server, &name)[0]), "the name does not recur");
+    let renewals = heartbeat(&session, &[&deleted]).await;
+    assert!(is_renewed(&renewals.session) && matches!(renewals.holds[0].1, Renewal::Gone), "{renewals:?}");
     release(&session, &deleted).await;
-    assert!(is_renewed(&beat(&other, &[&next]).await.holds[0].1), "the newer grant is gone");
+    assert!(is_renewed(&heartbeat(&other, &[&next]).await.holds[0].1), "the newer grant is gone");
     release(&other, &next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_who_deletes_a_waiters_node_ends_its_wait() {
+async fn operators_delete_of_a_waiters_node_ends_its_wait() {
     let (server, name) = (shared(), fresh_name());
     let session = session(server, SHORT).await;
     let held = acquire(&session, &name).await;
@@ -152,9 +152,9 @@ async fn an_operator_who_deletes_a_waiters_node_ends_its_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_whose_node_has_gone_is_not_granted_when_its_turn_comes() {
+async fn waiter_whose_node_is_gone_is_not_granted_on_wake() {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
-    // Its next look is 9 s away, so it learns nothing before it is woken.
+    // Its next re-check is 9 s away, so only the event wakes it.
     let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
     let deleted = watching(&server, &session, &name).await;
@@ -166,7 +166,7 @@ async fn a_waiter_whose_node_has_gone_is_not_granted_when_its_turn_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_who_deletes_the_clients_own_node_does_no_harm() {
+async fn operators_delete_of_the_clients_own_node_is_harmless() {
     let server = ZooKeeper::start().unwrap();
     let session = session(&server, LONG).await;
     for directory_too in [false, true] {
@@ -175,18 +175,18 @@ async fn an_operator_who_deletes_the_clients_own_node_does_no_harm() {
         if directory_too {
             assert!(server.delete("/lockkit/:clients").unwrap());
         }
-        assert!(is_renewed(&beat(&session, &[]).await.session));
+        assert!(is_renewed(&heartbeat(&session, &[]).await.session));
         assert_eq!(server.children("/lockkit/:clients").unwrap(), [own]);
     }
 }
 
-/// The client goes on believing in its lock no longer than the server keeps it.
+/// The client relies on its lock no longer than the server keeps it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_is_cut_off_stops_believing_before_the_next_is_granted() {
+async fn disconnected_holder_loses_its_lock_before_the_next_grant() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let builder = |url: &str, ttl| LockClient::builder(backend(url)).ttl(ttl);
-    // What the client is sooner by is a share of its ttl.
+    // The margin is a share of the ttl.
     let cut_off = builder(&format!("zk://{}", proxy.endpoint()), 2 * SHORT).build().await.unwrap();
     let next = builder(&server.url(), LONG).build().await.unwrap();
     let name = fresh_name();
@@ -206,9 +206,9 @@ async fn a_holder_that_is_cut_off_stops_believing_before_the_next_is_granted() {
     granted.release().await.unwrap();
 }
 
-/// The client crate goes on pinging.
+/// The client crate keeps pinging.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_nobody_renews_ends_although_its_client_is_well() {
+async fn session_without_heartbeats_ends_while_its_client_still_pings() {
     let (server, name) = (shared(), fresh_name());
     let (silent, alive) = (session(server, SHORT).await, session(server, LONG).await);
     let held = acquire(&silent, &name).await;
@@ -219,17 +219,17 @@ async fn a_session_that_nobody_renews_ends_although_its_client_is_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_server_bounds_every_call() {
+async fn calls_to_a_frozen_server_end_in_time() {
     let server = ZooKeeper::start().unwrap();
     let url = format!("{}/?request_timeout=1500ms", server.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
     server.pause().unwrap();
-    let beat = beat(&session, &[&held]).await;
-    assert!(matches!(beat.session, Renewal::Unknown(_)), "{beat:?}");
-    assert!(matches!(beat.holds[..], [(_, Renewal::Unknown(_))]), "{beat:?}");
-    // Long before the session is over.
+    let heartbeat = heartbeat(&session, &[&held]).await;
+    assert!(matches!(heartbeat.session, Renewal::Unknown(_)), "{heartbeat:?}");
+    assert!(matches!(heartbeat.holds[..], [(_, Renewal::Unknown(_))]), "{heartbeat:?}");
+    // Well before the session is over.
     let released = tokio::time::timeout(HANG / 4, session.release(&held)).await;
     let error = released.expect("without a bound").unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)));
@@ -245,26 +245,26 @@ async fn a_frozen_server_bounds_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_try_without_a_connection_is_unavailable_and_leaves_nothing() {
+async fn try_without_connection_is_unavailable_and_leaves_nothing() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     release(&session, &acquire(&session, &name).await).await;
     proxy.refuse();
     until("the client has noticed", async || {
-        matches!(beat(&session, &[]).await.session, Renewal::Unknown(_))
+        matches!(heartbeat(&session, &[]).await.session, Renewal::Unknown(_))
     })
     .await;
     let error = crate::common::try_acquire(&session, &name).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)));
     proxy.pass();
-    until("it is back", async || is_renewed(&beat(&session, &[]).await.session)).await;
+    until("it is back", async || is_renewed(&heartbeat(&session, &[]).await.session)).await;
     assert_eq!(queue(server, &name), [""; 0]);
 }
 
-/// A beat proves the time from the request before it on, and that one's time is when it was sent, not when it was answered.
+/// A heartbeat proves the lease since the sending, not the answer, of the request before it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lifetime_counts_from_the_sending_of_a_beat() {
+async fn lease_counts_from_the_sending_of_a_heartbeat() {
     let server = ZooKeeper::start().unwrap();
     let session = session_at(&format!("{}/?tick=1us", server.url()), LONG).await;
     let clock = Clock::boot();
@@ -278,15 +278,15 @@ async fn a_lifetime_counts_from_the_sending_of_a_beat() {
     let still_frozen = clock.now();
     server.resume().unwrap();
     assert!(is_renewed(&bounded(renewing).await.unwrap().session));
-    match beat(&session, &[]).await.session {
+    match heartbeat(&session, &[]).await.session {
         Renewal::Renewed { armed_at } => assert!(opened <= armed_at && armed_at <= still_frozen),
         other => panic!("{other:?}"),
     }
 }
 
-/// A follower that has lost its leader goes on answering them.
+/// A follower that has lost its leader still answers reads.
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_that_are_answered_renew_no_lifetime() {
+async fn answered_reads_do_not_renew_the_lease() {
     let (server, name, clock) = (shared(), fresh_name(), Clock::boot());
     let at = |options| format!("{}/?form=bare{options}", server.url());
     let (other, session) = (session_at(&at(""), LONG).await, session_at(&at("&tick=1us"), LONG).await);
@@ -294,14 +294,14 @@ async fn reads_that_are_answered_renew_no_lifetime() {
     let waiting = enqueued(&session, &name).await;
     let enqueued_at = clock.now();
     release(&other, &held).await;
-    // By a list and by a look at its node, one after the other.
+    // By a list and a read of its node, one after the other.
     let grant = waiting.granted().await;
     assert!(grant.armed_at() <= enqueued_at, "{:?} late", grant.armed_at().since(enqueued_at));
     release(&session, &grant).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_lifetime_counts_from_the_sending_of_the_open() {
+async fn first_lease_counts_from_the_sending_of_the_open() {
     let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
     proxy.set(Direction::Replies, Flow::Hold);
     let url = format!("zk://{}", proxy.endpoint());
@@ -310,13 +310,13 @@ async fn the_first_lifetime_counts_from_the_sending_of_the_open() {
     let asked = Clock::boot().now();
     proxy.pass();
     let session = bounded(opening).await.unwrap();
-    // Less than half a tick later nothing else counts.
+    // Within half a tick, nothing else counts.
     let held = acquire(&session, &fresh_name()).await;
     assert!(held.armed_at() <= asked, "{:?} late", held.armed_at().since(asked));
     release(&session, &held).await;
 }
 
-/// A clock of a machine that sleeps for an hour before each look at it.
+/// A clock of a machine that sleeps for an hour before each reading.
 struct Sleepy(AtomicU64);
 
 impl TimeSource for Sleepy {
@@ -329,7 +329,7 @@ impl TimeSource for Sleepy {
 async fn session_that_ends_while_it_is_opened_is_unavailable() {
     let clock = Clock::new(Sleepy(AtomicU64::new(0)));
     let opened = bounded(backend(&shared().url()).open_session(LONG, clock)).await;
-    // Nobody has closed a client.
+    // `Closed` would be wrong: nobody has closed the client.
     assert_eq!(opened.err().unwrap().kind(), ErrorKind::Unavailable);
 }
 
@@ -351,11 +351,11 @@ async fn one_server_of_several_is_enough() {
     let url = format!("zk://127.0.0.1:1,{},127.0.0.1:2", server.endpoint());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     release(&session, &acquire(&session, &name).await).await;
-    assert!(is_renewed(&beat(&session, &[]).await.session));
+    assert!(is_renewed(&heartbeat(&session, &[]).await.session));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_session_leaves_nothing_and_grants_nothing() {
+async fn closed_session_leaves_nothing_and_grants_nothing() {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
     let session = session(&server, LONG).await;
     let _held = acquire(&session, &name).await;
@@ -370,9 +370,9 @@ async fn a_closed_session_leaves_nothing_and_grants_nothing() {
     assert_eq!(end.unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Guards may outlive it, and believe in their holds until the deadline.
+/// Its guards may outlive it, and rely on their holds until the deadline.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_dropped_ends_when_its_lifetime_does_and_not_before() {
+async fn dropped_session_ends_with_its_lease_and_not_before() {
     let (server, name, clock) = (shared(), fresh_name(), Clock::boot());
     let (dropped, other) = (session(server, SHORT).await, session(server, LONG).await);
     let asked = clock.now();

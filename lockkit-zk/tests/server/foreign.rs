@@ -1,4 +1,4 @@
-//! Locks shared with other programs: their contenders are waited for, whatever family they are of.
+//! Locks shared with other programs: their contenders are waited for, whatever their family.
 
 use lockkit_core::LockName;
 use lockkit_testbed::ZooKeeper;
@@ -23,7 +23,7 @@ const FAMILIES: [&str; 9] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn contenders_of_every_family_are_waited_for_in_their_place() {
+async fn contenders_of_every_family_are_waited_for_in_order() {
     let server = shared();
     let client = plain(server).await;
     for form in ["curator", "bare"] {
@@ -46,9 +46,10 @@ async fn contenders_of_every_family_are_waited_for_in_their_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_contender_that_may_not_be_read_is_waited_for_as_well() {
+async fn unreadable_contender_is_waited_for() {
     let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
-    // Servers with the fix of CVE-2024-23944 report no event of a node to who may not read it: this takes a re-check then.
+    // Servers with the fix of CVE-2024-23944 send no event to a client that may not read the node: then this takes a
+    // re-check.
     let session = session(&server, SHORT).await;
     release(&session, &acquire(&session, &name).await).await;
     let client = plain(&server).await;
@@ -81,10 +82,10 @@ async fn the_client_crates_own_lock_and_ours_exclude_each_other() {
     release(&session, &waiting.granted().await).await;
 }
 
-/// 2^31 creates are out of reach, but a parent can be given a number by its own history: here it only has to be shown that
-/// what the server writes is read in the right order, so both sides of the wrap are made by hand.
+/// 2^31 creates are out of reach. This test only shows that the server's names are read in the right order, so both
+/// sides of the wrap are created directly.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_order_is_right_where_the_numbers_wrap() {
+async fn order_is_right_where_numbers_wrap() {
     use lockkit_core::backend::Backend;
     let (server, name) = (shared(), fresh_name());
     let client = plain(server).await;
@@ -100,7 +101,7 @@ async fn the_order_is_right_where_the_numbers_wrap() {
     assert_eq!(entries.collect::<Vec<_>>(), in_order);
 }
 
-/// Programs that lock in another form than the client that looks.
+/// The other programs lock in another form than the inspecting client.
 #[tokio::test(flavor = "multi_thread")]
 async fn inspection_shows_holders_of_the_other_forms() {
     use lockkit_core::backend::Backend;

@@ -1,4 +1,4 @@
-//! Who gets the lock, in which order, and with which token.
+//! Who is granted the lock, in which order, and with which token.
 
 use lockkit_core::{ErrorKind, Fence, backend::Backend};
 use lockkit_testbed::ZooKeeper;
@@ -11,7 +11,7 @@ use crate::common::{
 const FORMS: [&str; 3] = ["curator", "bare", "single"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_has_one_holder_in_every_form() {
+async fn lock_has_one_holder_in_every_form() {
     for form in FORMS {
         let name = fresh_name();
         let url = format!("{}/?form={form}", shared().url());
@@ -70,7 +70,7 @@ async fn clients_of_different_ordered_forms_share_a_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_when_the_directory_is_made_anew() {
+async fn tokens_rise_when_the_directory_is_created_again() {
     let (server, name) = (shared(), fresh_name());
     let session = session(server, LONG).await;
     let mut tokens = Vec::new();
@@ -95,14 +95,14 @@ async fn try_of_a_name_without_a_directory_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_at_the_end_of_its_numbers_is_refused_until_it_is_made_anew() {
+async fn directory_without_numbers_is_refused_until_created_again() {
     let server = ZooKeeper::start_numbered("/lockkit/x", i32::MAX - (1 << 16)).unwrap();
     let (session, name) = (session(&server, LONG).await, name("x"));
     let last = acquire(&session, &name).await;
     for wait in [true, false] {
         let error = start_claim(&session, &name, wait).ends().await.unwrap_err();
         assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)), "{error}");
-        assert_eq!(queue(&server, &name).len(), 1, "a refused claim leaves nothing");
+        assert_eq!(queue(&server, &name).len(), 1, "a refused claim has left a node");
     }
     release(&session, &last).await;
     assert!(server.delete(&node(&name)).unwrap());
@@ -128,7 +128,7 @@ async fn odd_names_are_different_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_inspection_shows_holder_and_waiters_in_order() {
+async fn inspection_shows_holder_and_waiters_in_order() {
     for form in FORMS {
         let name = fresh_name();
         let url = format!("{}/?form={form}", shared().url());
@@ -156,7 +156,7 @@ async fn an_inspection_shows_holder_and_waiters_in_order() {
     }
 }
 
-/// The queue by its numbers, which are all positive here.
+/// Returns the queue by its numbers, which are all positive here.
 fn queue_in_order(name: &lockkit_core::LockName) -> Vec<String> {
     let mut queue = queue(shared(), name);
     queue.sort_by_key(|child| child[child.len() - 10..].to_owned());

@@ -1,4 +1,4 @@
-//! What a heartbeat costs, what it finds, and what its answer is worth when it comes late.
+//! What a heartbeat costs, what it finds, and what a late answer proves.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper, ZooKeeperEnsemble};
 
 use crate::common::{
-    LONG, SHORT, acquire, backend, beat, bounded, fresh_name, is_renewed, node, plain, queue, session,
+    LONG, SHORT, acquire, backend, bounded, fresh_name, heartbeat, is_renewed, node, plain, queue, session,
     session_at, start, until,
 };
 
@@ -23,11 +23,11 @@ async fn hold(session: &Arc<dyn Session>, count: usize) -> Vec<Grant> {
     held
 }
 
-/// A session whose heartbeats report after this time.
+/// Opens a session whose heartbeats report after this time.
 async fn hasty_session(proxy: &Proxy, request_timeout: Duration) -> Arc<dyn Session> {
     let millis = request_timeout.as_millis();
     let backend = backend(&format!("zk://{}/?tick=1ms&request_timeout={millis}ms", proxy.endpoint()));
-    // On a busy machine an open takes longer.
+    // On a busy machine an open may take longer.
     loop {
         if let Ok(session) = backend.open_session(LONG, Clock::boot()).await {
             return session;
@@ -41,29 +41,31 @@ fn delete_node(server: &ZooKeeper, grant: &Grant) {
     assert!(server.delete(&format!("{}/{child}", node(grant.name()))).unwrap());
 }
 
-/// A heartbeat that went through the leader with every hold would cost each server of the ensemble 110 bytes of log per
-/// hold and a tenth of a ttl.
+/// A heartbeat that checked every hold through the leader would cost each server of the ensemble 110 bytes of log per
+/// hold and tenth of a ttl.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_logs_as_many_bytes_with_a_thousand_holds_as_with_none() {
-    const BEATS: u64 = 5;
+    const HEARTBEATS: u64 = 5;
     let server = ZooKeeper::start().unwrap();
     let session = session(&server, LONG).await;
     let (mut held, mut logged) = (Vec::new(), Vec::new());
     for count in [0, 1, 100, 1000] {
         held.extend(hold(&session, count - held.len()).await);
         let before = server.log_bytes().unwrap();
-        for _ in 0..BEATS {
-            let beat = bounded(session.renew(&held)).await;
-            assert!(is_renewed(&beat.session) && beat.holds.iter().all(|(_, hold)| is_renewed(hold)));
+        for _ in 0..HEARTBEATS {
+            let heartbeat = bounded(session.renew(&held)).await;
+            assert!(
+                is_renewed(&heartbeat.session) && heartbeat.holds.iter().all(|(_, hold)| is_renewed(hold))
+            );
         }
-        logged.push((server.log_bytes().unwrap() - before) / BEATS);
+        logged.push((server.log_bytes().unwrap() - before) / HEARTBEATS);
         println!("{count} holds: {} bytes of log per heartbeat", logged[logged.len() - 1]);
     }
     assert!(logged[0] > 0 && logged.iter().all(|bytes| *bytes == logged[0]), "{logged:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_holds_than_one_request_reads_are_renewed_and_the_missing_found() {
+async fn more_holds_than_fit_one_request_are_renewed_and_missing_found() {
     const HOLDS: usize = 1100;
     let server = ZooKeeper::start().unwrap();
     let session = session(&server, LONG).await;
@@ -72,15 +74,15 @@ async fn more_holds_than_one_request_reads_are_renewed_and_the_missing_found() {
     for grant in held.iter().filter(|grant| missing.contains(&grant.claim())) {
         delete_node(&server, grant);
     }
-    let beat = bounded(session.renew(&held)).await;
-    assert!(is_renewed(&beat.session), "{:?}", beat.session);
-    assert_eq!(beat.holds.len(), HOLDS);
-    for (id, renewal) in beat.holds {
+    let heartbeat = bounded(session.renew(&held)).await;
+    assert!(is_renewed(&heartbeat.session), "{:?}", heartbeat.session);
+    assert_eq!(heartbeat.holds.len(), HOLDS);
+    for (id, renewal) in heartbeat.holds {
         assert_eq!(matches!(renewal, Renewal::Gone), missing.contains(&id), "{renewal:?}");
     }
 }
 
-/// Each took a transaction of its own, and the session died of it with its healthy holds.
+/// Each missing node once cost a transaction, and the session died with its healthy holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_missing_nodes_cost_as_many_requests_as_none() {
     const HOLDS: usize = 500;
@@ -90,20 +92,20 @@ async fn hundreds_of_missing_nodes_cost_as_many_requests_as_none() {
     let held = hold(&session, HOLDS).await;
     held[..MISSING].iter().for_each(|grant| delete_node(&server, grant));
     let (before, log_before) = (server.metrics().unwrap().packets_received(), server.log_bytes().unwrap());
-    let beat = bounded(session.renew(&held)).await;
+    let heartbeat = bounded(session.renew(&held)).await;
     let packets = server.metrics().unwrap().packets_received() - before;
-    let gone = beat.holds.iter().filter(|(_, renewal)| matches!(renewal, Renewal::Gone)).count();
-    let renewed = beat.holds.iter().filter(|(_, renewal)| is_renewed(renewal)).count();
-    assert_eq!((gone, renewed), (MISSING, HOLDS - MISSING), "{:?}", beat.session);
-    // The looks at the counters, and perhaps a ping.
+    let gone = heartbeat.holds.iter().filter(|(_, renewal)| matches!(renewal, Renewal::Gone)).count();
+    let renewed = heartbeat.holds.iter().filter(|(_, renewal)| is_renewed(renewal)).count();
+    assert_eq!((gone, renewed), (MISSING, HOLDS - MISSING), "{:?}", heartbeat.session);
+    // The reads of the counters, and perhaps a ping.
     assert!(packets <= 6, "{packets} packets");
     let logged = server.log_bytes().unwrap() - log_before;
     assert!(logged < 1000, "{logged} bytes of log");
 }
 
-/// The latency of a disk that is slow to commit, for one.
+/// For example, the latency of a disk that commits slowly.
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_all_come_late_renew_session_and_holds() {
+async fn late_answers_renew_session_and_holds() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let session = hasty_session(&proxy, Duration::from_millis(100)).await;
@@ -111,23 +113,23 @@ async fn answers_that_all_come_late_renew_session_and_holds() {
     let (missing, late_since) = (acquire(&session, &fresh_name()).await, Clock::boot().now());
     proxy.set(Direction::Replies, Flow::Delay(Duration::from_millis(300)));
     delete_node(&server, &missing);
-    // Renewals that were sent since then are proved, and each hold has been looked at since then.
+    // Since then, a request was answered that was sent later, and the node of each hold was read.
     let is_late =
         |renewal: &Renewal| matches!(renewal, Renewal::Renewed { armed_at } if *armed_at > late_since);
     let (is_held, is_gone) = (Cell::new(false), Cell::new(false));
     until("late answers count", async || {
-        let beat = beat(&session, &[&held, &missing]).await;
-        for (id, renewal) in &beat.holds {
+        let heartbeat = heartbeat(&session, &[&held, &missing]).await;
+        for (id, renewal) in &heartbeat.holds {
             is_held.set(is_held.get() || *id == held.claim() && is_late(renewal));
             is_gone.set(is_gone.get() || *id == missing.claim() && matches!(renewal, Renewal::Gone));
         }
-        is_late(&beat.session) && is_held.get() && is_gone.get()
+        is_late(&heartbeat.session) && is_held.get() && is_gone.get()
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hold_survives_a_latency_that_is_longer_than_a_heartbeat_may_take() {
+async fn hold_survives_latency_above_the_heartbeat_timeout() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let url = format!("zk://{}/?tick=500ms", proxy.endpoint());
@@ -142,24 +144,24 @@ async fn hold_survives_a_latency_that_is_longer_than_a_heartbeat_may_take() {
     client.close().await.unwrap();
 }
 
-/// Requests that no server answers do not pile up.
+/// Unanswered requests do not pile up.
 #[tokio::test(flavor = "multi_thread")]
-async fn heartbeats_without_an_answer_are_bounded() {
+async fn unanswered_heartbeats_are_bounded() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let session = hasty_session(&proxy, Duration::from_millis(20)).await;
     proxy.set(Direction::Replies, Flow::Hold);
     let before = server.metrics().unwrap().packets_received();
     for _ in 0..50 {
-        assert!(matches!(beat(&session, &[]).await.session, Renewal::Unknown(_)));
+        assert!(matches!(heartbeat(&session, &[]).await.session, Renewal::Unknown(_)));
     }
     let sent = server.metrics().unwrap().packets_received() - before;
     assert!(sent <= 15, "{sent} requests");
     proxy.pass();
-    until("it is renewed", async || is_renewed(&beat(&session, &[]).await.session)).await;
+    until("it is renewed", async || is_renewed(&heartbeat(&session, &[]).await.session)).await;
 }
 
-/// What a follower shows may be old; behind a request that went through the leader it is not.
+/// A follower may show old state, but not behind a request that went through the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_through_a_late_follower_finds_what_the_leader_has_deleted() {
     let ensemble = ZooKeeperEnsemble::start().unwrap();
@@ -167,11 +169,14 @@ async fn heartbeat_through_a_late_follower_finds_what_the_leader_has_deleted() {
     let to_follower = ensemble.member(follower);
     let session = session_at(&to_follower.url(), LONG).await;
     let (held, kept) = (acquire(&session, &fresh_name()).await, acquire(&session, &fresh_name()).await);
-    // Its connection is made before: a new one would be as new as the leader.
+    // Connected before the delay: a new connection would be as new as the leader.
     let reader = plain(to_follower).await;
     ensemble.delay(follower, Duration::from_secs(1));
     delete_node(ensemble.member(leader), &held);
     assert_eq!(reader.list_children(&node(held.name())).await.unwrap().len(), 1, "the follower is not late");
-    let beat = beat(&session, &[&held, &kept]).await;
-    assert!(matches!(beat.holds[0].1, Renewal::Gone) && is_renewed(&beat.holds[1].1), "{beat:?}");
+    let heartbeat = heartbeat(&session, &[&held, &kept]).await;
+    assert!(
+        matches!(heartbeat.holds[0].1, Renewal::Gone) && is_renewed(&heartbeat.holds[1].1),
+        "{heartbeat:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! Replies that never come, requests that come late, and events that get lost.
+//! Lost replies, late requests, and lost events.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use lockkit_core::ErrorKind;
 use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper, ZooKeeperEnsemble};
 
 use crate::common::{
-    BEFORE_A_LOOK, LONG, SHORT, acquire, beat, bounded, contend, enqueued, fresh_name, is_gave_up,
+    BEFORE_A_RECHECK, LONG, SHORT, acquire, bounded, contend, enqueued, fresh_name, heartbeat, is_gave_up,
     is_renewed, mark, node, plain, queue, release, session, session_at, shared, start, start_claim, until,
     url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_create_whose_reply_was_lost_is_found_again() {
+async fn create_with_lost_reply_is_found_again() {
     const ROUNDS: usize = 4;
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
@@ -29,16 +29,16 @@ async fn a_create_whose_reply_was_lost_is_found_again() {
             }
             // The session has a second lock, whose node must not be taken for the first one's.
             let second = acquire(&session, &other).await;
-            assert!(is_renewed(&beat(&session, &[&grant, &second]).await.session));
+            assert!(is_renewed(&heartbeat(&session, &[&grant, &second]).await.session));
             release(&session, &second).await;
             release(&session, &grant).await;
         }
     }
 }
 
-/// When its connection breaks it is proposed, and shown by no server yet.
+/// When the connection breaks, the create is proposed, and no server shows it yet.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_create_that_is_decided_late_is_found_again() {
+async fn create_that_commits_late_is_found_again() {
     let ensemble = ZooKeeperEnsemble::start().unwrap();
     let number = ensemble.leader().unwrap();
     let leader = ensemble.member(number);
@@ -58,10 +58,10 @@ async fn a_create_that_is_decided_late_is_found_again() {
     release(&session, &grant).await;
 }
 
-/// The session comes back to a follower, which takes it at once and hears later that the create is decided. (The server
-/// that the create was sent to would let the reads of its session wait for that.)
+/// The session reconnects to a follower, which accepts it at once and learns later that the create is committed. (The
+/// server that received the create would delay the reads of its session until then.)
 #[tokio::test(flavor = "multi_thread")]
-async fn a_create_that_a_follower_does_not_show_yet_is_found_there() {
+async fn create_not_yet_visible_at_a_follower_is_found() {
     let ensemble = ZooKeeperEnsemble::start().unwrap();
     let (number, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
     let leader = ensemble.member(number);
@@ -79,7 +79,7 @@ async fn a_create_that_a_follower_does_not_show_yet_is_found_there() {
     until("the create is proposed", async || leader.log_bytes().unwrap() > logged).await;
     to_follower.pass();
     to_leader.refuse();
-    // A look at the list would be a session of its own, which has to be decided too.
+    // Listing would need a session, which has to be committed, too.
     let nodes =
         || leader.ephemerals().unwrap().into_values().flatten().filter(|path| path.contains(&node(&name)));
     until("it is looked up", async || !claim.is_waiting() || nodes().count() > 1).await;
@@ -89,7 +89,7 @@ async fn a_create_that_a_follower_does_not_show_yet_is_found_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_claims_of_one_session_are_told_apart_after_a_lost_reply() {
+async fn claims_of_one_session_are_distinguished_after_a_lost_reply() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     for form in ["curator", "bare", "single"] {
@@ -106,12 +106,12 @@ async fn two_claims_of_one_session_are_told_apart_after_a_lost_reply() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_lost_reply_of_a_wait_costs_nothing_but_time() {
+async fn lost_reply_during_a_wait_only_delays_the_grant() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, session, name) =
         (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
-    // Create, list, watch; then the check, when it is served.
+    // Create, list, watch; then the list after the wake-up.
     for nth in 1..=4 {
         let held = acquire(&other, &name).await;
         if nth <= 3 {
@@ -130,7 +130,7 @@ async fn any_lost_reply_of_a_wait_costs_nothing_but_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_comes_after_the_session_has_moved_on_does_nothing() {
+async fn late_request_after_the_session_moved_has_no_effect() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
@@ -138,11 +138,11 @@ async fn a_request_that_comes_after_the_session_has_moved_on_does_nothing() {
     proxy.set(Direction::Requests, Flow::Hold);
     let claim = start(&session, &name);
     until("the create is under way", async || proxy.holds(&mark(&claim.claim))).await;
-    proxy.leave();
+    proxy.reset_clients();
     proxy.pass();
     let grant = claim.granted().await;
     proxy.deliver_late();
-    // By now the server has closed the connection that it came on.
+    // By now the server has closed the connection of the late request.
     let after = acquire(&session, &fresh_name()).await;
     assert_eq!(queue(&server, &name).len(), 1, "the late copy is an orphan");
     release(&session, &grant).await;
@@ -150,9 +150,9 @@ async fn a_request_that_comes_after_the_session_has_moved_on_does_nothing() {
     release(&session, &after).await;
 }
 
-/// As a client meets it that comes back to a server which does not know yet that its last session is over.
+/// A client meets such a node when it reconnects to a server that does not know yet that its last session is over.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_of_another_session_is_not_adopted_whatever_its_name() {
+async fn node_of_another_session_is_not_adopted_whatever_its_name() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
@@ -160,20 +160,20 @@ async fn a_node_of_another_session_is_not_adopted_whatever_its_name() {
     proxy.set(Direction::Requests, Flow::Hold);
     let claim = start(&session, &name);
     until("the create is under way", async || proxy.holds(&mark(&claim.claim))).await;
-    let ghost_owner = plain(&server).await;
-    let ghost = contend(&ghost_owner, &name, &format!("_c_{}-lock-", mark(&claim.claim))).await;
-    proxy.leave();
+    let other_client = plain(&server).await;
+    let foreign = contend(&other_client, &name, &format!("_c_{}-lock-", mark(&claim.claim))).await;
+    proxy.reset_clients();
     proxy.pass();
-    until("it waits behind the ghost", async || claim.control.was_contended()).await;
+    until("it waits behind the other session's node", async || claim.control.was_contended()).await;
     assert_eq!(queue(&server, &name).len(), 2);
     assert!(claim.is_waiting());
-    ghost_owner.delete(&ghost, None).await.unwrap();
+    other_client.delete(&foreign, None).await.unwrap();
     release(&session, &claim.granted().await).await;
     assert_eq!(queue(&server, &name), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_newer_grant() {
+async fn repeated_release_confirms_a_lost_reply_and_keeps_newer_grants() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     for form in ["curator", "single"] {
@@ -182,18 +182,21 @@ async fn a_release_whose_reply_was_lost_is_confirmed_by_the_next_and_touches_no_
         let name = fresh_name();
         let first = acquire(&session, &name).await;
         let next = enqueued(&other, &name).await;
-        // The single form asks the leader and looks before it deletes.
+        // The single form asks the leader and reads the node before it deletes.
         proxy.swallow_reply(if form == "single" { 3 } else { 1 });
         assert_eq!(bounded(session.release(&first)).await.unwrap_err().kind(), ErrorKind::Unavailable);
         let second = next.granted().await;
         release(&session, &first).await;
-        assert!(is_renewed(&beat(&other, &[&second]).await.holds[0].1), "{form}: the newer grant is gone");
+        assert!(
+            is_renewed(&heartbeat(&other, &[&second]).await.holds[0].1),
+            "{form}: the newer grant is gone"
+        );
         release(&other, &second).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_whose_reply_was_lost_is_repeated() {
+async fn withdrawal_with_lost_reply_is_repeated() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, session, name) =
@@ -212,7 +215,7 @@ async fn a_cancel_whose_reply_was_lost_is_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_event_is_made_up_for_by_a_look() {
+async fn lost_event_is_covered_by_a_recheck() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, name) = (session(&server, LONG).await, fresh_name());
@@ -228,7 +231,7 @@ async fn a_lost_event_is_made_up_for_by_a_look() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_that_a_client_was_away_for_wakes_it_when_it_is_back() {
+async fn deletion_during_a_disconnect_wakes_the_waiter_after_reconnect() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, session, name) =
@@ -238,8 +241,8 @@ async fn a_deletion_that_a_client_was_away_for_wakes_it_when_it_is_back() {
     proxy.refuse();
     release(&other, &held).await;
     proxy.pass();
-    // By the watch, and not by a look.
-    let granted = tokio::time::timeout(BEFORE_A_LOOK / 2, waiting.granted()).await;
+    // By the watch, not by a re-check.
+    let granted = tokio::time::timeout(BEFORE_A_RECHECK / 2, waiting.granted()).await;
     release(&session, &granted.expect("the watch did not come back")).await;
     assert_eq!(server.children(&node(&name)).unwrap(), [""; 0]);
 }

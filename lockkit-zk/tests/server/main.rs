@@ -1,5 +1,5 @@
-//! The backend on a real ZooKeeper: sessions driven by hand, claim by claim, while servers, operators and other programs
-//! do their worst.
+//! The backend on a real ZooKeeper: sessions driven claim by claim, under faults of servers, operators and other
+//! programs.
 #![cfg(test)]
 
 mod bad_input;

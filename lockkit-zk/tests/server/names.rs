@@ -1,4 +1,4 @@
-//! Lock names as names of nodes, where other programs lock the same nodes.
+//! Lock names as node names, where other programs lock the same nodes.
 
 use lockkit_core::ErrorKind;
 use lockkit_testbed::ZooKeeper;
@@ -9,7 +9,7 @@ use crate::common::{
     try_acquire,
 };
 
-/// Names that other programs use as they are, and that this library encodes by default.
+/// Names that other programs use unchanged, and that this library encodes by default.
 const ENCODED_BY_DEFAULT: [&str; 5] = ["job:1", "nightly job", "wow!", "käse", "50%"];
 
 /// Creates a contender as Curator's `InterProcessMutex` does for this path, and returns the contender's path.
@@ -73,7 +73,7 @@ async fn raw_name_excludes_curators_mutex_on_the_node_of_that_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn raw_name_that_is_no_name_of_a_node_is_refused() {
+async fn raw_name_that_is_not_a_valid_node_name_is_refused() {
     let server = shared();
     let session = session_at(&url(server, "&names=raw"), LONG).await;
     for text in ["a/b", ".", "..", "a\u{0}b", "\u{7}", "\u{85}", "\u{e000}", "\u{fffd}", "🔒", ":clients"] {

@@ -1,4 +1,4 @@
-//! Writes that the store itself refuses once the lock is gone.
+//! Writes that the store refuses once the lock is gone.
 
 use lockkit_core::{ErrorKind, LockClient};
 use zookeeper_client::{Error, MultiWriteError};
@@ -6,7 +6,7 @@ use zookeeper_client::{Error, MultiWriteError};
 use crate::common::{LONG, backend, bounded, fresh_name, node, plain, queue, shared};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_behind_a_lock_that_is_gone_is_refused_by_the_store() {
+async fn write_after_the_lock_is_lost_is_refused_by_the_store() {
     let (server, name) = (shared(), fresh_name());
     let backend = backend(&server.url());
     let client = LockClient::builder(backend.clone()).ttl(LONG).build().await.unwrap();
@@ -22,7 +22,7 @@ async fn a_write_behind_a_lock_that_is_gone_is_refused_by_the_store() {
         bounded(transaction.commit()).await
     };
     write(b"new").await.unwrap();
-    // The hold goes behind the client's back.
+    // An operator ends the hold without the client's knowledge.
     assert_eq!(owned.path(), format!("{}/{}", node(&name), queue(server, &name)[0]));
     assert!(server.delete(owned.path()).unwrap());
     assert_eq!(
@@ -35,7 +35,7 @@ async fn a_write_behind_a_lock_that_is_gone_is_refused_by_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_of_another_store_owns_nothing_here() {
+async fn guard_of_another_backend_is_refused() {
     let name = fresh_name();
     let (own, other) = (backend(&shared().url()), backend(&shared().url()));
     let client = LockClient::builder(other).ttl(LONG).build().await.unwrap();

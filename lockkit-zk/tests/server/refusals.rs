@@ -1,4 +1,4 @@
-//! Nodes that may be created and not deleted.
+//! Nodes that may be created but not deleted.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::common::{
-    BEFORE_A_LOOK, LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, node, plain, queue,
-    release, session, session_at, shared, sooner_than, start, url_through,
+    BEFORE_A_RECHECK, LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, node, plain,
+    queue, release, session, session_at, shared, sooner_than, start, url_through,
 };
 
-/// Makes the lock's directory, and lets everybody do only this in it.
+/// Creates the lock's directory, in which everybody has only this permission.
 async fn permit(server: &ZooKeeper, name: &LockName, permission: Permission) {
     let acl = [Acl::new(permission, AuthId::anyone())];
     let options = CreateMode::Persistent.with_acls(Acls::new(&acl));
     plain(server).await.create(&node(name), b"", &options).await.unwrap();
 }
 
-/// A session and a lock that it may take and not give back.
-async fn irrevocable() -> (Arc<dyn Session>, LockName) {
+/// Returns a session, and a lock that it may acquire but not release.
+async fn unreleasable() -> (Arc<dyn Session>, LockName) {
     let (server, name) = (shared(), fresh_name());
     let session = session(server, LONG).await;
     permit(server, &name, Permission::CREATE | Permission::READ).await;
@@ -30,9 +30,9 @@ async fn irrevocable() -> (Arc<dyn Session>, LockName) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_given_up_is_ended_by_its_keeper_and_not_before() {
+async fn abandoned_session_stays_at_the_server_until_close() {
     let (server, kept_name) = (shared(), fresh_name());
-    let (session, name) = irrevocable().await;
+    let (session, name) = unreleasable().await;
     let _kept = acquire(&session, &kept_name).await;
     let other = crate::common::session(server, LONG).await;
     let next = enqueued(&other, &kept_name).await;
@@ -41,7 +41,7 @@ async fn a_session_that_is_given_up_is_ended_by_its_keeper_and_not_before() {
     waiting.control.give_up();
     assert!(waiting.ends().await.is_err());
     assert_eq!(bounded(session.lost()).await, Loss::Session);
-    // The holder has not been told: there must be time for it.
+    // The holder has not been notified: it must have time for that.
     for _ in 0..20 {
         release(&other, &acquire(&other, &fresh_name()).await).await;
         assert_eq!(queue(server, &kept_name).len(), 2);
@@ -50,15 +50,15 @@ async fn a_session_that_is_given_up_is_ended_by_its_keeper_and_not_before() {
     next.granted().await;
 }
 
-/// By list, and by withdrawal.
+/// First the listing is denied, then the withdrawal.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_cannot_be_withdrawn_is_an_error_and_not_claimed_anew() {
+async fn claim_that_cannot_be_withdrawn_is_an_error_and_not_retried() {
     let (server, name) = (shared(), fresh_name());
     let client = LockClient::builder(backend(&server.url())).ttl(LONG).build().await.unwrap();
     permit(server, &name, Permission::CREATE).await;
     let error = bounded(client.lock(name.as_str()).unwrap().acquire()).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
-    let (session, name) = irrevocable().await;
+    let (session, name) = unreleasable().await;
     let _held = acquire(&session, &name).await;
     let error = bounded(client.lock(name.as_str()).unwrap().try_acquire()).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
@@ -66,8 +66,8 @@ async fn a_claim_that_cannot_be_withdrawn_is_an_error_and_not_claimed_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_that_is_refused_gives_the_session_up() {
-    let (session, name) = irrevocable().await;
+async fn refused_release_abandons_the_session() {
+    let (session, name) = unreleasable().await;
     let held = acquire(&session, &name).await;
     let error = bounded(session.release(&held)).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
@@ -76,22 +76,22 @@ async fn a_release_that_is_refused_gives_the_session_up() {
     assert_eq!(queue(shared(), &name), [""; 0]);
 }
 
-/// Gives the session up, by a release that is refused.
-async fn give_up(session: &Arc<dyn Session>, name: &LockName) {
+/// Makes the session abandoned, by a refused release.
+async fn abandon(session: &Arc<dyn Session>, name: &LockName) {
     let held = acquire(session, name).await;
     assert!(bounded(session.release(&held)).await.is_err());
     bounded(session.lost()).await;
 }
 
-/// No server knows of that yet, so nothing else wakes them.
+/// The server does not know yet, so only the local mark can wake them.
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_of_a_session_that_is_given_up_end_before_their_next_look() {
-    sooner_than(BEFORE_A_LOOK, async || {
-        let (session, name) = irrevocable().await;
+async fn waiters_of_an_abandoned_session_end_before_their_next_recheck() {
+    sooner_than(BEFORE_A_RECHECK, async || {
+        let (session, name) = unreleasable().await;
         let (other, awaited) = (crate::common::session(shared(), LONG).await, fresh_name());
         let held = acquire(&other, &awaited).await;
         let waiting = enqueued(&session, &awaited).await;
-        give_up(&session, &name).await;
+        abandon(&session, &name).await;
         assert!(is_entry_gone(&waiting.ends().await));
         bounded(session.close()).await.unwrap();
         release(&other, &held).await;
@@ -100,11 +100,11 @@ async fn waiters_of_a_session_that_is_given_up_end_before_their_next_look() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_given_up_creates_nothing_more() {
-    let (session, name) = irrevocable().await;
+async fn abandoned_session_creates_nothing_more() {
+    let (session, name) = unreleasable().await;
     let late = fresh_name();
     release(&session, &acquire(&session, &late).await).await;
-    give_up(&session, &name).await;
+    abandon(&session, &name).await;
     assert!(is_entry_gone(&start(&session, &late).ends().await));
     bounded(session.close()).await.unwrap();
     let _next = acquire(&crate::common::session(shared(), LONG).await, &late).await;
@@ -112,9 +112,9 @@ async fn a_session_that_is_given_up_creates_nothing_more() {
     assert!(matches!(&children[..], [next] if next.ends_with("-lock-0000000001")), "{children:?}");
 }
 
-/// Whether it was done cannot be found out, so what it may have left goes with the session.
+/// The effect of the create cannot be found out, so its node must end with the session.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_create_that_may_not_be_looked_for_gives_the_session_up() {
+async fn lost_create_that_cannot_be_looked_up_abandons_the_session() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());

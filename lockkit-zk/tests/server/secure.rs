@@ -1,4 +1,4 @@
-//! TLS and SASL towards a real ZooKeeper: who is let in, and what the others are told.
+//! TLS and SASL towards a real ZooKeeper: which clients are accepted, and which errors the others get.
 
 #[cfg(feature = "sasl")]
 mod sasl {
@@ -8,7 +8,7 @@ mod sasl {
     use crate::common::{LONG, acquire, fresh_name, refusal, release, session_at};
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_server_that_asks_for_a_login_lets_in_who_has_it() {
+    async fn sasl_server_accepts_only_the_right_login() {
         let login = Some(("app".to_owned(), "hunter2".to_owned()));
         let server = ZooKeeper::start_with(ZooKeeperOptions { login, ..Default::default() }).unwrap();
         let at = |login: &str| format!("zk://{login}@{}/?login=sasl", server.endpoint());
@@ -27,7 +27,7 @@ mod sasl {
 
 #[cfg(not(feature = "sasl"))]
 #[tokio::test]
-async fn a_login_that_this_build_does_not_have_is_refused() {
+async fn login_kind_missing_from_this_build_is_refused() {
     let error = crate::common::refusal("zk://app:hunter2@127.0.0.1:1/?login=sasl").await;
     assert_eq!(error.kind(), lockkit_core::ErrorKind::Unsupported, "{error}");
 }
@@ -38,48 +38,53 @@ mod tls {
     use lockkit_testbed::{Certificates, Proxy, ServerCertificate, ZooKeeper};
 
     use crate::common::{
-        LONG, acquire, backend, beat, enqueued, fresh_name, is_renewed, refusal_of, release, says, session_at,
+        LONG, acquire, assert_error, backend, enqueued, fresh_name, heartbeat, is_renewed, refusal_of,
+        release, session_at,
     };
 
-    /// Why this URL does not get a session.
+    /// Returns why a session at this URL cannot be opened.
     async fn refused(url: &str) -> Error {
         refusal_of(backend(url)).await
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_trusted_server_serves() {
+    async fn server_with_trusted_certificate_is_used() {
         let authority = Certificates::new().unwrap();
         let server = ZooKeeper::start_tls(&authority, ServerCertificate::Good, false).unwrap();
         let (session, name) = (session_at(&authority.trusted_in(&server.url()), LONG).await, fresh_name());
         let held = acquire(&session, &name).await;
         let waiting = enqueued(&session, &name).await;
-        assert!(is_renewed(&beat(&session, &[&held]).await.holds[0].1));
+        assert!(is_renewed(&heartbeat(&session, &[&held]).await.holds[0].1));
         release(&session, &held).await;
         release(&session, &waiting.granted().await).await;
-        // The certificate names the server's address, so through a proxy it is another server's.
+        // The certificate has the server's address, so it is not valid for the proxy's.
         let proxy = Proxy::start(server.endpoint()).unwrap();
         let through = format!("zks://{}", proxy.endpoint());
-        says(&refused(&authority.trusted_in(&through)).await, ErrorKind::Denied, "not valid for name");
-        // Those of the system, and another one.
-        says(&refused(&server.url()).await, ErrorKind::Denied, "UnknownIssuer");
+        assert_error(
+            &refused(&authority.trusted_in(&through)).await,
+            ErrorKind::Denied,
+            "not valid for name",
+        );
+        // The system's authorities, and an untrusted one.
+        assert_error(&refused(&server.url()).await, ErrorKind::Denied, "UnknownIssuer");
         let other = Certificates::new().unwrap();
-        says(&refused(&other.trusted_in(&server.url())).await, ErrorKind::Denied, "UnknownIssuer");
+        assert_error(&refused(&other.trusted_in(&server.url())).await, ErrorKind::Denied, "UnknownIssuer");
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_server_may_ask_who_is_there() {
+    async fn server_may_require_a_client_certificate() {
         let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
         let server = ZooKeeper::start_tls(&authority, ServerCertificate::Good, true).unwrap();
         let url = authority.trusted_in(&server.url());
-        let (known, stranger) = (authority.client().unwrap(), other.client().unwrap());
-        let (session, name) = (session_at(&known.shown_in(&url), LONG).await, fresh_name());
+        let (trusted, untrusted) = (authority.client().unwrap(), other.client().unwrap());
+        let (session, name) = (session_at(&trusted.shown_in(&url), LONG).await, fresh_name());
         release(&session, &acquire(&session, &name).await).await;
-        says(&refused(&url).await, ErrorKind::Denied, "cannot connect");
-        says(&refused(&stranger.shown_in(&url)).await, ErrorKind::Denied, "cannot connect");
+        assert_error(&refused(&url).await, ErrorKind::Denied, "cannot connect");
+        assert_error(&refused(&untrusted.shown_in(&url)).await, ErrorKind::Denied, "cannot connect");
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn unusable_files_and_names_are_told_before_anything_is_sent() {
+    async fn unusable_tls_files_and_names_fail_before_anything_is_sent() {
         let authority = Certificates::new().unwrap();
         for url in [
             "zks://127.0.0.1:1/?ca=/no/such/file.pem".to_owned(),

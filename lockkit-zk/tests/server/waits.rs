@@ -1,4 +1,4 @@
-//! What a waiter costs while nothing happens.
+//! The cost of a waiter while nothing happens.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ async fn renew_now_and_then(session: Arc<dyn Session>) {
     }
 }
 
-/// With a list for each, a queue of n waiters would read n^2 names again and again.
+/// Listing at each re-check would read n^2 names in a queue of n waiters.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_reads_no_list_and_keeps_its_watch() {
     const WAITERS: usize = 200;
@@ -36,7 +36,7 @@ async fn recheck_reads_no_list_and_keeps_its_watch() {
         let renewing = tokio::spawn(renew_now_and_then(Arc::clone(&session)));
         until("all watch", async || server.watches().unwrap() == WAITERS as u64).await;
         let before = proxy.counts();
-        // Less than one request of each, and more than the heartbeats send in that time.
+        // Less than one request of each waiter, and more than the heartbeats of that time.
         let sent = || proxy.counts().to_server - before.to_server;
         until("they look again", async || sent() > 40 * WAITERS as u64).await;
         let received = proxy.counts().to_client - before.to_client;
@@ -55,7 +55,7 @@ async fn recheck_reads_no_list_and_keeps_its_watch() {
     }
 }
 
-/// A create for each look would be a transaction of the whole ensemble.
+/// A create per re-check would be a transaction of the whole ensemble.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_of_a_single_node_writes_nothing() {
     let server = ZooKeeper::start().unwrap();
@@ -67,16 +67,16 @@ async fn recheck_of_a_single_node_writes_nothing() {
     let waiting = enqueued(&session, &name).await;
     until("it watches", async || server.watches().unwrap() == 1).await;
     let (logged, sent) = (server.log_bytes().unwrap(), proxy.counts().to_server);
-    // More than the pings of the time until it looks again.
+    // More than the pings until the re-check.
     until("it looks again", async || proxy.counts().to_server > sent + 72).await;
     assert_eq!(server.log_bytes().unwrap(), logged);
     release(&holder, &held).await;
     release(&session, &waiting.granted().await).await;
 }
 
-/// Another program's, in the moment in which ours goes; only the event that gets lost would have said so.
+/// Another program takes the lock at the moment of the release; only the lost event would have reported that.
 #[tokio::test(flavor = "multi_thread")]
-async fn recheck_of_a_single_node_watches_the_one_that_has_taken_its_place() {
+async fn recheck_of_a_single_node_watches_its_replacement() {
     let server = ZooKeeper::start().unwrap();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;

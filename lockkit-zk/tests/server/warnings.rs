@@ -1,4 +1,4 @@
-//! What is logged for who runs the servers.
+//! Log messages for operators.
 
 use std::{
     cell::RefCell,
@@ -11,12 +11,12 @@ use tracing::Level;
 
 use crate::common::{LONG, acquire, name, node, release, session};
 
-/// Half of the numbers that a directory has.
+/// Half of the numbers of a directory.
 const HALF: i32 = 1 << 30;
 
-/// The runtime has this thread alone.
+/// The runtime has only this thread.
 #[tokio::test]
-async fn a_directory_that_has_used_up_half_of_its_numbers_is_warned_of_once() {
+async fn half_used_directory_is_warned_of_once() {
     let server = ZooKeeper::start_numbered("/lockkit/x", HALF - 1).unwrap();
     let (session, name, log) = (session(&server, LONG).await, name("x"), Log::of_this_thread());
     let mut warned = Vec::new();
@@ -31,17 +31,17 @@ thread_local! {
     static LOG: RefCell<Log> = RefCell::default();
 }
 
-/// What was logged.
+/// A log.
 #[derive(Clone, Debug, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// What this thread logs from now on.
+    /// Returns the log of this thread from now on.
     fn of_this_thread() -> Self {
-        // One for the whole program, and for good: what is cached of a subscriber of one thread may be asked for by
-        // another thread, which has none, and then nobody hears anything.
-        static LISTEN: Once = Once::new();
-        LISTEN.call_once(|| {
+        // One subscriber for the whole program, for ever: with one per thread, the cached interest of another thread,
+        // which has none, would drop messages.
+        static SUBSCRIBE: Once = Once::new();
+        SUBSCRIBE.call_once(|| {
             tracing_subscriber::fmt()
                 .with_writer(|| LOG.with_borrow(Self::clone))
                 .with_ansi(false)
@@ -57,7 +57,7 @@ impl Log {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// The warnings that name this node.
+    /// Returns the number of warnings that name this node.
     fn warnings_of(&self, node: &str) -> usize {
         self.text().lines().filter(|line| line.contains(" WARN ") && line.contains(node)).count()
     }

@@ -1,30 +1,31 @@
-//! The etcd queue: `lockkit-etcd/src/{acquire, release, txn, claims, watch, spare}.rs`.
+//! The etcd queue: `lockkit-etcd/src/`.
 //!
-//! Two clients, a lease each, with two claims each on one lock; the claims of a client run side by side or one after
-//! the other, and then the later one may use the key of the earlier one again.
+//! Two clients with a lease each make two claims each on one lock. The claims of a client run concurrently or one after
+//! the other; in the second case the later claim may reuse the key of the earlier one.
 //!
-//! * An enqueue is executed and answered in two steps, the end of a claim is sent and executed in two, with anything in
-//!   between. When a reply is lost, its sender gives up waiting, and the request is executed at any later time, or was
-//!   already.
-//! * Mails come in order over the watch; any of them may be lost. News of a predecessor's end only make a waiter look
-//!   earlier than its re-check, which may come at any time, so they appear only where that step is taken out. A re-check
-//!   that finds both keys in place changes nothing; otherwise it is one step with the look that follows.
+//! * An enqueue is executed and answered in two actions, the deletion of a key is sent and executed in two, with
+//!   anything in between. When a reply is lost, its sender stops waiting; the request was executed already or will be
+//!   at any time.
+//! * Handoffs arrive in order over the watch; any of them may be lost. An event of the predecessor's end only makes a
+//!   waiter re-check earlier, so such events appear only where that step is removed. A re-check that finds both keys
+//!   changes nothing; any other one is a single action with the read of the queue that follows.
 //! * The read for the successor may be answered by a member that lags behind.
-//! * The end of a lease deletes all of its keys at one revision. A change of leader only makes it later: it comes at any
+//! * The end of a lease deletes all of its keys at one revision. A change of leader only delays it: it happens at any
 //!   time after the client's own deadline, or never. An operator deletes any key at any time.
+//! * A contender of another program enters the queue, waits until it is first, and leaves. It reads and sends no
+//!   handoffs.
+//! * The server refuses a request (the user's rights have changed). A refused deletion ends the session.
 //!
-//! * A contender of another program comes, waits until nobody is before it, and goes; it reads no mail and sends none.
-//! * The server refuses a request (the user's rights have changed). Where that would have ended a claim, the session is over.
-//!
-//! Left out: sessions after the first, compaction (it loses mails, as above), the end of a hold
-//! that tells nobody (a mail that is lost), the read that a try begins with when it expects to find somebody.
+//! Left out: sessions after the first, compaction (it loses handoffs, as above), a release without a handoff although
+//! the successor reads them (a lost handoff), the read with which a try begins when it expects a busy lock.
 
 use crate::{
     few::Few,
+    frame::{CLAIMS, ClaimNo, Faults, Tokens},
     rank::{self, Domain, Rank, Ranked},
 };
 
-mod claims;
+mod claim;
 mod model;
 mod property;
 mod ranks;
@@ -32,7 +33,7 @@ mod scenes;
 mod server;
 
 /// A revision of the store; 0 for none. Create revisions, those of epochs and those that become tokens are never
-/// compared with each other: three domains (and one per epoch key).
+/// compared with each other: they are three domains (and one more for the second client's epoch).
 type Revision = Rank;
 
 const CREATED: Domain = 0;
@@ -40,66 +41,47 @@ const TOKEN: Domain = 1;
 const EPOCH: Domain = 2;
 
 const CLIENTS: usize = 2;
-const CLAIMS: usize = 4;
 /// One for each claim, and one of another program.
 const KEYS: usize = CLAIMS + 1;
-const FOREIGN: ClaimNo = ClaimNo(CLAIMS as u8);
 
 const ONE_HOLDER: &str = "one holder at a time";
 const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
-const NO_FOREIGN_DELETE: &str = "nobody deletes another claim's key";
+const NO_FOREIGN_DELETE: &str = "no claim deletes another claim's key";
 const NO_ORPHAN: &str = "no orphan at rest";
-const IN_THE_END: &str = "in the end everybody is served";
+const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A claim that ends with copies of its enqueue unanswered moves the epoch, which every copy compares.
-    EpochFence,
-    /// So does one whose key was found to be gone already when it left.
-    FenceWhenGone,
-    /// Every claim has a key that no other claim has at the same time.
+    /// A claim that ends with copies of its enqueue unanswered raises the epoch, which every copy compares.
+    EpochBump,
+    /// So does a claim whose key is already gone when it leaves.
+    EpochBumpWhenKeyGone,
+    /// No two claims use one key at the same time.
     KeyPerClaim,
-    /// A key that a request left in doubt is not used again.
-    DoubtfulKeyRetired,
-    /// A mail counts only for the create revision that it names.
-    MailNamesIncarnation,
-    /// The end of the predecessor is a reason to look, not a grant.
-    LookBeforeGrant,
-    /// A look finds the own key as well as nobody in front of it.
-    LookFindsOwnKey,
-    /// A waiter looks now and then although nothing has told it to.
+    /// A key with an unconfirmed request is not reused.
+    UnconfirmedKeyRetired,
+    /// A handoff counts only for the create revision that it names.
+    HandoffNamesRevision,
+    /// The end of the predecessor causes a read of the queue; only the read grants.
+    ReadBeforeGrant,
+    /// A read of the queue grants only if it finds the claim's own key, and none in front of it.
+    ReadFindsOwnKey,
+    /// A waiter reads the queue now and then, also without a notification.
     Recheck,
-    /// The re-check compares create revisions: a later claim may use the predecessor's key again.
-    RecheckNamesIncarnation,
-    /// A try is queued only when nobody is in the queue.
-    TryFindsQueueEmpty,
-    /// A client stops to believe in its holds before the server ends its lease.
+    /// The re-check compares create revisions: a later claim may reuse the predecessor's key.
+    RecheckComparesRevisions,
+    /// A try is queued only when the queue is empty.
+    TryNeedsEmptyQueue,
+    /// A client stops relying on its holds before the server ends its lease.
     DeadlineBeforeExpiry,
-    /// So it does in a grant that was answered before that, and arrives later.
-    DeadlineOfGrants,
-    /// A hold ends also where the next contender reads no mail.
-    LeavesUntold,
-    /// A claim whose end is refused ends the session.
+    /// The deadline also covers a grant that was answered before it and arrives later.
+    DeadlineOfLateGrants,
+    /// A hold can end without a handoff, where the next contender reads none.
+    ReleaseWithoutHandoff,
+    /// A refused deletion ends the session.
     RefusalEndsSession,
-}
-
-/// How often things may go wrong.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Faults {
-    /// Replies and mails that are lost.
-    lost: u8,
-    /// Callers who give up.
-    cancels: u8,
-    /// Keys that an operator deletes.
-    deletes: u8,
-    /// Clients whose deadline passes.
-    lapses: u8,
-    /// Contenders of other programs.
-    foreign: u8,
-    /// Requests that the server refuses.
-    refusals: u8,
 }
 
 /// The model.
@@ -113,65 +95,35 @@ pub struct Etcd {
     faults: Faults,
 }
 
-/// One of the claims A1, A2 (of one client), B1, B2 (of the other).
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClaimNo(u8);
-
-impl ClaimNo {
-    fn all() -> impl Iterator<Item = Self> {
-        (0..CLAIMS as u8).map(Self)
-    }
-    fn keys() -> impl Iterator<Item = Self> {
-        (0..KEYS as u8).map(Self)
-    }
-    fn index(self) -> usize {
-        usize::from(self.0)
-    }
-    fn client(self) -> usize {
-        self.index() / 2
-    }
-    fn is_first(self) -> bool {
-        self.0.is_multiple_of(2)
-    }
-}
-
-impl std::fmt::Debug for ClaimNo {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(["A1", "A2", "B1", "B2", "other"][self.index()])
-    }
-}
-
-/// Everything there is.
+/// The state of the server, the clients and everything that is on its way between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// As far as tokens are made of it.
+    /// The store's revision, as far as tokens are made of it.
     revision: Revision,
-    /// The highest create revision and the highest of each epoch that are still known anywhere.
+    /// The highest create revision, and the highest of each epoch, that still occur anywhere.
     created_last: Revision,
     epoch_last: [Revision; CLIENTS],
-    /// The queue: keys named after the claim that used them first.
+    /// The queue. Keys are named after the claim that used them first.
     keys: [Option<Key>; KEYS],
     /// The other program believes to hold the lock.
     foreign_holds: bool,
     /// The mod revisions of the epoch keys, 0 when gone.
     epochs: [Revision; CLIENTS],
-    /// Mails on their way, the oldest first.
-    mails: [Few<Mail, 4>; CLIENTS],
+    /// Handoffs on their way to a client, the oldest first.
+    handoffs: [Few<Handoff, 4>; CLIENTS],
     clients: [Client; CLIENTS],
     claims: [Claim; CLAIMS],
-    /// Requests for whose replies nobody waits any more.
-    strays: Few<Request, 4>,
+    /// Requests whose senders no longer wait for the reply.
+    late: Few<Request, 4>,
     faults: Faults,
-    /// The highest token that was answered, and how many were.
-    token_last: Revision,
-    grants: u8,
+    tokens: Tokens,
     broken: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     created: Revision,
-    /// Whose enqueue created it.
+    /// The claim whose enqueue created it.
     by: ClaimNo,
 }
 
@@ -179,19 +131,19 @@ struct Key {
 type Contender = (ClaimNo, Revision);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Mail {
+struct Handoff {
     to: Contender,
     revision: Revision,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
-    /// The client's session is over for it; the lease may live on.
-    over: bool,
+    /// The client has ended its session; the lease may still exist.
+    session_ended: bool,
     lease_gone: bool,
-    /// The epoch as far as it is known.
+    /// The epoch as far as the client knows it.
     epoch: Revision,
-    spare_keys: Few<ClaimNo, 2>,
+    reusable_keys: Few<ClaimNo, 2>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -203,7 +155,7 @@ enum Phase {
     Held,
     /// The hold ends: `leave`.
     Leaving,
-    /// What is there under the key is not the hold's: `finish`.
+    /// What exists under the key does not belong to the hold: `finish`.
     Finishing,
     Withdrawing,
     Ended,
@@ -215,23 +167,19 @@ struct Claim {
     key: Option<ClaimNo>,
     own: Revision,
     unanswered: u8,
-    in_doubt: bool,
+    unconfirmed: bool,
     given_up: bool,
     /// An operator deleted its key when that was the first one.
-    robbed: bool,
-    /// Created and own revision of a mail that came before `own` was known.
-    early_mail: (Revision, Revision),
+    evicted: bool,
+    /// Created and own revision of a handoff that came before `own` was known.
+    early_handoff: (Revision, Revision),
     granted: Revision,
     alone: bool,
     call: Call,
-    /// The token of the grant that its caller got; kept after the end as long as a claim lives that began before it.
-    token: Revision,
-    /// The highest token that was answered when the claim began.
-    floor: Revision,
     /// Of a waiter.
     predecessor: Option<Contender>,
-    /// News of its end have come.
-    told: bool,
+    /// The client was notified of the predecessor's end.
+    notified: bool,
 }
 
 /// The request of a claim that is under way.
@@ -240,87 +188,86 @@ enum Call {
     #[default]
     Idle,
     Sent(Request),
-    Answered(Answer),
+    Enqueued(EnqueueReply),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Request {
     claim: ClaimNo,
     key: ClaimNo,
-    what: What,
+    kind: RequestKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum What {
+enum RequestKind {
     Enqueue { epoch: Revision },
-    LeaveEmpty { own: Revision, fence: bool },
-    LeaveUntold { own: Revision, fence: bool },
-    HandOver { own: Revision, to: Contender, fence: bool },
-    Withdraw { fence: bool },
+    LeaveEmpty { own: Revision, bump: bool },
+    LeaveWithoutHandoff { own: Revision, bump: bool },
+    LeaveWithHandoff { own: Revision, to: Contender, bump: bool },
+    Withdraw { bump: bool },
 }
 
-impl Default for What {
+impl Default for RequestKind {
     fn default() -> Self {
-        Self::Withdraw { fence: false }
+        Self::Withdraw { bump: false }
     }
 }
 
-/// The answer to an enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Answer {
+struct EnqueueReply {
     revision: Revision,
-    /// 0 when the key is not there.
+    /// 0 when the key does not exist.
     own: Revision,
     contenders: u8,
     next: Option<Contender>,
     epoch: Revision,
 }
 
-/// How a request ended that was to take a key away.
-enum Left {
+/// The outcome of a request that deletes a key.
+enum Deletion {
     Done,
-    Gone,
-    Still(Revision),
+    KeyGone,
+    KeyRemains(Revision),
 }
 
-/// What happens.
+/// What may happen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A caller asks for the lock.
     Start(ClaimNo),
-    /// The claim sends the next request that its phase asks for.
+    /// The claim sends the next request of its phase.
     Send(ClaimNo),
-    /// As `Send`, with a stale answer to the read for the successor before it.
+    /// As `Send`, after a stale answer to the read for the successor.
     SendAfterStaleRead(ClaimNo),
-    /// The enqueue is sent, and executed at a later time or never; its sender gives up waiting for the reply.
+    /// The enqueue is sent, and executed at a later time or never; its sender stops waiting for the reply.
     SendLate(ClaimNo),
     /// The server executes the request that ends the claim, and answers.
     Execute(ClaimNo),
-    /// The reply arrives.
+    /// The reply to the enqueue arrives.
     Receive(ClaimNo),
-    /// The reply is lost; so may the request be, or it is late.
+    /// The reply is lost; the request is lost, late, or was executed.
     LoseReply(ClaimNo),
-    /// The server executes a request for whose reply nobody waits.
+    /// The server executes a request whose sender no longer waits.
     ExecuteLate(usize),
-    /// The caller leaves.
+    /// The caller gives up.
     GiveUp(ClaimNo),
-    /// A mail arrives, or is lost.
+    /// The oldest handoff arrives at a client.
     Deliver(usize),
-    /// A mail is lost.
-    LoseMail(usize),
-    /// The re-check, and the look that follows where it does not find both keys.
-    Look(ClaimNo),
-    /// The watch tells the end of the predecessor.
-    Told(ClaimNo),
-    /// It does not.
+    /// The oldest handoff to a client is lost.
+    LoseHandoff(usize),
+    /// The re-check and, unless it finds both keys, the read of the queue.
+    Recheck(ClaimNo),
+    /// The watch reports the end of the predecessor.
+    Notify(ClaimNo),
+    /// That event is lost.
     LoseEvent(ClaimNo),
     /// The guard is dropped.
     Release(ClaimNo),
-    /// The beat misses the key of a hold.
+    /// The heartbeat does not find the key of a hold.
     Miss(ClaimNo),
-    /// The deadline passes without an acknowledged beat.
+    /// A client's deadline passes without an acknowledged heartbeat.
     Lapse(usize),
-    /// The server ends the lease.
+    /// The server ends the lease of a client.
     Expire(usize),
     /// An operator deletes a key.
     Delete(ClaimNo),
@@ -328,7 +275,7 @@ pub enum Action {
     Refuse(ClaimNo),
     /// Another program's contender enters the queue.
     ForeignComes,
-    /// It finds nobody before it.
+    /// It finds itself first.
     ForeignIsFirst,
     /// It releases.
     ForeignGoes,
@@ -343,20 +290,21 @@ impl Etcd {
         !(self.tries && claim.index() == self.claims - 1)
     }
 
-    /// Whether news of a predecessor's end come and get lost.
-    fn tells_of_ends(&self) -> bool {
-        !self.has(Step::Recheck) || !self.has(Step::LookBeforeGrant)
+    /// Whether events of a predecessor's end are part of the model.
+    fn has_events(&self) -> bool {
+        !self.has(Step::Recheck) || !self.has(Step::ReadBeforeGrant)
     }
 }
 
-impl What {
-    fn fences(&self) -> bool {
+impl RequestKind {
+    /// Whether the request raises the epoch.
+    fn bumps(&self) -> bool {
         match *self {
             Self::Enqueue { .. } => false,
-            Self::LeaveEmpty { fence, .. }
-            | Self::LeaveUntold { fence, .. }
-            | Self::HandOver { fence, .. }
-            | Self::Withdraw { fence } => fence,
+            Self::LeaveEmpty { bump, .. }
+            | Self::LeaveWithoutHandoff { bump, .. }
+            | Self::LeaveWithHandoff { bump, .. }
+            | Self::Withdraw { bump } => bump,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What may happen in a state, what comes of it, and what must be true.
+//! The actions, their effects, and the properties.
 
 use stateright::{Model, Property};
 
 use super::*;
+use crate::frame::recorded;
 
 impl Model for Etcd {
     type State = State;
@@ -17,13 +18,12 @@ impl Model for Etcd {
             keys: [None; KEYS],
             foreign_holds: false,
             epochs: [1; CLIENTS],
-            mails: Default::default(),
+            handoffs: Default::default(),
             clients: [client(), client()],
             claims: Default::default(),
-            strays: Few::default(),
+            late: Few::default(),
             faults: self.faults,
-            token_last: 0,
-            grants: 0,
+            tokens: Tokens::default(),
             broken: None,
         }]
     }
@@ -38,25 +38,26 @@ impl Model for Etcd {
                 actions.push(Action::Delete(claim));
             }
         }
-        actions.extend((0..state.strays.len()).map(Action::ExecuteLate));
-        match state.keys[FOREIGN.index()] {
+        actions.extend((0..state.late.len()).map(Action::ExecuteLate));
+        match state.keys[ClaimNo::FOREIGN.index()] {
             None if state.faults.foreign > 0 => actions.push(Action::ForeignComes),
             Some(_) if state.foreign_holds => actions.push(Action::ForeignGoes),
             Some(_) if state.is_foreign_first() => actions.push(Action::ForeignIsFirst),
             _ => {}
         }
         for client in 0..CLIENTS {
-            let Client { over, lease_gone, .. } = state.clients[client];
-            if !state.mails[client].is_empty() && !over {
+            let Client { session_ended, lease_gone, .. } = state.clients[client];
+            if !state.handoffs[client].is_empty() && !session_ended {
                 actions.push(Action::Deliver(client));
                 if state.faults.lost > 0 {
-                    actions.push(Action::LoseMail(client));
+                    actions.push(Action::LoseHandoff(client));
                 }
             }
-            if state.faults.lapses > 0 && !over {
+            if state.faults.lapses > 0 && !session_ended {
                 actions.push(Action::Lapse(client));
             }
-            let may_expire = over || (!self.has(Step::DeadlineBeforeExpiry) && state.faults.lapses > 0);
+            let early = !self.has(Step::DeadlineBeforeExpiry) && state.faults.lapses > 0;
+            let may_expire = session_ended || early;
             if may_expire && !lease_gone {
                 actions.push(Action::Expire(client));
             }
@@ -74,15 +75,17 @@ impl Model for Etcd {
             Action::Receive(claim) => state.receive(self, claim),
             Action::LoseReply(claim) => state.lose_reply(claim),
             Action::ExecuteLate(nth) => {
-                let request = state.strays.remove(nth);
+                let request = state.late.remove(nth);
                 state.execute(self, request);
             }
             Action::GiveUp(claim) => state.give_up(claim),
             Action::Deliver(client) => state.deliver(self, client),
-            Action::LoseMail(client) => state.lose_mail(client),
-            Action::Look(claim) => state.look(self, claim),
-            Action::Told(claim) if self.has(Step::LookBeforeGrant) => state.claims[claim.index()].told = true,
-            Action::Told(claim) => state.grant(claim, state.revision, false),
+            Action::LoseHandoff(client) => state.lose_handoff(client),
+            Action::Recheck(claim) => state.read_queue(self, claim),
+            Action::Notify(claim) if self.has(Step::ReadBeforeGrant) => {
+                state.claims[claim.index()].notified = true
+            }
+            Action::Notify(claim) => state.grant(claim, state.revision, false),
             Action::LoseEvent(claim) => state.claims[claim.index()].predecessor = None,
             Action::Release(claim) | Action::Miss(claim) => {
                 state.claims[claim.index()].phase = Phase::Leaving
@@ -110,12 +113,12 @@ impl Model for Etcd {
             Property::always(ONE_HOLDER, |_, state: &State| {
                 state.holders().count() + usize::from(state.foreign_holds) <= 1
             }),
-            Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
+            recorded!(TOKENS_RISE),
             Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
-            Property::always(NO_FOREIGN_DELETE, |_, state: &State| state.broken != Some(NO_FOREIGN_DELETE)),
+            recorded!(NO_FOREIGN_DELETE),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                usize::from(state.grants) == model.claims
+                usize::from(state.tokens.grants) == model.claims
             }),
         ]
     }

@@ -1,20 +1,21 @@
-//! What the properties ask of a state.
+//! The conditions of the properties.
 
 use super::*;
 
 impl State {
-    pub(super) fn is_there(&self, claim: &Claim) -> bool {
+    pub(super) fn has_own_key(&self, claim: &Claim) -> bool {
         claim.key.is_some_and(|key| self.is_contender((key, claim.own)))
     }
 
-    /// Who believes to hold the lock, but for those whom an operator has robbed of it: they hear of it by a beat.
+    /// The claims that believe to hold the lock, except those that an operator has evicted: a heartbeat will report
+    /// that.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Claim> {
-        self.claims.iter().filter(|claim| claim.phase == Phase::Held && !claim.robbed)
+        self.claims.iter().filter(|claim| claim.phase == Phase::Held && !claim.evicted)
     }
 
     pub(super) fn has_overtaken(&self) -> bool {
         let waiters =
-            || self.claims.iter().filter(|claim| claim.phase == Phase::Waiting && self.is_there(claim));
+            || self.claims.iter().filter(|claim| claim.phase == Phase::Waiting && self.has_own_key(claim));
         self.holders().any(|holder| waiters().any(|waiter| waiter.own < holder.own))
     }
 
@@ -23,38 +24,38 @@ impl State {
             claim.call == Call::Idle
                 && matches!(claim.phase, Phase::New | Phase::Waiting | Phase::Held | Phase::Ended)
         };
-        self.strays.is_empty()
-            && self.mails.iter().all(|mails| mails.is_empty())
+        self.late.is_empty()
+            && self.handoffs.iter().all(|handoffs| handoffs.is_empty())
             && self.claims.iter().all(rests)
     }
 
     pub(super) fn has_orphan(&self) -> bool {
-        self.keys.iter().flatten().filter(|key| key.by != FOREIGN).any(|key| {
-            !self.clients[key.by.client()].over && self.claims[key.by.index()].phase == Phase::Ended
+        self.keys.iter().flatten().filter(|key| key.by != ClaimNo::FOREIGN).any(|key| {
+            !self.clients[key.by.client()].session_ended && self.claims[key.by.index()].phase == Phase::Ended
         })
     }
 
-    /// Whether every claim that was made is granted or over.
+    /// Whether every claim that was started is granted or has ended.
     pub(super) fn is_settled(&self) -> bool {
         let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
         self.broken.is_some() || self.claims.iter().all(settled)
     }
 
-    /// Requests are executed and answered, mails arrive, holders release, and a lease that its client has left ends.
-    pub(super) fn is_bound(&self, action: &Action) -> bool {
+    /// Requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session expires.
+    pub(super) fn is_fair(&self, action: &Action) -> bool {
         match action {
             Action::Send(_)
             | Action::Execute(_)
             | Action::Receive(_)
             | Action::ExecuteLate(_)
             | Action::Deliver(_)
-            | Action::Look(_)
-            | Action::Told(_)
+            | Action::Recheck(_)
+            | Action::Notify(_)
             | Action::Release(_)
             | Action::Miss(_)
             | Action::ForeignIsFirst
             | Action::ForeignGoes => true,
-            Action::Expire(client) => self.clients[*client].over,
+            Action::Expire(client) => self.clients[*client].session_ended,
             _ => false,
         }
     }

@@ -1,4 +1,4 @@
-//! What is gone through, and what must break without each step.
+//! The scenes, and the property that breaks without each step.
 
 use super::*;
 use crate::explore::{Protocol, Removal};
@@ -6,19 +6,19 @@ use crate::explore::{Protocol, Removal};
 impl Protocol for Etcd {
     type Step = Step;
     const NAME: &'static str = "etcd queue";
-    const IN_THE_END: &'static str = IN_THE_END;
+    const EVENTUALLY: &'static str = EVENTUALLY;
 
     fn is_settled(&self, state: &State) -> bool {
         state.is_settled()
     }
 
-    fn is_bound(&self, state: &State, action: &Action) -> bool {
-        state.is_bound(action)
+    fn is_fair(&self, state: &State, action: &Action) -> bool {
+        state.is_fair(action)
     }
 
     fn scenes() -> Vec<(&'static str, Self)> {
         let scene = |claims, tries, faults| Self { without: None, claims, tries, faults };
-        let none = Faults::default();
+        let none = Faults::NONE;
         vec![
             ("2 x 2, nothing lost", scene(4, false, none)),
             ("2 x 2, a try, cancel", scene(4, true, Faults { cancels: 1, ..none })),
@@ -34,7 +34,7 @@ impl Protocol for Etcd {
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
         let scene = |faults| Self { without: None, claims: 4, tries: false, faults };
-        let none = Faults::default();
+        let none = Faults::NONE;
         vec![
             ("2 x 2, lost", scene(Faults { lost: 1, ..none })),
             ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
@@ -43,7 +43,7 @@ impl Protocol for Etcd {
     }
 
     fn removals() -> Vec<Removal<Self>> {
-        let none = Faults::default();
+        let none = Faults::NONE;
         let lost_and_cancelled = Faults { lost: 2, cancels: 1, ..none };
         let cancelled = Faults { cancels: 1, ..none };
         let removal = |step, breaks, claims, tries, faults| Removal {
@@ -52,19 +52,19 @@ impl Protocol for Etcd {
             breaks,
         };
         vec![
-            removal(Step::EpochFence, NO_ORPHAN, 3, false, lost_and_cancelled),
-            removal(Step::FenceWhenGone, NO_ORPHAN, 3, false, Faults { lost: 1, deletes: 1, ..none }),
+            removal(Step::EpochBump, NO_ORPHAN, 3, false, lost_and_cancelled),
+            removal(Step::EpochBumpWhenKeyGone, NO_ORPHAN, 3, false, Faults { lost: 1, deletes: 1, ..none }),
             removal(Step::KeyPerClaim, ONE_HOLDER, 3, false, none),
-            removal(Step::DoubtfulKeyRetired, NO_FOREIGN_DELETE, 3, false, lost_and_cancelled),
-            removal(Step::MailNamesIncarnation, ONE_HOLDER, 4, false, cancelled),
-            removal(Step::LookBeforeGrant, ONE_HOLDER, 3, false, cancelled),
-            removal(Step::LookFindsOwnKey, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
-            removal(Step::Recheck, IN_THE_END, 3, false, Faults { lost: 1, ..none }),
-            removal(Step::RecheckNamesIncarnation, IN_THE_END, 3, false, Faults { lost: 1, ..none }),
-            removal(Step::TryFindsQueueEmpty, ONE_HOLDER, 3, true, none),
+            removal(Step::UnconfirmedKeyRetired, NO_FOREIGN_DELETE, 3, false, lost_and_cancelled),
+            removal(Step::HandoffNamesRevision, ONE_HOLDER, 4, false, cancelled),
+            removal(Step::ReadBeforeGrant, ONE_HOLDER, 3, false, cancelled),
+            removal(Step::ReadFindsOwnKey, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
+            removal(Step::Recheck, EVENTUALLY, 3, false, Faults { lost: 1, ..none }),
+            removal(Step::RecheckComparesRevisions, EVENTUALLY, 3, false, Faults { lost: 1, ..none }),
+            removal(Step::TryNeedsEmptyQueue, ONE_HOLDER, 3, true, none),
             removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
-            removal(Step::DeadlineOfGrants, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
-            removal(Step::LeavesUntold, IN_THE_END, 3, false, Faults { foreign: 1, ..none }),
+            removal(Step::DeadlineOfLateGrants, ONE_HOLDER, 3, false, Faults { lapses: 1, ..none }),
+            removal(Step::ReleaseWithoutHandoff, EVENTUALLY, 3, false, Faults { foreign: 1, ..none }),
             removal(Step::RefusalEndsSession, NO_ORPHAN, 3, false, Faults { refusals: 1, ..none }),
         ]
     }

@@ -1,45 +1,55 @@
-//! What the server does with a request.
+//! The server: requests, the end of leases, operators and other programs.
 
 use super::*;
 
 impl State {
-    pub(super) fn execute(&mut self, model: &Etcd, Request { claim, key, what }: Request) -> Left {
+    pub(super) fn execute(&mut self, model: &Etcd, Request { claim, key, kind }: Request) -> Deletion {
         let created = self.keys[key.index()].map_or(0, |key| key.created);
-        let still = if created == 0 { Left::Gone } else { Left::Still(created) };
-        match what {
-            What::Enqueue { epoch } => {
+        let still = if created == 0 { Deletion::KeyGone } else { Deletion::KeyRemains(created) };
+        match kind {
+            RequestKind::Enqueue { epoch } => {
                 self.enqueue(model, claim, key, epoch);
                 return still;
             }
-            What::LeaveEmpty { own, .. } if created != own || self.contenders().count() > 1 => return still,
-            What::LeaveUntold { own, .. } if created != own => return still,
-            What::HandOver { own, to, .. } if created != own || !self.is_contender(to) => return still,
+            RequestKind::LeaveEmpty { own, .. } if created != own || self.contenders().count() > 1 => {
+                return still;
+            }
+            RequestKind::LeaveWithoutHandoff { own, .. } if created != own => return still,
+            RequestKind::LeaveWithHandoff { own, to, .. } if created != own || !self.is_contender(to) => {
+                return still;
+            }
             _ => {}
         }
         if self.keys[key.index()].is_some_and(|key| key.by != claim) {
             self.broken = Some(NO_FOREIGN_DELETE);
         }
-        let fences = what.fences() && !self.clients[claim.client()].lease_gone;
+        let bumps = kind.bumps() && !self.clients[claim.client()].lease_gone;
         // A transaction that changes nothing has no revision of its own.
-        if self.keys[key.index()].take().is_some() || fences {
+        if self.keys[key.index()].take().is_some() || bumps {
             self.revision += 1;
         }
-        if fences {
+        if bumps {
             self.epoch_last[claim.client()] += 1;
             self.epochs[claim.client()] = self.epoch_last[claim.client()];
         }
-        if let What::HandOver { to, .. } = what
-            && !self.clients[to.0.client()].over
+        if let RequestKind::LeaveWithHandoff { to, .. } = kind
+            && !self.clients[to.0.client()].session_ended
         {
-            self.mails[to.0.client()].push(Mail { to, revision: self.revision });
+            self.handoffs[to.0.client()].push(Handoff { to, revision: self.revision });
         }
-        Left::Done
+        Deletion::Done
     }
 
-    pub(super) fn enqueue(&mut self, model: &Etcd, claim: ClaimNo, key: ClaimNo, epoch: Revision) -> Answer {
+    pub(super) fn enqueue(
+        &mut self,
+        model: &Etcd,
+        claim: ClaimNo,
+        key: ClaimNo,
+        epoch: Revision,
+    ) -> EnqueueReply {
         let client = claim.client();
         let fits =
-            model.waits(claim) || self.contenders().count() == 0 || !model.has(Step::TryFindsQueueEmpty);
+            model.waits(claim) || self.contenders().count() == 0 || !model.has(Step::TryNeedsEmptyQueue);
         if self.keys[key.index()].is_none()
             && self.epochs[client] == epoch
             && fits
@@ -54,11 +64,11 @@ impl State {
         newest.sort_unstable_by_key(|(_, created)| std::cmp::Reverse(*created));
         let next = newest.get(1).copied().filter(|_| newest[0].1 == own);
         let contenders = newest.len() as u8;
-        Answer { revision: self.revision, own, contenders, next, epoch: self.epochs[client] }
+        EnqueueReply { revision: self.revision, own, contenders, next, epoch: self.epochs[client] }
     }
 
     pub(super) fn expire(&mut self, client: usize) {
-        if !self.clients[client].over {
+        if !self.clients[client].session_ended {
             self.faults.lapses -= 1;
         }
         self.clients[client].lease_gone = true;
@@ -69,14 +79,14 @@ impl State {
         }
     }
 
-    /// An operator deletes a key; when it was the first one, exclusion is gone until its client has heard of it.
+    /// An operator deletes a key. If it was the first one, exclusion is not promised until its client has noticed.
     pub(super) fn delete(&mut self, key: ClaimNo) {
         self.faults.deletes -= 1;
         self.revision += 1;
         let Some(deleted) = self.keys[key.index()].take() else { return };
         let first = self.contenders().all(|(_, created)| created > deleted.created);
         if first {
-            self.claims[deleted.by.index()].robbed = true;
+            self.claims[deleted.by.index()].evicted = true;
         }
     }
 
@@ -84,22 +94,24 @@ impl State {
         self.faults.foreign -= 1;
         self.revision += 1;
         self.created_last += 1;
-        self.keys[FOREIGN.index()] = Some(Key { created: self.created_last, by: FOREIGN });
+        self.keys[ClaimNo::FOREIGN.index()] = Some(Key { created: self.created_last, by: ClaimNo::FOREIGN });
     }
 
     pub(super) fn foreign_goes(&mut self) {
         self.revision += 1;
-        self.keys[FOREIGN.index()] = None;
+        self.keys[ClaimNo::FOREIGN.index()] = None;
         self.foreign_holds = false;
     }
 
     pub(super) fn is_foreign_first(&self) -> bool {
         let first = self.contenders().min_by_key(|(_, created)| *created);
-        first.is_some_and(|(key, _)| key == FOREIGN)
+        first.is_some_and(|(key, _)| key == ClaimNo::FOREIGN)
     }
 
     pub(super) fn contenders(&self) -> impl Iterator<Item = Contender> + '_ {
-        ClaimNo::keys().filter_map(|key| self.keys[key.index()].map(|there| (key, there.created)))
+        ClaimNo::all()
+            .chain([ClaimNo::FOREIGN])
+            .filter_map(|key| self.keys[key.index()].map(|there| (key, there.created)))
     }
 
     pub(super) fn is_contender(&self, (key, created): Contender) -> bool {

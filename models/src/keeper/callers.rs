@@ -1,4 +1,4 @@
-//! What callers do, and what they and the tasks share: `attempt.rs`, `hold.rs` and `reentry.rs` of the keeper.
+//! Callers, and what they share with the tasks: `attempt.rs`, `hold.rs` and `reentry.rs` of the keeper.
 
 use super::*;
 
@@ -6,86 +6,93 @@ impl State {
     pub(super) fn ask(&mut self, model: &Keeper, caller: usize, tries: bool) {
         self.callers[caller].asks_left -= 1;
         match self.table {
-            Place::Held(life) => {
-                self.look(model, life);
-                let hold = &mut self.lives[life].hold;
+            OwnerEntry::Held(task) => {
+                self.read_hold(model, task);
+                let hold = &mut self.tasks[task].hold;
                 if hold.phase == HoldPhase::Held {
                     hold.guards += 1;
-                    self.callers[caller].is = Is::Guard(life);
+                    self.callers[caller].state = CallerState::Guard(task);
                     return;
                 }
             }
-            Place::Pending(life) if !tries => {
-                let Life { over, given_up, .. } = self.lives[life];
+            OwnerEntry::Waiting(task) if !tries => {
+                let ClaimTask { answered, given_up, .. } = self.tasks[task];
                 let gives_up = given_up && model.has(Step::NoJoinAfterGiveUp);
-                if !over && !gives_up {
-                    self.callers[caller].is = Is::Waiting(life);
+                if !answered && !gives_up {
+                    self.callers[caller].state = CallerState::Waiting(task);
                     return;
                 }
             }
-            Place::Pending(_) | Place::Empty => {}
+            OwnerEntry::Waiting(_) | OwnerEntry::Empty => {}
         }
-        if let Some(life) = self.lives.iter().position(|life| life.phase == Phase::New) {
-            self.lives[life].phase = Phase::Starting;
-            self.lives[life].tries = tries;
+        if let Some(task) = self.tasks.iter().position(|task| task.phase == Phase::New) {
+            self.tasks[task].phase = Phase::Starting;
+            self.tasks[task].tries = tries;
             if !tries {
-                self.table = Place::Pending(life);
+                self.table = OwnerEntry::Waiting(task);
             }
-            self.callers[caller].is = Is::Waiting(life);
+            self.callers[caller].state = CallerState::Waiting(task);
         }
     }
 
     pub(super) fn leave(&mut self, caller: usize) {
-        let Is::Waiting(life) = std::mem::replace(&mut self.callers[caller].is, Is::Idle) else { return };
-        if !self.callers.iter().any(|other| other.is == Is::Waiting(life)) {
-            self.lives[life].given_up = true;
+        let CallerState::Waiting(task) =
+            std::mem::replace(&mut self.callers[caller].state, CallerState::Idle)
+        else {
+            return;
+        };
+        if !self.callers.iter().any(|other| other.waits_for() == Some(task)) {
+            self.tasks[task].given_up = true;
         }
     }
 
     pub(super) fn drop_guard(&mut self, caller: usize) {
-        let Is::Guard(life) = std::mem::replace(&mut self.callers[caller].is, Is::Idle) else { return };
-        self.leave_hold(life);
-        // Nobody else has a share: who released it has been told so.
-        let hold = self.lives[life].hold;
-        if hold.is_held() && !self.callers.iter().any(|other| other.is == Is::Guard(life)) {
+        let CallerState::Guard(task) = std::mem::replace(&mut self.callers[caller].state, CallerState::Idle)
+        else {
+            return;
+        };
+        self.leave_hold(task);
+        // No other caller has a share, and this one sees its release as done.
+        let hold = self.tasks[task].hold;
+        if hold.is_held() && !self.callers.iter().any(|other| other.has_guard_of() == Some(task)) {
             self.broken = Some(LAST_RELEASE_ENDS);
         }
     }
 
-    pub(super) fn leave_hold(&mut self, life: usize) {
-        let hold = &mut self.lives[life].hold;
+    pub(super) fn leave_hold(&mut self, task: usize) {
+        let hold = &mut self.tasks[task].hold;
         hold.latch();
         hold.guards -= 1;
         if hold.phase == HoldPhase::Held && hold.guards == 0 {
             hold.phase = HoldPhase::Releasing;
         }
-        if hold.guards == 0 && self.lives[life].phase == Phase::Done {
-            self.lives[life].hold = Hold::default();
+        if hold.guards == 0 && self.tasks[task].phase == Phase::Done {
+            self.tasks[task].hold = Hold::default();
         }
     }
 
-    pub(super) fn look_at_guard(&mut self, model: &Keeper, caller: usize) {
-        let Is::Guard(life) = self.callers[caller].is else { return };
-        self.look(model, life);
-        let hold = &mut self.lives[life].hold;
+    pub(super) fn ask_guard(&mut self, model: &Keeper, caller: usize) {
+        let CallerState::Guard(task) = self.callers[caller].state else { return };
+        self.read_hold(model, task);
+        let hold = &mut self.tasks[task].hold;
         match hold.is_held() {
             true if hold.seen_lost => self.broken = Some(LOST_IS_FINAL),
             true => {}
-            // What is not latched may change again.
+            // Without the latch the state may change again.
             false => hold.seen_lost |= hold.phase == HoldPhase::Held,
         }
     }
 
-    /// Looks at the state of a hold, in which a deadline that has passed is a loss already.
-    pub(super) fn look(&mut self, model: &Keeper, life: usize) {
+    /// Reads the state of a hold, which latches a deadline that has passed.
+    pub(super) fn read_hold(&mut self, model: &Keeper, task: usize) {
         if model.has(Step::LossIsLatched) {
-            self.lives[life].hold.latch();
+            self.tasks[task].hold.latch();
         }
     }
 }
 
 impl Hold {
-    /// As a guard sees it at this moment.
+    /// What a guard reports at this moment.
     pub(super) fn is_held(&self) -> bool {
         self.phase == HoldPhase::Held && self.left > 0
     }

@@ -1,91 +1,91 @@
-//! The life of a guard: `lockkit-core/src/keeper/{life, hold, attempt, reentry, releases, session}.rs`.
+//! A hold in the keeper: `lockkit-core/src/keeper/`.
 //!
-//! One client with two callers of one owner, who ask for one lock twice each: they wait for it, and in some scenes the
-//! second one only tries. Other clients are not needed: whoever believes to hold the lock must have the entry at the
-//! server. Holds live and die with the session (`Lifetime::Session`), as on etcd.
+//! One client has two callers of one owner, which ask for one lock twice each. They wait for it; in some scenes the
+//! second caller only tries. Other clients are not needed: a caller that believes to hold the lock must have the entry
+//! at the server. Holds end with the session (`Lifetime::Session`), as on etcd.
 //!
-//! * Every step under one mutex is one step here; between any two of them anything else may happen.
-//! * Time is counted in ticks of half a ttl, as what is left of a lifetime: at the server, and as the client knows it. A
-//!   beat is sent and executed in one step and answered in another, and remembers how long ago it was sent; it is sent
-//!   where it can change something.
-//! * A beat may be lost on its way, or answer for the session and not for the hold. So may a release.
-//! * An operator may end the session. Its holds are then excused from exclusion until the client has heard of it.
-//! * The server may refuse all releases, for good.
+//! * Every step under one mutex is one action here. Between any two actions anything else may happen.
+//! * Time is counted in ticks of half a ttl, as the rest of a lifetime: at the server, and as the client knows it. A
+//!   heartbeat is sent and executed in one action and answered in another, and remembers how long ago it was sent. It
+//!   is sent only where it can change something.
+//! * A heartbeat may be lost, or its answer may name the session and not the hold. A release may be lost, too.
+//! * An operator may end the session. Its holds are exempt from exclusion until the client has noticed.
+//! * The server may refuse all releases for good.
 //!
-//! What a backend does to acquire and to withdraw is one step: that is the subject of the other models. Left out: callers
-//! with a deadline, the end of the client, and a session whose opening takes most of its ttl.
+//! What a backend does to acquire and to withdraw is one action: the other models cover that. Left out: callers with a
+//! time limit, the close of the client, and a session whose opening takes most of its ttl.
 
 mod callers;
-mod life;
+mod claim_task;
 mod model;
 mod property;
 mod scenes;
-mod session;
+mod session_task;
+
+use crate::frame::Faults;
 
 /// Ticks of a lifetime.
 const TTL: u8 = 2;
 const CALLERS: usize = 2;
-const LIVES: usize = 4;
+const TASKS: usize = 4;
 const SESSIONS: usize = 2;
 
-const BELIEF_IS_TRUE: &str = "whoever believes to hold the lock has the entry";
+const BELIEF_IS_TRUE: &str = "a caller that believes to hold the lock has the entry";
 const LOST_IS_FINAL: &str = "lost is final";
 const NO_LATE_RENEWAL: &str = "nothing renews a hold once its release has begun";
-const NO_ORPHAN: &str = "no entry is kept that nobody holds";
-const DEAD_HOLD_ENDS: &str = "a dead hold is not kept alive";
-const SESSION_END_IS_TOLD: &str = "no hold outlives its session's end";
-const TRUE_ANSWER: &str = "nobody who waits is told busy";
+const NO_ORPHAN: &str = "no entry remains without a holder";
+const DEAD_HOLD_ENDS: &str = "no heartbeat keeps the entry of a dead hold alive";
+const SESSION_END_ENDS_HOLDS: &str = "no hold outlives its session";
+const TRUE_ANSWER: &str = "no waiting caller is answered busy";
 const NO_SELF_WAIT: &str = "no owner waits behind itself";
 const LAST_RELEASE_ENDS: &str = "the last guard's release ends the hold";
-const SHARE_IS_HELD: &str = "nobody is given a hold that is being released";
+const SHARE_IS_HELD: &str = "no caller gets a hold that is being released";
 const ALL_ANSWERED: &str = "every caller is answered";
-const IN_THE_END: &str = "in the end nobody waits, while there are sessions";
+const EVENTUALLY: &str = "eventually no caller waits, while there are sessions";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A deadline counts from the sending of a beat, not from its answer.
+    /// A deadline counts from the sending of a heartbeat, not from its answer.
     DeadlineFromSending,
     /// A deadline that was seen to pass is latched.
     LossIsLatched,
-    /// A beat carries no hold that is being released.
+    /// A heartbeat carries no hold that is being released.
     NoRenewalOnceReleasing,
     /// A grant that no caller takes is released.
     UntakenGrantReleased,
-    /// A release is repeated until it is confirmed or the session is over.
+    /// A release is repeated until it is confirmed or the session has ended.
     ReleaseRepeats,
-    /// A hold that has passed its deadline makes the client give up the session.
-    DeadHoldAbandons,
-    /// A hold that enters the table looks whether its session has ended meanwhile.
-    LateHoldSeesTheEnd,
-    /// Nobody joins an attempt that gives up.
+    /// A hold that has passed its deadline makes the client abandon the session.
+    DeadHoldEndsSession,
+    /// A new hold checks, once it is in the table, whether its session has ended meanwhile.
+    NewHoldChecksSession,
+    /// No caller joins an attempt that gives up.
     NoJoinAfterGiveUp,
-    /// The re-entry table learns of the hold in one step with the end of the attempt.
-    TableWithAnswers,
+    /// The re-entry table gets the hold in the same step that ends the attempt.
+    TableUpdatedWithAnswers,
     /// The shares of all callers are counted before one of them can leave.
     SharesCountedFirst,
-    /// A try that is granted is shared with the owner's callers that wait.
+    /// A try that is granted is shared with the owner's waiting callers.
     GrantServesTheOwner,
-    /// An attempt whose session ends goes on in the next one.
+    /// An attempt whose session ends continues in the next one.
     AttemptOutlivesSession,
-    /// A release that is not confirmed for a ttl makes the client give up the session.
-    RefusedReleaseAbandons,
+    /// A release that is not confirmed for a ttl makes the client abandon the session.
+    RefusedReleaseEndsSession,
 }
 
 /// The model.
 #[derive(Clone, Debug)]
 pub struct Keeper {
     without: Option<Step>,
-    /// Messages that may be lost, and sessions that an operator may end.
-    lost: u8,
-    revoked: u8,
+    faults: Faults,
     /// How often each caller asks.
     asks: [u8; CALLERS],
     /// The second caller only tries.
     tries: bool,
     /// The server refuses all releases.
     refuses: bool,
-    /// Sessions that can be opened, one after the other.
+    /// How many sessions can be opened, one after the other.
     sessions: usize,
 }
 
@@ -95,35 +95,34 @@ impl Keeper {
     }
 }
 
-/// Everything there is.
+/// The state of the server, the client's tasks and the callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    entry: Entry,
+    entry: ServerEntry,
     sessions: [Session; SESSIONS],
     /// The session that claims are made in.
     current: Option<usize>,
-    beat: Beat,
-    table: Place,
-    lives: [Life; LIVES],
+    heartbeat: Heartbeat,
+    table: OwnerEntry,
+    tasks: [ClaimTask; TASKS],
     callers: [Caller; CALLERS],
-    lost: u8,
-    revoked: u8,
+    faults: Faults,
     broken: Option<&'static str>,
 }
 
-/// Whose entry is at the server.
+/// The lock's entry at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Entry {
+enum ServerEntry {
     Free,
-    Of { life: usize, session: usize },
+    Of { task: usize, session: usize },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Session {
-    /// At the server, what is left of its lifetime.
+    /// At the server: whether it exists, and the rest of its lifetime.
     alive: bool,
     left_there: u8,
-    /// As the client knows.
+    /// The rest of its lifetime as the client knows it.
     left: u8,
     abandoned: bool,
     ended: bool,
@@ -133,7 +132,7 @@ struct Session {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Beat {
+enum Heartbeat {
     None,
     Answered { age: u8, session: usize, hold: Option<(usize, Renewal)>, gone: bool },
 }
@@ -144,21 +143,22 @@ enum Renewal {
     Gone,
 }
 
-/// The owner's place in the re-entry table.
+/// The owner's entry in the re-entry table: its waiting attempt, or its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum OwnerEntry {
     Empty,
-    Pending(usize),
+    Waiting(usize),
     Held(usize),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Life {
+struct ClaimTask {
     phase: Phase,
     session: usize,
-    /// The attempt: nobody wants it any more, or everybody was answered.
+    /// All callers of the attempt have left.
     given_up: bool,
-    over: bool,
+    /// All callers of the attempt were answered.
+    answered: bool,
     /// It asks once, and is not in the table.
     tries: bool,
     /// Its hold passed its deadline.
@@ -177,19 +177,19 @@ enum Phase {
     Acquiring,
     /// The server has granted; the answer is on its way.
     Granted,
-    /// `is_current` has said yes.
+    /// `is_current` has returned true.
     Current,
     /// The hold is in the table of holds.
     Inserted,
-    /// It has looked whether its session has ended.
-    Looked,
-    /// The callers are answered, and the re-entry table knows nothing yet.
-    Told,
+    /// The hold has checked whether its session has ended.
+    Checked,
+    /// The callers are answered, and the re-entry table does not have the hold yet.
+    Answered,
     /// One caller has its share, and those of the others are not counted yet.
     Counting,
     /// `keep_hold`.
     Keeping,
-    /// `give_back`, and whether the claim starts again afterwards: the grant came too late.
+    /// `release`. `again`: the grant came too late, and the claim starts again afterwards.
     Releasing {
         again: bool,
     },
@@ -201,7 +201,7 @@ struct Hold {
     phase: HoldPhase,
     guards: u8,
     left: u8,
-    /// A guard has been told that the lock is lost.
+    /// A guard has reported the loss.
     seen_lost: bool,
 }
 
@@ -217,60 +217,72 @@ enum HoldPhase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Caller {
     asks_left: u8,
-    is: Is,
+    state: CallerState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Is {
+enum CallerState {
     Idle,
     Waiting(usize),
     Guard(usize),
 }
 
-/// What happens.
+impl Caller {
+    /// The task whose outcome the caller waits for.
+    fn waits_for(&self) -> Option<usize> {
+        if let CallerState::Waiting(task) = self.state { Some(task) } else { None }
+    }
+
+    /// The task whose hold the caller has a share of.
+    fn has_guard_of(&self) -> Option<usize> {
+        if let CallerState::Guard(task) = self.state { Some(task) } else { None }
+    }
+}
+
+/// What may happen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// A caller asks for the lock, and waits for it.
+    /// A caller asks for the lock, and waits.
     Ask(usize),
-    /// It asks for the lock, and only tries.
+    /// A caller tries to get the lock.
     Try(usize),
-    /// It drops its ticket.
+    /// A caller drops its ticket.
     Leave(usize),
-    /// It drops its guard.
+    /// A caller drops its guard.
     Drop(usize),
-    /// It asks its guard whether the lock is held.
+    /// A caller asks its guard whether the lock is held.
     IsHeld(usize),
-    /// The next step of a life task, by itself.
-    Live(usize),
+    /// A claim task takes its next step.
+    RunTask(usize),
     /// The server grants the claim.
     Grant(usize),
-    /// It answers that the lock is held: to a try.
+    /// The server answers a try that the lock is held.
     Busy(usize),
-    /// The server executes the release, and answers.
+    /// The server executes the release and answers.
     Release(usize),
-    /// The release, or its answer, is lost.
+    /// The release, or its answer (true), is lost.
     LoseRelease(usize, bool),
     /// The server has refused the release for a ttl.
     GiveUpRelease(usize),
-    /// The session task sends a beat; the server executes it; the answer arrives, is lost, or says nothing of the hold.
-    SendBeat,
+    /// The session task sends a heartbeat, and the server executes it.
+    SendHeartbeat,
     /// The answer arrives.
-    ReceiveBeat,
-    /// The beat or its answer is lost.
-    LoseBeat,
-    /// The answer says nothing of the hold.
-    ReceiveBeatOfSessionOnly,
-    /// The session task notices that the session is over, and then tells the holds.
+    ReceiveHeartbeat,
+    /// The heartbeat or its answer is lost.
+    LoseHeartbeat,
+    /// The answer arrives without naming the hold.
+    ReceiveHeartbeatOfSessionOnly,
+    /// The session task notices the end of the session.
     EndSession,
-    /// It tells the holds.
+    /// The session task marks the session's holds as lost.
     LoseAll(usize),
-    /// The old session's end, and the next one.
+    /// The next session is opened.
     OpenSession,
-    /// The server ends a session: closed, expired.
+    /// The server ends a session that the client has closed.
     CloseSession(usize),
-    /// The lifetime is over at the server.
+    /// The lifetime of a session ends at the server.
     Expire(usize),
-    /// An operator ends it.
+    /// An operator ends a session.
     Revoke(usize),
     /// Half a ttl passes.
     Tick,

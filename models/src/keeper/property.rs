@@ -1,61 +1,61 @@
-//! What the properties ask of a state.
+//! The conditions of the properties.
 
 use super::*;
 
 impl State {
     pub(super) fn is_of(&self, number: usize) -> bool {
-        matches!(self.entry, Entry::Of { life, .. } if life == number)
+        matches!(self.entry, ServerEntry::Of { task, .. } if task == number)
     }
 
     pub(super) fn believes_rightly(&self, number: usize) -> bool {
-        let life = &self.lives[number];
+        let task = &self.tasks[number];
         let believes =
-            life.hold.is_held() && self.callers.iter().any(|caller| caller.is == Is::Guard(number));
-        !believes || self.is_of(number) || self.sessions[life.session].revoked
+            task.hold.is_held() && self.callers.iter().any(|caller| caller.has_guard_of() == Some(number));
+        !believes || self.is_of(number) || self.sessions[task.session].revoked
     }
 
-    /// One caller of the owner has a guard, and another one waits for the lock.
+    /// Whether one caller of the owner has a guard while another one waits for the lock.
     pub(super) fn waits_behind_itself(&self) -> bool {
         let has_guard =
-            |caller: &Caller| matches!(caller.is, Is::Guard(life) if self.lives[life].hold.is_held());
-        let waits = |caller: &Caller| matches!(caller.is, Is::Waiting(life) if !self.lives[life].tries);
+            |caller: &Caller| caller.has_guard_of().is_some_and(|task| self.tasks[task].hold.is_held());
+        let waits = |caller: &Caller| caller.waits_for().is_some_and(|task| !self.tasks[task].tries);
         self.callers.iter().any(has_guard) && self.callers.iter().any(waits)
     }
 
-    /// A hold that nobody has a share of, or an entry that nothing will take away.
+    /// Whether there is a hold without a share, or an entry that nothing will remove.
     pub(super) fn has_orphan(&self) -> bool {
-        let unheld = |life: &Life| {
-            life.phase == Phase::Keeping && life.hold.phase == HoldPhase::Held && life.hold.guards == 0
+        let unheld = |task: &ClaimTask| {
+            task.phase == Phase::Keeping && task.hold.phase == HoldPhase::Held && task.hold.guards == 0
         };
         let left_behind = match self.entry {
-            Entry::Of { life, session } => {
+            ServerEntry::Of { task, session } => {
                 let session = self.sessions[session];
-                self.lives[life].phase == Phase::Done && !session.ended && !session.abandoned
+                self.tasks[task].phase == Phase::Done && !session.ended && !session.abandoned
             }
-            Entry::Free => false,
+            ServerEntry::Free => false,
         };
-        left_behind || self.lives.iter().any(unheld)
+        left_behind || self.tasks.iter().any(unheld)
     }
 
-    /// Whether no caller waits, or none can be served: there is no session, and there will be none.
+    /// Whether no caller waits, or none can be served because there is and will be no session.
     pub(super) fn is_settled(&self, model: &Keeper) -> bool {
-        let waits = self.callers.iter().any(|caller| matches!(caller.is, Is::Waiting(_)));
+        let waits = self.callers.iter().any(|caller| caller.waits_for().is_some());
         let next = model.sessions > 1 && !self.sessions[1].ended;
         self.broken.is_some() || !waits || self.current.is_none() && !next
     }
 
-    /// Tasks go on, the server answers, guards are dropped. Time passes, but not so fast that a beat which is due comes
-    /// too late: a session that could be kept is.
-    pub(super) fn is_bound(&self, model: &Keeper, action: &Action) -> bool {
+    /// Tasks proceed, the server answers, guards are dropped. Time passes, but a due heartbeat is never late for it: a
+    /// session that can be kept is kept.
+    pub(super) fn is_fair(&self, model: &Keeper, action: &Action) -> bool {
         match action {
             Action::Drop(_)
-            | Action::Live(_)
+            | Action::RunTask(_)
             | Action::Grant(_)
             | Action::Busy(_)
             | Action::Release(_)
             | Action::GiveUpRelease(_)
-            | Action::SendBeat
-            | Action::ReceiveBeat
+            | Action::SendHeartbeat
+            | Action::ReceiveHeartbeat
             | Action::EndSession
             | Action::LoseAll(_)
             | Action::OpenSession
@@ -64,7 +64,7 @@ impl State {
             Action::Tick => {
                 let mut others = Vec::new();
                 self.actions_of_sessions(model, &mut others);
-                !others.iter().any(|other| matches!(other, Action::SendBeat | Action::ReceiveBeat))
+                !others.iter().any(|other| matches!(other, Action::SendHeartbeat | Action::ReceiveHeartbeat))
             }
             _ => false,
         }

@@ -1,19 +1,19 @@
-//! What is gone through, and what must break without each step.
+//! The scenes, and the property that breaks without each step.
 
 use super::*;
 use crate::explore::{Protocol, Removal};
 
 impl Protocol for Keeper {
     type Step = Step;
-    const NAME: &'static str = "keeper: a guard's life";
-    const IN_THE_END: &'static str = IN_THE_END;
+    const NAME: &'static str = "keeper";
+    const EVENTUALLY: &'static str = EVENTUALLY;
 
     fn is_settled(&self, state: &State) -> bool {
         state.is_settled(self)
     }
 
-    fn is_bound(&self, state: &State, action: &Action) -> bool {
-        state.is_bound(self, action)
+    fn is_fair(&self, state: &State, action: &Action) -> bool {
+        state.is_fair(self, action)
     }
 
     fn scenes() -> Vec<(&'static str, Self)> {
@@ -50,19 +50,20 @@ impl Protocol for Keeper {
             removal(Step::NoRenewalOnceReleasing, NO_LATE_RENEWAL, 0, 0),
             removal(Step::UntakenGrantReleased, NO_ORPHAN, 0, 0),
             removal(Step::ReleaseRepeats, NO_ORPHAN, 1, 0),
-            removal(Step::DeadHoldAbandons, DEAD_HOLD_ENDS, 1, 0),
-            removal(Step::LateHoldSeesTheEnd, SESSION_END_IS_TOLD, 0, 1),
+            removal(Step::DeadHoldEndsSession, DEAD_HOLD_ENDS, 1, 0),
+            removal(Step::NewHoldChecksSession, SESSION_END_ENDS_HOLDS, 0, 1),
             removal(Step::NoJoinAfterGiveUp, TRUE_ANSWER, 0, 0),
-            removal(Step::TableWithAnswers, NO_SELF_WAIT, 0, 0),
+            removal(Step::TableUpdatedWithAnswers, NO_SELF_WAIT, 0, 0),
             removal(Step::SharesCountedFirst, SHARE_IS_HELD, 0, 0),
-            of(Step::AttemptOutlivesSession, IN_THE_END, scene([1, 1], 2, 0, 1)),
+            of(Step::AttemptOutlivesSession, EVENTUALLY, scene([1, 1], 2, 0, 1)),
             of(Step::GrantServesTheOwner, NO_SELF_WAIT, tries),
-            of(Step::RefusedReleaseAbandons, NO_ORPHAN, refuses),
+            of(Step::RefusedReleaseEndsSession, NO_ORPHAN, refuses),
         ]
     }
 }
 
-/// Callers that ask so often, sessions one after the other, and messages and sessions that may be lost.
+/// How often each caller asks, how many sessions there are, and how many messages and sessions may be lost.
 fn scene(asks: [u8; CALLERS], sessions: usize, lost: u8, revoked: u8) -> Keeper {
-    Keeper { without: None, lost, revoked, asks, tries: false, refuses: false, sessions }
+    let faults = Faults { lost, revoked, ..Faults::NONE };
+    Keeper { without: None, faults, asks, tries: false, refuses: false, sessions }
 }

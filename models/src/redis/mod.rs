@@ -1,99 +1,84 @@
-//! The Redis queue on one master: `lockkit-redis/src/scripts/{acquire, confirm, release, renew, beat}.lua`.
+//! The Redis queue on one master: `lockkit-redis/src/scripts/`.
 //!
-//! Two clients with two claims each on one lock. A script is one step, its answer comes with it; or the answer is lost,
-//! and the script has run or will run at any later time; or the answer is late, and the lock's key may have expired before.
+//! Two clients make two claims each on one lock. A script is one action together with its answer. If the answer is
+//! lost, the script was executed or will be at any later time. If the answer is late, the lock's key may expire before
+//! it.
 //!
-//! * The lock's key expires at any time, but not before its holder's own deadline; a waiter's entry lapses when its
-//!   client has died, or stood still for long enough.
-//! * Any waiter may confirm at any time (its timers): its message changes nothing but in scenes with messages, where one may be
-//!   lost, and where a step is taken out that needs it.
-//! * The server refuses a request (the user's rights or password have changed). A withdrawal that is refused as well is given
-//!   up, and what the claim has left ends with its ttl.
-//! * A renewal may be executed late, after the end of its hold. (That its answer comes late is a matter of the keeper's model.)
-//! * A script drops one lapsed waiter at most (500 in the code). Where it leaves the lock to nobody, any waiter may go on.
-//! * A failover goes back to an earlier state of the master. Exclusion is not promised any more then; tokens are, as long
-//!   as the new master's clock is not behind by more than the pause between two grants.
+//! * The lock's key expires at any time, but not before its holder's own deadline. A waiter's entry lapses when its
+//!   client has died, or has stood still for long enough.
+//! * Any waiter may confirm at any time (its timers). A message to a waiter makes no difference, except in scenes with
+//!   messages, where one may be lost, and where a step is removed that needs it.
+//! * The server refuses a request (the user's rights or password have changed). A withdrawal that is refused as well is
+//!   given up; what the claim has left ends with its ttl.
+//! * A renewal may be executed late, after the end of its hold. (A late answer to it belongs to the keeper's model.)
+//! * A script drops at most one lapsed waiter (500 in the code). If it finds no live waiter that way, any waiter may
+//!   continue.
+//! * A failover returns to an earlier state of the master. Exclusion is no longer promised then. Tokens are, as long as
+//!   the new master's clock is not behind by more than the pause between two grants.
 //!
-//! Left out: other programs' locks, tries, the race without a queue, grants that replicas must know of, several masters (see
-//! the model of Redlock).
+//! Left out: other programs' locks, tries, the race without a queue, grants that replicas must acknowledge, several
+//! masters (see the model of Redlock).
 
 use crate::{
     few::Few,
+    frame::{CLAIMS, ClaimNo, Faults, Tokens},
     rank::{self, Domain, Rank, Ranked},
 };
 
-mod clients;
+mod claim;
 mod model;
 mod property;
 mod scenes;
 mod scripts;
 
 type Token = Rank;
-/// Claims 0 and 1 are of one client, 2 and 3 of the other.
-type ClaimNo = u8;
 
 const TOKEN: Domain = 0;
-const CLAIMS: usize = 4;
-/// Lapsed waiters that a script drops at most.
+/// Maximum number of lapsed waiters that one script drops.
 const LAPSED_MAX: usize = 1;
 
 const ONE_HOLDER: &str = "one holder at a time, without a failover";
 const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
-const NO_FOREIGN_RELEASE: &str = "nobody releases another claim's lock";
-const NO_STALE_RENEWAL: &str = "a beat renews no other grant";
+const NO_FOREIGN_RELEASE: &str = "no claim releases another claim's lock";
+const NO_STALE_RENEWAL: &str = "a heartbeat renews no other grant";
 const NO_ORPHAN: &str = "no orphan at rest";
-const NOT_TURNED_AWAY: &str = "nobody is turned away who has the lock or a place";
-const IN_THE_END: &str = "in the end everybody is served";
+const NOT_TURNED_AWAY: &str = "no claim with the lock or a queue entry is rejected";
+const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// An acquire serves the queue before it takes the free lock.
     QueueBeforeNewcomers,
-    /// And takes a place in it where that was not finished.
-    UnservedIsNotFree,
+    /// An acquire enters the queue if it could not serve it to its end.
+    UnservedQueueIsNotFree,
     /// A token is not below the server's clock.
     TokenFromClock,
-    /// A release deletes only what is its claim's.
+    /// A release deletes only the lock of its own claim.
     ReleaseChecksClaim,
-    /// A release takes the claim out of the queue as well.
+    /// A release removes the claim from the queue as well.
     ReleaseLeavesQueue,
-    /// The beat of a hold looks whose lock it prolongs: it may be executed after the end of the hold.
-    BeatChecksHolder,
-    /// And compares the token as well as the claim.
-    BeatChecksToken,
-    /// The beat of a waiter never puts it into the queue.
-    BeatNeverAdds,
-    /// The message that a claim is next is no grant.
+    /// The heartbeat of a hold checks whose lock it prolongs: it may be executed after the end of the hold.
+    HeartbeatChecksHolder,
+    /// It compares the token as well as the claim.
+    HeartbeatChecksToken,
+    /// The heartbeat of a waiter never puts it into the queue.
+    HeartbeatNeverAdds,
+    /// The message that a claim is next does not grant; only a confirm does.
     ConfirmBeforeGrant,
-    /// A waiter confirms now and then although nothing has told it to.
+    /// A waiter confirms now and then, also without a message.
     Recheck,
-    /// A confirm finds that its claim was handed the lock.
+    /// A confirm finds that its claim was given the lock.
     ConfirmFindsGrant,
-    /// A confirm serves the queue: nobody else does after a holder's death.
-    ConfirmServes,
-    /// A client stops to believe in a hold before its key expires.
+    /// A confirm serves the queue: after a holder's death nothing else does.
+    ConfirmServesQueue,
+    /// A client stops relying on a hold before its key expires.
     DeadlineBeforeExpiry,
-    /// That deadline counts from the sending of the request: an answer that comes after it is no grant.
+    /// That deadline counts from the sending of the request: an answer that comes after it does not grant.
     DeadlineFromSending,
-    /// A claim that is refused takes back what an earlier request of it may have left.
+    /// A refused claim withdraws what an earlier request of it may have left.
     RefusalWithdraws,
-}
-
-/// How often things may go wrong.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Faults {
-    lost: u8,
-    cancels: u8,
-    /// Waiters whose entry lapses while they live.
-    lapses: u8,
-    deaths: u8,
-    failovers: u8,
-    /// Answers that are late.
-    late: u8,
-    /// Requests that the server refuses.
-    refusals: u8,
 }
 
 /// The model.
@@ -101,49 +86,48 @@ struct Faults {
 pub struct Redis {
     without: Option<Step>,
     claims: u8,
-    /// Whether waiters are told that they are next.
+    /// Whether waiters are notified that they are next.
     notifies: bool,
     faults: Faults,
 }
 
-/// Everything there is.
+/// The state of the server, its replica and the claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     server: Server,
-    /// What a replica has that has fallen behind.
+    /// The data of a replica that has fallen behind.
     replica: Option<Server>,
     has_failed_over: bool,
     claims: [Claim; CLAIMS],
+    /// Requests whose senders no longer wait for the answer.
     late: Few<Request, 3>,
-    /// The highest token ever minted, which the clock is above, and the highest answered.
+    /// The highest token that was ever created. The clock is above it.
     minted_last: Token,
-    token_last: Token,
-    grants: u8,
+    tokens: Tokens,
     faults: Faults,
     broken: Option<&'static str>,
 }
 
-/// What the keys of the lock say.
+/// The keys of the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Server {
     lock: Option<(ClaimNo, Token)>,
-    fence: Token,
+    /// The token counter.
+    counter: Token,
     queue: Few<ClaimNo, CLAIMS>,
-    /// Whose deadline has passed.
+    /// The waiters whose deadline has passed.
     lapsed: [bool; CLAIMS],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Claim {
     phase: Phase,
-    token: Token,
-    floor: Token,
     /// What it has left ends with its ttl: a copy of its acquire ran after its end, or its withdrawal was refused.
     excused: bool,
     /// The token in an answer that is late, and whether the key has expired since.
-    answered: Token,
+    late_token: Token,
     expired: bool,
-    /// Only where waiters are told: the message is on its way, or has arrived.
+    /// In scenes with messages: the message that it is next.
     message: Message,
 }
 
@@ -153,7 +137,7 @@ enum Phase {
     New,
     Acquiring,
     Waiting,
-    /// The lock is the claim's, and the answer that says so is on its way.
+    /// The lock is the claim's, and the answer is on its way.
     Answered,
     Held,
     /// Released or withdrawn.
@@ -183,63 +167,64 @@ enum Script {
     #[default]
     Acquire,
     Confirm,
-    Beat,
+    /// The heartbeat of a waiter.
+    Heartbeat,
+    /// The heartbeat of a hold.
     Renew,
     Release,
 }
 
+/// The answer of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Reply {
     Granted(Token),
     Queued,
-    Gone,
+    EntryGone,
     Done,
 }
 
-/// What happens.
+/// What may happen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A caller asks for the lock.
     Start(ClaimNo),
     /// The claim's script runs and is answered.
     Run(ClaimNo),
-    /// It runs, the answer is lost.
-    LoseAnswer(ClaimNo),
-    /// It will run later; its sender waits no longer.
+    /// The claim's script runs; the answer is lost.
+    LoseReply(ClaimNo),
+    /// The claim's script will run later; its sender stops waiting.
     Delay(ClaimNo),
-    /// A waiter's beat is delayed.
-    DelayBeat(ClaimNo),
-    /// A holder's beat is delayed.
+    /// A waiter's heartbeat is delayed.
+    DelayHeartbeat(ClaimNo),
+    /// A holder's heartbeat is delayed.
     DelayRenewal(ClaimNo),
     /// A delayed script runs.
     RunLate(usize),
-    /// The claim's script runs, and its answer is late.
-    RunUnheard(ClaimNo),
-    /// That answer arrives.
-    Hear(ClaimNo),
+    /// The claim's script runs; its answer is late.
+    RunWithLateReply(ClaimNo),
+    /// The late answer arrives.
+    ReceiveLate(ClaimNo),
     /// The server refuses the claim's request.
     Refuse(ClaimNo),
-    /// The caller leaves.
+    /// The caller gives up.
     GiveUp(ClaimNo),
-    /// The holder's beat.
+    /// The holder's heartbeat runs and is answered.
     Renew(ClaimNo),
     /// The guard is dropped.
     Release(ClaimNo),
-    /// The holder's deadline passes.
-    TimeOut(ClaimNo),
     /// The lock's key expires.
     Expire,
-    /// A waiter's deadline passes.
+    /// A waiter's deadline passes at the server.
     Lapse(ClaimNo),
     /// A client dies.
     Die(ClaimNo),
     /// The message that a claim is next arrives.
     Deliver(ClaimNo),
-    /// It is lost.
+    /// That message is lost.
     LoseMessage(ClaimNo),
     /// A replica falls behind.
     FallBehind,
-    /// It becomes the master.
+    /// The replica becomes the master.
     FailOver,
 }
 
@@ -257,16 +242,12 @@ impl Ranked for State {
     fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
         let servers = std::iter::once(&mut self.server).chain(&mut self.replica);
         for server in servers {
-            visit(TOKEN, &mut server.fence);
+            visit(TOKEN, &mut server.counter);
             server.lock.iter_mut().for_each(|(_, token)| visit(TOKEN, token));
         }
-        for claim in &mut self.claims {
-            visit(TOKEN, &mut claim.token);
-            visit(TOKEN, &mut claim.floor);
-            visit(TOKEN, &mut claim.answered);
-        }
+        self.claims.iter_mut().for_each(|claim| visit(TOKEN, &mut claim.late_token));
         self.late.iter_mut().for_each(|request| visit(TOKEN, &mut request.token));
         visit(TOKEN, &mut self.minted_last);
-        visit(TOKEN, &mut self.token_last);
+        self.tokens.each_rank(TOKEN, visit);
     }
 }

@@ -1,8 +1,9 @@
-//! What may happen in a state, what comes of it, and what must be true.
+//! The actions, their effects, and the properties.
 
 use stateright::{Model, Property};
 
 use super::*;
+use crate::frame::recorded;
 
 impl Model for Redis {
     type State = State;
@@ -16,8 +17,7 @@ impl Model for Redis {
             claims: Default::default(),
             late: Few::default(),
             minted_last: 0,
-            token_last: 0,
-            grants: 0,
+            tokens: Tokens::default(),
             faults: self.faults,
             broken: None,
         }]
@@ -27,13 +27,13 @@ impl Model for Redis {
         if state.broken.is_some() {
             return;
         }
-        for claim in 0..self.claims {
+        for claim in ClaimNo::all().take(self.claims.into()) {
             state.actions_of(self, claim, actions);
         }
         actions.extend((0..state.late.len()).map(Action::RunLate));
         let believes = |(claim, token): (ClaimNo, Token)| {
-            let holder = &state.claims[usize::from(claim)];
-            holder.phase == Phase::Held && holder.token == token && self.has(Step::DeadlineBeforeExpiry)
+            let holds = state.claims[claim.index()].phase == Phase::Held && state.tokens.of(claim) == token;
+            holds && self.has(Step::DeadlineBeforeExpiry)
         };
         if state.server.lock.is_some_and(|held| !believes(held)) {
             actions.push(Action::Expire);
@@ -49,19 +49,19 @@ impl Model for Redis {
         let mut state = *last;
         match action {
             Action::Start(claim) => {
-                let floor = state.token_last;
-                *state.claim(claim) = Claim { phase: Phase::Acquiring, floor, ..Claim::default() };
+                state.tokens.begin(claim);
+                *state.claim(claim) = Claim { phase: Phase::Acquiring, ..Claim::default() };
             }
             Action::Run(claim) => state.call(self, claim),
-            Action::LoseAnswer(claim) => {
+            Action::LoseReply(claim) => {
                 state.faults.lost -= 1;
                 state.run(self, state.request(claim, state.script_of(claim)));
             }
             Action::Delay(claim) => state.delay(state.request(claim, state.script_of(claim))),
-            Action::DelayBeat(claim) => state.delay(state.request(claim, Script::Beat)),
+            Action::DelayHeartbeat(claim) => state.delay(state.request(claim, Script::Heartbeat)),
             Action::DelayRenewal(claim) => state.delay(state.request(claim, Script::Renew)),
-            Action::RunUnheard(claim) => state.call_unheard(self, claim),
-            Action::Hear(claim) => state.hear_late(self, claim),
+            Action::RunWithLateReply(claim) => state.call_with_late_reply(self, claim),
+            Action::ReceiveLate(claim) => state.receive_late(self, claim),
             Action::Refuse(claim) => state.refuse(self, claim),
             Action::RunLate(nth) => {
                 let request = state.late.remove(nth);
@@ -76,18 +76,18 @@ impl Model for Redis {
                 state.give_up(claim);
             }
             Action::Renew(claim) => state.renew(self, claim),
-            Action::Release(claim) | Action::TimeOut(claim) => state.claim(claim).phase = Phase::Releasing,
+            Action::Release(claim) => state.claim(claim).phase = Phase::Releasing,
             Action::Expire => state.expire(),
             Action::Lapse(claim) => {
                 if state.claim(claim).phase != Phase::Dead && !state.claim(claim).excused {
                     state.faults.lapses -= 1;
                 }
-                state.server.lapsed[usize::from(claim)] = true;
+                state.server.lapsed[claim.index()] = true;
             }
             Action::Die(claim) => {
                 state.faults.deaths -= 1;
-                let token = state.claim(claim).token;
-                *state.claim(claim) = Claim { phase: Phase::Dead, token, ..Claim::default() };
+                state.tokens.end(claim);
+                *state.claim(claim) = Claim { phase: Phase::Dead, ..Claim::default() };
             }
             Action::Deliver(claim) if self.has(Step::ConfirmBeforeGrant) => {
                 state.claim(claim).message = Message::Arrived;
@@ -121,14 +121,14 @@ impl Model for Redis {
                 let holders = state.claims.iter().filter(|claim| claim.phase == Phase::Held).count();
                 holders <= 1 || state.has_failed_over
             }),
-            Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
-            Property::always(IN_ORDER, |_, state: &State| state.broken != Some(IN_ORDER)),
-            Property::always(NO_FOREIGN_RELEASE, |_, state: &State| state.broken != Some(NO_FOREIGN_RELEASE)),
-            Property::always(NO_STALE_RENEWAL, |_, state: &State| state.broken != Some(NO_STALE_RENEWAL)),
+            recorded!(TOKENS_RISE),
+            recorded!(IN_ORDER),
+            recorded!(NO_FOREIGN_RELEASE),
+            recorded!(NO_STALE_RENEWAL),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
-            Property::always(NOT_TURNED_AWAY, |_, state: &State| state.broken != Some(NOT_TURNED_AWAY)),
+            recorded!(NOT_TURNED_AWAY),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                state.grants == model.claims
+                state.tokens.grants == model.claims
             }),
         ]
     }

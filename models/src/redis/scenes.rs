@@ -1,4 +1,4 @@
-//! What is gone through, and what must break without each step.
+//! The scenes, and the property that breaks without each step.
 
 use super::*;
 use crate::explore::{Protocol, Removal};
@@ -6,26 +6,26 @@ use crate::explore::{Protocol, Removal};
 impl Protocol for Redis {
     type Step = Step;
     const NAME: &'static str = "redis queue";
-    const IN_THE_END: &'static str = IN_THE_END;
+    const EVENTUALLY: &'static str = EVENTUALLY;
 
     fn is_settled(&self, state: &State) -> bool {
         state.is_settled()
     }
 
-    fn is_bound(&self, state: &State, action: &Action) -> bool {
-        state.is_bound(action)
+    fn is_fair(&self, state: &State, action: &Action) -> bool {
+        state.is_fair(action)
     }
 
     fn scenes() -> Vec<(&'static str, Self)> {
         let scene = |claims, faults| Self { without: None, claims, notifies: false, faults };
-        let none = Faults::default();
+        let none = Faults::NONE;
         vec![
             (
-                "2 + 1, told, lost, death",
+                "2 + 1, notified, lost, death",
                 Self { notifies: true, ..scene(3, Faults { lost: 1, deaths: 1, ..none }) },
             ),
             ("2 + 1, lost, refused", scene(3, Faults { lost: 1, refusals: 1, ..none })),
-            ("2 + 1, lost, an answer late", scene(3, Faults { lost: 1, late: 1, ..none })),
+            ("2 + 1, lost, late answer", scene(3, Faults { lost: 1, late: 1, ..none })),
             ("2 x 2, cancel, lapse", scene(4, Faults { cancels: 1, lapses: 1, ..none })),
             ("2 x 2, death", scene(4, Faults { deaths: 1, ..none })),
             ("2 x 2, lost", scene(4, Faults { lost: 1, ..none })),
@@ -37,7 +37,7 @@ impl Protocol for Redis {
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
         let scene = |faults| Self { without: None, claims: 4, notifies: false, faults };
-        let none = Faults::default();
+        let none = Faults::NONE;
         vec![
             ("2 x 2, failover", scene(Faults { failovers: 1, ..none })),
             ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
@@ -45,7 +45,7 @@ impl Protocol for Redis {
     }
 
     fn removals() -> Vec<Removal<Self>> {
-        let none = Faults::default();
+        let none = Faults::NONE;
         let removal = |step, breaks, claims, faults| Removal {
             step,
             model: Self { without: Some(step), claims, notifies: step == Step::Recheck, faults },
@@ -54,17 +54,17 @@ impl Protocol for Redis {
         let failover = Faults { failovers: 1, ..none };
         vec![
             removal(Step::QueueBeforeNewcomers, IN_ORDER, 4, none),
-            removal(Step::UnservedIsNotFree, IN_ORDER, 4, Faults { lapses: 1, ..none }),
+            removal(Step::UnservedQueueIsNotFree, IN_ORDER, 4, Faults { lapses: 1, ..none }),
             removal(Step::TokenFromClock, TOKENS_RISE, 3, failover),
             removal(Step::ReleaseChecksClaim, NO_FOREIGN_RELEASE, 3, none),
             removal(Step::ReleaseLeavesQueue, NO_ORPHAN, 3, Faults { cancels: 1, ..none }),
-            removal(Step::BeatChecksHolder, NO_STALE_RENEWAL, 3, Faults { lost: 1, ..none }),
-            removal(Step::BeatChecksToken, NO_STALE_RENEWAL, 3, failover),
-            removal(Step::BeatNeverAdds, NO_ORPHAN, 3, Faults { lost: 1, cancels: 1, ..none }),
+            removal(Step::HeartbeatChecksHolder, NO_STALE_RENEWAL, 3, Faults { lost: 1, ..none }),
+            removal(Step::HeartbeatChecksToken, NO_STALE_RENEWAL, 3, failover),
+            removal(Step::HeartbeatNeverAdds, NO_ORPHAN, 3, Faults { lost: 1, cancels: 1, ..none }),
             removal(Step::ConfirmBeforeGrant, ONE_HOLDER, 3, none),
-            removal(Step::Recheck, IN_THE_END, 3, Faults { lost: 1, ..none }),
+            removal(Step::Recheck, EVENTUALLY, 3, Faults { lost: 1, ..none }),
             removal(Step::ConfirmFindsGrant, NOT_TURNED_AWAY, 3, none),
-            removal(Step::ConfirmServes, IN_THE_END, 3, Faults { deaths: 1, ..none }),
+            removal(Step::ConfirmServesQueue, EVENTUALLY, 3, Faults { deaths: 1, ..none }),
             removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, none),
             removal(Step::DeadlineFromSending, ONE_HOLDER, 3, Faults { late: 1, ..none }),
             removal(Step::RefusalWithdraws, NO_ORPHAN, 3, Faults { lost: 1, refusals: 1, ..none }),

@@ -1,77 +1,77 @@
-//! What the server does: the scripts.
+//! The server: its scripts.
 
 use super::*;
 
 impl State {
-    pub(super) fn run(&mut self, model: &Redis, Request { claim, script, token }: Request) -> Answer {
+    pub(super) fn run(&mut self, model: &Redis, Request { claim, script, token }: Request) -> Reply {
         match script {
             Script::Renew => self.run_renew(model, claim, token),
             Script::Acquire => self.run_acquire(model, claim),
             Script::Confirm => self.run_confirm(model, claim),
-            Script::Beat => self.run_beat(model, claim),
+            Script::Heartbeat => self.run_heartbeat(model, claim),
             Script::Release => self.run_release(model, claim),
         }
     }
 
-    pub(super) fn run_acquire(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
+    pub(super) fn run_acquire(&mut self, model: &Redis, claim: ClaimNo) -> Reply {
         let is_unserved = model.has(Step::QueueBeforeNewcomers) && self.serve(model);
         if let Some(token) = self.is_mine(claim) {
-            return Answer::Granted(token);
+            return Reply::Granted(token);
         }
-        let is_free = !is_unserved || !model.has(Step::UnservedIsNotFree);
+        let is_free = !is_unserved || !model.has(Step::UnservedQueueIsNotFree);
         if self.server.lock.is_none() && is_free {
             if self.server.queue.iter().any(|other| *other != claim && self.is_waiting(*other)) {
                 self.broken = Some(IN_ORDER);
             }
-            return Answer::Granted(self.give_to(model, claim));
+            return Reply::Granted(self.give_to(model, claim));
         }
         if !self.server.queue.contains(&claim) {
             self.server.queue.push(claim);
         }
-        self.server.lapsed[usize::from(claim)] = false;
-        Answer::Queued
+        self.server.lapsed[claim.index()] = false;
+        Reply::Queued
     }
 
-    pub(super) fn run_confirm(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
-        if model.has(Step::ConfirmServes) {
+    pub(super) fn run_confirm(&mut self, model: &Redis, claim: ClaimNo) -> Reply {
+        if model.has(Step::ConfirmServesQueue) {
             self.serve(model);
         }
         match self.is_mine(claim) {
-            Some(token) if model.has(Step::ConfirmFindsGrant) => return Answer::Granted(token),
+            Some(token) if model.has(Step::ConfirmFindsGrant) => return Reply::Granted(token),
             _ => {}
         }
         if self.server.queue.contains(&claim) {
-            self.server.lapsed[usize::from(claim)] = false;
-            return Answer::Queued;
+            self.server.lapsed[claim.index()] = false;
+            return Reply::Queued;
         }
         if self.is_mine(claim).is_some() {
             self.broken = Some(NOT_TURNED_AWAY);
         }
-        Answer::Gone
+        Reply::EntryGone
     }
 
-    /// The beat of a hold, where it is executed late: whose time it prolongs.
-    fn run_renew(&mut self, model: &Redis, claim: ClaimNo, token: Token) -> Answer {
+    /// The heartbeat of a hold, executed late.
+    fn run_renew(&mut self, model: &Redis, claim: ClaimNo, token: Token) -> Reply {
         let renews = |(holder, its): (ClaimNo, Token)| match holder == claim {
-            true => its == token || !model.has(Step::BeatChecksToken),
-            false => !model.has(Step::BeatChecksHolder),
+            true => its == token || !model.has(Step::HeartbeatChecksToken),
+            false => !model.has(Step::HeartbeatChecksHolder),
         };
         if self.server.lock.is_some_and(|lock| lock != (claim, token) && renews(lock)) {
             self.broken = Some(NO_STALE_RENEWAL);
         }
-        Answer::Done
+        Reply::Done
     }
 
-    pub(super) fn run_beat(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
+    pub(super) fn run_heartbeat(&mut self, model: &Redis, claim: ClaimNo) -> Reply {
         if self.server.queue.contains(&claim) {
-            self.server.lapsed[usize::from(claim)] = false;
-        } else if !model.has(Step::BeatNeverAdds) {
+            self.server.lapsed[claim.index()] = false;
+        } else if !model.has(Step::HeartbeatNeverAdds) {
             self.server.queue.push(claim);
         }
-        Answer::Queued
+        Reply::Queued
     }
 
-    pub(super) fn run_release(&mut self, model: &Redis, claim: ClaimNo) -> Answer {
+    pub(super) fn run_release(&mut self, model: &Redis, claim: ClaimNo) -> Reply {
         if model.has(Step::ReleaseLeavesQueue) {
             self.leave_queue(claim);
         }
@@ -83,7 +83,7 @@ impl State {
             self.server.lock = None;
         }
         self.serve(model);
-        Answer::Done
+        Reply::Done
     }
 
     pub(super) fn is_mine(&self, claim: ClaimNo) -> Option<Token> {
@@ -94,18 +94,18 @@ impl State {
         if let Some(nth) = self.server.queue.iter().position(|waiter| *waiter == claim) {
             self.server.queue.remove(nth);
         }
-        self.server.lapsed[usize::from(claim)] = false;
+        self.server.lapsed[claim.index()] = false;
     }
 
-    /// Hands the free lock to the first waiter that is alive, and drops lapsed ones before it; whether it has dropped so
-    /// many that it has not found the next one yet.
+    /// Gives the free lock to the first live waiter and drops the lapsed ones before it. Returns true if it stopped at
+    /// its limit before it found one.
     pub(super) fn serve(&mut self, model: &Redis) -> bool {
         if self.server.lock.is_some() {
             return false;
         }
         for _ in 0..LAPSED_MAX {
             let Some(head) = self.server.queue.first().copied() else { return false };
-            let lapsed = self.server.lapsed[usize::from(head)];
+            let lapsed = self.server.lapsed[head.index()];
             self.leave_queue(head);
             if !lapsed {
                 self.give_to(model, head);
@@ -119,12 +119,12 @@ impl State {
     }
 
     pub(super) fn give_to(&mut self, model: &Redis, claim: ClaimNo) -> Token {
-        let by_counter = self.server.fence + 1;
-        // The clock is ahead of every token that was ever minted.
+        let by_counter = self.server.counter + 1;
+        // The clock is ahead of every token that was ever created.
         let by_clock = if model.has(Step::TokenFromClock) { self.minted_last + 1 } else { 0 };
         let token = by_counter.max(by_clock);
         self.minted_last = self.minted_last.max(token);
-        self.server.fence = token;
+        self.server.counter = token;
         self.server.lock = Some((claim, token));
         token
     }

@@ -1,31 +1,35 @@
 //! Redlock with fencing tokens: `lockkit-redis/src/redlock/`, independent masters.
 //!
-//! Two clients with two claims each, one after the other, on three nodes. Nodes are alike: states that differ by their
-//! order are one state.
+//! Two clients make two claims each, one after the other, on three nodes. Nodes are alike: states that differ only by
+//! the order of the nodes are one state.
 //!
-//! * A request is executed at any time after it was sent, or never, as long as its claim goes on; its answer comes with
-//!   it. A claim goes on as soon as the answers that it has are enough, or when it is tired of waiting; the other requests
-//!   are on their way still. A claim may give up at any time, and so may a holder.
-//! * A connection breaks: the request that was sent over it is executed at any later time, also after its claim's end, and
-//!   is sent again over another one.
-//! * Clocks are arbitrary: a claim proposes what it likes as its time.
-//! * A key of a claim that has ended goes at any time: by its ttl, by a clean-up or by a release. Releases are repeated,
-//!   and overtake each other and the client's next claim: one is executed at any node at any time, as often as it likes.
-//! * A holder's beat brings the key back to any node where nobody has it (harder than in the code, which does that only
-//!   while a majority has it still).
-//! * A key of a living claim may go early; exclusion is then not promised any more (tokens still are).
-//! * A node may restart empty. It counts again after a ttl, in which every claim that relied on it has ended or has been
-//!   renewed without it, and with the highest counter that the others had after that. Several clients may see to it.
+//! * A request is executed at any time after it was sent, or never, while its claim is under way; its answer comes with
+//!   it. A claim proceeds as soon as it has enough answers or stops waiting for more; its other requests are still on
+//!   their way. A claim may give up at any time, and so may a holder.
+//! * A connection breaks: the request that was sent over it is executed at any later time, also after the end of its
+//!   claim, and is sent again over another connection.
+//! * Clocks are arbitrary: a claim proposes any time.
+//! * The key of a claim that has ended is deleted at any time: by its ttl, a clean-up or a release. Releases are
+//!   repeated and may overtake each other and the client's next claim: one is executed at any node, at any time, any
+//!   number of times.
+//! * A holder's heartbeat restores the key at any node that has none (harder than in the code, which does so only while
+//!   a majority still has it).
+//! * The key of a live claim may expire early. Exclusion is no longer promised then; tokens still are.
+//! * A node may restart empty. It counts again after a ttl, and with the highest counter that the others had after
+//!   that. In this time every claim that relied on the node has ended or was renewed without it. Several clients may do
+//!   this at once.
+//! * A claim that ends sends nothing to a node that has refused its ask, unless an earlier copy of the ask may be
+//!   executed later.
 //!
-//! * What ends a claim is not sent to a node that has refused its ask, unless an earlier copy of that may be executed later.
-//!
-//! What is left out because it can do nothing: any other request that a node refuses is as one that is not executed, and a
-//! release that can change nothing any more is forgotten. Left out altogether: five nodes, pub/sub (a hint), counters that end
-//! when nobody has used them for long.
+//! Left out because they change nothing: a request that a node refuses otherwise, and a release that has no effect any
+//! more. Left out altogether: five nodes, pub/sub (a hint), counters that expire after a long time without use.
 
-use crate::few::Few;
+use crate::{
+    few::Few,
+    frame::{CLAIMS, ClaimNo, Faults},
+};
 
-mod clients;
+mod claim;
 mod model;
 mod nodes;
 mod property;
@@ -34,14 +38,13 @@ mod scenes;
 const NODES: usize = 3;
 const MAJORITY: usize = 2;
 const CLIENTS: usize = 2;
-const CLAIMS: usize = 4;
 
-const ONE_HOLDER: &str = "one holder at a time, while no key goes early";
+const ONE_HOLDER: &str = "one holder at a time, while no key expires early";
 const UNIQUE: &str = "tokens are unique";
 const RISING: &str = "a token is above those of all grants before its claim began";
 const NO_REVIVAL: &str = "a released key does not come back";
-const IN_THE_END: &str = "in the end an emptied node counts again, where most others do";
-const NO_RESIDUE: &str = "no claim leaves anything where it is not taken back";
+const EVENTUALLY: &str = "eventually an emptied node counts again, while a majority counts";
+const NO_RESIDUE: &str = "no claim leaves a key where it sends no release";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,27 +53,27 @@ pub enum Step {
     FastPathNeedsOneValue,
     /// A write-back counts only where the key is the claim's.
     WriteBackChecksOwner,
-    /// And where the counter is not above the token.
+    /// A write-back counts only where the counter is not above the token.
     WriteBackChecksCounter,
-    /// Restore only where the counter is not above the token.
+    /// A restore counts only where the counter is not above the token.
     RestoreChecksCounter,
-    /// The release of a grant raises the counter above its token, whoever owns the key.
+    /// The release of a grant raises the counter above its token, no matter whose key it finds.
     ReleaseRaisesCounter,
-    /// A refused ask is taken back all the same where an earlier copy of it may be executed later.
-    DoubtIsTakenBack,
-    /// A node without its marker answers nothing that counts.
+    /// A refused ask is withdrawn nevertheless if an earlier copy of it may be executed later.
+    UncertainAskWithdrawn,
+    /// The answers of a node without its marker do not count.
     MarkerIsTested,
-    /// The marker comes back only after a ttl.
+    /// The marker is written again only after a ttl.
     MarkerWaits,
-    /// A holder that was renewed without a lost node needs it no more: it may hold for ever.
-    RenewMakesUp,
-    /// A holder's beat makes up for a lost node only where a majority still had the key.
-    RenewNeedsMajority,
-    /// The marker comes back only with a counter that is not below those of the others.
+    /// A holder that was renewed without an emptied node no longer relies on it: it may hold for ever.
+    RenewalDropsEmptiedNode,
+    /// A holder's heartbeat does so only if a majority still had the key.
+    RenewalNeedsMajority,
+    /// The marker is written again only with a counter that is not below those of the others.
     MarkerRaisesCounter,
-    /// And those others are a majority.
+    /// Those others are a majority.
     MarkerNeedsMajority,
-    /// It replaces only the note that was there during the wait: a node that was emptied again has another one.
+    /// The marker replaces only the note that was there during the wait: a node that was emptied again has another one.
     MarkerNamesItsNote,
 }
 
@@ -86,88 +89,74 @@ pub struct Redlock {
     faults: Faults,
 }
 
-/// How often things may go wrong.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Faults {
-    /// Connections that break under a request.
-    lost: u8,
-    /// Keys that go early.
-    early: u8,
-    /// Nodes that restart empty.
-    restarts: u8,
-}
-
-/// A claim: its client and whether it is the first or the second one of it.
-type ClaimNo = u8;
-
-/// Some of the claims, a bit for each.
+/// A set of claims, a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Claims(u8);
+struct ClaimSet(u8);
 
-/// Everything there is.
+/// The state of the nodes and the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     nodes: [Node; NODES],
     clients: [Client; CLIENTS],
-    /// The tokens of grants, as long as anything is compared with them; and the highest one ever.
+    /// The tokens of grants, while any other token is compared with them; and the highest one ever.
     tokens: [u8; CLAIMS],
     token_last: u8,
-    /// Grants that have ended, as long as their release can do anything.
-    releases: Claims,
+    /// Grants that have ended, while their release can have an effect.
+    releases: ClaimSet,
     faults: Faults,
-    gone_early: bool,
+    expired_early: bool,
     broken: Option<&'static str>,
 }
 
-/// A node, with how far each client is with it.
+/// A node, with the progress of each client there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Node {
     key: Option<ClaimNo>,
     counter: u8,
     unmarked: bool,
     /// Claims that may still rely on what the node had before its restart.
-    waits_for: Claims,
-    /// What somebody who brings the node back has read from the others, and not written yet.
+    waits_for: ClaimSet,
+    /// The counter that a client has read from the others to bring the node back, and not written yet.
     learned: Option<u8>,
-    /// Claims whose release ran here, as long as a restore of theirs may come.
-    released: Claims,
-    asked: [Asked; CLIENTS],
+    /// Claims that were released here, while a restore of theirs may arrive.
+    released: ClaimSet,
+    progress: [Progress; CLIENTS],
     late: Few<Request, 2>,
 }
 
-/// How far the present claim of a client is with a node.
+/// The progress of a client's current claim at a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Asked {
+enum Progress {
     #[default]
     Nothing,
     /// The ask is on its way.
     Ask,
-    /// It is on its way again: the connection of an earlier copy has broken.
+    /// The ask is on its way again: the connection of an earlier copy has broken.
     AskAgain,
-    /// The node has done nothing, and will do nothing.
+    /// The node has refused the ask and does nothing more for the claim.
     Refused,
     /// The key is the claim's, with this counter.
     Owned(u8),
     /// The write-back is on its way.
     WriteBack,
-    /// It was done.
+    /// The write-back was done.
     Written,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Request {
     claim: ClaimNo,
-    what: What,
+    kind: RequestKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum What {
+enum RequestKind {
     Ask { proposal: u8 },
     WriteBack { token: u8 },
     Restore { token: u8 },
 }
 
-impl Default for What {
+impl Default for RequestKind {
     fn default() -> Self {
         Self::Ask { proposal: 0 }
     }
@@ -175,7 +164,8 @@ impl Default for What {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
-    begun: u8,
+    /// How many claims it has made.
+    started: u8,
     phase: Phase,
     proposal: u8,
     token: u8,
@@ -192,36 +182,36 @@ enum Phase {
     Held,
 }
 
-/// What happens.
+/// What may happen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A client makes a claim and proposes a time.
-    Begin(usize, u8),
-    /// A node executes what the client's claim has asked it, and answers.
+    Start(usize, u8),
+    /// A node executes the request of the client's claim and answers.
     Execute(usize, usize),
-    /// The connection breaks; what was sent over it is still on its way.
+    /// The connection breaks; the request that was sent over it is still on its way.
     Break(usize, usize),
     /// Such a request is executed.
     ExecuteLate(usize, usize),
-    /// A majority has answered differently, and the rest is not waited for: the claim writes back.
+    /// A majority has answered with different values, and the claim does not wait for the rest: it writes back.
     WriteBack(usize),
     /// The claim gives up, or its deadline passes.
     GiveUp(usize),
-    /// The holder's beat.
+    /// The holder's heartbeat is answered.
     Renew(usize),
-    /// The holder's beat brings the key back to a node.
+    /// The holder's heartbeat restores the key at a node.
     Restore(usize, usize),
     /// The guard is dropped, or its deadline passes.
     Release(usize),
     /// The release of a claim is executed at a node.
     ExecuteRelease(usize, ClaimNo),
-    /// A key goes.
+    /// The key at a node expires.
     Expire(usize),
     /// A node restarts empty.
     Restart(usize),
     /// The counters of the others are read for a node that was emptied.
     Learn(usize),
-    /// Its marker is written again.
+    /// The marker of that node is written again.
     Mark(usize),
 }
 
@@ -231,20 +221,20 @@ impl Redlock {
     }
 }
 
-impl Claims {
+impl ClaimSet {
     fn has(self, claim: ClaimNo) -> bool {
-        self.0 & 1 << claim != 0
+        self.0 & 1 << claim.index() != 0
     }
 
     fn add(&mut self, claim: ClaimNo) {
-        self.0 |= 1 << claim;
+        self.0 |= 1 << claim.index();
     }
 
     fn remove(&mut self, claim: ClaimNo) {
-        self.0 &= !(1 << claim);
+        self.0 &= !(1 << claim.index());
     }
 
     fn iter(self) -> impl Iterator<Item = ClaimNo> {
-        (0..CLAIMS as ClaimNo).filter(move |claim| self.has(*claim))
+        ClaimNo::all().filter(move |claim| self.has(*claim))
     }
 }

@@ -1,8 +1,9 @@
-//! What may happen in a state, what comes of it, and what must be true.
+//! The actions, their effects, and the properties.
 
 use stateright::{Model, Property};
 
 use super::*;
+use crate::frame::recorded;
 
 impl Model for Redlock {
     type State = State;
@@ -14,9 +15,9 @@ impl Model for Redlock {
             clients: Default::default(),
             tokens: [0; CLAIMS],
             token_last: 0,
-            releases: Claims::default(),
+            releases: ClaimSet::default(),
             faults: self.faults,
-            gone_early: false,
+            expired_early: false,
             broken: None,
         }]
     }
@@ -30,7 +31,7 @@ impl Model for Redlock {
         }
         let mut before = None;
         for (number, node) in state.nodes.iter().enumerate() {
-            // Of nodes that are alike in everything one is enough.
+            // Of identical nodes one is enough.
             if before.replace(node) == Some(node) {
                 continue;
             }
@@ -44,7 +45,7 @@ impl Model for Redlock {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
         match action {
-            Action::Begin(client, proposal) => state.begin(client, proposal),
+            Action::Start(client, proposal) => state.start(client, proposal),
             Action::Execute(client, node) => state.execute(self, client, node),
             Action::Break(client, node) => state.break_connection(client, node),
             Action::ExecuteLate(node, nth) => state.execute_late(self, node, nth),
@@ -62,7 +63,7 @@ impl Model for Redlock {
             Action::Learn(node) => state.learn(node),
             Action::Mark(node) => state.mark(self, node),
         }
-        state.forget_what_is_over();
+        state.forget_finished();
         state.nodes.sort_unstable();
         (state != *last).then_some(state)
     }
@@ -71,12 +72,12 @@ impl Model for Redlock {
         vec![
             Property::always(ONE_HOLDER, |_, state: &State| {
                 let holders = state.clients.iter().filter(|client| client.phase == Phase::Held).count();
-                holders <= 1 || state.gone_early
+                holders <= 1 || state.expired_early
             }),
-            Property::always(UNIQUE, |_, state: &State| state.broken != Some(UNIQUE)),
-            Property::always(RISING, |_, state: &State| state.broken != Some(RISING)),
-            Property::always(NO_REVIVAL, |_, state: &State| state.broken != Some(NO_REVIVAL)),
-            Property::always(NO_RESIDUE, |_, state: &State| state.broken != Some(NO_RESIDUE)),
+            recorded!(UNIQUE),
+            recorded!(RISING),
+            recorded!(NO_REVIVAL),
+            recorded!(NO_RESIDUE),
             Property::sometimes("the first client's last claim is granted", |model, state: &State| {
                 state.holds_last(model, 0)
             }),
@@ -84,7 +85,7 @@ impl Model for Redlock {
                 state.holds_last(model, 1)
             }),
             Property::sometimes("a token is written back", |_, state: &State| {
-                state.nodes.iter().any(|node| node.asked.contains(&Asked::Written))
+                state.nodes.iter().any(|node| node.progress.contains(&Progress::Written))
             }),
         ]
     }

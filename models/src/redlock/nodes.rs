@@ -1,4 +1,4 @@
-//! What a node does: the scripts, the end of keys, and `rejoin.rs` of the backend.
+//! A node: the scripts, the expiry of keys, and its return after a restart.
 
 use super::*;
 
@@ -7,7 +7,7 @@ impl State {
         let node = &self.nodes[number];
         actions.extend((0..node.late.len()).map(|nth| Action::ExecuteLate(number, nth)));
         actions.extend(self.releases.iter().map(|claim| Action::ExecuteRelease(number, claim)));
-        if node.key.is_some_and(|claim| !self.lives(claim) || self.faults.early > 0) {
+        if node.key.is_some_and(|claim| !self.is_active(claim) || self.faults.early > 0) {
             actions.push(Action::Expire(number));
         }
         if self.faults.restarts > 0 {
@@ -21,26 +21,26 @@ impl State {
         }
     }
 
-    /// Executes a script; answers the counter when the key is the claim's and what was asked for is done.
+    /// Executes a script. Returns the counter if the key is the claim's and the request is done.
     pub(super) fn run(
         &mut self,
         model: &Redlock,
         number: usize,
-        Request { claim, what }: Request,
+        Request { claim, kind }: Request,
     ) -> Option<u8> {
         let node = &mut self.nodes[number];
         if node.unmarked && model.has(Step::MarkerIsTested) {
             return None;
         }
         let (mine, free) = (node.key == Some(claim), node.key.is_none());
-        match what {
-            What::Ask { .. } if mine => {}
-            What::Ask { proposal } if free => {
+        match kind {
+            RequestKind::Ask { .. } if mine => {}
+            RequestKind::Ask { proposal } if free => {
                 node.key = Some(claim);
                 node.counter = (node.counter + 1).max(proposal);
             }
-            What::Ask { .. } => return None,
-            What::WriteBack { token } => {
+            RequestKind::Ask { .. } => return None,
+            RequestKind::WriteBack { token } => {
                 let is_owner = mine || !model.has(Step::WriteBackChecksOwner);
                 let fits = node.counter <= token || !model.has(Step::WriteBackChecksCounter);
                 if !(is_owner && fits) {
@@ -48,7 +48,7 @@ impl State {
                 }
                 node.counter = token;
             }
-            What::Restore { token } => {
+            RequestKind::Restore { token } => {
                 let fits = node.counter <= token || !model.has(Step::RestoreChecksCounter);
                 if !(free && fits) {
                     return None;
@@ -62,7 +62,7 @@ impl State {
         Some(self.nodes[number].counter)
     }
 
-    /// A request whose connection has broken. One that the node refuses stays where it is: it has done nothing.
+    /// Executes a request whose connection has broken. A refused one stays: it has changed nothing.
     pub(super) fn execute_late(&mut self, model: &Redlock, number: usize, nth: usize) {
         let request = self.nodes[number].late[nth];
         if self.run(model, number, request).is_some() {
@@ -75,7 +75,7 @@ impl State {
     }
 
     pub(super) fn execute_release(&mut self, model: &Redlock, number: usize, claim: ClaimNo) {
-        let token = self.tokens[usize::from(claim)];
+        let token = self.tokens[claim.index()];
         let node = &mut self.nodes[number];
         if node.key == Some(claim) {
             node.key = None;
@@ -91,38 +91,38 @@ impl State {
         }
     }
 
-    /// Whether the release of this claim can change nothing here, now or later.
+    /// Whether the release of this claim can have no effect here, now or later.
     pub(super) fn is_release_done(&self, number: usize, claim: ClaimNo) -> bool {
         let node = &self.nodes[number];
         let may_come = node.late.iter().any(|request| request.claim == claim);
         let may_forget = self.faults.restarts > 0 || node.unmarked;
-        node.counter > self.tokens[usize::from(claim)] && node.key != Some(claim) && !may_come && !may_forget
+        node.counter > self.tokens[claim.index()] && node.key != Some(claim) && !may_come && !may_forget
     }
 
     pub(super) fn expire(&mut self, number: usize) {
         let Some(claim) = self.nodes[number].key.take() else { return };
-        if self.lives(claim) {
+        if self.is_active(claim) {
             self.faults.early -= 1;
-            self.gone_early = true;
+            self.expired_early = true;
         }
     }
 
     pub(super) fn restart(&mut self, model: &Redlock, number: usize) {
         self.faults.restarts -= 1;
-        let mut waits_for = Claims::default();
-        (0..CLAIMS as ClaimNo).filter(|claim| self.lives(*claim)).for_each(|claim| waits_for.add(claim));
+        let mut waits_for = ClaimSet::default();
+        (ClaimNo::all()).filter(|claim| self.is_active(*claim)).for_each(|claim| waits_for.add(claim));
         let node = &mut self.nodes[number];
         (node.key, node.counter, node.unmarked) = (None, 0, true);
-        (node.waits_for, node.released) = (waits_for, Claims::default());
+        (node.waits_for, node.released) = (waits_for, ClaimSet::default());
         if model.has(Step::MarkerNamesItsNote) {
             node.learned = None;
         }
     }
 
-    /// After a ttl: every claim that may have relied on the node has ended, or was renewed without it. And with enough
-    /// others to learn the counter from.
+    /// Whether a ttl has passed, so that every claim that relied on the node has ended or was renewed without it, and
+    /// enough others are there to learn the counter from.
     fn may_learn(&self, model: &Redlock, number: usize) -> bool {
-        let waited = self.nodes[number].waits_for == Claims::default() || !model.has(Step::MarkerWaits);
+        let waited = self.nodes[number].waits_for == ClaimSet::default() || !model.has(Step::MarkerWaits);
         let needed = if model.has(Step::MarkerNeedsMajority) { MAJORITY } else { 1 };
         waited && self.others(number).count() >= needed
     }
@@ -140,11 +140,11 @@ impl State {
         self.nodes[number].learned = highest;
     }
 
-    /// Somebody else may be about to do the same.
+    /// Writes the marker. Another client may be about to do the same, so what was learned is kept.
     pub(super) fn mark(&mut self, model: &Redlock, number: usize) {
         let can_be_emptied = self.faults.restarts > 0;
         let node = &mut self.nodes[number];
-        (node.unmarked, node.waits_for) = (false, Claims::default());
+        (node.unmarked, node.waits_for) = (false, ClaimSet::default());
         if model.has(Step::MarkerRaisesCounter) {
             node.counter = node.counter.max(node.learned.unwrap_or(0));
         }
@@ -155,7 +155,7 @@ impl State {
 impl Node {
     fn may_be_restored(&self, claim: ClaimNo) -> bool {
         let restores =
-            |request: &Request| request.claim == claim && matches!(request.what, What::Restore { .. });
+            |request: &Request| request.claim == claim && matches!(request.kind, RequestKind::Restore { .. });
         self.late.iter().any(restores)
     }
 }

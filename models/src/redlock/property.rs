@@ -1,17 +1,17 @@
-//! What is true in the end.
+//! The conditions of liveness.
 
 use super::*;
 
 impl State {
-    /// Whether every node counts. With only a minority in order it is for an operator to judge which data are lost.
+    /// Whether every node counts. If only a minority does, an operator must judge which data are lost.
     pub(super) fn is_settled(&self) -> bool {
         let emptied = self.nodes.iter().filter(|node| node.unmarked).count();
         self.broken.is_some() || emptied == 0 || NODES - emptied < MAJORITY
     }
 
-    /// Requests are executed, claims without a majority give up, keys of claims that are over go, clients bring nodes back.
-    /// Holders need not release, but one whose beat no majority answers ends with its deadline.
-    pub(super) fn is_bound(&self, action: &Action) -> bool {
+    /// Requests are executed, claims without a majority give up, keys of ended claims expire, clients bring nodes back.
+    /// Holders need not release, but a hold whose heartbeat no majority answers ends with its deadline.
+    pub(super) fn is_fair(&self, action: &Action) -> bool {
         match action {
             Action::Execute(..)
             | Action::ExecuteLate(..)
@@ -22,12 +22,12 @@ impl State {
             | Action::ExecuteRelease(..)
             | Action::Learn(_)
             | Action::Mark(_) => true,
-            Action::Expire(node) => self.nodes[*node].key.is_some_and(|claim| !self.lives(claim)),
+            Action::Expire(node) => self.nodes[*node].key.is_some_and(|claim| !self.is_active(claim)),
             Action::Release(client) => {
                 let claim = self.claim(*client);
                 self.nodes.iter().filter(|node| node.key == Some(claim)).count() < MAJORITY
             }
-            Action::Begin(..) | Action::Break(..) | Action::Restart(_) => false,
+            Action::Start(..) | Action::Break(..) | Action::Restart(_) => false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the leader does.
+//! The leader.
 
 use super::*;
 
@@ -30,7 +30,7 @@ impl State {
         }
         self.clients[client].first_expired = true;
         self.zxid += 1;
-        let session = (client as u8, false);
+        let session = (client, false);
         while let Some(nth) = self.nodes.iter().position(|node| node.session == session) {
             self.nodes.remove(nth);
         }

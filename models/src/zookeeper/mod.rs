@@ -1,48 +1,45 @@
-//! The ZooKeeper queue: `lockkit-zk/src/{acquire, release, sequence, beat, presence}.rs`.
+//! The ZooKeeper queue: `lockkit-zk/src/`.
 //!
-//! Two clients with two claims each on one lock. Writes and checks go through the leader and are answered in the same
-//! step, or their answer is lost. Lists and watches are served by the client's own server, which has any earlier state of
-//! the leader that is not older than what the client has been answered.
+//! Two clients make two claims each on one lock. Writes and checks go through the leader and are answered in the same
+//! action, or their answer is lost. Lists and watches are served by the client's own server. It has some earlier state
+//! of the leader, which is not older than what the client was last answered.
 //!
-//! * A create whose answer was lost was done before it is looked up, or never: the server refuses what a session sent over a
-//!   connection that it has left.
-//! * The numbers of the nodes count modulo 8 and wrap after the first one. (With fewer of them four contenders would be
-//!   more than half of a round apart, which 2^32 numbers never are.) The code refuses numbers before they wrap; what is
-//!   left of that are the queues of other programs.
-//! * The server ends a session at any time after the client's own deadline. The client then goes on with a new session;
-//!   a claim whose create was not answered is taken along (harder than in the code, where the keeper makes a new claim
-//!   for the new session).
-//! * An operator deletes any node at any time. When it was the first one, its claim is excused from exclusion until the
-//!   next heartbeat of its client ends. That is one step here: what happens between its check and its reads is as if it
-//!   happened before the check (then the reads show it) or after the reads (then the next heartbeat does).
-//! * The server refuses a request (an ACL). A deletion or a look-up that is refused ends the session, which takes the nodes
-//!   along.
-//! * A list is answered at once, or late: when the session may be over.
-//! * The code also asks the leader before a grant when its last proof of life is old. That is left out: it only makes some
-//!   grants later.
+//! * A create whose answer was lost was executed before the look-up, or never: the server refuses what a session sent
+//!   over a connection that it has left.
+//! * The sequence numbers of nodes count modulo 8 and wrap after the first one. (With a smaller modulus four contenders
+//!   could be more than half of a cycle apart, which 2^32 numbers never are.) The code refuses numbers before they
+//!   wrap; what remains of the case are the queues of other programs.
+//! * The server ends a session at any time after the client's own deadline. The client then continues with a new
+//!   session. A claim whose create was not answered continues there (harder than in the code, where the keeper makes a
+//!   new claim).
+//! * An operator deletes any node at any time. If it was the first one, its claim is exempt from exclusion until the
+//!   next heartbeat of its client ends. That heartbeat is one action: a deletion between its check and its reads acts
+//!   as one before the check (then the reads show it) or as one after the reads (then the next heartbeat shows it).
+//! * The server refuses a request (an ACL). A refused deletion or look-up ends the session, which removes the nodes.
+//! * A list is answered at once, or late: the session may have ended by then.
+//! * The code also asks the leader before a grant when its last liveness proof is old. That is left out: it only delays
+//!   some grants.
 //!
 //! Left out: other programs' contenders, directories that vanish, the form with a single node.
 
 use crate::{
     few::Few,
+    frame::{CLAIMS, ClaimNo, Faults, Tokens},
     rank::{self, Domain, Rank, Ranked},
 };
 
-mod clients;
+mod claim;
 mod leader;
 mod model;
 mod property;
 mod scenes;
 
-/// A transaction of the store, of which the create's is the token.
+/// A transaction of the store. That of a create is the token.
 type Zxid = Rank;
-/// Claims 0 and 1 are of one client, 2 and 3 of the other.
-type ClaimNo = u8;
 
 const ZXID: Domain = 0;
 const CLIENTS: usize = 2;
-const CLAIMS: usize = 4;
-/// Numbers of nodes: they wrap after this many.
+/// Sequence numbers wrap after this many.
 const NUMBERS: u8 = 8;
 const FIRST_NUMBER: u8 = 7;
 
@@ -50,50 +47,37 @@ const ONE_HOLDER: &str = "one holder at a time";
 const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
 const NO_ORPHAN: &str = "no orphan at rest";
-const IN_THE_END: &str = "in the end everybody is served";
+const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A node is looked up behind a request that went through the leader.
-    LookUpBehindLeader,
-    /// A node that is found is the claim's only if it belongs to this session.
+    /// A node is looked up after a request that went through the leader.
+    LookUpAfterLeader,
+    /// A node that is found belongs to the claim only if this session owns it.
     OwnerIsThisSession,
-    /// A claim that is given up waits until it knows whether its create was done.
+    /// A claim that is given up waits until it knows whether its create was executed.
     CancelAwaitsCreate,
-    /// A list without the own node grants nothing.
+    /// A list without the claim's own node grants nothing.
     ListShowsOwnNode,
-    /// After a wait the list is read again: the end of the predecessor is no turn.
+    /// After the end of the predecessor the list is read again; only the list grants.
     ListAfterPredecessor,
-    /// A waiter looks for its own node and its predecessor now and then, although nothing has notified it.
+    /// A waiter checks its own node and its predecessor now and then, also without a notification.
     Recheck,
-    /// A heartbeat looks for the nodes of holds after its check was answered, which went through the leader.
-    HoldsReadBehindCheck,
-    /// Numbers are compared as they wrap.
+    /// A heartbeat reads the nodes of holds after its check was answered, which went through the leader.
+    HoldsReadAfterCheck,
+    /// Sequence numbers are compared modulo their wrap.
     OrderWraps,
-    /// The token is the create's transaction, not the number.
+    /// The token is the create's transaction, not the sequence number.
     TokenIsZxid,
     /// A deletion is repeated until it is answered.
     DeleteRepeats,
-    /// A client stops to believe in its holds before the server ends its session.
+    /// A client stops relying on its holds before the server ends its session.
     DeadlineBeforeExpiry,
-    /// So it does in a grant whose list was answered before that, and arrives later.
-    DeadlineOfGrants,
-    /// A deletion that is refused ends the session.
+    /// The deadline also covers a grant whose list was answered before it and arrives later.
+    DeadlineOfLateGrants,
+    /// A refused deletion ends the session.
     RefusalEndsSession,
-}
-
-/// How often things may go wrong.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Faults {
-    lost: u8,
-    cancels: u8,
-    deletes: u8,
-    lapses: u8,
-    /// Lists that are answered late.
-    late: u8,
-    /// Requests that the server refuses.
-    refusals: u8,
 }
 
 /// The model.
@@ -104,7 +88,7 @@ pub struct ZooKeeper {
     faults: Faults,
 }
 
-/// Everything there is.
+/// The state of the leader, the clients and their servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     /// The directory as the leader has it.
@@ -113,8 +97,7 @@ pub struct State {
     zxid: Zxid,
     clients: [Client; CLIENTS],
     claims: [Claim; CLAIMS],
-    token_last: Rank,
-    grants: u8,
+    tokens: Tokens,
     faults: Faults,
     broken: Option<&'static str>,
 }
@@ -129,12 +112,12 @@ struct Node {
     session: Session,
 }
 
-/// A client's first session, or its second one.
-type Session = (u8, bool);
+/// A client, and whether it is that client's second session.
+type Session = (usize, bool);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
-    /// The directory as its server has it.
+    /// The directory as the client's server has it.
     view: Nodes,
     second_session: bool,
     first_expired: bool,
@@ -146,13 +129,11 @@ struct Claim {
     own: Option<Node>,
     given_up: bool,
     /// An operator deleted its node when that was the first one.
-    robbed: bool,
+    evicted: bool,
     /// The number of the node that is watched.
     predecessor: Option<u8>,
-    /// The event of its end was lost.
-    deaf: bool,
-    token: Rank,
-    floor: Rank,
+    /// The event of the predecessor's end was lost.
+    event_lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -162,7 +143,7 @@ enum Phase {
     Creating,
     LookingUp,
     Listing,
-    /// The list shows nobody before the claim's node, and is on its way.
+    /// The list shows no node before the claim's, and is on its way.
     Listed,
     Waiting,
     Held,
@@ -171,46 +152,46 @@ enum Phase {
     Ended,
 }
 
-/// What happens.
+/// What may happen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A caller asks for the lock.
     Start(ClaimNo),
-    /// The create is done and answered.
+    /// The create is executed and answered.
     Create(ClaimNo),
-    /// It is not answered; done or not.
+    /// The answer is lost; true: the create was executed.
     LoseCreate(ClaimNo, bool),
-    /// The claim's node is looked for.
+    /// The claim's node is looked up.
     LookUp(ClaimNo),
     /// The list is read.
     List(ClaimNo),
     /// The list is read, and its answer is late.
-    ListUnheard(ClaimNo),
-    /// That answer arrives.
-    Hear(ClaimNo),
+    ListLate(ClaimNo),
+    /// The late answer arrives.
+    ReceiveLate(ClaimNo),
     /// The server refuses the claim's request.
     Refuse(ClaimNo),
-    /// A waiter looks for its own node and its predecessor.
+    /// A waiter checks its own node and its predecessor.
     Recheck(ClaimNo),
-    /// The watch tells that the predecessor is gone.
-    Told(ClaimNo),
-    /// It does not.
+    /// The watch reports that the predecessor is gone.
+    Notify(ClaimNo),
+    /// That event is lost.
     LoseEvent(ClaimNo),
-    /// The own node is deleted.
+    /// The claim's own node is deleted.
     Delete(ClaimNo),
-    /// The answer is lost; done or not.
+    /// The answer is lost; true: the deletion was executed.
     LoseDelete(ClaimNo, bool),
-    /// The caller leaves.
+    /// The caller gives up.
     GiveUp(ClaimNo),
     /// The guard is dropped.
     Release(ClaimNo),
-    /// A client's heartbeat ends: its holds are where the client's server shows them, or missed.
-    Beat(usize),
-    /// The client's server hears what the leader has done.
+    /// A client's heartbeat ends. Its server shows the nodes of its holds, or they are lost.
+    Heartbeat(usize),
+    /// A client's server catches up with the leader.
     CatchUp(usize),
-    /// The deadline passes; the client goes on in a new session.
+    /// A client's deadline passes; it continues in a new session.
     Lapse(usize),
-    /// The server ends the first session.
+    /// The server ends a client's first session.
     Expire(usize),
     /// An operator deletes a node.
     Break(usize),
@@ -221,7 +202,7 @@ impl ZooKeeper {
         self.without != Some(step)
     }
 
-    /// Whether one number comes before another.
+    /// Whether one sequence number comes before another.
     fn is_before(&self, one: u8, other: u8) -> bool {
         match self.has(Step::OrderWraps) {
             true => one != other && (other + NUMBERS - one) % NUMBERS < NUMBERS / 2,
@@ -233,15 +214,13 @@ impl ZooKeeper {
 impl Ranked for State {
     fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
         visit(ZXID, &mut self.zxid);
-        visit(ZXID, &mut self.token_last);
+        self.tokens.each_rank(ZXID, visit);
         let views = self.clients.iter_mut().map(|client| &mut client.view);
         for nodes in std::iter::once(&mut self.nodes).chain(views) {
             nodes.iter_mut().for_each(|node| visit(ZXID, &mut node.czxid));
         }
         for claim in &mut self.claims {
             claim.own.iter_mut().for_each(|own| visit(ZXID, &mut own.czxid));
-            visit(ZXID, &mut claim.token);
-            visit(ZXID, &mut claim.floor);
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What may happen in a state, what comes of it, and what must be true.
+//! The actions, their effects, and the properties.
 
 use stateright::{Model, Property};
 
 use super::*;
+use crate::frame::recorded;
 
 impl Model for ZooKeeper {
     type State = State;
@@ -15,8 +16,7 @@ impl Model for ZooKeeper {
             zxid: 1,
             clients: Default::default(),
             claims: Default::default(),
-            token_last: 0,
-            grants: 0,
+            tokens: Tokens::default(),
             faults: self.faults,
             broken: None,
         }]
@@ -26,15 +26,15 @@ impl Model for ZooKeeper {
         if state.broken.is_some() {
             return;
         }
-        for claim in 0..self.claims {
+        for claim in ClaimNo::all().take(self.claims.into()) {
             state.actions_of(self, claim, actions);
         }
         for (number, client) in state.clients.iter().enumerate() {
             if client.view != state.nodes {
                 actions.push(Action::CatchUp(number));
             }
-            if state.beats(number) {
-                actions.push(Action::Beat(number));
+            if state.heartbeats(number) {
+                actions.push(Action::Heartbeat(number));
             }
             if state.faults.lapses > 0 && !client.second_session {
                 actions.push(Action::Lapse(number));
@@ -53,8 +53,8 @@ impl Model for ZooKeeper {
         let mut state = *last;
         match action {
             Action::Start(claim) => {
-                let floor = state.token_last;
-                *state.claim(claim) = Claim { phase: Phase::Creating, floor, ..Claim::default() };
+                state.tokens.begin(claim);
+                *state.claim(claim) = Claim { phase: Phase::Creating, ..Claim::default() };
             }
             Action::Create(claim) => {
                 let own = state.create(claim);
@@ -69,18 +69,18 @@ impl Model for ZooKeeper {
             }
             Action::LookUp(claim) => state.look_up(self, claim),
             Action::List(claim) => state.list(self, claim),
-            Action::ListUnheard(claim) => state.list_unheard(claim),
-            Action::Hear(claim) => state.grant(self, claim),
+            Action::ListLate(claim) => state.list_late(claim),
+            Action::ReceiveLate(claim) => state.grant(self, claim),
             Action::Refuse(claim) => state.refuse(self, claim),
             Action::Recheck(claim) => state.recheck(claim),
-            Action::Told(claim) => state.told(self, claim),
+            Action::Notify(claim) => state.notify(self, claim),
             Action::LoseEvent(claim) => {
                 state.faults.lost -= 1;
-                state.claim(claim).deaf = true;
+                state.claim(claim).event_lost = true;
             }
             Action::Delete(claim) => {
                 state.delete(claim);
-                state.heard_of_leader(claim);
+                state.sync_with_leader(claim);
                 state.forget(claim);
             }
             Action::LoseDelete(claim, done) => {
@@ -94,7 +94,7 @@ impl Model for ZooKeeper {
             }
             Action::GiveUp(claim) => state.give_up(self, claim),
             Action::Release(claim) => state.claim(claim).phase = Phase::Deleting,
-            Action::Beat(client) => state.beat(self, client),
+            Action::Heartbeat(client) => state.heartbeat(self, client),
             Action::CatchUp(client) => state.clients[client].view = state.nodes,
             Action::Lapse(client) => {
                 state.faults.lapses -= 1;
@@ -107,7 +107,7 @@ impl Model for ZooKeeper {
                 if nth == 0
                     && let Some(claim) = last.nodes.first().map(|node| node.claim)
                 {
-                    state.claim(claim).robbed = true;
+                    state.claim(claim).evicted = true;
                 }
             }
         }
@@ -119,11 +119,11 @@ impl Model for ZooKeeper {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ONE_HOLDER, |_, state: &State| state.holders().count() <= 1),
-            Property::always(TOKENS_RISE, |_, state: &State| state.broken != Some(TOKENS_RISE)),
+            recorded!(TOKENS_RISE),
             Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                state.grants == model.claims
+                state.tokens.grants == model.claims
             }),
         ]
     }

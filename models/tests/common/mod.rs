@@ -1,20 +1,20 @@
-//! What the tests of all models share.
+//! Assertions for the tests of all models.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use lockkit_models::explore::{self, Protocol};
 
-/// Two clients with two claims each: what every model goes through, whatever else.
+/// Two clients with two claims each: every model has such a scene.
 const SCOPE: &str = "2 x 2";
 
-/// The least number of different states that say something about it.
+/// Minimum number of distinct states of the largest scene in that scope.
 const STATES_MIN: usize = 100_000;
 
-/// What is written about all this.
+/// The document with the tables.
 const DOCUMENT: &str = include_str!("../../../docs/models.md");
 
-/// The full protocol holds in all scenes, and one of them at least is large enough.
-pub(crate) fn holds<M: Protocol>() {
+/// Asserts that the full protocol holds in all scenes, and that at least one of them is large enough.
+pub(crate) fn assert_protocol_holds<M: Protocol>() {
     let scenes = explore::full_protocol::<M>().unwrap();
     for (scene, explored) in &scenes {
         println!("{}, {scene}: {} states in {:.1?}", M::NAME, explored.unique, explored.time);
@@ -24,26 +24,26 @@ pub(crate) fn holds<M: Protocol>() {
     assert!(states >= STATES_MIN, "{states} states");
     for (scene, explored) in &scenes {
         let row = format!("| {scene} | {} | {} |", grouped(explored.unique), explored.depth);
-        assert_is_documented::<M>(&row, "");
+        assert_documented::<M>(&row, "");
     }
 }
 
-/// Without the step there is a counterexample to the property that the model names.
-pub(crate) fn is_needed<M: Protocol>(step: M::Step) {
+/// Asserts that the protocol without this step breaks the property that the model names.
+pub(crate) fn assert_step_is_needed<M: Protocol>(step: M::Step) {
     let violation = explore::without::<M>(step).unwrap();
     println!("{}, without {step:?}: {violation}", M::NAME);
     let end = format!(" | {} | {} |", violation.property, violation.trace.len());
-    assert_is_documented::<M>(&format!("| `{step:?}`"), &end);
+    assert_documented::<M>(&format!("| `{step:?}`"), &end);
 }
 
-/// The model's chapter has a line that begins and ends like this.
-fn assert_is_documented<M: Protocol>(begin: &str, end: &str) {
+/// Asserts that the model's chapter has a line that begins and ends like this.
+fn assert_documented<M: Protocol>(begin: &str, end: &str) {
     let chapter = DOCUMENT.split("\n## ").find(|chapter| chapter.starts_with(M::NAME)).unwrap_or_default();
     let found = chapter.lines().any(|line| line.starts_with(begin) && line.ends_with(end));
     assert!(found, "docs/models.md does not say: {begin} ... {end}");
 }
 
-/// With commas between thousands.
+/// Formats a number with commas between thousands.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let comma = |place: usize| if place > 0 && (digits.len() - place).is_multiple_of(3) { "," } else { "" };

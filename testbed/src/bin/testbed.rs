@@ -1,5 +1,5 @@
-//! A server to try things on: `cargo run -p lockkit-testbed -- etcd` prints its URL and runs it until the end of its
-//! input (Ctrl-D) or Ctrl-C.
+//! Runs a server: `cargo run -p lockkit-testbed -- etcd` prints its URL, and ends it at the end of the input (Ctrl-D)
+//! or with Ctrl-C.
 
 use std::{
     env,
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
             let redis = Redis::start()?;
             serve(&redis.url(), redis.pid())
         }
-        _ => bail!("which server? etcd, redis or zk"),
+        _ => bail!("name a server: etcd, redis or zk"),
     }
 }
 

@@ -1,11 +1,11 @@
-//! Some of the clients of a proxy are cut off, the others are not.
+//! Cuts off some of the clients of a proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Proxy, Shared, link::Fate, lock};
-use crate::process::Owned;
+use super::{Proxy, Shared, connection::ConnectionState};
+use crate::{socket_owner::ProcessSockets, sync::lock};
 
-/// Where connections come from.
+/// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Process(u32),
@@ -13,59 +13,64 @@ pub(super) enum Origin {
 }
 
 impl Proxy {
-    /// Resets all connections whose client is this process of the same machine; new ones are taken and never answered,
-    /// until [`let_in`](Self::let_in) or [`pass`](Self::pass) resets them. (Refused, it would try again at once, without end.)
+    /// Resets all connections of this process, which runs on the same machine. New ones are accepted and never
+    /// answered, until [`let_in`](Self::let_in) or [`pass`](Self::pass) resets them. (If they were refused, the client
+    /// would retry at once, without end.)
     pub fn cut_off(&self, pid: u32) {
         Self::cut_off_all([self], pid);
     }
 
-    /// As [`cut_off`](Self::cut_off) at several proxies at once: the kernel's tables, which are long on a busy machine, are
+    /// As [`cut_off`](Self::cut_off) at several proxies. The kernel's tables, which are long on a busy machine, are
     /// read once for all connections.
     pub(crate) fn cut_off_all<'a>(proxies: impl IntoIterator<Item = &'a Self>, pid: u32) {
         let proxies: Vec<&Self> = proxies.into_iter().collect();
         for proxy in &proxies {
             proxy.shared.block(Origin::Process(pid));
         }
-        // The second one for what the first one has left out.
-        let looks = [Owned::by(pid), Owned::by(pid)];
+        // The second read is for what the first one left out.
+        let reads = [ProcessSockets::by(pid), ProcessSockets::by(pid)];
         for proxy in proxies {
-            for link in proxy.links() {
-                let is_of = looks.iter().find_map(|owned| owned.has(link.client, proxy.address));
-                // In doubt too: it makes a new one.
-                if is_of != Some(false) {
-                    link.meets(Fate::Reset);
+            for connection in proxy.connections() {
+                let is_of_process =
+                    reads.iter().find_map(|sockets| sockets.has(connection.client, proxy.address));
+                // Also reset in doubt: another process just reconnects.
+                if is_of_process != Some(false) {
+                    connection.advance_to(ConnectionState::Reset);
                 }
             }
         }
     }
 
-    /// As [`cut_off`](Self::cut_off), for all connections that come from this address.
+    /// As [`cut_off`](Self::cut_off), for all connections from this address.
     pub(crate) fn cut_off_address(&self, address: IpAddr) {
         self.shared.block(Origin::Address(address));
-        for link in self.links().into_iter().filter(|link| link.client.ip() == address) {
-            link.meets(Fate::Reset);
+        for connection in
+            self.connections().into_iter().filter(|connection| connection.client.ip() == address)
+        {
+            connection.advance_to(ConnectionState::Reset);
         }
     }
 
-    /// Takes connections from this address again.
+    /// Serves connections from this address again.
     pub(crate) fn let_in_address(&self, address: IpAddr) {
         self.shared.unblock(Origin::Address(address));
     }
 
-    /// From now on connections from these addresses pass, whatever is [set](Self::set).
-    pub(crate) fn spare(&self, addresses: &[IpAddr]) {
-        *lock(&self.shared.spared) = addresses.to_vec();
+    /// Exempts connections from these addresses from what is [set](Self::set).
+    pub(crate) fn set_exempt(&self, addresses: &[IpAddr]) {
+        *lock(&self.shared.exempt) = addresses.to_vec();
     }
 
-    /// Takes connections of this process again after [`cut_off`](Self::cut_off), and resets those that were not answered.
+    /// Serves connections of this process again after [`cut_off`](Self::cut_off), and resets those that were accepted
+    /// meanwhile.
     pub fn let_in(&self, pid: u32) {
         self.shared.unblock(Origin::Process(pid));
     }
 }
 
 impl Shared {
-    pub(super) fn spares(&self, client: SocketAddr) -> bool {
-        lock(&self.spared).contains(&client.ip())
+    pub(super) fn is_exempt(&self, client: SocketAddr) -> bool {
+        lock(&self.exempt).contains(&client.ip())
     }
 
     fn block(&self, origin: Origin) {

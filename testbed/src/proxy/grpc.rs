@@ -1,43 +1,42 @@
-//! gRPC over HTTP/2, as far as to drop single messages of etcd.
+//! gRPC over HTTP/2, as far as it takes to drop or hold single messages of etcd.
 //!
-//! Names of methods are in compressed headers, which pass untouched and unread; what a stream is for is told by what
-//! runs on it. For a dropped message the server gets the flow control credit that the client would have given for it (the
-//! client does not know that there was anything); a dropped event among others is renamed to a field that no schema
-//! knows.
+//! Method names are in compressed headers, which pass unread. The parser recognises the method of a stream by its
+//! messages. For a dropped message the proxy sends the flow control credit that the client would have sent. A dropped
+//! event among others is renamed to a field that no schema has.
 
 use std::collections::HashMap;
 
 use super::{
     http2::{DATA, Frame, Frames, HEADERS, RST_STREAM, write_credit, write_data},
     protobuf::{Value, fields},
-    rules::{Arriving, Message, Rules},
+    rules::{Forwarded, Message, Rules},
 };
 
-/// One byte for "compressed", four for the length.
+/// The prefix of a message: one byte for "compressed", four for the length.
 const PREFIX_BYTES: usize = 5;
 
-/// Longer messages pass unread: to gather them could use up the flow control window, and what is dropped is short.
+/// Longer messages pass unread: to buffer them could use up the flow control window, and messages to drop are short.
 const MESSAGE_BYTES_MAX: usize = 16 << 10;
 
-/// In a `WatchResponse`: its events.
+/// The field number of the events in a `WatchResponse`.
 const EVENTS: u64 = 11;
 
-/// In an `Event`: its type, and that of a deletion.
+/// The field number of the type in an `Event`, and its value for a deletion.
 const EVENT_TYPE: u64 = 1;
 const DELETION: u64 = 1;
 
-/// The tag of field 15, which no message on a watch stream has, and which is as long as that of the events.
+/// The tag of field 15: no message on a watch stream has this field, and the tag is as long as that of the events.
 const UNKNOWN_FIELD: u8 = 15 << 3 | 2;
 
-/// The fields that lead to the lease of a key: in a `RangeResponse` its keys; in a `TxnResponse` its answers, of each the
-/// `RangeResponse`, of that its keys.
+/// The path of field numbers to the lease of a key: in a `RangeResponse` via the keys, in a `TxnResponse` via the
+/// responses, their `RangeResponse` and its keys.
 const LEASE_IN_RANGE: [u64; 2] = [2, 6];
 const LEASE_IN_TXN: [u64; 4] = [3, 1, 2, 6];
 
-/// The tag of field 15 as a number, which no key has, and which is as long as that of the lease.
+/// The tag of field 15 as a number: no key has this field, and the tag is as long as that of the lease.
 const UNKNOWN_VARINT: u8 = 15 << 3;
 
-/// The tag of the first field of a keep-alive: the lease's id. On a watch stream the first field is a message.
+/// The tag of the first field of a keep-alive, the id of the lease. On a watch stream the first field is a message.
 const LEASE_ID: u8 = 1 << 3;
 
 /// One connection.
@@ -51,22 +50,22 @@ pub(super) struct Grpc {
 
 #[derive(Debug, Default)]
 struct Stream {
-    /// The client has said all: it waits for a reply, not for messages.
-    is_asked: bool,
+    /// The client has ended its side: it waits for one reply, not for a stream of messages.
+    awaits_reply: bool,
     /// The first byte of the first request's body.
     first_tag: Option<u8>,
-    /// Bodies of requests seen, up to the first tag.
+    /// Length of the request bodies seen, up to the first tag.
     request_bytes: usize,
-    /// What has come of a message that is not complete.
-    gathered: Vec<u8>,
-    /// What is still to come of a message that passes unread.
+    /// The beginning of a message that is not complete.
+    buffered: Vec<u8>,
+    /// How many bytes are missing of a message that passes unread.
     unread: usize,
-    /// Messages that are kept, and what came behind them.
-    kept: Vec<u8>,
+    /// Messages that are held, and all that followed them.
+    held: Vec<u8>,
 }
 
 impl Grpc {
-    /// Learns from what a client says; gives what of it is to be sent on, in whole frames.
+    /// Takes bytes of the client; returns what is forwarded, in whole frames.
     pub(super) fn requests(&mut self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
         let mut sent = Vec::new();
         self.requests.push(bytes);
@@ -78,7 +77,7 @@ impl Grpc {
         while let Some(frame) = self.requests.next() {
             rules.calls += u64::from(frame.kind == HEADERS);
             match frame.kind {
-                HEADERS | DATA => self.streams.entry(frame.stream).or_default().asks(&frame),
+                HEADERS | DATA => self.streams.entry(frame.stream).or_default().request(&frame),
                 RST_STREAM => drop(self.streams.remove(&frame.stream)),
                 _ => {}
             }
@@ -87,41 +86,41 @@ impl Grpc {
         sent
     }
 
-    /// What of the server's bytes arrives; `None`: a reply is swallowed.
-    pub(super) fn replies(&mut self, bytes: &[u8], rules: &mut Rules) -> Option<Arriving> {
+    /// Takes bytes of the server; returns what is forwarded, or `None` if a reply is swallowed.
+    pub(super) fn replies(&mut self, bytes: &[u8], rules: &mut Rules) -> Option<Forwarded> {
         self.replies.push(bytes);
-        let mut arriving = Arriving::default();
+        let mut forwarded = Forwarded::default();
         while let Some(frame) = self.replies.next() {
             match self.streams.get_mut(&frame.stream) {
-                Some(stream) if frame.kind == DATA => stream.answers(&frame, rules, &mut arriving)?,
+                Some(stream) if frame.kind == DATA => stream.reply(&frame, rules, &mut forwarded)?,
                 stream => {
-                    // What ends a stream does not overtake what it has said.
+                    // The end of a stream must not overtake its held messages.
                     if let Some(stream) = stream.filter(|_| frame.ends_stream()) {
-                        write_data(&mut arriving.to_client, frame.stream, &std::mem::take(&mut stream.kept));
+                        write_data(&mut forwarded.to_client, frame.stream, &std::mem::take(&mut stream.held));
                     }
-                    arriving.to_client.extend(&frame.bytes);
+                    forwarded.to_client.extend(&frame.bytes);
                 }
             }
             if frame.ends_stream() || frame.kind == RST_STREAM {
                 self.streams.remove(&frame.stream);
             }
         }
-        Some(arriving)
+        Some(forwarded)
     }
 
-    /// What was kept, in whole frames.
+    /// Takes what was held, in whole frames.
     pub(super) fn released(&mut self) -> Vec<u8> {
         let mut to = Vec::new();
         for (id, stream) in &mut self.streams {
-            write_data(&mut to, *id, &std::mem::take(&mut stream.kept));
+            write_data(&mut to, *id, &std::mem::take(&mut stream.held));
         }
         to
     }
 }
 
 impl Stream {
-    fn asks(&mut self, frame: &Frame) {
-        self.is_asked |= frame.ends_stream();
+    fn request(&mut self, frame: &Frame) {
+        self.awaits_reply |= frame.ends_stream();
         if frame.kind == DATA && self.first_tag.is_none() {
             let (body, _) = frame.data();
             self.first_tag =
@@ -130,12 +129,12 @@ impl Stream {
         }
     }
 
-    /// Takes a frame of messages to the client in, and writes what is complete; `None`: a reply is swallowed.
-    fn answers(&mut self, frame: &Frame, rules: &mut Rules, arriving: &mut Arriving) -> Option<()> {
-        let Arriving { to_client: to, credit } = arriving;
+    /// Takes a frame of the server, and forwards its complete messages; `None` if a reply is swallowed.
+    fn reply(&mut self, frame: &Frame, rules: &mut Rules, forwarded: &mut Forwarded) -> Option<()> {
+        let Forwarded { to_client: to, credit } = forwarded;
         if frame.ends_stream() {
-            // gRPC ends its streams with headers; what is this?
-            write_data(to, frame.stream, &std::mem::take(&mut self.gathered));
+            // gRPC servers end streams with headers. This is something else: it passes.
+            write_data(to, frame.stream, &std::mem::take(&mut self.buffered));
             to.extend(&frame.bytes);
             return Some(());
         }
@@ -147,32 +146,32 @@ impl Stream {
             self.unread -= unread.len();
             body = rest;
         }
-        self.gathered.extend(body);
+        self.buffered.extend(body);
         while let Some(length) = self.message_length() {
             if PREFIX_BYTES + length > MESSAGE_BYTES_MAX {
-                let there = self.gathered.len().min(PREFIX_BYTES + length);
+                let there = self.buffered.len().min(PREFIX_BYTES + length);
                 self.unread = PREFIX_BYTES + length - there;
-                write_data(to, frame.stream, &self.gathered.drain(..there).collect::<Vec<_>>());
+                write_data(to, frame.stream, &self.buffered.drain(..there).collect::<Vec<_>>());
                 continue;
             }
-            if self.gathered.len() < PREFIX_BYTES + length {
+            if self.buffered.len() < PREFIX_BYTES + length {
                 break;
             }
-            let mut message: Vec<u8> = self.gathered.drain(..PREFIX_BYTES + length).collect();
-            // A keep-alive is a call, though on a stream.
-            let is_reply = self.is_asked || self.first_tag == Some(LEASE_ID);
+            let mut message: Vec<u8> = self.buffered.drain(..PREFIX_BYTES + length).collect();
+            // Keep-alives are on a stream, but each has its own reply.
+            let is_reply = self.awaits_reply || self.first_tag == Some(LEASE_ID);
             if is_reply && !rules.lets_reply_pass() {
                 return None;
             }
-            if self.is_asked && rules.hides_leases {
+            if self.awaits_reply && rules.hides_leases {
                 hide_leases(&mut message[PREFIX_BYTES..]);
             }
-            if !self.is_asked && self.drops(&mut message[PREFIX_BYTES..], rules) {
+            if !self.awaits_reply && self.drops(&mut message[PREFIX_BYTES..], rules) {
                 write_credit(credit, frame.stream, message.len());
             } else if rules.holds_events
-                && (!self.kept.is_empty() || tells_events(&message[PREFIX_BYTES..]) && !is_reply)
+                && (!self.held.is_empty() || has_events(&message[PREFIX_BYTES..]) && !is_reply)
             {
-                self.kept.extend(&message);
+                self.held.extend(&message);
             } else {
                 write_data(to, frame.stream, &message);
             }
@@ -181,11 +180,11 @@ impl Stream {
     }
 
     fn message_length(&self) -> Option<usize> {
-        let prefix = self.gathered.get(..PREFIX_BYTES)?;
+        let prefix = self.buffered.get(..PREFIX_BYTES)?;
         Some(u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize)
     }
 
-    /// Takes out what is dropped; whether that is all of the message.
+    /// Removes dropped events from a message; returns whether the whole message is dropped.
     fn drops(&self, message: &mut [u8], rules: &mut Rules) -> bool {
         if self.first_tag == Some(LEASE_ID) {
             return rules.drops(Message::KeepAlives);
@@ -214,7 +213,7 @@ impl Stream {
     }
 }
 
-/// Renames the lease of every key that a read answers, alone or in a transaction, to a field that no schema knows.
+/// Renames the lease of every key in a reply to a read, alone or in a transaction, to a field that no schema has.
 fn hide_leases(message: &mut [u8]) {
     let mut tags = Vec::new();
     for path in [&LEASE_IN_RANGE, &LEASE_IN_TXN[..]] {
@@ -223,7 +222,7 @@ fn hide_leases(message: &mut [u8]) {
     tags.into_iter().for_each(|tag| message[tag] = UNKNOWN_VARINT);
 }
 
-/// Where the tags of the fields stand that this path of field numbers leads to.
+/// Finds the tags of the fields at the end of this path of field numbers.
 fn find_varints(message: &[u8], path: &[u64], start: usize, tags: &mut Vec<usize>) {
     let Some((number, rest)) = path.split_first() else { return };
     for field in fields(message).filter(|field| field.number == *number) {
@@ -235,7 +234,7 @@ fn find_varints(message: &[u8], path: &[u64], start: usize, tags: &mut Vec<usize
     }
 }
 
-fn tells_events(message: &[u8]) -> bool {
+fn has_events(message: &[u8]) -> bool {
     fields(message).any(|field| field.number == EVENTS)
 }
 
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_of_keys_are_hidden_and_nothing_else() {
+    fn only_leases_of_keys_are_hidden() {
         // A key with its create revision and its lease.
         let key = |lease_tag: u8| [&bytes(1, b"k")[..], &[2 << 3, 7, lease_tag, 9]].concat();
         let range = |lease_tag| [bytes(1, &[1 << 3, 6]), bytes(2, &key(lease_tag)), vec![4 << 3, 1]].concat();

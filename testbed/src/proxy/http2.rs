@@ -1,11 +1,11 @@
 //! Frames of HTTP/2 (RFC 9113), as far as the bodies of messages need them.
 
-/// What a client says first.
+/// The first bytes of a client.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const HEADER_BYTES: usize = 9;
 
-/// The largest payload that every peer takes.
+/// The largest payload that every peer accepts.
 const PAYLOAD_MAX: usize = 16 << 10;
 
 pub(super) const DATA: u8 = 0;
@@ -31,7 +31,7 @@ impl Frame {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
-    /// The body of a DATA frame, and the bytes around it that count for flow control.
+    /// Returns the body of a DATA frame, and how many bytes around it count for flow control.
     pub(super) fn data(&self) -> (&[u8], usize) {
         let payload = &self.bytes[HEADER_BYTES..];
         if self.flags & PADDED == 0 {
@@ -43,7 +43,7 @@ impl Frame {
     }
 }
 
-/// Cuts a stream of bytes into frames.
+/// Splits a stream of bytes into frames.
 #[derive(Debug, Default)]
 pub(super) struct Frames(Vec<u8>);
 
@@ -52,7 +52,7 @@ impl Frames {
         self.0.extend(bytes);
     }
 
-    /// Takes out what a client says first, when it is all there.
+    /// Takes the client's first bytes, if they are complete.
     pub(super) fn take_preface(&mut self) -> Option<&'static [u8]> {
         self.0.starts_with(PREFACE).then(|| {
             self.0.drain(..PREFACE.len());
@@ -72,7 +72,7 @@ impl Frames {
     }
 }
 
-/// DATA frames with this body.
+/// Appends DATA frames with this body.
 pub(super) fn write_data(to: &mut Vec<u8>, stream: u32, body: &[u8]) {
     for payload in body.chunks(PAYLOAD_MAX) {
         write_header(to, DATA, stream, payload.len());
@@ -80,12 +80,12 @@ pub(super) fn write_data(to: &mut Vec<u8>, stream: u32, body: &[u8]) {
     }
 }
 
-/// Frames that tell a sender that so many bytes of DATA were taken, as the receiver would have done.
+/// Appends the frames by which a receiver returns flow control credit for `bytes` of DATA.
 pub(super) fn write_credit(to: &mut Vec<u8>, stream: u32, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    // Of the stream, and of the connection.
+    // The windows of the stream and of the connection.
     for window in [stream, 0] {
         write_header(to, WINDOW_UPDATE, window, 4);
         to.extend((bytes as u32).to_be_bytes());
@@ -104,7 +104,7 @@ mod tests {
 
     fn frames_of(bytes: &[u8]) -> Vec<Frame> {
         let mut frames = Frames::default();
-        // Byte by byte, as a network may deliver it.
+        // Byte by byte: a network may split anywhere.
         let mut found = Vec::new();
         for byte in bytes {
             frames.push(&[*byte]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_counts_beside_the_body() {
+    fn padding_is_counted_apart_from_the_body() {
         let padded = [&[0, 0, 6, DATA, PADDED, 0, 0, 0, 5][..], &[3, b'h', b'i', 0, 0, 0]].concat();
         assert_eq!(frames_of(&padded)[0].data(), (&b"hi"[..], 4));
     }

@@ -1,13 +1,13 @@
-//! A TCP proxy that does to connections what networks do.
+//! A TCP proxy that delays, holds, drops and resets connections. See [`Proxy`].
 //!
-//! Bytes of a connection arrive in order or not at all: a direction that has lost bytes is reset when the proxy lets
-//! others pass, because no network delivers a stream with a gap. See [`Proxy`].
+//! Bytes of a connection arrive in order or not at all. Once bytes of a direction were dropped, its connection is reset
+//! as soon as bytes may pass again, because TCP never delivers a stream with a gap.
 
+mod admission;
+mod connection;
 mod cut;
-mod entry;
 mod grpc;
 mod http2;
-mod link;
 mod protobuf;
 mod queue;
 mod redis;
@@ -17,7 +17,7 @@ mod zookeeper;
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread::JoinHandle,
@@ -31,13 +31,13 @@ use tokio::{
 };
 
 pub use self::rules::Message;
-pub(crate) use self::rules::Speech;
+pub(crate) use self::rules::Protocol;
 use self::{
+    connection::{ClientConnection, ConnectionState},
     cut::Origin,
-    link::{Fate, Link},
     rules::Rules,
 };
-use crate::address::own_address;
+use crate::{address::own_address, sync::lock};
 
 /// One of the two directions of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,27 +55,26 @@ pub enum Flow {
     Pass,
     /// They pass, each this long after it came.
     Delay(Duration),
-    /// They pass so many at a time, and so long after each other.
+    /// They pass in small chunks.
     Trickle {
-        /// Bytes at a time.
+        /// Bytes in a chunk.
         bytes: usize,
-        /// Time from one lot to the next.
+        /// Time between two chunks.
         every: Duration,
     },
-    /// They are kept here, in order, until they may flow again: a black hole that heals. The ends of connections are
-    /// kept too, so that each side sees nothing but silence.
+    /// The proxy holds them in order until they may pass again. It holds the ends of connections too: each side sees
+    /// only silence.
     Hold,
-    /// They are lost: a black hole that swallows what was under way. A connection that has lost something is reset
-    /// when anything may flow again.
+    /// They are lost. A connection that has lost something is reset as soon as bytes may pass again.
     Drop,
 }
 
-/// What a proxy has seen so far.
+/// Counters of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections of clients that were taken, also those that were refused a moment later.
+    /// Accepted connections of clients, including those that were refused at once.
     pub accepted: u64,
-    /// Connections that are open at the moment.
+    /// Connections that are open now.
     pub open: usize,
     /// Bytes delivered to the server.
     pub to_server: u64,
@@ -83,15 +82,14 @@ pub struct Counts {
     pub to_client: u64,
     /// Replies swallowed and messages dropped.
     pub dropped: u64,
-    /// Calls that clients have begun, behind [`Proxy::start_grpc`].
+    /// Calls that clients have begun; only counted by [`Proxy::start_grpc`].
     pub calls: u64,
 }
 
 /// A TCP proxy in front of one server, on a loopback address of its own.
 ///
-/// It runs on a thread of its own, so that it works for tests of any kind: without a runtime, on a busy one, on a
-/// paused clock. All calls take effect at once, on the connections that there are and on those to come, and none of
-/// them waits.
+/// It runs on its own thread, so it works without a runtime, on a busy one, and on a paused clock. All calls take
+/// effect at once, on open and on future connections, and do not wait.
 ///
 /// ```
 /// use lockkit_testbed::{Direction, Flow, Proxy};
@@ -99,9 +97,9 @@ pub struct Counts {
 /// # let server = std::net::TcpListener::bind("127.0.0.1:0")?;
 /// let proxy = Proxy::start(server.local_addr()?)?;
 /// let client = std::net::TcpStream::connect(proxy.endpoint())?;
-/// proxy.set(Direction::Replies, Flow::Hold); // the server is heard no more
-/// proxy.pass(); // and here is what it said
-/// proxy.reset(); // and now the connection is gone, with a TCP reset
+/// proxy.set(Direction::Replies, Flow::Hold); // the server seems silent
+/// proxy.pass(); // its replies arrive
+/// proxy.reset(); // all connections are closed with a TCP reset
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug)]
@@ -113,22 +111,22 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the calls and the connections share.
+/// What the methods of the proxy and its connections share.
 #[derive(Debug)]
 struct Shared {
     address: SocketAddr,
     target: String,
-    speech: Speech,
+    protocol: Protocol,
     requests: watch::Sender<Flow>,
     replies: watch::Sender<Flow>,
     is_refusing: AtomicBool,
-    /// New connections wait until they may go on to the server.
+    /// New connections are not connected to the server yet.
     is_holding_new: watch::Sender<bool>,
-    /// Nothing may come from them.
+    /// Connections from here are cut off.
     blocked: watch::Sender<Vec<Origin>>,
-    /// What comes from here passes always.
-    spared: Mutex<Vec<IpAddr>>,
-    links: Mutex<Vec<Arc<Link>>>,
+    /// Connections from here always pass.
+    exempt: Mutex<Vec<IpAddr>>,
+    connections: Mutex<Vec<Arc<ClientConnection>>>,
     rules: Mutex<Rules>,
     accepted: AtomicU64,
     to_server: AtomicU64,
@@ -142,38 +140,38 @@ impl Proxy {
     ///
     /// When there is no address or no thread left.
     pub fn start(target: impl ToString) -> Result<Self> {
-        Self::start_at(own_address(), target, Speech::Any)
+        Self::start_at(own_address(), target, Protocol::Any)
     }
 
-    /// As [`start`](Self::start), for clients of an etcd without TLS: the proxy knows which bytes are one reply, and
+    /// As [`start`](Self::start), for etcd without TLS: the proxy parses replies, so that
     /// [`drop_messages`](Self::drop_messages) works.
     ///
     /// # Errors
     ///
     /// As [`start`](Self::start).
     pub fn start_grpc(target: impl ToString) -> Result<Self> {
-        Self::start_at(own_address(), target, Speech::Grpc)
+        Self::start_at(own_address(), target, Protocol::Grpc)
     }
 
-    /// As [`start_grpc`](Self::start_grpc), for clients of a ZooKeeper without TLS.
+    /// As [`start_grpc`](Self::start_grpc), for ZooKeeper without TLS.
     ///
     /// # Errors
     ///
     /// As [`start`](Self::start).
     pub fn start_zookeeper(target: impl ToString) -> Result<Self> {
-        Self::start_at(own_address(), target, Speech::ZooKeeper)
+        Self::start_at(own_address(), target, Protocol::ZooKeeper)
     }
 
-    /// As [`start_grpc`](Self::start_grpc), for clients of a Redis without TLS.
+    /// As [`start_grpc`](Self::start_grpc), for Redis without TLS.
     ///
     /// # Errors
     ///
     /// As [`start`](Self::start).
     pub fn start_redis(target: impl ToString) -> Result<Self> {
-        Self::start_at(own_address(), target, Speech::Redis)
+        Self::start_at(own_address(), target, Protocol::Redis)
     }
 
-    pub(crate) fn start_at(own: Ipv4Addr, target: impl ToString, speech: Speech) -> Result<Self> {
+    pub(crate) fn start_at(own: Ipv4Addr, target: impl ToString, protocol: Protocol) -> Result<Self> {
         let target = target.to_string();
         let listener = std::net::TcpListener::bind((own, 0)).context("no free port")?;
         listener.set_nonblocking(true)?;
@@ -181,14 +179,14 @@ impl Proxy {
         let shared = Arc::new(Shared {
             address,
             target,
-            speech,
+            protocol,
             requests: watch::Sender::new(Flow::Pass),
             replies: watch::Sender::new(Flow::Pass),
             is_refusing: AtomicBool::new(false),
             is_holding_new: watch::Sender::new(false),
             blocked: watch::Sender::default(),
-            spared: Mutex::default(),
-            links: Mutex::default(),
+            exempt: Mutex::default(),
+            connections: Mutex::default(),
             rules: Mutex::default(),
             accepted: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
@@ -200,7 +198,7 @@ impl Proxy {
         let thread = std::thread::Builder::new().name("testbed-proxy".to_owned()).spawn(move || {
             runtime.block_on(async {
                 select! {
-                    () = entry::accept(listener, accepting) => {}
+                    () = admission::accept(listener, accepting) => {}
                     _ = stopped => {}
                 }
             });
@@ -208,7 +206,7 @@ impl Proxy {
         Ok(Self { address, shared, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Address and port for clients, such as `127.3.9.1:40001`.
+    /// Returns address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
         self.address.to_string()
     }
@@ -217,18 +215,18 @@ impl Proxy {
         self.address
     }
 
-    /// From now on the bytes of this direction fare like this.
+    /// Sets what happens to the bytes of a direction.
     pub fn set(&self, direction: Direction, flow: Flow) {
         self.shared.flow(direction).send_replace(flow);
     }
 
-    /// [Holds](Flow::Hold) all requests from the first on that contains this text, and comes in one piece. Until
-    /// [`pass`](Self::pass).
-    pub fn hold_at(&self, text: &str) {
-        lock(&self.shared.rules).hold_at(text);
+    /// [Holds](Flow::Hold) all requests, beginning with the first that contains this text, until [`pass`](Self::pass).
+    /// The text must arrive in one piece.
+    pub fn hold_requests_from(&self, text: &str) {
+        lock(&self.shared.rules).hold_requests_from(text);
     }
 
-    /// Makes everything well: both directions pass, connections are taken, replies and messages are no longer dropped.
+    /// Ends all faults: both directions pass, new connections are served, and nothing is dropped.
     pub fn pass(&self) {
         lock(&self.shared.rules).clear();
         self.shared.is_refusing.store(false, SeqCst);
@@ -238,72 +236,78 @@ impl Proxy {
         self.set(Direction::Replies, Flow::Pass);
     }
 
-    /// Ends all connections that there are with a TCP reset to both sides; new ones are taken.
+    /// Closes all open connections with a TCP reset to both sides. New ones are served.
     pub fn reset(&self) {
-        self.each_link(Fate::Reset);
+        self.advance_all(ConnectionState::Reset);
     }
 
-    /// Resets all connections, and all new ones at once, until [`pass`](Self::pass).
+    /// Resets all open connections and all new ones, until [`pass`](Self::pass).
     pub fn refuse(&self) {
         self.refuse_new();
         self.reset();
     }
 
-    /// Resets all new connections at once, until [`pass`](Self::pass); those that there are go on.
+    /// Resets all new connections, until [`pass`](Self::pass). Open ones continue.
     pub fn refuse_new(&self) {
         self.shared.is_refusing.store(true, SeqCst);
     }
 
-    /// Takes new connections, and does not make theirs to the server, until [`pass`](Self::pass); those that there are
-    /// go on.
+    /// Accepts new connections but does not connect them to the server, until [`pass`](Self::pass). Open ones continue.
     pub fn hold_new(&self) {
         self.shared.is_holding_new.send_replace(true);
     }
 
-    /// Resets all connections that there are to the clients alone. What is [held](Flow::Hold) of their requests stays
-    /// here until [`deliver_late`](Self::deliver_late); the server sees clients that are silent.
-    pub fn leave(&self) {
-        self.each_link(Fate::Left);
+    /// Resets all open connections to the clients only. The server sees silent clients; their [held](Flow::Hold)
+    /// requests stay here until [`deliver_late`](Self::deliver_late).
+    pub fn reset_clients(&self) {
+        self.advance_all(ConnectionState::ClientReset);
     }
 
-    /// Sends the requests whose clients were reset by [`leave`](Self::leave) to the server, which meets them as late
-    /// as that.
+    /// Sends the held requests of clients that [`reset_clients`](Self::reset_clients) has reset to the server.
     pub fn deliver_late(&self) {
-        for link in self.links().into_iter().filter(|link| link.fate() == Fate::Left) {
-            link.meets(Fate::Late);
+        for connection in self
+            .connections()
+            .into_iter()
+            .filter(|connection| connection.state() == ConnectionState::ClientReset)
+        {
+            connection.advance_to(ConnectionState::DeliverLate);
         }
     }
 
-    /// Whether a request that contains this text has come and is not sent on yet. (A text that was sent compressed or
-    /// encrypted is not found.)
+    /// Returns whether a request that contains this text was received and not forwarded yet. The text is not found in
+    /// compressed or encrypted requests.
     pub fn holds(&self, text: &str) -> bool {
-        self.links().iter().any(|link| link.requests.contains(text.as_bytes()))
+        self.connections().iter().any(|connection| connection.requests.contains(text.as_bytes()))
     }
 
-    /// The `nth` reply from now on, counted from 1 over all connections, does not reach its client: its connection
-    /// is reset instead. For gRPC a reply answers a call or a keep-alive, not a watch, for Redis it is any value but a
-    /// published message, for ZooKeeper it answers a request, not a ping; otherwise it is what the server says after
-    /// the client has said something.
+    /// Swallows the `nth` reply from now on, counted from 1 over all connections: its connection is reset instead.
+    ///
+    /// A reply is: for gRPC, the answer to a call or a keep-alive, not to a watch; for Redis, any value but a published
+    /// message; for ZooKeeper, the answer to a request, not to a ping; otherwise, what the server sends after the
+    /// client has sent something.
     pub fn swallow_reply(&self, nth: u64) {
         lock(&self.shared.rules).swallow_reply(nth);
     }
 
-    /// The same with so many of the next replies.
+    /// Swallows the next `count` replies, see [`swallow_reply`](Self::swallow_reply).
     pub fn swallow_next(&self, count: u64) {
         lock(&self.shared.rules).swallow_next(count);
     }
 
-    /// Keeps messages that tell of events until [`pass`](Self::pass): then they arrive, late. On etcd's streams what comes
-    /// behind them is kept too; what Redis publishes may come at any place between its replies, which go on, and so do
-    /// ZooKeeper's here. Needs [`start_grpc`](Self::start_grpc), [`start_redis`](Self::start_redis) or
+    /// Holds messages with events until [`pass`](Self::pass), which delivers them.
+    ///
+    /// On etcd's streams, all later messages are held too. For Redis and ZooKeeper, replies still pass. Needs
+    /// [`start_grpc`](Self::start_grpc), [`start_redis`](Self::start_redis) or
     /// [`start_zookeeper`](Self::start_zookeeper).
     pub fn hold_events(&self) {
         lock(&self.shared.rules).holds_events = true;
     }
 
-    /// Drops messages that nobody asked for: those for which `which` says so, asked with 1 for the first of this kind
-    /// from now on, 2 for the next. The stream goes on, and the client cannot know. Until [`pass`](Self::pass). Needs
-    /// a proxy that knows what client and server speak, such as [`start_grpc`](Self::start_grpc).
+    /// Drops messages of a kind until [`pass`](Self::pass): those for which `which` returns true. It gets 1 for the
+    /// first message of this kind from now on, 2 for the next, and so on.
+    ///
+    /// The stream continues, and the client does not notice. Needs a proxy that parses the protocol, such as
+    /// [`start_grpc`](Self::start_grpc).
     ///
     /// ```no_run
     /// # let proxy = lockkit_testbed::Proxy::start_grpc("127.0.0.1:2379").unwrap();
@@ -315,19 +319,20 @@ impl Proxy {
         lock(&self.shared.rules).drop_messages(message, Box::new(which));
     }
 
-    /// Takes the lease out of every key that etcd answers to a read, as 3.7 does by itself for reads of keys only
-    /// ([etcd #22209](https://github.com/etcd-io/etcd/issues/22209)), until [`pass`](Self::pass). Answers of more than
-    /// 16 KiB keep them. Needs [`start_grpc`](Self::start_grpc).
+    /// Removes the lease from every key in etcd's replies to reads, until [`pass`](Self::pass).
+    ///
+    /// etcd 3.7 does so itself for reads of keys only ([etcd #22209](https://github.com/etcd-io/etcd/issues/22209)).
+    /// Replies of more than 16 KiB keep the leases. Needs [`start_grpc`](Self::start_grpc).
     pub fn hide_leases(&self) {
         lock(&self.shared.rules).hides_leases = true;
     }
 
-    /// What the proxy has seen so far.
+    /// Returns the counters of the proxy.
     pub fn counts(&self) -> Counts {
         let rules = lock(&self.shared.rules);
         Counts {
             accepted: self.shared.accepted.load(SeqCst),
-            open: lock(&self.shared.links).len(),
+            open: lock(&self.shared.connections).len(),
             to_server: self.shared.to_server.load(SeqCst),
             to_client: self.shared.to_client.load(SeqCst),
             dropped: rules.dropped,
@@ -335,12 +340,12 @@ impl Proxy {
         }
     }
 
-    fn each_link(&self, fate: Fate) {
-        self.links().iter().for_each(|link| link.meets(fate));
+    fn advance_all(&self, state: ConnectionState) {
+        self.connections().iter().for_each(|connection| connection.advance_to(state));
     }
 
-    fn links(&self) -> Vec<Arc<Link>> {
-        lock(&self.shared.links).clone()
+    fn connections(&self) -> Vec<Arc<ClientConnection>> {
+        lock(&self.shared.connections).clone()
     }
 }
 
@@ -348,7 +353,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and a second one here would hide the test's own failure.
+            // A panic of the thread was printed already. A second one here would hide the test's own failure.
             let _ = thread.join();
         }
     }
@@ -368,9 +373,4 @@ impl Shared {
             Direction::Replies => &self.to_client,
         }
     }
-}
-
-/// A panic of another thread that held it is that thread's failure.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

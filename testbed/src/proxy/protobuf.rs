@@ -6,21 +6,21 @@ use std::ops::Range;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) number: u64,
-    /// Where its tag stands.
+    /// The position of its tag.
     pub(super) tag: usize,
     pub(super) value: Value,
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Varint(u64),
-    /// Text, bytes or a message lie here.
+    /// The position of a text, bytes or a message.
     Bytes(Range<usize>),
     Fixed,
 }
 
-/// The fields of a message, up to what is none.
+/// Iterates over the fields of a message, up to the first invalid one.
 pub(super) fn fields(message: &[u8]) -> impl Iterator<Item = Field> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_ends_it() {
+    fn invalid_field_ends_the_iteration() {
         for message in [&[0x0a, 200][..], &[0xff; 20], &[0x0b], &[0x09, 1]] {
             assert_eq!(fields(message).count(), 0, "{message:?}");
         }

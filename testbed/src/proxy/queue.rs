@@ -1,51 +1,52 @@
-//! What has come in one direction and is not sent on yet.
+//! The bytes that were received in one direction and not forwarded yet.
 
 use std::{collections::VecDeque, sync::Mutex, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Flow, lock};
+use super::Flow;
+use crate::sync::lock;
 
-/// More than this is not taken: the sender meets a full connection.
+/// Longest queue in bytes. When it is full, the proxy stops reading, and the sender's connection fills up.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes sent at a time.
 const SEND_BYTES_MAX: usize = 64 << 10;
 
-/// What has come in one direction and is not sent on yet, in order.
+/// The bytes that were received in one direction and not forwarded yet, in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    inner: Mutex<Inner>,
+    inner: Mutex<QueueState>,
     pushed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct QueueState {
     bytes: VecDeque<u8>,
-    /// When which number of bytes came, in the order of `bytes`.
+    /// When how many bytes arrived, in the order of `bytes`.
     arrivals: VecDeque<(Instant, usize)>,
-    /// What came after all bytes.
-    end: Option<End>,
-    /// Something was dropped.
+    /// How the sender ended the stream after all bytes.
+    end: Option<StreamEnd>,
+    /// Some bytes were dropped.
     has_gap: bool,
-    /// When the next lot of a trickle is due.
-    next_lot: Option<Instant>,
+    /// When the next chunk of a trickle is due.
+    next_chunk_at: Option<Instant>,
 }
 
-/// How a side ends what it says.
+/// How a sender ends its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// It will say no more.
+pub(super) enum StreamEnd {
+    /// It sends no more bytes.
     Finished,
-    /// It is gone.
+    /// Its connection is broken.
     Reset,
 }
 
-/// What is to be done now.
+/// What the proxy does next.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum NextStep {
     Send(Vec<u8>),
-    End(End),
+    End(StreamEnd),
     WaitUntil(Instant),
     Nothing,
 }
@@ -61,16 +62,16 @@ impl Queue {
         self.pushed.notify_one();
     }
 
-    /// Resolves when something was pushed since the last time.
+    /// Waits until bytes are pushed; returns at once if some were since the last call.
     pub(super) async fn pushed(&self) {
         self.pushed.notified().await;
     }
 
-    pub(super) fn end(&self, end: End) {
+    pub(super) fn end(&self, end: StreamEnd) {
         lock(&self.inner).end = Some(end);
     }
 
-    /// Whether more may come.
+    /// Whether the proxy may read more.
     pub(super) fn is_open(&self) -> bool {
         let inner = lock(&self.inner);
         inner.end.is_none() && inner.bytes.len() < QUEUE_BYTES_MAX
@@ -80,59 +81,59 @@ impl Queue {
         lock(&self.inner).bytes.make_contiguous().windows(text.len()).any(|window| window == text)
     }
 
-    /// Everything.
+    /// Takes all bytes.
     pub(super) fn take_all(&self) -> Vec<u8> {
         std::mem::take(&mut lock(&self.inner).bytes).into()
     }
 
-    /// These many bytes were sent.
+    /// Removes the first `count` bytes, which were sent.
     pub(super) fn sent(&self, count: usize) {
         let mut inner = lock(&self.inner);
         inner.bytes.drain(..count);
         inner.forget_arrivals(count);
     }
 
-    pub(super) fn next(&self, flow: Flow) -> Next {
+    pub(super) fn next(&self, flow: Flow) -> NextStep {
         let mut inner = lock(&self.inner);
         if inner.has_gap && flow != Flow::Drop {
-            return Next::End(End::Reset);
+            return NextStep::End(StreamEnd::Reset);
         }
         match flow {
             Flow::Pass => inner.send(SEND_BYTES_MAX),
             Flow::Delay(delay) => inner.delayed(delay),
-            Flow::Trickle { bytes, every } => inner.lot(bytes, every),
-            Flow::Hold => Next::Nothing,
+            Flow::Trickle { bytes, every } => inner.chunk(bytes, every),
+            Flow::Hold => NextStep::Nothing,
             Flow::Drop => {
                 inner.has_gap |= !inner.bytes.is_empty() || inner.end.is_some();
                 inner.bytes.clear();
                 inner.arrivals.clear();
-                Next::Nothing
+                NextStep::Nothing
             }
         }
     }
 }
 
-impl Inner {
-    fn send(&self, most: usize) -> Next {
+impl QueueState {
+    fn send(&self, most: usize) -> NextStep {
         if self.bytes.is_empty() {
-            return self.end.map_or(Next::Nothing, Next::End);
+            return self.end.map_or(NextStep::Nothing, NextStep::End);
         }
-        Next::Send(self.bytes.iter().take(most).copied().collect())
+        NextStep::Send(self.bytes.iter().take(most).copied().collect())
     }
 
-    fn delayed(&self, delay: Duration) -> Next {
+    fn delayed(&self, delay: Duration) -> NextStep {
         let Some(&(arrival, bytes)) = self.arrivals.front() else { return self.send(0) };
         let due = arrival + delay;
-        if due <= Instant::now() { self.send(bytes.min(SEND_BYTES_MAX)) } else { Next::WaitUntil(due) }
+        if due <= Instant::now() { self.send(bytes.min(SEND_BYTES_MAX)) } else { NextStep::WaitUntil(due) }
     }
 
-    fn lot(&mut self, bytes: usize, every: Duration) -> Next {
+    fn chunk(&mut self, bytes: usize, every: Duration) -> NextStep {
         let now = Instant::now();
-        match self.next_lot {
-            Some(due) if due > now => Next::WaitUntil(due),
+        match self.next_chunk_at {
+            Some(due) if due > now => NextStep::WaitUntil(due),
             _ => {
                 if !self.bytes.is_empty() {
-                    self.next_lot = Some(now + every);
+                    self.next_chunk_at = Some(now + every);
                 }
                 self.send(bytes)
             }

@@ -1,98 +1,98 @@
-//! What a Redis server says to a client (RESP2 and RESP3), as far as to tell single values apart.
+//! The replies of a Redis server (RESP2 and RESP3), split into values.
 
-use super::rules::{Arriving, Message, Rules};
+use super::rules::{Forwarded, Message, Rules};
 
-/// The kinds of a published message, in the first item of its array or push.
+/// The first item of a published message, which is an array or a push.
 const PUBLISHED: [&[u8]; 3] = [b"message", b"pmessage", b"smessage"];
 
-/// One connection: the server's side.
+/// What the server sends on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Values {
-    gathered: Vec<u8>,
+    buffered: Vec<u8>,
     /// Published messages that are held.
-    kept: Vec<u8>,
-    /// It is something else, perhaps encrypted: all of it passes.
+    held: Vec<u8>,
+    /// It is another protocol, perhaps encrypted: everything passes.
     is_foreign: bool,
 }
 
-/// Why a value has no end.
+/// Why the end of a value is not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoEnd {
-    /// More is to come.
+enum ParseError {
+    /// It is not complete.
     Incomplete,
-    /// This is no value.
+    /// It is not a value of this protocol.
     Foreign,
 }
 
 impl Values {
-    /// What of the server's bytes arrives; `None`: a reply is swallowed.
-    pub(super) fn replies(&mut self, bytes: &[u8], rules: &mut Rules) -> Option<Arriving> {
-        self.gathered.extend(bytes);
-        let mut arriving = Arriving { to_client: self.released(rules), ..Arriving::default() };
+    /// Takes bytes of the server; returns what is forwarded, or `None` if a reply is swallowed.
+    pub(super) fn replies(&mut self, bytes: &[u8], rules: &mut Rules) -> Option<Forwarded> {
+        self.buffered.extend(bytes);
+        let mut forwarded = Forwarded { to_client: self.released(rules), ..Forwarded::default() };
         while !self.is_foreign {
-            let length = match value_end(&self.gathered, 0) {
+            let length = match value_end(&self.buffered, 0) {
                 Ok(length) => length,
-                Err(NoEnd::Incomplete) => return Some(arriving),
-                Err(NoEnd::Foreign) => {
+                Err(ParseError::Incomplete) => return Some(forwarded),
+                Err(ParseError::Foreign) => {
                     self.is_foreign = true;
                     break;
                 }
             };
-            let value: Vec<u8> = self.gathered.drain(..length).collect();
+            let value: Vec<u8> = self.buffered.drain(..length).collect();
             if PUBLISHED.contains(&first_item(&value)) {
                 if rules.drops(Message::Events) {
                     continue;
                 }
                 if rules.holds_events {
-                    self.kept.extend(value);
+                    self.held.extend(value);
                     continue;
                 }
             } else if !rules.lets_reply_pass() {
                 return None;
             }
-            arriving.to_client.extend(value);
+            forwarded.to_client.extend(value);
         }
-        arriving.to_client.append(&mut self.gathered);
-        Some(arriving)
+        forwarded.to_client.append(&mut self.buffered);
+        Some(forwarded)
     }
 
-    /// What was held and may arrive now, in whole values.
+    /// Returns the held values that may be forwarded now.
     pub(super) fn released(&mut self, rules: &Rules) -> Vec<u8> {
-        if rules.holds_events { Vec::new() } else { std::mem::take(&mut self.kept) }
+        if rules.holds_events { Vec::new() } else { std::mem::take(&mut self.held) }
     }
 }
 
-/// Behind the value that begins here.
-fn value_end(bytes: &[u8], start: usize) -> Result<usize, NoEnd> {
+/// Returns the position after the value that begins at `start`.
+fn value_end(bytes: &[u8], start: usize) -> Result<usize, ParseError> {
     let rest = bytes.get(start..).unwrap_or_default();
-    let kind = *rest.first().ok_or(NoEnd::Incomplete)?;
-    let line = rest.windows(2).position(|window| window == b"\r\n").ok_or(NoEnd::Incomplete)?;
+    let kind = *rest.first().ok_or(ParseError::Incomplete)?;
+    let line = rest.windows(2).position(|window| window == b"\r\n").ok_or(ParseError::Incomplete)?;
     let end = start + line + 2;
     let count = || {
         let count = std::str::from_utf8(&rest[1..line]).ok().and_then(|count| count.parse::<i64>().ok());
-        // -1: nothing there.
-        count.map(|count| usize::try_from(count).unwrap_or_default()).ok_or(NoEnd::Foreign)
+        // -1 is a null.
+        count.map(|count| usize::try_from(count).unwrap_or_default()).ok_or(ParseError::Foreign)
     };
     match kind {
         b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => Ok(end),
         b'$' if &rest[1..line] == b"-1" => Ok(end),
         b'$' | b'!' | b'=' => {
             let end = end.saturating_add(count()? + 2);
-            if end <= bytes.len() { Ok(end) } else { Err(NoEnd::Incomplete) }
+            if end <= bytes.len() { Ok(end) } else { Err(ParseError::Incomplete) }
         }
         b'*' | b'~' | b'>' => values_end(bytes, end, count()?),
         b'%' => values_end(bytes, end, 2 * count()?),
-        // Attributes stand before the value that they belong to.
+        // Attributes precede the value that they belong to.
         b'|' => values_end(bytes, end, 2 * count()? + 1),
-        _ => Err(NoEnd::Foreign),
+        _ => Err(ParseError::Foreign),
     }
 }
 
-fn values_end(bytes: &[u8], start: usize, count: usize) -> Result<usize, NoEnd> {
+fn values_end(bytes: &[u8], start: usize, count: usize) -> Result<usize, ParseError> {
     (0..count).try_fold(start, |at, _| value_end(bytes, at))
 }
 
-/// The text of the first item of an array or a push; empty where there is none.
+/// Returns the text of the first item of an array or a push; empty for other values.
 fn first_item(value: &[u8]) -> &[u8] {
     if !matches!(value.first(), Some(b'*' | b'>')) {
         return &[];
@@ -105,7 +105,7 @@ fn first_item(value: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// What comes through byte by byte, as a network may deliver it; `None`: a reply was swallowed.
+    /// What is forwarded of these bytes, sent one by one; `None` if a reply was swallowed.
     fn arrives(wire: &str, rules: &mut Rules) -> Option<String> {
         let mut values = Values::default();
         let mut arrived = Vec::new();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn published_messages_of_both_versions_are_dropped_and_nothing_else() {
+    fn only_published_messages_are_dropped_in_both_versions() {
         let published = [
             ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n",
             "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n",
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn published_messages_are_held_while_replies_pass_and_arrive_later() {
+    fn published_messages_are_held_while_replies_pass() {
         let message = |text: &str| format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\n{text}\r\n");
         let mut values = Values::default();
         let mut rules = Rules::default();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_values_that_are_not_published_count_as_replies() {
+    fn published_messages_do_not_count_as_replies() {
         let mut rules = Rules::default();
         rules.swallow_reply(2);
         let message = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_protocol_passes() {
+    fn other_protocols_pass() {
         for wire in ["HTTP/1.1 200 OK\r\n\r\n", "$x\r\n>1\r\n"] {
             assert_eq!(arrives(wire, &mut dropping()).unwrap(), wire);
         }

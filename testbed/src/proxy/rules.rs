@@ -1,29 +1,29 @@
-//! Which replies and messages do not arrive.
+//! Which replies and messages a proxy drops or holds.
 
 use std::{fmt, sync::Mutex};
 
 use super::{
     grpc::Grpc,
-    lock,
     redis::Values,
     zookeeper::{Election, Packets},
 };
+use crate::sync::lock;
 
-/// A kind of message that nobody asked for, on its way to a client.
+/// A kind of message to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Every message that tells watchers of events, or subscribers what was published.
+    /// A message with events for watchers, or with what was published to subscribers.
     Events,
-    /// etcd: the single event that says that a key is gone; others in the same message arrive.
+    /// etcd: a single event that reports the deletion of a key; other events in the same message arrive.
     Deletions,
-    /// etcd: the answers to keep-alives of a lease.
+    /// etcd: the reply to a keep-alive of a lease.
     KeepAlives,
 }
 
-/// What is spoken on the connections of a proxy.
+/// The protocol on the connections of a proxy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Speech {
-    /// Whatever it is.
+pub(crate) enum Protocol {
+    /// Any; the proxy does not parse it.
     Any,
     /// gRPC without TLS, with etcd.
     Grpc,
@@ -31,40 +31,40 @@ pub(crate) enum Speech {
     Redis,
     /// ZooKeeper and its clients, without TLS.
     ZooKeeper,
-    /// Members of a ZooKeeper ensemble that elect.
+    /// Between members of a ZooKeeper ensemble, to elect a leader.
     Election,
-    /// The leader of a ZooKeeper ensemble and those who follow it.
+    /// Between the leader of a ZooKeeper ensemble and its followers.
     Quorum,
 }
 
-/// Which replies and messages do not arrive, and how many did not.
+/// Which replies and messages are dropped or held, and how many were dropped.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    /// So many replies still arrive before one is swallowed.
+    /// How many replies still arrive before one is swallowed.
     swallow_after: Option<u64>,
-    /// So many of the next replies are swallowed.
+    /// How many of the next replies are swallowed.
     swallow_next: u64,
-    /// Messages that tell of events are kept.
+    /// Messages with events are held.
     pub(super) holds_events: bool,
-    /// etcd: reads answer keys without their leases.
+    /// etcd: leases are removed from the keys in replies to reads.
     pub(super) hides_leases: bool,
-    drops: Vec<Drops>,
-    /// Requests are held from the first that contains this.
-    hold_at: Option<Vec<u8>>,
+    drops: Vec<DropRule>,
+    /// Requests are held from the first one that contains this text.
+    hold_requests_from: Option<Vec<u8>>,
     pub(super) dropped: u64,
     /// gRPC: calls that clients have begun.
     pub(super) calls: u64,
 }
 
-struct Drops {
+struct DropRule {
     message: Message,
     seen: u64,
     which: Box<dyn FnMut(u64) -> bool + Send>,
 }
 
-impl fmt::Debug for Drops {
+impl fmt::Debug for DropRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Drops")
+        f.debug_struct("DropRule")
             .field("message", &self.message)
             .field("seen", &self.seen)
             .finish_non_exhaustive()
@@ -72,7 +72,7 @@ impl fmt::Debug for Drops {
 }
 
 impl Rules {
-    /// From now on everything arrives.
+    /// Lets everything pass; the counters stay.
     pub(super) fn clear(&mut self) {
         *self = Self { dropped: self.dropped, calls: self.calls, ..Self::default() };
     }
@@ -86,19 +86,21 @@ impl Rules {
     }
 
     pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
-        self.drops.push(Drops { message, seen: 0, which });
+        self.drops.push(DropRule { message, seen: 0, which });
     }
 
-    pub(super) fn hold_at(&mut self, text: &str) {
-        self.hold_at = Some(text.as_bytes().to_vec());
+    pub(super) fn hold_requests_from(&mut self, text: &str) {
+        self.hold_requests_from = Some(text.as_bytes().to_vec());
     }
 
-    /// Whether these bytes of a client are the first that must not pass.
+    /// Whether requests are held from these bytes on.
     pub(super) fn holds(&mut self, bytes: &[u8]) -> bool {
-        self.hold_at.take_if(|text| bytes.windows(text.len()).any(|window| window == text)).is_some()
+        self.hold_requests_from
+            .take_if(|text| bytes.windows(text.len()).any(|window| window == text))
+            .is_some()
     }
 
-    /// Whether the reply that has come arrives.
+    /// Counts a reply; returns whether it passes.
     pub(super) fn lets_reply_pass(&mut self) -> bool {
         if let Some(more) = &mut self.swallow_after {
             match more.checked_sub(1) {
@@ -112,7 +114,7 @@ impl Rules {
         false
     }
 
-    /// Whether a message of this kind, which has come, is dropped.
+    /// Counts a message of this kind; returns whether it is dropped.
     pub(super) fn drops(&mut self, message: Message) -> bool {
         let mut is_dropped = false;
         for rule in self.drops.iter_mut().filter(|rule| rule.message == message) {
@@ -124,23 +126,23 @@ impl Rules {
     }
 }
 
-/// What comes of bytes of the server.
+/// What the proxy sends for bytes of the server.
 #[derive(Debug, Default)]
-pub(super) struct Arriving {
+pub(super) struct Forwarded {
     pub(super) to_client: Vec<u8>,
-    /// What the server is told in place of the client.
+    /// For the server: flow control credit that the client would have sent.
     pub(super) credit: Vec<u8>,
 }
 
-/// Looks into the bytes of one connection.
+/// Parses the bytes of one connection, and applies the rules to them.
 #[derive(Debug)]
-pub(super) struct Inspector(Mutex<Protocol>);
+pub(super) struct Inspector(Mutex<Parser>);
 
 #[derive(Debug)]
-enum Protocol {
+enum Parser {
     Any {
-        /// The client has said something since the server did.
-        is_asked: bool,
+        /// The client was the last to send something.
+        awaits_reply: bool,
     },
     Grpc(Grpc),
     Redis(Values),
@@ -149,51 +151,50 @@ enum Protocol {
 }
 
 impl Inspector {
-    pub(super) fn new(speech: Speech) -> Self {
-        Self(Mutex::new(match speech {
-            Speech::Any | Speech::Quorum => Protocol::Any { is_asked: false },
-            Speech::Grpc => Protocol::Grpc(Grpc::default()),
-            Speech::Redis => Protocol::Redis(Values::default()),
-            Speech::ZooKeeper => Protocol::ZooKeeper(Packets::default()),
-            Speech::Election => Protocol::Election(Election::default()),
+    pub(super) fn new(protocol: Protocol) -> Self {
+        Self(Mutex::new(match protocol {
+            Protocol::Any | Protocol::Quorum => Parser::Any { awaits_reply: false },
+            Protocol::Grpc => Parser::Grpc(Grpc::default()),
+            Protocol::Redis => Parser::Redis(Values::default()),
+            Protocol::ZooKeeper => Parser::ZooKeeper(Packets::default()),
+            Protocol::Election => Parser::Election(Election::default()),
         }))
     }
 
-    /// What of these bytes is sent on now.
+    /// Takes bytes of the client; returns what is forwarded now.
     pub(super) fn requests(&self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
         match &mut *lock(&self.0) {
-            Protocol::Any { is_asked } => {
-                *is_asked = true;
+            Parser::Any { awaits_reply } => {
+                *awaits_reply = true;
                 bytes.to_vec()
             }
-            Protocol::Grpc(grpc) => grpc.requests(bytes, rules),
-            Protocol::Redis(_) => bytes.to_vec(),
-            Protocol::ZooKeeper(_) => bytes.to_vec(),
-            Protocol::Election(election) => election.requests(bytes),
+            Parser::Grpc(grpc) => grpc.requests(bytes, rules),
+            Parser::Redis(_) | Parser::ZooKeeper(_) => bytes.to_vec(),
+            Parser::Election(election) => election.requests(bytes),
         }
     }
 
-    /// What of these bytes arrives; `None`: a reply is swallowed.
-    pub(super) fn replies(&self, bytes: &[u8], rules: &mut Rules) -> Option<Arriving> {
+    /// Takes bytes of the server; returns what is forwarded, or `None` if a reply is swallowed.
+    pub(super) fn replies(&self, bytes: &[u8], rules: &mut Rules) -> Option<Forwarded> {
         match &mut *lock(&self.0) {
-            Protocol::Any { is_asked } => {
-                let is_reply = std::mem::take(is_asked);
+            Parser::Any { awaits_reply } => {
+                let is_reply = std::mem::take(awaits_reply);
                 (!is_reply || rules.lets_reply_pass())
-                    .then(|| Arriving { to_client: bytes.to_vec(), credit: Vec::new() })
+                    .then(|| Forwarded { to_client: bytes.to_vec(), credit: Vec::new() })
             }
-            Protocol::Grpc(grpc) => grpc.replies(bytes, rules),
-            Protocol::Redis(values) => values.replies(bytes, rules),
-            Protocol::ZooKeeper(packets) => packets.replies(bytes, rules),
-            Protocol::Election(_) => Some(Arriving { to_client: bytes.to_vec(), credit: Vec::new() }),
+            Parser::Grpc(grpc) => grpc.replies(bytes, rules),
+            Parser::Redis(values) => values.replies(bytes, rules),
+            Parser::ZooKeeper(packets) => packets.replies(bytes, rules),
+            Parser::Election(_) => Some(Forwarded { to_client: bytes.to_vec(), credit: Vec::new() }),
         }
     }
 
-    /// What was kept and may arrive now.
+    /// Returns the held messages that may be forwarded now.
     pub(super) fn released(&self, rules: &Rules) -> Vec<u8> {
         match &mut *lock(&self.0) {
-            Protocol::Grpc(grpc) if !rules.holds_events => grpc.released(),
-            Protocol::Redis(values) => values.released(rules),
-            Protocol::ZooKeeper(packets) if !rules.holds_events => packets.released(),
+            Parser::Grpc(grpc) if !rules.holds_events => grpc.released(),
+            Parser::Redis(values) => values.released(rules),
+            Parser::ZooKeeper(packets) if !rules.holds_events => packets.released(),
             _ => Vec::new(),
         }
     }

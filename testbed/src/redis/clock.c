@@ -1,8 +1,8 @@
 /* Preloaded into a server: its wall clock is the machine's plus an offset, which another process may change at any
  * time. The offset is a 64-bit count of microseconds at the start of the file that LOCKKIT_CLOCK names.
  *
- * The kernel is asked directly: looking the real functions up allocates memory, and allocators ask for the time while
- * they start. */
+ * The system calls are made directly. To look up the real functions would allocate memory, and allocators read the time
+ * while they start. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,16 +1,16 @@
-//! A wall clock that steps.
+//! A wall clock that can be stepped.
 
 use std::{fs::File, os::unix::fs::FileExt, path::PathBuf, process::Command, sync::Mutex, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-/// What is loaded into a server that lives by such a clock. (Debian's libfaketime hangs redis-server.)
+/// The library that is preloaded into a server to replace its wall clock. (Debian's libfaketime hangs redis-server.)
 const SOURCE: &str = include_str!("clock.c");
 
-/// The wall clock of one or more servers, which goes with the machine's until it is stepped.
+/// The wall clock of one or more servers. It shows the machine's time until it is stepped.
 ///
-/// Servers see a step at once. Their monotonic clock, and those of everybody else, go on as they were. Needs a C
+/// A step takes effect at once. The servers' monotonic clock and the clocks of other processes do not change. Needs a C
 /// compiler, `cc`.
 ///
 /// ```no_run
@@ -30,7 +30,7 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// A clock that shows the machine's time.
+    /// Makes a clock that shows the machine's time.
     ///
     /// # Errors
     ///
@@ -55,16 +55,16 @@ impl ServerClock {
         Ok(clock)
     }
 
-    /// Puts the clock forward.
+    /// Steps the clock forward.
     ///
     /// # Errors
     ///
-    /// When it has come to the end of time.
+    /// When the time would be out of range.
     pub fn step_forward(&self, by: Duration) -> Result<()> {
         self.step(i64::try_from(by.as_micros())?)
     }
 
-    /// Puts the clock back.
+    /// Steps the clock back.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl ServerClock {
         self.step(-i64::try_from(by.as_micros())?)
     }
 
-    /// What a program must find in its environment to live by this clock, each as `NAME=VALUE`.
+    /// Returns the environment variables that put a program on this clock, each as `NAME=VALUE`.
     pub fn environment(&self) -> [String; 2] {
         [
             format!("LD_PRELOAD={}", self.library().display()),
@@ -82,11 +82,10 @@ impl ServerClock {
     }
 
     fn step(&self, micros: i64) -> Result<()> {
-        let mut guard =
-            self.offset_micros.lock().map_err(|_| anyhow::anyhow!("another step has panicked"))?;
+        let mut guard = self.offset_micros.lock().map_err(|_| anyhow::anyhow!("another step panicked"))?;
         let (file, offset) = &mut *guard;
-        *offset = offset.checked_add(micros).context("no clock can show that time")?;
-        // The kernel writes eight bytes of one page at once: nobody sees half of a step.
+        *offset = offset.checked_add(micros).context("the clock would be out of range")?;
+        // The kernel writes eight bytes of one page at once: no server reads half of a step.
         Ok(file.write_all_at(&offset.to_ne_bytes(), 0)?)
     }
 

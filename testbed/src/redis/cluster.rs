@@ -6,27 +6,26 @@ use anyhow::{Context, Result};
 
 use super::{
     Migration, Redis,
-    gate::{Entrance, Gate, Gated},
+    front_proxies::{FrontProxies, ProxiedServers, Route},
     nodes::{endpoints, wait_for, wait_until},
 };
 use crate::{Flow, address::free_ports};
 
-/// Nodes that own slots at the start, and one replica for each.
+/// Nodes that own slots at the start; each has one replica.
 const MASTERS: usize = 3;
 const NODES: usize = 2 * MASTERS;
 
-/// Slots that the keys of all names are spread over.
+/// Hash slots of a cluster.
 const SLOTS: usize = 16_384;
 
-/// A node that is silent for so long counts as down, in milliseconds: short for tests, long enough for a machine that
-/// is busy with other things.
+/// A node that is silent for this time counts as down, in milliseconds: short for tests, long enough for a busy
+/// machine.
 const NODE_TIMEOUT_MS: &str = "5000";
 
-/// Members that are started one after the other in place of one whose ports others have taken, between their choice and
-/// its start.
+/// How often a member is started, each time with other ports, if another process takes its ports before it binds them.
 const STARTS_MAX: usize = 5;
 
-/// What a server says before it ends because of that.
+/// What such a server logs before it exits.
 const PORT_TAKEN: &str = "Failed listening on port";
 
 /// A Redis Cluster of three masters and three replicas. At the start the nodes 0 to 2 are the masters, and node `n + 3`
@@ -42,25 +41,25 @@ const PORT_TAKEN: &str = "Failed listening on port";
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Redis>,
-    /// What the nodes call themselves.
+    /// The ids of the nodes.
     ids: Vec<String>,
 }
 
-/// What a node says of itself.
+/// What a node reports of itself.
 #[derive(Debug)]
-struct Member {
+struct MemberReport {
     epoch: u64,
     slots: Vec<RangeInclusive<usize>>,
 }
 
 impl RedisCluster {
-    /// Starts a cluster, and waits until all nodes agree that all is well.
+    /// Starts a cluster, and waits until all nodes report that all slots are served.
     ///
     /// # Errors
     ///
     /// As [`Redis::start`].
     pub fn start() -> Result<Self> {
-        Self::start_at(Entrance::Direct)
+        Self::start_at(Route::Direct)
     }
 
     /// As [`start`](Self::start), with proxies in front of each node, so that [`cut`](Self::cut) and
@@ -70,12 +69,12 @@ impl RedisCluster {
     ///
     /// As [`start`](Self::start).
     pub fn start_behind_proxies() -> Result<Self> {
-        Self::start_at(Entrance::Gate)
+        Self::start_at(Route::Proxied)
     }
 
-    fn start_at(entrance: Entrance) -> Result<Self> {
-        // Side by side, and waited for afterwards.
-        let members = (0..NODES).map(|_| Redis::launch_member(entrance)).collect::<Result<Vec<_>>>()?;
+    fn start_at(route: Route) -> Result<Self> {
+        // Launch all before waiting for one: they start at the same time.
+        let members = (0..NODES).map(|_| Redis::launch_member(route)).collect::<Result<Vec<_>>>()?;
         let members = members.into_iter().map(wait_for_member).collect::<Result<Vec<_>>>()?;
         let (nodes, bus_ports): (Vec<_>, Vec<_>) = members.into_iter().unzip();
         let ids = nodes.iter().map(|node| Ok(node.cli(&["CLUSTER", "MYID"])?.text().to_owned()));
@@ -87,33 +86,33 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// The cluster as a backend URL without options: `redis+cluster://` and the endpoints of all nodes.
+    /// Returns the cluster as a backend URL without options: `redis+cluster://` and the endpoints of all nodes.
     pub fn url(&self) -> String {
         format!("redis+cluster://{}", endpoints(&self.nodes))
     }
 
-    /// The node with this number, which is less than [`len`](Self::len).
+    /// Returns the node with this number, which is less than [`len`](Self::len).
     pub fn node(&self, number: usize) -> &Redis {
         &self.nodes[number]
     }
 
-    /// The node with this number, to be killed or restarted.
+    /// Returns the node with this number, to be killed or restarted.
     pub fn node_mut(&mut self, number: usize) -> &mut Redis {
         &mut self.nodes[number]
     }
 
-    /// All nodes, by their numbers.
+    /// Returns all nodes, in the order of their numbers.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
 
-    /// How many nodes there are.
+    /// Returns how many nodes there are.
     #[expect(clippy::len_without_is_empty, reason = "a cluster has nodes")]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     ///
     /// # Errors
     ///
@@ -121,19 +120,19 @@ impl RedisCluster {
     pub fn slot(&self, key: &str) -> Result<usize> {
         let (_, node) = self.running().next().context("no node runs")?;
         let slot = node.cli(&["CLUSTER", "KEYSLOT", key])?.number();
-        Ok(usize::try_from(slot.context("a slot is a number")?)?)
+        Ok(usize::try_from(slot.context("CLUSTER KEYSLOT returned no number")?)?)
     }
 
-    /// The number of the running node that owns this slot, as it says itself; once there is one.
+    /// Waits until a running node reports that it owns this slot, and returns its number.
     ///
     /// # Errors
     ///
-    /// When there is none for a long time.
+    /// When there is none within three minutes.
     pub fn owner(&self, slot: usize) -> Result<usize> {
         wait_for("a node owns the slot", || self.owner_now(slot))
     }
 
-    /// Begins to move a slot: its keys are still where they are.
+    /// Begins to migrate a slot. Its keys stay on the source for now.
     ///
     /// # Errors
     ///
@@ -142,12 +141,12 @@ impl RedisCluster {
         Migration::begin(self, slot, self.owner(slot)?, to)
     }
 
-    /// Makes a replica take over from its master, and waits until it has; without what its master has not told it when
-    /// it [does not replicate](Redis::stop_replicating).
+    /// Makes a replica take over from its master, and waits until it has. If it [does not
+    /// replicate](Redis::stop_replicating), it takes over without the latest writes.
     ///
     /// # Errors
     ///
-    /// When the node is no replica, or most masters are gone.
+    /// When the node is not a replica, or most masters are down.
     pub fn failover(&self, replica: usize) -> Result<()> {
         let node = &self.nodes[replica];
         let words = ["CLUSTER", "FAILOVER", "FORCE"];
@@ -155,11 +154,11 @@ impl RedisCluster {
         self.wait_until_master(replica)
     }
 
-    /// Waits until a replica has all that its master has now.
+    /// Waits until a replica has all data that its master has now.
     ///
     /// # Errors
     ///
-    /// When that does not come about.
+    /// When it has not within three minutes.
     pub fn wait_until_in_sync(&self, master: usize, replica: usize) -> Result<()> {
         let written = self.nodes[master].info("replication")?.number("master_repl_offset");
         wait_until("the replica has what its master has", || {
@@ -167,78 +166,79 @@ impl RedisCluster {
         })
     }
 
-    /// Waits until this node is a master, and all running nodes agree that all slots are served.
+    /// Waits until this node is a master, and all running nodes report that all slots are served.
     ///
     /// # Errors
     ///
-    /// When that does not come about.
+    /// When it is not within three minutes.
     pub fn wait_until_master(&self, number: usize) -> Result<()> {
         wait_until("the replica is the master", || self.nodes[number].is_master())?;
-        self.wait_until_well()
+        self.wait_until_healthy()
     }
 
-    /// Waits until all running nodes agree that all slots are served.
+    /// Waits until all running nodes report that all slots are served.
     ///
     /// # Errors
     ///
-    /// When that does not come about.
-    pub fn wait_until_well(&self) -> Result<()> {
+    /// When they do not within three minutes.
+    pub fn wait_until_healthy(&self) -> Result<()> {
         wait_until("all slots are served", || {
             self.each_running(|node| Ok(node.cli(&["CLUSTER", "INFO"])?.text().contains("cluster_state:ok")))
         })
     }
 
-    /// Cuts a node from the others, in both directions; clients reach it as before. Until [`heal`](Self::heal). Needs
+    /// Cuts a node from the others in both directions, until [`heal`](Self::heal). Clients still reach it. Needs
     /// [`start_behind_proxies`](Self::start_behind_proxies).
     pub fn cut(&self, number: usize) {
-        self.gated().cut(number);
+        self.proxied().cut(number);
     }
 
     /// Lets a node reach the others again.
     pub fn heal(&self, number: usize) {
-        self.gated().heal(number);
+        self.proxied().heal(number);
     }
 
-    /// Cuts a client, whose process this is, from all nodes, as by [`Proxy::cut_off`](crate::Proxy::cut_off).
+    /// Cuts the client with this process id from all nodes, as [`Proxy::cut_off`](crate::Proxy::cut_off) does.
     pub fn cut_client(&self, pid: u32) {
-        self.gated().cut_client(pid);
+        self.proxied().cut_client(pid);
     }
 
     /// Lets a client reach the nodes again.
     pub fn heal_client(&self, pid: u32) {
-        self.gated().heal_client(pid);
+        self.proxied().heal_client(pid);
     }
 
-    /// From now on this happens to what clients and a node send each other; what servers send each other passes. Needs
+    /// Sets the flow between clients and a node; what nodes send each other passes. Needs
     /// [`start_behind_proxies`](Self::start_behind_proxies).
     pub fn set_clients(&self, number: usize, flow: Flow) {
-        self.gated().set_clients(number, flow);
+        self.proxied().set_clients(number, flow);
     }
 
-    fn gated(&self) -> Gated<'_> {
-        Gated(self.nodes.iter().collect())
+    fn proxied(&self) -> ProxiedServers<'_> {
+        ProxiedServers(self.nodes.iter().collect())
     }
 
-    /// What this node calls itself.
+    /// The id of a node.
     pub(super) fn id(&self, number: usize) -> &str {
         &self.ids[number]
     }
 
-    /// The nodes that can be asked, with their numbers.
+    /// The nodes that are neither killed nor frozen, with their numbers.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Redis)> {
         self.nodes.iter().enumerate().filter(|(_, node)| !node.is_silent())
     }
 
-    fn each_running(&self, is_so: impl Fn(&Redis) -> Result<bool>) -> Result<bool> {
+    fn each_running(&self, condition: impl Fn(&Redis) -> Result<bool>) -> Result<bool> {
         for (_, node) in self.running() {
-            if !is_so(node)? {
+            if !condition(node)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Gives the masters their slots. (Each a number for its first epoch too: two of the same have to fight it out.)
+    /// Assigns the slots to the masters. Each node gets its own first epoch, because nodes with equal epochs would have
+    /// to resolve the conflict first.
     fn spread_slots(&self) -> Result<()> {
         for (number, node) in self.nodes.iter().enumerate() {
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()])?;
@@ -251,11 +251,11 @@ impl RedisCluster {
         Ok(())
     }
 
-    /// Makes every node know every other; hearsay would do, but takes longer.
+    /// Introduces every node to every other. Gossip would do it, too, but takes longer.
     fn introduce(&self, bus_ports: &[u16]) -> Result<()> {
         for (number, node) in self.nodes.iter().enumerate() {
             for (other, bus_port) in self.nodes.iter().zip(bus_ports).take(number) {
-                let (host, port) = other.place();
+                let (host, port) = other.announced_address();
                 let [host, port, bus] = [host.to_string(), port.to_string(), bus_port.to_string()];
                 node.cli(&["CLUSTER", "MEET", &host, &port, &bus])?;
             }
@@ -283,14 +283,14 @@ impl RedisCluster {
             }
             Ok(are_known && replicate)
         })?;
-        self.wait_until_well()
+        self.wait_until_healthy()
     }
 
     fn owner_now(&self, slot: usize) -> Result<Option<usize>> {
         let mut owner = None;
         for (number, node) in self.running() {
-            let member = Member::of(node)?;
-            // One that was away may not know yet that its time is over.
+            let member = MemberReport::of(node)?;
+            // A former owner that was cut off may still report the slot: the latest epoch decides.
             if member.slots.iter().any(|slots| slots.contains(&slot)) {
                 owner = owner.max(Some((member.epoch, number)));
             }
@@ -299,14 +299,18 @@ impl RedisCluster {
     }
 }
 
-impl Member {
-    /// From lines such as `ID 127.3.9.1:40001@40002 myself,master - 0 0 1 connected 0-5460 [93-<-ID]`.
+impl MemberReport {
+    /// Parses lines such as `ID 127.3.9.1:40001@40002 myself,master - 0 0 1 connected 0-5460 [93-<-ID]`.
     fn of(node: &Redis) -> Result<Self> {
         let nodes = node.cli(&["CLUSTER", "NODES"])?;
-        let own =
-            nodes.text().lines().find(|line| line.contains("myself")).context("a node of no cluster")?;
+        let own = nodes
+            .text()
+            .lines()
+            .find(|line| line.contains("myself"))
+            .context("the node is not in a cluster")?;
         let fields: Vec<&str> = own.split(' ').collect();
-        let epoch = fields.get(6).and_then(|epoch| epoch.parse().ok()).context("a node without an epoch")?;
+        let epoch =
+            fields.get(6).and_then(|epoch| epoch.parse().ok()).context("the node reports no epoch")?;
         let is_master = fields.get(2).is_some_and(|flags| flags.contains("master"));
         let slots = fields.iter().skip(8).filter(|_| is_master).filter_map(|slots| range(slots)).collect();
         Ok(Self { epoch, slots })
@@ -318,14 +322,14 @@ fn range(slots: &str) -> Option<RangeInclusive<usize>> {
     Some(first.parse().ok()?..=last.parse().ok()?)
 }
 
-/// Waits until a member answers; it may be another one then.
+/// Waits until a member answers. If its port was taken, starts another member in its place.
 fn wait_for_member(mut member: (Redis, u16)) -> Result<(Redis, u16)> {
     let mut starts = 1;
     loop {
         match member.0.wait_until_up() {
             Ok(()) => return Ok(member),
             Err(error) if starts < STARTS_MAX && error.to_string().contains(PORT_TAKEN) => {
-                member = Redis::launch_member(member.0.entrance())?;
+                member = Redis::launch_member(member.0.route())?;
                 starts += 1;
             }
             Err(error) => return Err(error),
@@ -334,28 +338,28 @@ fn wait_for_member(mut member: (Redis, u16)) -> Result<(Redis, u16)> {
 }
 
 impl Redis {
-    /// A member that is being started, and its port for the others.
-    fn launch_member(entrance: Entrance) -> Result<(Self, u16)> {
-        let (mut node, bus_port) = Self::prepare_member(entrance)?;
+    /// Launches a member; returns it with its port for the other members.
+    fn launch_member(route: Route) -> Result<(Self, u16)> {
+        let (mut node, bus_port) = Self::prepare_member(route)?;
         node.launch()?;
         Ok((node, bus_port))
     }
 
-    /// A member that is not started yet, and its port for the others.
-    fn prepare_member(entrance: Entrance) -> Result<(Self, u16)> {
+    /// Prepares a member that is not started yet; returns it with its port for the other members.
+    fn prepare_member(route: Route) -> Result<(Self, u16)> {
         let mut member =
             Self::prepare(&["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS])?;
         let [port, own_bus_port] = free_ports(member.address)?;
         member.port = port;
         let mut bus_port = own_bus_port;
-        if entrance == Entrance::Gate {
-            let gate = Gate::open(member.address, port, Some(own_bus_port))?;
-            bus_port = gate.bus_port().unwrap_or(own_bus_port);
-            member.gate = Some(gate);
+        if route == Route::Proxied {
+            let front = FrontProxies::open(member.address, port, Some(own_bus_port))?;
+            bus_port = front.bus_port().unwrap_or(own_bus_port);
+            member.front = Some(front);
             let own = ["--bind-source-addr".to_owned(), member.address.to_string()];
             member.extra_arguments.extend(own);
         }
-        let (host, port) = member.place();
+        let (host, port) = member.announced_address();
         let (host, port) = (host.to_string(), port.to_string());
         let (own_bus, bus) = (own_bus_port.to_string(), bus_port.to_string());
         let more = [
@@ -363,7 +367,7 @@ impl Redis {
             ["--cluster-announce-ip", &host],
             ["--cluster-announce-port", &port],
             ["--cluster-announce-bus-port", &bus],
-            // A replica is promoted however long it has not heard of its master, and stays with the one it has.
+            // A replica is promoted however stale it is, and never moves to another master.
             ["--cluster-replica-validity-factor", "0"],
             ["--cluster-allow-replica-migration", "no"],
         ];
@@ -379,8 +383,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_whose_port_is_taken_is_replaced() {
-        let (mut node, bus_port) = Redis::prepare_member(Entrance::Direct).unwrap();
+    fn member_whose_port_is_taken_is_replaced() {
+        let (mut node, bus_port) = Redis::prepare_member(Route::Direct).unwrap();
         let (_taken, endpoint) = (TcpListener::bind((node.address, bus_port)).unwrap(), node.endpoint());
         node.launch().unwrap();
         let (node, _) = wait_for_member((node, bus_port)).unwrap();

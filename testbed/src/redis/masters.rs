@@ -1,4 +1,4 @@
-//! Redis servers that know nothing of each other.
+//! Independent Redis masters.
 
 use anyhow::Result;
 
@@ -22,7 +22,7 @@ pub struct RedisMasters {
 }
 
 impl RedisMasters {
-    /// Starts so many, and waits until all answer.
+    /// Starts `count` masters, and waits until all answer.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl RedisMasters {
         Self::start_with(count, &[])
     }
 
-    /// Starts so many with more arguments, such as `--appendonly no`, and waits until all answer.
+    /// As [`start`](Self::start), with more arguments, such as `--appendonly no`.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl RedisMasters {
         Self::launch((0..count).map(|_| Redis::prepare(arguments)).collect::<Result<_>>()?)
     }
 
-    /// Starts one on each of these clocks, and waits until all answer.
+    /// Starts one master on each of these clocks, and waits until all answer.
     ///
     /// # Errors
     ///
@@ -54,23 +54,23 @@ impl RedisMasters {
         Ok(Self { nodes })
     }
 
-    /// The master with this number, which is less than [`len`](Self::len).
+    /// Returns the master with this number, which is less than [`len`](Self::len).
     pub fn node(&self, number: usize) -> &Redis {
         &self.nodes[number]
     }
 
-    /// The master with this number, to be killed, restarted or wiped.
+    /// Returns the master with this number, to be killed, restarted or wiped.
     pub fn node_mut(&mut self, number: usize) -> &mut Redis {
         &mut self.nodes[number]
     }
 
-    /// How many masters there are.
+    /// Returns how many masters there are.
     #[expect(clippy::len_without_is_empty, reason = "there are masters")]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Address and port of each master, joined by commas.
+    /// Returns address and port of each master, joined by commas.
     pub fn endpoints(&self) -> String {
         endpoints(&self.nodes)
     }

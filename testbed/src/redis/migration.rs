@@ -1,4 +1,4 @@
-//! A slot on its way from one node of a cluster to another.
+//! The migration of a slot between nodes of a cluster.
 
 use anyhow::{Result, ensure};
 
@@ -10,10 +10,10 @@ const MOVE_MAX_MS: &str = "10000";
 /// Most keys moved in one step.
 const KEYS_MAX: &str = "1000";
 
-/// A slot on its way from one node of a cluster to another: the one sends clients that ask for what it no longer has
-/// there (`ASK`), and the other answers them where they say that they were sent.
+/// A slot that is migrating from one node of a cluster to another. The source redirects clients that ask for a key that
+/// it no longer has (`ASK`); the target answers only clients that say that they were redirected (`ASKING`).
 ///
-/// Left alone it stays like this.
+/// Dropping the value leaves the slot in this state.
 ///
 /// ```no_run
 /// # let cluster = lockkit_testbed::RedisCluster::start()?;
@@ -40,7 +40,7 @@ impl<'a> Migration<'a> {
         Ok(migration)
     }
 
-    /// Moves one key of the slot; whether it was there.
+    /// Moves one key of the slot. Returns whether it existed.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl<'a> Migration<'a> {
         self.transfer(&[key])
     }
 
-    /// Moves all keys of the slot that there are now.
+    /// Moves all keys that the slot has now.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// Makes the target the owner of the slot, and tells all nodes that run.
+    /// Makes the target the owner of the slot, and informs all running masters.
     ///
     /// # Errors
     ///
@@ -74,7 +74,8 @@ impl<'a> Migration<'a> {
         let new_owner = ["CLUSTER", "SETSLOT", &self.slot, "NODE", self.cluster.id(self.to)];
         let left = self.source().cli(&["CLUSTER", "COUNTKEYSINSLOT", &self.slot])?;
         ensure!(left.number() == Some(0), "slot {} still has keys on its old owner: {left:?}", self.slot);
-        // The target first: the source still sends clients there, and the other way round each would name the other.
+        // The target first: the source still redirects clients to it. In the other order, each would redirect clients
+        // to the other for a moment.
         self.target().cli(&new_owner)?;
         self.source().cli(&new_owner)?;
         for (number, node) in self.cluster.running() {
@@ -87,7 +88,7 @@ impl<'a> Migration<'a> {
 
     fn transfer(&self, keys: &[&str]) -> Result<bool> {
         let target = self.target();
-        let (host, port) = target.place();
+        let (host, port) = target.announced_address();
         let (host, port) = (host.to_string(), port.to_string());
         let words = [&["MIGRATE", &host, &port, "", "0", MOVE_MAX_MS, "KEYS"], keys].concat();
         Ok(self.source().cli(&words)?.text() == "OK")

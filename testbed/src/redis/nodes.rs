@@ -1,19 +1,20 @@
-//! What servers that belong together have in common.
+//! What all groups of servers need.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 
 use super::Redis;
+use crate::wait::poll;
 
-/// Longest time until servers are together as they shall be: votes that are split are repeated after ten seconds, and
-/// a Sentinel that stood still decides nothing for thirty.
+/// Longest time until a group of servers reaches an expected state. A split vote is repeated after ten seconds, and a
+/// Sentinel that was frozen decides nothing for thirty.
 const WAIT_MAX: Duration = Duration::from_secs(180);
 
-/// Pause between two looks at them.
+/// Pause between two checks of the state.
 const WAIT_POLL: Duration = Duration::from_millis(10);
 
-/// Starts all of them side by side.
+/// Starts all of them at the same time.
 pub(super) fn launch_all(nodes: &mut [Redis]) -> Result<()> {
     nodes.iter_mut().try_for_each(Redis::launch)?;
     nodes.iter().try_for_each(Redis::wait_until_up)
@@ -24,23 +25,25 @@ pub(super) fn endpoints(nodes: &[Redis]) -> String {
     nodes.iter().map(Redis::endpoint).collect::<Vec<_>>().join(",")
 }
 
-/// Waits until it is so; an error means that it is not so yet.
-pub(super) fn wait_until(what: &str, is_so: impl Fn() -> Result<bool>) -> Result<()> {
-    wait_for(what, || Ok(is_so()?.then_some(())))
+/// Waits until `condition` is true; an error of it counts as false. `what` is the condition in words.
+pub(super) fn wait_until(what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
+    wait_for(what, || Ok(condition()?.then_some(())))
 }
 
-/// Waits until there is something; an error means that there is nothing yet.
+/// Waits until `look` returns a value; an error of it counts as no value. `what` is the awaited state in words.
 pub(super) fn wait_for<T>(what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
-    let started = Instant::now();
-    loop {
-        let found = look();
-        if let Ok(Some(found)) = found {
-            return Ok(found);
-        }
-        if started.elapsed() > WAIT_MAX {
-            found.with_context(|| format!("it does not come about that {what}"))?;
-            bail!("it does not come about that {what}");
-        }
-        std::thread::sleep(WAIT_POLL);
+    let mut last_error = None;
+    let found = poll(WAIT_MAX, WAIT_POLL, || {
+        let looked = look();
+        last_error = None;
+        looked.unwrap_or_else(|error| {
+            last_error = Some(error);
+            None
+        })
+    });
+    match (found, last_error) {
+        (Some(found), _) => Ok(found),
+        (None, Some(error)) => Err(error).with_context(|| format!("never reached: {what}")),
+        (None, None) => Err(anyhow!("never reached: {what}")),
     }
 }

@@ -1,4 +1,4 @@
-//! What a client meets when the server is older than it can use.
+//! A stand-in for a Redis server that is too old for the client.
 
 use std::{
     io::{BufReader, Write},
@@ -14,10 +14,11 @@ use anyhow::{Context, Result};
 
 use crate::{address::own_address, resp};
 
-/// What stands in for a Redis server that no package brings any more: it tells its version, and knows no command that
-/// came with version 6.
+/// Imitates a Redis server that no distribution packages any more: it reports its version, and knows no command that
+/// version 6 introduced.
 ///
-/// It is the one server of the testbed that is none: what is tested with it is that a client refuses it by name.
+/// It is the only imitation in the testbed. Tests use it to see that a client refuses such a server and names its
+/// version.
 #[derive(Debug)]
 pub struct OldRedis {
     address: SocketAddr,
@@ -26,7 +27,7 @@ pub struct OldRedis {
 }
 
 impl OldRedis {
-    /// Starts a server that says that it has this version, such as `5.0.14`.
+    /// Starts a server that reports this version, such as `5.0.14`.
     ///
     /// # Errors
     ///
@@ -39,19 +40,19 @@ impl OldRedis {
         let thread = std::thread::Builder::new().name("testbed-old-redis".to_owned()).spawn(move || {
             for client in listener.incoming().flatten().take_while(|_| !over.load(SeqCst)) {
                 let version = version.clone();
-                // Ends with its connection, which is the client's.
+                // Not joined: the thread ends when the client closes its connection.
                 std::thread::spawn(move || serve(&client, &version));
             }
         })?;
         Ok(Self { address, is_over, thread: Some(thread) })
     }
 
-    /// Address and port for clients, such as `127.3.9.1:40001`.
+    /// Returns address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
         self.address.to_string()
     }
 
-    /// The server as a backend URL without options.
+    /// Returns the server as a backend URL without options.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
@@ -60,7 +61,7 @@ impl OldRedis {
     ///
     /// # Errors
     ///
-    /// When the server answers with an error.
+    /// When the server replies with an error.
     pub fn cli(&self, words: &[&str]) -> Result<resp::Reply> {
         resp::send(&self.endpoint(), words)?.reply()
     }
@@ -69,17 +70,17 @@ impl OldRedis {
 impl Drop for OldRedis {
     fn drop(&mut self) {
         self.is_over.store(true, SeqCst);
-        // Wakes the thread, which waits for clients; where that fails there is nobody to wake.
+        // A connection wakes the thread, which waits for clients. If it fails, the thread has ended already.
         if TcpStream::connect(self.address).is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // A panic there has been printed, and a second one here would hide the test's own failure.
+            // A panic of the thread was printed already. A second one here would hide the test's own failure.
             let _ = thread.join();
         }
     }
 }
 
-/// Answers until the client goes.
+/// Replies to requests until the client disconnects.
 fn serve(mut client: &TcpStream, version: &str) {
     let mut requests = BufReader::new(client);
     while let Ok(request) = resp::read(&mut requests) {

@@ -6,25 +6,25 @@ use anyhow::{Context, Result};
 
 use super::{
     Redis, RedisReplicas,
-    gate::{Entrance, Gate, Gated},
+    front_proxies::{FrontProxies, ProxiedServers, Route},
     nodes::{endpoints, launch_all, wait_for, wait_until},
 };
 use crate::Flow;
 
-/// Sentinels: one may be missing.
+/// How many Sentinels there are: they work without one of them.
 const SENTINELS: usize = 3;
 
-/// So many must agree that the master is gone.
+/// How many Sentinels must agree that the master is down.
 const QUORUM: usize = 2;
 
-/// A node that is silent for so long counts as down, in milliseconds: short for tests, long enough for a machine that
-/// is busy with other things.
+/// A node that is silent for this time counts as down, in milliseconds: short for tests, long enough for a busy
+/// machine.
 const DOWN_AFTER_MS: u32 = 5_000;
 
-/// A failover that has come to nothing is tried again after twice this time, in milliseconds.
+/// A failed failover is repeated after twice this time, in milliseconds.
 const FAILOVER_TIMEOUT_MS: u32 = 5_000;
 
-/// A Redis master and two replicas, watched by three Sentinels, which promote a replica when the master is gone.
+/// A Redis master and two replicas, watched by three Sentinels, which promote a replica when the master is down.
 ///
 /// ```no_run
 /// let mut redis = lockkit_testbed::RedisSentinels::start()?;
@@ -37,22 +37,22 @@ const FAILOVER_TIMEOUT_MS: u32 = 5_000;
 /// ```
 #[derive(Debug)]
 pub struct RedisSentinels {
-    /// Before the nodes: they watch, and would begin to promote.
+    /// Declared before the nodes, so that they are dropped first: they would begin a failover.
     sentinels: Vec<Redis>,
     replicas: RedisReplicas,
 }
 
 impl RedisSentinels {
-    /// What the Sentinels call the master.
+    /// The name of the master at the Sentinels.
     pub const NAME: &str = "main";
 
-    /// Starts all of it, and waits until every Sentinel knows the others and finds both replicas fit to be promoted.
+    /// Starts nodes and Sentinels, and waits until every Sentinel knows the others and could promote either replica.
     ///
     /// # Errors
     ///
     /// As [`Redis::start`]; Debian and Ubuntu have Sentinel in a package of its own.
     pub fn start() -> Result<Self> {
-        Self::start_at(Entrance::Direct)
+        Self::start_at(Route::Direct)
     }
 
     /// As [`start`](Self::start), with a proxy in front of each node and Sentinel, so that [`cut`](Self::cut) and
@@ -62,12 +62,12 @@ impl RedisSentinels {
     ///
     /// As [`start`](Self::start).
     pub fn start_behind_proxies() -> Result<Self> {
-        Self::start_at(Entrance::Gate)
+        Self::start_at(Route::Proxied)
     }
 
-    fn start_at(entrance: Entrance) -> Result<Self> {
-        let replicas = RedisReplicas::start_at(entrance)?;
-        let sentinels = (0..SENTINELS).map(|_| Redis::prepare_sentinel(entrance));
+    fn start_at(route: Route) -> Result<Self> {
+        let replicas = RedisReplicas::start_at(route)?;
+        let sentinels = (0..SENTINELS).map(|_| Redis::prepare_sentinel(route));
         let mut sentinels = sentinels.collect::<Result<Vec<_>>>()?;
         for (number, sentinel) in sentinels.iter().enumerate() {
             std::fs::write(sentinel.sentinel_file(), configuration(number, &sentinels, &replicas))?;
@@ -78,66 +78,68 @@ impl RedisSentinels {
         Ok(redis)
     }
 
-    /// The Sentinels as a backend URL without options: `redis+sentinel://`, their endpoints, and the master's name.
+    /// Returns the Sentinels as a backend URL without options: `redis+sentinel://`, their endpoints, and the master's
+    /// name.
     pub fn url(&self) -> String {
         format!("redis+sentinel://{}/{}", endpoints(&self.sentinels), Self::NAME)
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     pub fn replicas(&self) -> &RedisReplicas {
         &self.replicas
     }
 
-    /// The node with this number: see [`RedisReplicas::node`].
+    /// Returns the node with this number: see [`RedisReplicas::node`].
     pub fn node(&self, number: usize) -> &Redis {
         self.replicas.node(number)
     }
 
-    /// The node with this number, to be killed or restarted.
+    /// Returns the node with this number, to be killed or restarted.
     pub fn node_mut(&mut self, number: usize) -> &mut Redis {
         self.replicas.node_mut(number)
     }
 
-    /// All Sentinels, by their numbers.
+    /// Returns all Sentinels, in the order of their numbers.
     pub fn sentinels(&self) -> &[Redis] {
         &self.sentinels
     }
 
-    /// The Sentinel with this number; there are three.
+    /// Returns the Sentinel with this number; there are three.
     pub fn sentinel(&self, number: usize) -> &Redis {
         &self.sentinels[number]
     }
 
-    /// The Sentinel with this number, to be killed or restarted; it remembers what it knew.
+    /// Returns the Sentinel with this number, to be killed or restarted. A restarted Sentinel keeps its state.
     pub fn sentinel_mut(&mut self, number: usize) -> &mut Redis {
         &mut self.sentinels[number]
     }
 
-    /// The number of the node that all running Sentinels take for the master, once they agree.
+    /// Waits until all running Sentinels agree on the master, and returns its number.
     ///
     /// # Errors
     ///
-    /// When they do not agree for a long time.
+    /// When they do not agree within three minutes.
     pub fn master(&self) -> Result<usize> {
         self.wait_for_master(|_| true)
     }
 
-    /// The number of the master, once it is another one than this and takes writes.
+    /// Waits until another node than `former` is the master and takes writes, and returns its number.
     ///
     /// # Errors
     ///
-    /// When there is none for a long time.
+    /// When there is none within three minutes.
     pub fn wait_for_master_after(&self, former: usize) -> Result<usize> {
         self.wait_for_master(|master| master != former && self.node(master).is_master().unwrap_or(false))
     }
 
-    /// Waits until the running nodes are the master and replicas of it that have all that it has now; the number of the
-    /// master, which may be another one than a moment ago: on a machine that is busy with other things, any node may be
-    /// silent for so long that it counts as down.
+    /// Waits until the running nodes are the master and replicas that have all its data. Returns the number of the
+    /// master.
+    ///
+    /// The master may have changed meanwhile: on a busy machine, any node may be silent long enough to count as down.
     ///
     /// # Errors
     ///
-    /// When that does not come about.
+    /// When they are not within three minutes.
     pub fn wait_until_in_sync(&self) -> Result<usize> {
         wait_for("all replicas are in sync with the master of the Sentinels", || {
             let Some(master) = self.agreed_master()? else { return Ok(None) };
@@ -145,11 +147,12 @@ impl RedisSentinels {
         })
     }
 
-    /// Makes the Sentinels promote a replica while the master runs, and waits for it; the number of the new master.
+    /// Makes the Sentinels promote a replica while the master runs. Waits for it and returns the number of the new
+    /// master.
     ///
     /// # Errors
     ///
-    /// When no replica is fit.
+    /// When no replica can be promoted.
     pub fn failover(&self) -> Result<usize> {
         let former = self.master()?;
         let (_, sentinel) = self.running_sentinels().next().context("no Sentinel runs")?;
@@ -157,40 +160,40 @@ impl RedisSentinels {
         self.wait_for_master_after(former)
     }
 
-    /// Cuts a server (the Sentinels come behind the nodes) from the others, in both directions; clients reach it as before.
-    /// Until [`heal`](Self::heal). Needs [`start_behind_proxies`](Self::start_behind_proxies).
+    /// Cuts a server (the numbers of the Sentinels follow those of the nodes) from the others in both directions, until
+    /// [`heal`](Self::heal). Clients still reach it. Needs [`start_behind_proxies`](Self::start_behind_proxies).
     pub fn cut(&self, number: usize) {
-        self.gated().cut(number);
+        self.proxied().cut(number);
     }
 
     /// Lets a server reach the others again.
     pub fn heal(&self, number: usize) {
-        self.gated().heal(number);
+        self.proxied().heal(number);
     }
 
-    /// Cuts a client, whose process this is, from all servers, as by [`Proxy::cut_off`](crate::Proxy::cut_off).
+    /// Cuts the client with this process id from all servers, as [`Proxy::cut_off`](crate::Proxy::cut_off) does.
     pub fn cut_client(&self, pid: u32) {
-        self.gated().cut_client(pid);
+        self.proxied().cut_client(pid);
     }
 
     /// Lets a client reach the servers again.
     pub fn heal_client(&self, pid: u32) {
-        self.gated().heal_client(pid);
+        self.proxied().heal_client(pid);
     }
 
-    /// From now on this happens to what clients and a server (the Sentinels come behind the nodes) send each other; what servers send each other passes. Needs
-    /// [`start_behind_proxies`](Self::start_behind_proxies).
+    /// Sets the flow between clients and a server (numbered as in [`cut`](Self::cut)); what servers send each other
+    /// passes. Needs [`start_behind_proxies`](Self::start_behind_proxies).
     pub fn set_clients(&self, number: usize, flow: Flow) {
-        self.gated().set_clients(number, flow);
+        self.proxied().set_clients(number, flow);
     }
 
-    fn gated(&self) -> Gated<'_> {
-        Gated(self.replicas.nodes().iter().chain(&self.sentinels).collect())
+    fn proxied(&self) -> ProxiedServers<'_> {
+        ProxiedServers(self.replicas.nodes().iter().chain(&self.sentinels).collect())
     }
 
-    fn wait_for_master(&self, is_the_one: impl Fn(usize) -> bool) -> Result<usize> {
+    fn wait_for_master(&self, is_expected: impl Fn(usize) -> bool) -> Result<usize> {
         wait_for("the Sentinels agree on the master", || {
-            Ok(self.agreed_master()?.filter(|&master| is_the_one(master)))
+            Ok(self.agreed_master()?.filter(|&master| is_expected(master)))
         })
     }
 
@@ -231,14 +234,14 @@ impl RedisSentinels {
 }
 
 impl Redis {
-    /// A Sentinel that is not started yet, and that knows nothing before its file is written.
-    fn prepare_sentinel(entrance: Entrance) -> Result<Self> {
+    /// A Sentinel that is not started yet. Its configuration file must be written before.
+    fn prepare_sentinel(route: Route) -> Result<Self> {
         let mut sentinel = Self::prepare_program("redis-sentinel")?;
-        if entrance == Entrance::Gate {
-            sentinel.gate = Some(Gate::open(sentinel.address, sentinel.port, None)?);
+        if route == Route::Proxied {
+            sentinel.front = Some(FrontProxies::open(sentinel.address, sentinel.port, None)?);
         }
         let file = sentinel.sentinel_file().display().to_string();
-        sentinel.leading.push(file);
+        sentinel.leading_arguments.push(file);
         Ok(sentinel)
     }
 
@@ -247,15 +250,15 @@ impl Redis {
     }
 }
 
-/// What a Sentinel would have written down once it has found everybody, which takes some seconds.
+/// The configuration that a Sentinel would write itself once it has discovered all others, which takes some seconds.
 fn configuration(number: usize, sentinels: &[Redis], replicas: &RedisReplicas) -> String {
     let name = RedisSentinels::NAME;
     let id = |number: usize| format!("{:040x}", number + 1);
     let place = |node: &Redis| {
-        let (host, port) = node.place();
+        let (host, port) = node.announced_address();
         format!("{host} {port}")
     };
-    let (own_host, own_port) = sentinels[number].place();
+    let (own_host, own_port) = sentinels[number].announced_address();
     let mut lines = vec![
         format!("sentinel myid {}", id(number)),
         format!("sentinel announce-ip {own_host}"),
@@ -264,7 +267,7 @@ fn configuration(number: usize, sentinels: &[Redis], replicas: &RedisReplicas) -
         format!("sentinel down-after-milliseconds {name} {DOWN_AFTER_MS}"),
         format!("sentinel failover-timeout {name} {FAILOVER_TIMEOUT_MS}"),
     ];
-    if sentinels[number].entrance() == Entrance::Gate {
+    if sentinels[number].route() == Route::Proxied {
         lines.push(format!("bind-source-addr {}", sentinels[number].address));
     }
     lines.extend(

@@ -6,8 +6,8 @@ use super::Redis;
 use crate::{Certificates, ServerCertificate, address::free_ports};
 
 impl Redis {
-    /// As [`start`](Self::start); clients that are given its [`url`](Self::url) must speak TLS, and with `asks_clients`
-    /// show a certificate of the same authority.
+    /// As [`start`](Self::start), with TLS at its [`url`](Self::url). With `asks_clients` clients must show a
+    /// certificate of the same authority.
     ///
     /// # Errors
     ///

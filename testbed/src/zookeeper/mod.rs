@@ -1,11 +1,12 @@
-//! One ZooKeeper server, of Debian's package `libzookeeper-java` or another release.
+//! One ZooKeeper server, of Debian's package `libzookeeper-java` or another release; in the folder, an ensemble of
+//! them.
 
+mod commands;
 mod ensemble;
-mod history;
-mod looks;
+mod inspect;
 mod options;
+mod transaction_log;
 mod wire;
-mod words;
 
 use std::{
     fs,
@@ -13,25 +14,27 @@ use std::{
     path::PathBuf,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-pub use self::{ensemble::ZooKeeperEnsemble, options::ZooKeeperOptions, words::Connection};
-use self::{wire::Wire, words::Words};
+pub use self::{commands::Connection, ensemble::ZooKeeperEnsemble, options::ZooKeeperOptions};
+use self::{commands::FourLetterCommands, wire::Wire};
 use crate::{
     address::{free_ports, own_address},
-    daemon::Daemon,
+    daemon::{Daemon, find_program},
 };
 
-/// Other jars than Debian's, as java's `-cp` takes them, such as `/opt/zookeeper/lib/*`.
+/// The environment variable that names other jars than Debian's, as java's `-cp` takes them, such as
+/// `/opt/zookeeper/lib/*`.
 const CLASSPATH_VARIABLE: &str = "ZOOKEEPER_CLASSPATH";
 
-/// Where Debian has them. The first names most others itself; what it leaves out are parts of netty, which TLS needs,
-/// and a logger.
+/// Where Debian installs jars.
+///
+/// The manifest of the first jar names most others. It leaves out parts of netty, which TLS needs, and a logger.
 const JARS_FOLDER: &str = "/usr/share/java";
 const JARS: [&str; 5] =
     ["zookeeper", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "slf4j-simple"];
 
-/// A small virtual machine that is there soon.
+/// Options for a small virtual machine that starts fast.
 const JAVA: [&str; 8] = [
     "-XX:+UseSerialGC",
     "-Xmx128m",
@@ -40,19 +43,19 @@ const JAVA: [&str; 8] = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
     // In KiB; 64 MiB by default.
     "-Dzookeeper.preAllocSize=1024",
-    // A log without a snapshot is what `start_numbered` writes.
+    // `start_numbered` writes a log without a snapshot.
     "-Dzookeeper.snapshot.trust.empty=true",
-    // What it tells as dates is read.
+    // `lifetime` parses the dates that the server prints.
     "-Duser.timezone=UTC",
 ];
 
-/// Runs a single server and a member of an ensemble alike.
+/// The main class of a single server and of a member of an ensemble.
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
-/// A running ZooKeeper server of its own: a single one with an empty tree, or a member of a [`ZooKeeperEnsemble`].
+/// A running ZooKeeper server: a single one with an empty tree, or a member of a [`ZooKeeperEnsemble`].
 ///
-/// Dropping the value ends the server and removes its folder; when the process that holds it is killed, a watcher
-/// does both.
+/// Dropping the value ends the server and removes its folder. If the process that holds it is killed, a watcher does
+/// both.
 #[derive(Debug)]
 pub struct ZooKeeper {
     daemon: Daemon,
@@ -67,7 +70,7 @@ pub struct ZooKeeper {
     membership: Option<Membership>,
 }
 
-/// What a server knows of its ensemble.
+/// The configuration of a member of an ensemble.
 #[derive(Debug)]
 struct Membership {
     id: usize,
@@ -80,13 +83,13 @@ impl ZooKeeper {
     ///
     /// # Errors
     ///
-    /// When there is no java or no ZooKeeper (with a hint how to install it), or when it does not serve (with the end
-    /// of its log).
+    /// When there is no java or no ZooKeeper (the error says how to install it), or when the server does not serve (the
+    /// error contains the end of its log).
     pub fn start() -> Result<Self> {
         Self::start_with(ZooKeeperOptions::default())
     }
 
-    /// As [`start`](Self::start), with other options than the default ones.
+    /// As [`start`](Self::start), with these options.
     ///
     /// # Errors
     ///
@@ -97,8 +100,8 @@ impl ZooKeeper {
         Ok(server)
     }
 
-    /// As [`start`](Self::start), with a directory whose next sequential child gets this number: 2147483647 is the last
-    /// one.
+    /// As [`start`](Self::start), with a directory whose next sequential child gets the number `next`. The largest
+    /// number is 2147483647.
     ///
     /// # Errors
     ///
@@ -107,13 +110,13 @@ impl ZooKeeper {
         let mut server = Self::prepare(ZooKeeperOptions::default())?;
         let folder = server.daemon.data().join("version-2");
         fs::create_dir_all(&folder)?;
-        fs::write(folder.join("log.1"), history::log(directory, next))?;
+        fs::write(folder.join("log.1"), transaction_log::bytes(directory, next))?;
         server.restart()?;
         Ok(server)
     }
 
-    /// As [`start`](Self::start); [`endpoint`](Self::endpoint) speaks TLS, and with `asks_clients` takes clients only
-    /// that show a certificate of the same authority.
+    /// As [`start`](Self::start), with TLS at [`endpoint`](Self::endpoint). With `asks_clients` clients must show a
+    /// certificate of the same authority.
     ///
     /// # Errors
     ///
@@ -142,10 +145,7 @@ impl ZooKeeper {
 
     /// A server that is not started yet.
     fn prepare(options: ZooKeeperOptions) -> Result<Self> {
-        let java = which::which("java").context(
-            "there is no program `java` on the PATH: install it \
-             (Debian, Ubuntu: `apt-get install default-jre-headless`)",
-        )?;
+        let java = find_program("java", "default-jre-headless")?;
         let address = own_address();
         let [client_port, secure_port] = free_ports(address)?;
         Ok(Self {
@@ -161,25 +161,25 @@ impl ZooKeeper {
         })
     }
 
-    /// Address and port for clients, such as `127.3.9.1:40001`.
+    /// Returns address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
         let port = if self.tls.is_empty() { self.client_port } else { self.secure_port };
         format!("{}:{port}", self.address)
     }
 
-    /// The server as a backend URL without options, such as `zk://127.3.9.1:40001`, or `zks://...` with TLS.
+    /// Returns the server as a backend URL without options, such as `zk://127.3.9.1:40001`, or `zks://...` with TLS.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_empty() { "zk" } else { "zks" };
         format!("{scheme}://{}", self.endpoint())
     }
 
-    /// The process id of the server; `None` after [`kill`](Self::kill).
+    /// Returns the process id of the server; `None` after [`kill`](Self::kill).
     pub fn pid(&self) -> Option<u32> {
         self.daemon.pid()
     }
 
-    /// Freezes the server (SIGSTOP), and returns when it has come to a stand: connections stay open, nothing is
-    /// answered.
+    /// Freezes the server (SIGSTOP), and returns when all its threads have stopped. Connections stay open, and nothing
+    /// is answered.
     ///
     /// # Errors
     ///
@@ -188,7 +188,7 @@ impl ZooKeeper {
         self.daemon.pause()
     }
 
-    /// Lets a frozen server go on (SIGCONT).
+    /// Lets a frozen server continue (SIGCONT).
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ impl ZooKeeper {
         self.daemon.resume()
     }
 
-    /// Ends the server as `kill -9` does; its data stays.
+    /// Kills the server as `kill -9` does; its data stays.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl ZooKeeper {
         self.daemon.kill()
     }
 
-    /// Ends the server, if it runs, and starts it again with the same data, address and ports; waits until it serves.
+    /// Kills the server if it runs, starts it again with the same data, address and ports, and waits until it serves.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl ZooKeeper {
         self.wait_until_serving()
     }
 
-    /// Ends the server, if it runs, loses all its data and starts it again, with the same address and ports.
+    /// Kills the server if it runs, deletes all its data and starts it again with the same address and ports.
     ///
     /// # Errors
     ///
@@ -236,7 +236,7 @@ impl ZooKeeper {
         Wire::open(self.plain())?.create(path, data)
     }
 
-    /// Changes what a node holds.
+    /// Replaces the data of a node.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl ZooKeeper {
         Wire::open(self.plain())?.write(path, data)
     }
 
-    /// Deletes a node as an administrator would; whether it was there.
+    /// Deletes a node as an administrator would. Returns whether it existed.
     ///
     /// # Errors
     ///
@@ -254,11 +254,11 @@ impl ZooKeeper {
         Wire::open(self.plain())?.delete(path)
     }
 
-    /// Ends a session, of whichever client, as its owner would: takes it over with its id and its password, which
-    /// ZooKeeper makes of the id, and closes it.
+    /// Ends a session of any client, as its owner would: takes it over with its id and its password, which ZooKeeper
+    /// derives from the id, and closes it.
     ///
-    /// The owner loses its connection, comes back at once, and must not meet this: a connection that is made while the
-    /// session ends may stay for a long time, unanswered. [`Proxy::hold_new`](crate::Proxy::hold_new) keeps it waiting.
+    /// The owner loses its connection and reconnects at once. It must not reconnect while the session ends: such a
+    /// connection may stay open for a long time without a reply. [`Proxy::hold_new`](crate::Proxy::hold_new) delays it.
     ///
     /// # Errors
     ///
@@ -267,13 +267,13 @@ impl ZooKeeper {
         Wire::end(self.plain(), session)
     }
 
-    /// For the testbed itself: never encrypted.
+    /// The port for the testbed's own requests: never encrypted.
     fn plain(&self) -> SocketAddr {
         (self.address, self.client_port).into()
     }
 
-    fn words(&self) -> Words {
-        Words(self.plain())
+    fn commands(&self) -> FourLetterCommands {
+        FourLetterCommands(self.plain())
     }
 
     fn launch(&mut self) -> Result<()> {
@@ -313,11 +313,11 @@ impl ZooKeeper {
     }
 
     fn wait_until_serving(&self) -> Result<()> {
-        self.daemon.wait_until(&self.endpoint(), || self.words().role().is_ok() && self.is_secure())
+        self.daemon.wait_until(&self.endpoint(), || self.commands().role().is_ok() && self.is_secure())
     }
 
-    /// Whether TLS is served, where it shall be: that port is opened after the other one, and on a busy machine the
-    /// first handshake takes a young java longer than clients wait.
+    /// Whether TLS is served, if it is configured. Its port opens after the other one, and on a busy machine a new
+    /// virtual machine takes longer for its first handshake than clients wait.
     #[cfg(feature = "tls")]
     fn is_secure(&self) -> bool {
         self.tls.is_empty() || crate::handshake::is_answered((self.address, self.secure_port).into())
@@ -337,7 +337,7 @@ fn classpath() -> Result<String> {
     ensure!(
         fs::exists(&jars[0]).is_ok_and(|exists| exists),
         "there is no ZooKeeper at {}: install it (Debian, Ubuntu: `apt-get install libzookeeper-java`), \
-         or say with {CLASSPATH_VARIABLE} where it is, such as /opt/zookeeper/lib/*",
+         or set {CLASSPATH_VARIABLE} to its jars, such as /opt/zookeeper/lib/*",
         jars[0]
     );
     Ok(jars.join(":"))

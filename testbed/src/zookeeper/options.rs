@@ -1,8 +1,8 @@
-//! How a ZooKeeper server is set up.
+//! Options of a ZooKeeper server.
 
 use std::time::Duration;
 
-/// How a ZooKeeper server is set up.
+/// Options of a ZooKeeper server.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -11,19 +11,19 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct ZooKeeperOptions {
-    /// The unit of its time keeping: sessions end at a multiple of it.
+    /// `tickTime`: sessions expire at a multiple of it.
     pub tick: Duration,
     /// The shortest session that a client may have.
     pub session_min: Duration,
     /// The longest session that a client may have.
     pub session_max: Duration,
-    /// How many ticks a follower goes on for that does not hear its leader.
+    /// For how many ticks a follower continues to serve without hearing from its leader.
     pub sync_limit: u32,
-    /// `jute.maxbuffer`: packets that are as long as this are refused.
+    /// `jute.maxbuffer`: packets of at least this length are refused.
     pub buffer_bytes: usize,
-    /// How often it takes containers away that have become empty.
+    /// How often the server deletes containers that have become empty.
     pub reap_every: Duration,
-    /// The one user who may come in, by SASL DIGEST-MD5, and the password; everybody by default.
+    /// User and password of the only user who is admitted, by SASL DIGEST-MD5; `None`: everybody is.
     pub login: Option<(String, String)>,
 }
 
@@ -58,7 +58,7 @@ impl std::fmt::Debug for ZooKeeperOptions {
 }
 
 impl ZooKeeperOptions {
-    /// As lines of `zoo.cfg`.
+    /// Returns the lines of `zoo.cfg`.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = vec![
             format!("tickTime={}", self.tick.as_millis()),
@@ -76,7 +76,7 @@ impl ZooKeeperOptions {
         lines
     }
 
-    /// As arguments of java.
+    /// Returns the arguments of java.
     pub(super) fn properties(&self) -> Vec<String> {
         vec![
             format!("-Djute.maxbuffer={}", self.buffer_bytes),
@@ -84,7 +84,7 @@ impl ZooKeeperOptions {
         ]
     }
 
-    /// The configuration of java's login for [`login`](Self::login).
+    /// Returns the configuration of java's login module for [`login`](Self::login).
     pub(super) fn login_module(&self) -> Option<String> {
         let (user, password) = self.login.as_ref()?;
         let module = "org.apache.zookeeper.server.auth.DigestLoginModule";

@@ -1,4 +1,4 @@
-//! ZooKeeper's protocol, as far as it takes to do something behind a client's back without a client crate.
+//! A minimal client for ZooKeeper's protocol: how a test acts on a server without a client crate.
 
 use std::{
     io::{Read, Write},
@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Longest time for one answer.
+/// Longest time until a reply.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Session timeout asked for, in milliseconds.
+/// Requested session timeout, in milliseconds.
 const SESSION_MILLIS: i32 = 10_000;
 
 // Kinds of requests.
@@ -40,14 +40,14 @@ impl Wire {
     /// Connects with a new session.
     pub(super) fn open(address: SocketAddr) -> Result<Self> {
         let mut wire = Self::greet(address, 0, &[0; 16])?;
-        ensure!(wire.is_welcome()?, "ZooKeeper gives no session");
+        ensure!(wire.is_session_granted()?, "ZooKeeper grants no session");
         Ok(wire)
     }
 
-    /// Ends this session, whosever it is.
+    /// Ends this session, which may belong to another client.
     pub(super) fn end(address: SocketAddr, session: i64) -> Result<()> {
         let mut wire = Self::greet(address, session, &password_of(session))?;
-        ensure!(wire.is_welcome()?, "ZooKeeper has no session {session:#x}");
+        ensure!(wire.is_session_granted()?, "ZooKeeper has no session {session:#x}");
         let (error, _) = wire.call(CLOSE, &[])?;
         ensure!(error == OK, "cannot close session {session:#x}: error {error}");
         Ok(())
@@ -67,8 +67,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Whether the answer to the greeting is a session.
-    fn is_welcome(&mut self) -> Result<bool> {
+    /// Whether the reply to the greeting grants the session.
+    fn is_session_granted(&mut self) -> Result<bool> {
         let mut answer = &self.receive()?[..];
         let _version = read_i32(&mut answer)?;
         Ok(read_i32(&mut answer)? > 0)
@@ -82,6 +82,7 @@ impl Wire {
         body.extend([1, ALL].map(i32::to_be_bytes).as_flattened());
         write_bytes(&mut body, b"world");
         write_bytes(&mut body, b"anyone");
+        // `CreateMode.PERSISTENT`.
         body.extend(0_i32.to_be_bytes());
         match self.call(CREATE, &body)? {
             (OK, _) => Ok(()),
@@ -93,18 +94,18 @@ impl Wire {
         let mut body = Vec::new();
         write_bytes(&mut body, path.as_bytes());
         write_bytes(&mut body, data);
-        // Of whichever version.
+        // Any version.
         body.extend((-1_i32).to_be_bytes());
         let (error, _) = self.call(SET_DATA, &body)?;
         ensure!(error == OK, "cannot write {path}: error {error}");
         Ok(())
     }
 
-    /// Whether the node was there.
+    /// Deletes a node. Returns whether it existed.
     pub(super) fn delete(&mut self, path: &str) -> Result<bool> {
         let mut body = Vec::new();
         write_bytes(&mut body, path.as_bytes());
-        // Of whichever version.
+        // Any version.
         body.extend((-1_i32).to_be_bytes());
         match self.call(DELETE, &body)? {
             (OK, _) => Ok(true),
@@ -117,7 +118,7 @@ impl Wire {
         self.list(path, &[NO_NODE])
     }
 
-    /// The children of a node; none where the server answers with one of these errors.
+    /// Returns the children of a node; none if the server replies with one of the errors in `empty`.
     fn list(&mut self, path: &str, empty: &[i32]) -> Result<Vec<String>> {
         let mut body = Vec::new();
         write_bytes(&mut body, path.as_bytes());
@@ -133,8 +134,8 @@ impl Wire {
         (0..count).map(|_| Ok(String::from_utf8(read_bytes(&mut answer)?.to_vec())?)).collect()
     }
 
-    /// All nodes below this one, parents before their children. What lies below one that only others may list is
-    /// left out.
+    /// Returns all nodes below this one, parents before their children. Nodes below one that this client may not list
+    /// are left out.
     pub(super) fn tree(&mut self, root: &str) -> Result<Vec<String>> {
         let (mut paths, mut unread) = (Vec::new(), vec![root.trim_end_matches('/').to_owned()]);
         while let Some(parent) = unread.pop() {
@@ -147,15 +148,15 @@ impl Wire {
         Ok(paths)
     }
 
-    /// Error and body of the answer.
+    /// Sends a request; returns error code and body of the reply.
     fn call(&mut self, kind: i32, body: &[u8]) -> Result<(i32, Vec<u8>)> {
         self.xid += 1;
         self.send(&[&self.xid.to_be_bytes()[..], &kind.to_be_bytes(), body].concat())?;
         let answer = self.receive()?;
         let mut rest = &answer[..];
         let xid = read_i32(&mut rest)?;
-        // No watch is set and no ping sent, so nothing else comes.
-        ensure!(xid == self.xid, "an answer to {xid} instead of {}", self.xid);
+        // This client sets no watch and sends no ping, so every packet is the reply to the last request.
+        ensure!(xid == self.xid, "a reply to request {xid} instead of {}", self.xid);
         let _transaction = take(&mut rest, 8)?;
         Ok((read_i32(&mut rest)?, rest.to_vec()))
     }
@@ -177,12 +178,12 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // A session that nobody closed would stay until it times out; one that is closed already is none the worse.
+        // An unclosed session would remain until it expires. The call fails if the session is closed already.
         let _ = self.call(CLOSE, &[]);
     }
 }
 
-/// The password of a session, as the server makes it (`ZooKeeperServer.generatePasswd`): sixteen bytes of
+/// The password of a session, computed as the server does (`ZooKeeperServer.generatePasswd`): sixteen bytes of
 /// `java.util.Random`, a linear congruential generator, seeded with the id and a constant.
 fn password_of(session: i64) -> [u8; 16] {
     const SECRET: i64 = 0xB341_5C00;
@@ -197,14 +198,14 @@ fn password_of(session: i64) -> [u8; 16] {
     password
 }
 
-/// Its length, and it.
+/// Appends the length of `bytes`, then `bytes`.
 pub(super) fn write_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend((bytes.len() as u32).to_be_bytes());
     to.extend(bytes);
 }
 
 fn take<'a>(from: &mut &'a [u8], count: usize) -> Result<&'a [u8]> {
-    from.split_off(..count).context("a short answer")
+    from.split_off(..count).context("the reply is too short")
 }
 
 fn read_i32(from: &mut &[u8]) -> Result<i32> {
@@ -223,13 +224,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_ended_with_the_password_that_the_server_made() {
+    fn session_is_ended_with_its_computed_password() {
         let server = ZooKeeper::start().unwrap();
         let mut wire = Wire::open(server.plain()).unwrap();
         let session = server.connections().unwrap()[0].session;
         assert_eq!(wire.children("/").unwrap(), ["zookeeper"]);
         server.end_session(session).unwrap();
         assert!(wire.children("/").is_err());
-        assert!(server.end_session(session).is_err(), "it is gone");
+        assert!(server.end_session(session).is_err(), "the session still exists");
     }
 }

@@ -1,4 +1,5 @@
-//! Puts many mutations into one copy of the sources: where they differ, the copy asks which one is switched on.
+//! Puts many mutations into one copy of the sources. Where they differ, the copy's code asks which mutation is switched
+//! on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,13 +12,13 @@ use anyhow::{Context, Result};
 use proc_macro2::{TokenStream, TokenTree};
 
 use super::{
-    places::Source,
-    scratch::Change,
+    function_bodies::Source,
+    scratch::FileChange,
     switch::{ORIGINAL, ORIGINAL_END, VARIANT, VARIANT_END},
 };
 use crate::project::Project;
 
-/// The crate that is asked, and its folder in the copy.
+/// The crate that knows which mutation is switched on, and its folder in the copy.
 const SWITCH_CRATE: &str = "mutation-switch";
 const SWITCH_SOURCE: &str = include_str!("switch.rs");
 
@@ -28,36 +29,36 @@ pub(super) struct Instrumented {
     pub(super) files: BTreeMap<PathBuf, String>,
     /// The mutations that are not in it, and why.
     pub(super) left_out: BTreeMap<String, String>,
-    choices: Vec<Choice>,
+    variant_points: Vec<VariantPoint>,
 }
 
-/// A place of a Rust file at which several variants stand.
+/// A function body of a Rust file that has several variants.
 #[derive(Debug)]
-struct Choice {
+struct VariantPoint {
     path: PathBuf,
     lines: Range<usize>,
     /// The lines of each mutation.
     variants: Vec<(String, Range<usize>)>,
 }
 
-/// What all mutations make of one file; the numbers are those of its places.
+/// All variants of one file. The numbers are the indices of its function bodies.
 #[derive(Debug)]
 enum Variants {
     Rust(BTreeMap<usize, Vec<(String, String)>>),
     Lua(Vec<(String, String)>),
 }
 
-/// What one mutation makes of one file.
+/// The variant of one file in one mutation.
 enum Variant {
     Rust(Vec<(usize, String)>),
     Lua(String),
 }
 
 impl Instrumented {
-    /// The copy with all these mutations but those that are left out already.
+    /// Makes the copy with all these mutations except those that are left out already.
     pub(super) fn of(
         project: &Project,
-        mutations: &BTreeMap<String, Vec<Change>>,
+        mutations: &BTreeMap<String, Vec<FileChange>>,
         left_out: BTreeMap<String, String>,
     ) -> Result<Self> {
         let mut instrumented = Self { left_out, ..Self::default() };
@@ -87,16 +88,16 @@ impl Instrumented {
         Ok(instrumented)
     }
 
-    /// The mutations whose code is at one of these lines.
-    pub(super) fn at(&self, places: &[(PathBuf, usize)]) -> BTreeSet<String> {
+    /// Returns the mutations whose code is at one of these lines.
+    pub(super) fn at(&self, locations: &[(PathBuf, usize)]) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        for (path, line) in places {
+        for (path, line) in locations {
             let path = normal(path);
-            for choice in self.choices.iter().filter(|at| at.path == path && at.lines.contains(line)) {
-                let own = choice.variants.iter().filter(|(_, lines)| lines.contains(line));
+            for point in self.variant_points.iter().filter(|at| at.path == path && at.lines.contains(line)) {
+                let own = point.variants.iter().filter(|(_, lines)| lines.contains(line));
                 let own: Vec<_> = own.map(|(name, _)| name.clone()).collect();
-                // The variants do not fit together: no telling which of them is to blame.
-                let all = || choice.variants.iter().map(|(name, _)| name.clone());
+                // The variants do not compile together: any of them may be the cause.
+                let all = || point.variants.iter().map(|(name, _)| name.clone());
                 found.extend(if own.is_empty() { all().collect() } else { own });
             }
         }
@@ -110,8 +111,8 @@ impl Instrumented {
                 variants.into_iter().map(one).collect::<String>() + ORIGINAL + before + ORIGINAL_END
             }
             Variants::Rust(variants) => {
-                let (text, choices) = with_choices(path, before, variants)?;
-                self.choices.extend(choices);
+                let (text, variant_points) = with_variants(path, before, variants)?;
+                self.variant_points.extend(variant_points);
                 text
             }
         };
@@ -119,7 +120,8 @@ impl Instrumented {
         Ok(())
     }
 
-    /// Lets the packages ask.
+    /// Makes the changed packages depend on the switch crate, and lets their scripts and child processes see the
+    /// switch.
     fn connect(
         &mut self,
         project: &Project,
@@ -175,23 +177,23 @@ impl Variants {
 
     fn add(&mut self, name: &str, variant: Variant) {
         match (self, variant) {
-            (Self::Rust(all), Variant::Rust(places)) => {
-                for (place, text) in places {
-                    all.entry(place).or_default().push((name.to_owned(), text));
+            (Self::Rust(all), Variant::Rust(bodies)) => {
+                for (body, text) in bodies {
+                    all.entry(body).or_default().push((name.to_owned(), text));
                 }
             }
             (Self::Lua(all), Variant::Lua(text)) => all.push((name.to_owned(), text)),
-            // One path has one extension.
+            // Impossible: one path has one extension.
             _ => {}
         }
     }
 }
 
-/// What can be switched, or why it cannot.
-fn variant(change: &Change) -> Result<(&Path, &str, Variant), String> {
+/// Returns the variant of a file, or why it cannot be switched.
+fn variant(change: &FileChange) -> Result<(&Path, &str, Variant), String> {
     let path = change.path.as_path();
     let (Some(before), Some(after)) = (&change.before, &change.after) else {
-        return Err(format!("{} comes or goes", path.display()));
+        return Err(format!("{} is created or deleted", path.display()));
     };
     let variant = match path.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => bodies(before, after)
@@ -206,24 +208,24 @@ fn variant(change: &Change) -> Result<(&Path, &str, Variant), String> {
     Ok((path, before, variant))
 }
 
-/// The function bodies that differ; `None` when something else does, too.
+/// Returns the function bodies that differ; `None` if other code differs, too.
 fn bodies(before: &str, after: &str) -> Result<Option<Vec<(usize, String)>>> {
     let (before, after) = (Source::parse(before)?, Source::parse(after)?);
     let differing = before.differing(&after)?;
     Ok(differing.map(|all| all.into_iter().map(|index| (index, after.text_of(index).to_owned())).collect()))
 }
 
-/// The source with all variants of its places.
-fn with_choices(
+/// Returns the source with all variants of its function bodies.
+fn with_variants(
     path: &Path,
     before: &str,
     variants: BTreeMap<usize, Vec<(String, String)>>,
-) -> Result<(String, Vec<Choice>)> {
+) -> Result<(String, Vec<VariantPoint>)> {
     let source = Source::parse(before)?;
-    let (mut text, mut end, mut choices) = (String::new(), 0, Vec::new());
+    let (mut text, mut end, mut variant_points) = (String::new(), 0, Vec::new());
     let line = |text: &str| text.matches('\n').count() + 1;
     for (index, variants) in variants {
-        let range = source.places[index].range.clone();
+        let range = source.bodies[index].range.clone();
         text.push_str(&before[end..range.start]);
         end = range.end;
         let (first_line, mut lines) = (line(&text), Vec::new());
@@ -236,13 +238,17 @@ fn with_choices(
             text.push_str("\n} else ");
         }
         text.push_str(&format!("{{\n{}\n}} }}", source.text_of(index)));
-        choices.push(Choice { path: path.to_owned(), lines: first_line..line(&text) + 1, variants: lines });
+        variant_points.push(VariantPoint {
+            path: path.to_owned(),
+            lines: first_line..line(&text) + 1,
+            variants: lines,
+        });
     }
     text.push_str(&before[end..]);
-    Ok((text, choices))
+    Ok((text, variant_points))
 }
 
-/// The source with a choice around each text that it includes.
+/// Returns the source with a switch around each text that it includes.
 fn with_chosen_includes(text: &str) -> Result<String> {
     fn find(tokens: TokenStream, found: &mut Vec<Range<usize>>) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
@@ -273,14 +279,14 @@ fn with_chosen_includes(text: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The folder of the package that a file belongs to.
+/// Returns the folder of the package that a file belongs to.
 fn package_of(project: &Project, file: &Path) -> Result<PathBuf> {
     let mut folders = file.ancestors().skip(1);
     let found = folders.find(|folder| project.root().join(folder).join("Cargo.toml").is_file());
-    found.map(Path::to_owned).with_context(|| format!("no package has {}", file.display()))
+    found.map(Path::to_owned).with_context(|| format!("{} is in no package", file.display()))
 }
 
-/// Without steps up.
+/// Resolves `..` in a path.
 fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {

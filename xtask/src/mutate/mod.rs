@@ -1,8 +1,9 @@
-//! `cargo xtask mutate`: removes one safety step at a time and sees whether the tests that guard it turn red.
+//! `cargo xtask mutate`: removes one safety step at a time, and checks that the tests that guard it fail.
 //!
-//! A mutation is a file `xtask/mutations/NAME.patch`: lines that say what it removes and which tests must notice, then
-//! the diff. One copy of the project has all of them behind a switch, so that its tests are built once; what cannot be
-//! switched at run time is built in a copy of its own, one after the other. The checkout is never touched.
+//! A mutation is a file `xtask/mutations/NAME.patch`: a header that says what it removes and which tests must fail,
+//! then the diff. One copy of the project contains all mutations behind a switch, so that its tests are built once.
+//! Mutations that cannot be switched at run time are built in another copy, one after the other. The checkout is never
+//! changed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,24 +15,24 @@ use anyhow::{Result, bail, ensure};
 
 use self::{
     instrument::Instrumented,
+    parallel::parallel_map,
     patch::Patch,
-    programs::{Built, Program, Words, build},
+    programs::{Built, Program, TestSelection, build},
     report::Outcome,
     scratch::{Scratch, Tree},
-    side_by_side::side_by_side,
-    trial::{Ending, try_programs},
+    trial::{TrialResult, try_programs},
     verdict::Verdict,
 };
 use crate::project::Project;
 
-mod choice;
+mod function_bodies;
 mod instrument;
+mod parallel;
 mod patch;
-mod places;
 mod programs;
 mod report;
 mod scratch;
-mod side_by_side;
+mod selection;
 mod switch;
 mod trial;
 mod verdict;
@@ -39,16 +40,16 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::choice::Choice;
+pub(crate) use self::selection::Selection;
 
-/// Longest run of the tests named in one `# red:` line, compiling not counted. A mutation that makes them wait for
-/// ever is found as well.
+/// Longest run of the tests of one `# red:` line, without compiling. A mutation that makes them wait forever exceeds
+/// it.
 const TEST_TIME_MAX: Duration = Duration::from_secs(120);
 
-/// Tries the mutations that are chosen, `jobs` side by side; an error unless every test that is named turned red.
-pub(crate) fn run(project: &Project, choice: &Choice, jobs: usize) -> Result<()> {
-    let all = Patch::read(&project.root().join(&choice.folder))?;
-    let chosen = choice.of(&all)?;
+/// Tries the selected mutations, `jobs` at a time. An error unless every named test failed.
+pub(crate) fn run(project: &Project, selection: &Selection, jobs: usize) -> Result<()> {
+    let all = Patch::read(&project.root().join(&selection.folder))?;
+    let chosen = selection.of(&all)?;
     let run = Run::prepare(project, &all, &chosen, TEST_TIME_MAX)?;
     let outcomes = run.try_all(jobs)?;
     print!("{}", report::of(&outcomes));
@@ -58,13 +59,13 @@ pub(crate) fn run(project: &Project, choice: &Choice, jobs: usize) -> Result<()>
     Ok(())
 }
 
-/// What has been built for a run.
+/// A run, with the programs that were built for it.
 struct Run<'a> {
     project: &'a Project,
     scratch: Scratch,
     chosen: &'a [&'a Patch],
     time_max: Duration,
-    /// Those that are not in the instrumented copy, and why.
+    /// The mutations that are not in the instrumented copy, and why.
     alone: BTreeMap<String, String>,
     programs: Vec<Program>,
 }
@@ -85,13 +86,13 @@ impl<'a> Run<'a> {
                 None => drop(alone.insert(patch.name.clone(), "it does not apply".to_owned())),
             }
         }
-        let words: Vec<Words> =
-            chosen.iter().flat_map(|patch| &patch.red).map(|line| Words::of(line)).collect();
+        let tests: Vec<TestSelection> =
+            chosen.iter().flat_map(|patch| &patch.red).map(|line| TestSelection::of(line)).collect();
         let programs = loop {
             let copy = Instrumented::of(project, &mutations, alone)?;
             scratch.write_switched(project, &copy.files)?;
             println!("building: {} mutations with switches", all.len() - copy.left_out.len());
-            let culprits = match build(&scratch, Tree::Switched, &words, "build")? {
+            let culprits = match build(&scratch, Tree::Switched, &tests, "build")? {
                 Built::Programs(programs) => {
                     alone = copy.left_out;
                     break programs;
@@ -99,30 +100,30 @@ impl<'a> Run<'a> {
                 Built::Errors(places) => copy.at(&places),
             };
             ensure!(!culprits.is_empty(), "the tests do not compile, see {}", scratch.log("build").display());
-            let reason = |name| (name, "it does not compile beside the others".to_owned());
+            let reason = |name| (name, "it does not compile together with the others".to_owned());
             alone = copy.left_out.into_iter().chain(culprits.into_iter().map(reason)).collect();
         };
-        println!("built in {:.0} s, but for {} mutations", start.elapsed().as_secs_f64(), alone.len());
+        println!("built in {:.0} s, except for {} mutations", start.elapsed().as_secs_f64(), alone.len());
         Ok(Self { project, scratch, chosen, time_max, alone, programs })
     }
 
-    /// One outcome per mutation. The tests run without any mutation first: those that fail or do not exist prove
-    /// nothing.
+    /// Returns one outcome per mutation. The tests run without any mutation first: those that fail or do not exist
+    /// prove nothing.
     fn try_all(&self, jobs: usize) -> Result<Vec<Outcome<'a>>> {
         let lines: BTreeSet<&String> = self.chosen.iter().flat_map(|patch| &patch.red).collect();
         let lines: Vec<(usize, &String)> = lines.into_iter().enumerate().collect();
-        let unfit = side_by_side(jobs, &lines, |(number, line)| {
+        let unfit_tests = parallel_map(jobs, &lines, |(number, line)| {
             let start = Instant::now();
             let verdict = self.without_mutation(line, &format!("unmutated-{}", number + 1))?;
             let shown = verdict.map_or_else(|| "green".to_owned(), |verdict| verdict.to_string());
             println!("without mutation: {shown}: {line} ({:.1} s)", start.elapsed().as_secs_f64());
             Ok((line.as_str(), verdict))
         })?;
-        let unfit: BTreeMap<&str, Option<Verdict>> = unfit.into_iter().collect();
+        let unfit: BTreeMap<&str, Option<Verdict>> = unfit_tests.into_iter().collect();
         let is_switched = |patch: &&Patch| !self.alone.contains_key(&patch.name);
         let (switched, alone): (Vec<_>, Vec<_>) = self.chosen.iter().copied().partition(is_switched);
-        let tried = side_by_side(jobs, &switched, |patch| self.outcome(patch, None, &unfit))?;
-        // Tests include scripts as constants, too, and a constant cannot ask.
+        let tried = parallel_map(jobs, &switched, |patch| self.outcome(patch, None, &unfit))?;
+        // Tests may include a script as a constant, which cannot be switched: it seems never reached.
         let is_settled =
             |outcome: &Outcome<'_>| outcome.verdict != Verdict::NeverReached || !outcome.patch.has_script;
         let (mut outcomes, unreached): (Vec<_>, Vec<_>) = tried.into_iter().partition(is_settled);
@@ -135,16 +136,16 @@ impl<'a> Run<'a> {
         Ok(outcomes)
     }
 
-    /// `None` for tests that pass, and so can turn red.
+    /// Runs tests without a mutation. `None` if they pass, and so can show a mutation by failing.
     fn without_mutation(&self, line: &str, log_name: &str) -> Result<Option<Verdict>> {
         Ok(match self.try_line(&self.programs, line, None, log_name, TEST_TIME_MAX)? {
-            Ending::Passed => None,
-            Ending::NoTest => Some(Verdict::NoSuchTest),
-            Ending::Failed | Ending::TimedOut => Some(Verdict::RedWithoutMutation),
+            TrialResult::Passed => None,
+            TrialResult::NoTest => Some(Verdict::NoSuchTest),
+            TrialResult::Failed | TrialResult::TimedOut => Some(Verdict::RedWithoutMutation),
         })
     }
 
-    /// Tries a mutation, in a build of its own if there is a reason for one.
+    /// Tries a mutation, in a separate build if `alone` says why it needs one.
     fn outcome(
         &self,
         patch: &'a Patch,
@@ -182,7 +183,7 @@ impl<'a> Run<'a> {
         if !self.scratch.apply(patch)? {
             return Ok(Verdict::DoesNotApply);
         }
-        let lines: Vec<Words> = patch.red.iter().map(|line| Words::of(line)).collect();
+        let lines: Vec<TestSelection> = patch.red.iter().map(|line| TestSelection::of(line)).collect();
         let log_name = format!("{}-build", patch.name);
         let verdict = match build(&self.scratch, Tree::Plain, &lines, &log_name)? {
             Built::Errors(_) => Verdict::DoesNotCompile,
@@ -201,22 +202,22 @@ impl<'a> Run<'a> {
         mutation: Option<&str>,
         log_name: &str,
         time_max: Duration,
-    ) -> Result<Ending> {
-        let words = Words::of(line);
-        let programs: Vec<&Program> = programs.iter().filter(|program| words.select(program)).collect();
-        try_programs(&self.scratch, &programs, &words.for_programs, mutation, log_name, time_max)
+    ) -> Result<TrialResult> {
+        let tests = TestSelection::of(line);
+        let programs: Vec<&Program> = programs.iter().filter(|program| tests.select(program)).collect();
+        try_programs(&self.scratch, &programs, &tests.arguments, mutation, log_name, time_max)
     }
 }
 
-/// The worst that one of the tests shows.
-fn worst(patch: &Patch, try_line: impl Fn(&str, &str) -> Result<Ending>) -> Result<Verdict> {
+/// Returns the worst verdict of all tests of a patch.
+fn worst(patch: &Patch, try_line: impl Fn(&str, &str) -> Result<TrialResult>) -> Result<Verdict> {
     let mut worst = Verdict::Red;
     for (number, line) in patch.red.iter().enumerate() {
         let verdict = match try_line(line, &format!("{}-{}", patch.name, number + 1))? {
-            Ending::Failed => Verdict::Red,
-            Ending::TimedOut => Verdict::RedByTimeout,
-            Ending::Passed => Verdict::StillGreen,
-            Ending::NoTest => Verdict::NoSuchTest,
+            TrialResult::Failed => Verdict::Red,
+            TrialResult::TimedOut => Verdict::RedByTimeout,
+            TrialResult::Passed => Verdict::StillGreen,
+            TrialResult::NoTest => Verdict::NoSuchTest,
         };
         println!("  {}: {verdict}: {line}", patch.name);
         worst = worst.max(verdict);

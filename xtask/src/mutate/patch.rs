@@ -1,4 +1,4 @@
-//! The file of a mutation.
+//! The patch file of a mutation.
 
 use std::{
     fs,
@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// What a mutation weakens: the columns of the table.
 pub(super) const CLASSES: [&str; 7] =
-    ["residue", "lifetime", "hand-over", "fallback", "decision", "safety", NO_CLASS];
-/// The lines that may stand before the diff.
+    ["residue", "lifetime", "handoff", "fallback", "decision", "safety", NO_CLASS];
+/// The header lines before the diff.
 const HEADER: &str = "`# removes: ...` (once), `# red: ...`, `# class: ...` (once), `# survives: ...` (once), \
                       `# no case: ...`";
-/// Of patches that name none.
+/// The class of patches that name none.
 const NO_CLASS: &str = "other";
 
 /// One mutation.
@@ -21,22 +21,22 @@ const NO_CLASS: &str = "other";
 pub(super) struct Patch {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// The safety step that is taken out.
+    /// The safety step that it removes.
     pub(super) removes: String,
-    /// Arguments for `cargo test`: each selects tests that must fail.
+    /// Arguments of `cargo test`. Each line selects tests that must fail.
     pub(super) red: Vec<String>,
     /// One of [`CLASSES`].
     pub(super) class: String,
-    /// Why none of the tests turns red, where that is known.
+    /// Why none of the tests fails, if that is known and accepted.
     pub(super) survives: Option<String>,
-    /// The folder that it changes first.
+    /// The top-level folder of its first change.
     pub(super) package: String,
     /// Whether it changes a Lua script.
     pub(super) has_script: bool,
 }
 
 impl Patch {
-    /// All patches of the folder, sorted by name. Finding none is an error.
+    /// Reads all patches of the folder, sorted by name. An error if there are none.
     pub(super) fn read(folder: &Path) -> Result<Vec<Self>> {
         let mut patches = Vec::new();
         let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
@@ -59,18 +59,18 @@ impl Patch {
         let (mut removes, mut red, mut class, mut survives) = (None, Vec::new(), None, None);
         for line in text.lines().map_while(|line| line.strip_prefix('#')) {
             match line.split_once(':').map(|(key, value)| (key.trim(), value.trim().to_owned())) {
-                Some((_, value)) if value.is_empty() => bail!("`#{line}` says nothing"),
+                Some((_, value)) if value.is_empty() => bail!("`#{line}` has no value"),
                 Some(("removes", value)) if removes.is_none() => removes = Some(value),
                 Some(("red", value)) => red.push(value),
                 Some(("class", value)) if class.is_none() => class = Some(value),
                 Some(("survives", value)) if survives.is_none() => survives = Some(value),
-                // For readers: why no case of the conformance suite turns red.
+                // For readers: why no case of the conformance suite fails.
                 Some(("no case", _)) => {}
                 _ => bail!("`#{line}` is none of {HEADER}"),
             }
         }
         ensure!(!red.is_empty(), "no line `# red: ...` names a test");
-        let removes = removes.context("no line `# removes: ...` says what is taken out")?;
+        let removes = removes.context("no line `# removes: ...` says what is removed")?;
         let class = class.unwrap_or_else(|| NO_CLASS.to_owned());
         ensure!(CLASSES.contains(&class.as_str()), "`# class: {class}` is none of {CLASSES:?}");
         let changed = text.lines().find_map(|line| line.strip_prefix("+++ b/")?.split_once('/'));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn header_says_what_is_removed_and_what_turns_red() {
+    fn header_is_parsed() {
         let patch = parse(
             "# removes: a: b\n# red: -p x one\n# red: -p x two -- --exact\n# no case: c\ndiff --git\n# red: no\n",
         );
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_all_mutations_can_be_read() {
+    fn headers_of_all_mutations_are_valid() {
         let patches = Patch::read(&crate::project::Project::here().root().join("xtask/mutations")).unwrap();
         assert!(patches.iter().all(|patch| patch.package != "?"), "{patches:?}");
     }
 
     #[test]
-    fn half_a_header_is_refused() {
+    fn invalid_header_is_refused() {
         for header in [
             "",
             "# removes: a\n",
@@ -130,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn class_and_reason_of_a_survivor_are_read() {
-        let text = "# removes: a\n# red: b\n# class: hand-over\n# survives: c: d\n+++ b/lockkit-x/src/y.rs\n";
+    fn class_and_reason_of_a_survivor_are_parsed() {
+        let text = "# removes: a\n# red: b\n# class: handoff\n# survives: c: d\n+++ b/lockkit-x/src/y.rs\n";
         let patch = parse(text).unwrap();
         assert_eq!(
             (patch.class.as_str(), patch.survives.as_deref(), patch.package.as_str()),
-            ("hand-over", Some("c: d"), "lockkit-x")
+            ("handoff", Some("c: d"), "lockkit-x")
         );
         assert_eq!(parse("# removes: a\n# red: b\n").unwrap().class, NO_CLASS);
     }
@@ -144,7 +144,7 @@ mod tests {
     fn folder_without_patches_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("README.md"), "no patch").unwrap();
-        Patch::read(folder.path()).expect_err("nothing there");
+        Patch::read(folder.path()).expect_err("an empty folder");
         for name in ["b.patch", "a.patch"] {
             fs::write(folder.path().join(name), "# removes: a\n# red: b\n").unwrap();
         }

@@ -1,4 +1,4 @@
-//! The test programs of a copy, built in one go.
+//! Builds the test programs of a copy with one call of cargo.
 
 use std::{
     collections::BTreeSet,
@@ -12,20 +12,20 @@ use serde_json::Value;
 
 use super::scratch::{Scratch, Tree};
 
-/// Options of `cargo test` with a word behind them.
+/// Options of `cargo test` that take a value.
 const OPTIONS_WITH_VALUE: [&str; 7] = ["-p", "--package", "-F", "--features", "--test", "--bin", "--example"];
 
-/// The words of a line `# red: ...`.
+/// The tests that a line `# red: ...` selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct TestSelection {
     package: Option<String>,
-    /// An option of cargo, with its value where it has one; none: every program of the package.
+    /// The programs; none: every program of the package.
     targets: BTreeSet<Target>,
-    /// What the programs are called with.
-    pub(super) for_programs: Vec<String>,
+    /// The arguments of the programs.
+    pub(super) arguments: Vec<String>,
 }
 
-/// What cargo selects by an option.
+/// A target that cargo selects by an option.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     Lib,
@@ -39,19 +39,19 @@ pub(super) struct Program {
     package: String,
     target: Target,
     pub(super) path: PathBuf,
-    /// Of its package: where cargo would start it.
+    /// The folder of its package, where cargo would start it.
     pub(super) folder: PathBuf,
 }
 
-/// How a build ended.
+/// The result of a build.
 #[derive(Debug)]
 pub(super) enum Built {
     Programs(Vec<Program>),
-    /// The files and lines that the compiler complains about.
+    /// The files and lines of the compiler's errors.
     Errors(Vec<(PathBuf, usize)>),
 }
 
-impl Words {
+impl TestSelection {
     pub(super) fn of(line: &str) -> Self {
         let (for_cargo, for_tests) = line.split_once("-- ").unwrap_or((line, ""));
         let mut all = Self::default();
@@ -63,13 +63,13 @@ impl Words {
                 "--lib" => drop(all.targets.insert(Target::Lib)),
                 "--test" => drop(all.targets.insert(Target::Test(value()))),
                 "--bin" => drop(all.targets.insert(Target::Bin(value()))),
-                // Everything is built with all features: these say what a call by hand needs.
+                // Ignored: everything is built with all features. A call by hand needs these options.
                 _ if OPTIONS_WITH_VALUE.contains(&word) => drop(value()),
                 _ if word.starts_with('-') => {}
-                _ => all.for_programs.push(word.to_owned()),
+                _ => all.arguments.push(word.to_owned()),
             }
         }
-        all.for_programs.extend(for_tests.split_whitespace().map(str::to_owned));
+        all.arguments.extend(for_tests.split_whitespace().map(str::to_owned));
         all
     }
 
@@ -104,9 +104,9 @@ impl Target {
     }
 }
 
-/// Builds the programs of these lines, all with the features that the whole workspace has together: every line shares
-/// what is built. What the compiler says goes to the log of this name.
-pub(super) fn build(scratch: &Scratch, tree: Tree, lines: &[Words], log_name: &str) -> Result<Built> {
+/// Builds the programs of these lines, with all features of the workspace, so that all lines share the build. The
+/// compiler's messages go to the log of this name.
+pub(super) fn build(scratch: &Scratch, tree: Tree, lines: &[TestSelection], log_name: &str) -> Result<Built> {
     let log_path = scratch.log(log_name);
     let mut log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
     let targets = existing(scratch, tree, lines)?;
@@ -129,8 +129,8 @@ pub(super) fn build(scratch: &Scratch, tree: Tree, lines: &[Words], log_name: &s
     Ok(if output.status.success() { Built::Programs(programs) } else { Built::Errors(errors) })
 }
 
-/// What the lines select and the workspace has.
-fn existing(scratch: &Scratch, tree: Tree, lines: &[Words]) -> Result<BTreeSet<Target>> {
+/// Returns the targets that the lines select and that the workspace has.
+fn existing(scratch: &Scratch, tree: Tree, lines: &[TestSelection]) -> Result<BTreeSet<Target>> {
     let output = scratch.cargo(tree, "metadata --no-deps --format-version 1").output()?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
@@ -143,7 +143,7 @@ fn existing(scratch: &Scratch, tree: Tree, lines: &[Words]) -> Result<BTreeSet<T
     Ok(found)
 }
 
-/// The test program that a message of cargo speaks of.
+/// Returns the test program of a message of cargo, if it is about one.
 fn program(message: &Value) -> Option<Program> {
     let is_test = message["profile"]["test"] == true;
     let path = message["executable"].as_str().filter(|_| is_test)?;
@@ -157,14 +157,14 @@ fn program(message: &Value) -> Option<Program> {
     })
 }
 
-/// The name in `path+file:///folder#name@version`; it is left out where the folder has it.
+/// Returns the name in `path+file:///folder#name@version`; the id leaves it out if the folder has the same name.
 fn package(id: &str) -> &str {
     let (folder, rest) = id.rsplit_once('#').unwrap_or(("", id));
     let in_folder = || folder.rsplit_once('/').map_or(folder, |(_, last)| last);
     rest.split_once('@').map_or_else(in_folder, |(name, _)| name)
 }
 
-/// The places that an error names, with those of its notes.
+/// Returns the files and lines of an error and of its notes.
 fn places(message: &Value) -> Vec<(PathBuf, usize)> {
     let mut places = Vec::new();
     for span in list(&message["spans"]) {
@@ -184,9 +184,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_for_cargo_and_for_the_programs_are_told_apart() {
+    fn arguments_of_cargo_and_of_the_programs_are_separated() {
         let test = |name: &str| Target::Test(name.to_owned());
-        for (line, package, targets, for_programs) in [
+        for (line, package, targets, arguments) in [
             ("-p a --test t one", Some("a"), vec![test("t")], vec!["one"]),
             ("-p a --features b --test t one", Some("a"), vec![test("t")], vec!["one"]),
             ("-p a --lib m::one -- --exact", Some("a"), vec![Target::Lib], vec!["m::one", "--exact"]),
@@ -198,12 +198,12 @@ mod tests {
             ),
             ("one", None, vec![], vec!["one"]),
         ] {
-            let expected = Words {
+            let expected = TestSelection {
                 package: package.map(str::to_owned),
                 targets: targets.into_iter().collect(),
-                for_programs: for_programs.into_iter().map(str::to_owned).collect(),
+                arguments: arguments.into_iter().map(str::to_owned).collect(),
             };
-            assert_eq!(Words::of(line), expected, "{line}");
+            assert_eq!(TestSelection::of(line), expected, "{line}");
         }
     }
 

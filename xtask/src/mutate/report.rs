@@ -1,4 +1,4 @@
-//! What a run showed, as tables.
+//! The report of a run, as tables.
 
 use std::{collections::BTreeSet, fmt::Write, time::Duration};
 
@@ -7,17 +7,18 @@ use super::{
     verdict::Verdict,
 };
 
-/// What one mutation showed.
+/// The outcome of one mutation.
 #[derive(Debug)]
 pub(super) struct Outcome<'a> {
     pub(super) patch: &'a Patch,
     pub(super) verdict: Verdict,
     pub(super) took: Duration,
-    /// Why it had a build of its own.
+    /// Why it had a separate build.
     pub(super) alone: Option<String>,
 }
 
-/// A row per mutation, those that were built alone, those that turned nothing red, and the counts.
+/// Returns a row per mutation, the counts, and lists of the mutations that were built alone and of those that failed no
+/// test.
 pub(super) fn of(outcomes: &[Outcome<'_>]) -> String {
     let mut text = "\n| mutation | removes | tests | verdict | s |\n|---|---|---|---|---|\n".to_owned();
     for Outcome { patch, verdict, took, .. } in outcomes {
@@ -43,7 +44,7 @@ pub(super) fn of(outcomes: &[Outcome<'_>]) -> String {
     text
 }
 
-/// How many are red, of how many, by package and class.
+/// Returns the counts of red mutations and of all, by package and class.
 fn counts(outcomes: &[Outcome<'_>]) -> String {
     let mut text =
         format!("\n| red of | {} | all |\n|---|{}---|\n", CLASSES.join(" | "), "---|".repeat(CLASSES.len()));

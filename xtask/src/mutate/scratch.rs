@@ -1,4 +1,4 @@
-//! Copies of the project that may be broken on purpose.
+//! Copies of the project to which mutations are applied.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use super::patch::Patch;
 use crate::project::Project;
 
-/// The copies stay between runs, and only files that differ are written: cargo then builds only what has changed.
+/// The copies. They remain between runs, and only files that differ are written, so that cargo rebuilds only changes.
 #[derive(Debug)]
 pub(super) struct Scratch {
     folder: PathBuf,
@@ -25,37 +25,37 @@ pub(super) struct Scratch {
 /// One of the copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tree {
-    /// Has one mutation at a time.
+    /// Contains one mutation at a time.
     Plain,
-    /// Has all mutations that can be switched.
+    /// Contains all mutations that can be switched.
     Switched,
 }
 
-/// What a patch makes of one file.
+/// One file before and after a patch.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct FileChange {
     /// Below the root of the project.
     pub(super) path: PathBuf,
-    /// `None`: the patch makes this file.
+    /// `None`: the patch creates this file.
     pub(super) before: Option<String>,
     /// `None`: the patch deletes it.
     pub(super) after: Option<String>,
 }
 
 impl Scratch {
-    /// Fresh copies below the project's `target`.
+    /// Makes copies below the project's `target`.
     pub(super) fn of(project: &Project) -> Result<Self> {
         let folder = project.root().join("target/mutate");
         for tree in ["plain", "switched", "reached"] {
             fs::create_dir_all(folder.join(tree))?;
         }
-        // Git takes no symbolic link as a ceiling.
+        // Git does not accept a symbolic link as a ceiling.
         let folder = folder.canonicalize()?;
         let lock = File::create(folder.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                bail!("another `cargo xtask mutate` is at work in {}", folder.display())
+                bail!("another `cargo xtask mutate` is running in {}", folder.display())
             }
             Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the scratch copies"),
         }
@@ -74,7 +74,7 @@ impl Scratch {
         make_equal(&self.plain, project, &BTreeMap::new())
     }
 
-    /// Makes the other copy equal to the project, but for these files.
+    /// Makes the switched copy equal to the project, except for these files.
     pub(super) fn write_switched(
         &self,
         project: &Project,
@@ -83,16 +83,17 @@ impl Scratch {
         make_equal(&self.switched, project, instead)
     }
 
-    /// Applies a patch to the plain copy; false when it does not fit the code any more. Lines may have moved, context
-    /// may not differ.
+    /// Applies a patch to the plain copy. Returns false if it does not apply any more: lines may have moved, but the
+    /// context must be the same.
     pub(super) fn apply(&self, patch: &Patch) -> Result<bool> {
         let output = self.git(&["apply", "--whitespace=nowarn"], patch)?;
         print!("{}", String::from_utf8_lossy(&output.stderr));
         Ok(output.status.success())
     }
 
-    /// What a patch makes of the plain copy, which is left as it is; `None` when it does not apply.
-    pub(super) fn changes(&self, patch: &Patch) -> Result<Option<Vec<Change>>> {
+    /// Returns what a patch changes in the plain copy, and leaves the copy unchanged; `None` if the patch does not
+    /// apply.
+    pub(super) fn changes(&self, patch: &Patch) -> Result<Option<Vec<FileChange>>> {
         let output = self.git(&["apply", "--numstat", "-z"], patch)?;
         let listed = String::from_utf8_lossy(&output.stdout).into_owned();
         let paths = listed.split('\0').filter_map(|line| line.splitn(3, '\t').nth(2)).map(PathBuf::from);
@@ -109,13 +110,13 @@ impl Scratch {
                 Some(text) => fs::write(place, text)?,
                 None => fs::remove_file(place)?,
             }
-            changes.push(Change { path, before, after });
+            changes.push(FileChange { path, before, after });
         }
         Ok(Some(changes))
     }
 
     fn git(&self, arguments: &[&str], patch: &Patch) -> Result<Output> {
-        // Below the ceiling git sees no repository. In one, it would silently leave out paths of its top folder.
+        // The ceiling hides the repository from git. Inside of a repository, git would silently skip the patch's paths.
         Command::new("git")
             .args(arguments)
             .arg(patch.path.canonicalize()?)
@@ -127,7 +128,7 @@ impl Scratch {
             .context("cannot start git")
     }
 
-    /// A call of cargo in a copy.
+    /// Returns a call of cargo in a copy.
     pub(super) fn cargo(&self, tree: Tree, arguments: &str) -> Command {
         let tree = match tree {
             Tree::Plain => &self.plain,
@@ -138,18 +139,18 @@ impl Scratch {
         cargo
     }
 
-    /// Where the output of a trial goes.
+    /// The file for the output of a trial.
     pub(super) fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// The file that says that a mutation was reached.
+    /// The file whose existence shows that a mutation was reached.
     pub(super) fn reached(&self, name: &str) -> PathBuf {
         self.folder.join("reached").join(name)
     }
 }
 
-/// Makes `copy` equal to the project, but for the files of `instead`, which may be new.
+/// Makes `copy` equal to the project, except for the files of `instead`, which may be new.
 fn make_equal(copy: &Project, project: &Project, instead: &BTreeMap<PathBuf, String>) -> Result<()> {
     let mut wanted: BTreeSet<PathBuf> = project.files()?.into_iter().collect();
     wanted.extend(instead.keys().cloned());

@@ -1,4 +1,4 @@
-//! Which mutation is switched on. The instrumented copy has this file as a crate of its own, and its sources ask it.
+//! Which mutation is switched on. The instrumented copy contains this file as a crate, which its sources call.
 #![allow(dead_code, unreachable_pub, reason = "`cargo xtask` itself needs the constants only")]
 
 use std::{
@@ -14,37 +14,37 @@ pub const SWITCH: &str = "MUTATION";
 /// The environment variable with the path of a file that is created once code of the mutation runs.
 pub const REACHED: &str = "MUTATION_REACHED";
 
-/// Before the name of a mutation and its variant of a Lua script: all of it a comment, as the script may be read by
-/// programs that do not ask.
+/// Starts a variant of a Lua script, followed by the name of the mutation. A variant is a comment, because programs
+/// that do not know the switch may also read the script.
 pub const VARIANT: &str = "--[==[ mutation ";
-/// Behind a variant.
+/// Ends a variant.
 pub const VARIANT_END: &str = "\n]==]\n";
-/// Behind the last variant; the script itself follows.
+/// Starts the original script, after the last variant.
 pub const ORIGINAL: &str = "--[==[ original ]==]\n";
-/// Behind the script.
+/// Ends the original script.
 pub const ORIGINAL_END: &str = "\n--[==[ end ]==]\n";
 
 static SWITCHED_ON: LazyLock<Option<String>> = LazyLock::new(|| env::var(SWITCH).ok());
 
-/// Returns whether this mutation is switched on, and notes that it was reached.
+/// Returns whether this mutation is switched on. If so, records that it was reached.
 pub fn is(name: &str) -> bool {
     static NOTE: Once = Once::new();
     let is_on = SWITCHED_ON.as_deref() == Some(name);
     if is_on {
         NOTE.call_once(|| {
-            // A process without rights to write there changes no verdict: a test that turns red needs no note.
+            // A process may not be allowed to write there. That changes no verdict if its test fails.
             let _ = env::var_os(REACHED).map(File::create);
         });
     }
     is_on
 }
 
-/// What a process needs in its environment that is started with an empty one.
+/// Returns the variables that a child process with an empty environment needs.
 pub fn variables() -> impl Iterator<Item = (&'static str, OsString)> {
     [SWITCH, REACHED].into_iter().filter_map(|name| Some((name, env::var_os(name)?)))
 }
 
-/// Returns the text without variants, or with the one that is switched on in place of the original.
+/// Returns the original text, or the variant that is switched on.
 pub fn text(text: &'static str) -> &'static str {
     choose(text, is).leak()
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn variant_that_is_switched_on_replaces_the_original() {
+    fn switched_variant_replaces_the_original() {
         let block = |variants: &str, original: &str| format!("{variants}{ORIGINAL}{original}{ORIGINAL_END}");
         let variant = |name: &str, text: &str| format!("{VARIANT}{name}\n{text}{VARIANT_END}");
         let text = format!(

@@ -1,10 +1,10 @@
-//! The machinery on a small crate of its own, with one mutation per verdict.
+//! Tests on a small crate, with one mutation per verdict.
 
 use std::{fs, path::Path, process::Command};
 
 use super::*;
 
-/// The lines that patches change, with what is around them.
+/// The library that the patches change.
 const LIBRARY: &str = "pub fn admits(highest: u64, token: u64) -> bool {
     token > highest
 }
@@ -77,7 +77,7 @@ fn write(project: &Project, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A patch that replaces one line of the library; `was` is what it believes to find there.
+/// A patch that replaces one line of the library; `was` is the line that it expects.
 fn patch(project: &Project, name: &str, was: &str, becomes: &str, red: &[&str]) -> Patch {
     patch_of(project, "src/lib.rs", name, was, becomes, red)
 }
@@ -86,7 +86,7 @@ fn patch_of(project: &Project, file: &str, name: &str, was: &str, becomes: &str,
     let red: String = red.iter().map(|test| format!("# red: {test}\n")).collect();
     let text = fs::read_to_string(project.root().join(file)).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    // A line that is not there is looked for in the place of the second.
+    // An expected line that does not exist takes the place of the second.
     let index = lines.iter().position(|line| *line == was).unwrap_or(1);
     let around =
         |index: Option<usize>| index.and_then(|index| lines.get(index)).map(|line| format!(" {line}\n"));
@@ -118,7 +118,7 @@ fn each_verdict_has_its_mutation() {
     let patch = |name, was, becomes, red: &[&str]| patch(&project, name, was, becomes, red);
     let (is, always) = ("    token > highest", "    true");
     let lua = |name, says: &str, red| patch_of(&project, "src/say.lua", name, "return 'yes'", says, red);
-    // Each with whether it needs no build of its own.
+    // Each with its verdict, and whether it can be switched.
     let patches = [
         (patch("good", is, always, &["old_is_refused"]), (Verdict::Red, true)),
         (patch("exact", is, always, &["--lib -- --exact tests::old_is_refused"]), (Verdict::Red, true)),
@@ -167,12 +167,12 @@ fn each_verdict_has_its_mutation() {
     assert_eq!(
         fs::read_to_string(project.root().join("src/lib.rs")).unwrap(),
         LIBRARY,
-        "the checkout is not touched"
+        "the checkout was changed"
     );
 }
 
 #[test]
-fn only_what_is_chosen_is_tried() {
+fn only_selected_mutations_are_tried() {
     let (_folder, project) = fixture();
     for (name, red) in [("a", "old_is_refused"), ("b", "old_is_refused"), ("c", "new_is_admitted")] {
         patch(&project, name, "    token > highest", "    true", &[red]);
@@ -180,7 +180,7 @@ fn only_what_is_chosen_is_tried() {
     let all = Patch::read(&project.root().join("xtask/mutations")).unwrap();
     let chosen = |names: &[&str], sample| {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let chosen = Choice { names, sample, seed: Some(1), ..Choice::default() }.of(&all)?;
+        let chosen = Selection { names, sample, seed: Some(1), ..Selection::default() }.of(&all)?;
         anyhow::Ok(chosen.into_iter().map(|patch| patch.name.clone()).collect::<Vec<_>>())
     };
     assert_eq!(chosen(&[], None).unwrap(), ["a", "b", "c"]);
@@ -190,28 +190,28 @@ fn only_what_is_chosen_is_tried() {
     let unknown = chosen(&["d"], None).unwrap_err().to_string();
     assert!(unknown.ends_with("there are: a, b, c"), "{unknown}");
 
-    let choice = |names: &[&str]| Choice {
+    let selection = |names: &[&str]| Selection {
         folder: "xtask/mutations".into(),
         names: names.iter().map(|name| (*name).into()).collect(),
-        ..Choice::default()
+        ..Selection::default()
     };
-    run(&project, &choice(&["a", "b"]), 2).unwrap();
-    run(&project, &choice(&["a", "c"]), 2).unwrap_err();
+    run(&project, &selection(&["a", "b"]), 2).unwrap();
+    run(&project, &selection(&["a", "c"]), 2).unwrap_err();
 }
 
-/// Ended with all that it started, long before its own end.
+/// Its program is killed, with its child processes.
 #[test]
-fn mutation_that_hangs_is_found_by_the_time_limit() {
+fn hanging_mutation_exceeds_the_time_limit() {
     let (_folder, project) = fixture();
     let hang = "loop { std::thread::park() }";
     let patches = [patch(&project, "hang", "    token > highest", hang, &["old_is_refused"])];
     let shown = outcomes(&project, &patches, Duration::from_secs(1));
     assert_eq!(shown, [(Verdict::RedByTimeout, true)]);
     assert!(shown[0].0.is_red());
-    // Killed, but the kernel may still be at it.
+    // The program is killed, but the kernel may not have removed it yet.
     let start = Instant::now();
     while is_running(&project.root().join("target/mutate/build")) {
-        assert!(start.elapsed() < TEST_TIME_MAX, "the test program lives on");
+        assert!(start.elapsed() < TEST_TIME_MAX, "the test program still runs");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

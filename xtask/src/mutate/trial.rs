@@ -1,4 +1,4 @@
-//! One run of the tests that a mutation names.
+//! Runs the tests that a mutation names.
 
 use std::{
     fs::{self, File},
@@ -21,39 +21,39 @@ use crate::{counts::TestCounts, project};
 /// The stack of a thread, in bytes: 64 MiB.
 const STACK: &str = "67108864";
 
-/// How a run of tests ended.
+/// The result of a run of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum TrialResult {
     Passed,
     Failed,
     TimedOut,
-    /// The run passed without a test in it.
+    /// No test matched.
     NoTest,
 }
 
-/// Runs programs, with this mutation switched on or with none.
+/// Runs programs with these arguments, with this mutation switched on or with none.
 pub(super) fn try_programs(
     scratch: &Scratch,
     programs: &[&Program],
-    words: &[String],
+    arguments: &[String],
     mutation: Option<&str>,
     log_name: &str,
     time_max: Duration,
-) -> Result<Ending> {
+) -> Result<TrialResult> {
     let log_path = scratch.log(log_name);
     let log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
     let start = Instant::now();
     for program in programs {
         let mut command = Command::new(&program.path);
-        command.args(words).current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
-        // A function with many variants has a frame as large as all of them, unoptimised.
+        command.args(arguments).current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+        // Without optimisation, the frame of a function with many variants is as large as all of them together.
         command.env("RUST_MIN_STACK", STACK);
         if let Some(name) = mutation {
             command.env(SWITCH, name).env(REACHED, scratch.reached(name));
         }
         match run_bounded(&command, &log, time_max.saturating_sub(start.elapsed()))? {
-            None => return Ok(Ending::TimedOut),
-            Some(status) if !status.success() => return Ok(Ending::Failed),
+            None => return Ok(TrialResult::TimedOut),
+            Some(status) if !status.success() => return Ok(TrialResult::Failed),
             Some(_) => {}
         }
     }
@@ -61,18 +61,18 @@ pub(super) fn try_programs(
     let mut counts =
         String::from_utf8_lossy(&output).lines().filter_map(TestCounts::parse).collect::<Vec<_>>();
     counts.retain(|counts| counts.passed > 0);
-    Ok(if counts.is_empty() { Ending::NoTest } else { Ending::Passed })
+    Ok(if counts.is_empty() { TrialResult::NoTest } else { TrialResult::Passed })
 }
 
-/// Runs a command in a process group that is killed when the standard input ends: when that is closed here, or when
-/// this process is gone, whichever way.
+/// Runs a command in a process group that is killed when the standard input ends: when it is closed here, or when this
+/// process ends in any way.
 const BOUND_TO_INPUT: &str = r#"
 exec 3<&0
 { cat <&3; kill -KILL 0; } >/dev/null 2>&1 &
 exec "$@" 3<&- </dev/null
 "#;
 
-/// Runs a command with all that it starts; `None` when it was still running after `time_max` and was killed.
+/// Runs a command. `None` if it was still running after `time_max`: then it was killed with its child processes.
 fn run_bounded(command: &Command, log: &File, time_max: Duration) -> Result<Option<ExitStatus>> {
     let mut shell = Command::new("sh");
     shell.args(["-c", BOUND_TO_INPUT, "sh"]);
@@ -87,7 +87,7 @@ fn run_bounded(command: &Command, log: &File, time_max: Duration) -> Result<Opti
     match status {
         Ok(status) => Ok(Some(status?)),
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            // Killed now: the next trial must not share the machine with this one.
+            // Wait until it is gone: the next trial must not share the machine with it.
             let _ = waiter.join();
             Ok(None)
         }

@@ -1,8 +1,8 @@
-//! What a mutation showed.
+//! The verdict on a mutation.
 
 use std::fmt;
 
-/// What a mutation showed; the later, the worse.
+/// The verdict on a mutation, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// The tests failed, as they should.
@@ -11,16 +11,16 @@ pub(super) enum Verdict {
     RedByTimeout,
     /// They passed, and the patch says why.
     Survives,
-    /// They passed: nothing guards the step that was removed.
+    /// They passed: no test guards the removed step.
     StillGreen,
-    /// They passed without running the mutated function once.
+    /// They passed without running the mutated function.
     NeverReached,
-    /// The code has moved away from under the patch.
+    /// The code under the patch has changed.
     DoesNotApply,
     DoesNotCompile,
     /// The line `# red:` matches no test.
     NoSuchTest,
-    /// The tests fail without the mutation too, and so prove nothing.
+    /// The tests fail without the mutation, too, and so prove nothing.
     RedWithoutMutation,
 }
 
@@ -29,7 +29,7 @@ impl Verdict {
         matches!(self, Self::Red | Self::RedByTimeout)
     }
 
-    /// Whether it is red, or known not to be.
+    /// Whether it is red, or known to survive.
     pub(super) fn is_as_expected(self) -> bool {
         self.is_red() || self == Self::Survives
     }

@@ -1,4 +1,4 @@
-//! Which functions wait, and whether they say what dropping their future does.
+//! Whether functions that wait document what dropping their future does.
 
 use syn::{Attribute, Expr, GenericArgument, Lit, Meta, PathArguments, ReturnType, Type, TypeParamBound};
 
@@ -7,7 +7,7 @@ use super::{Finding, Rule};
 /// The section's heading.
 const HEADING: &str = "# Cancel safety";
 
-/// A finding for a public function that waits and does not say so.
+/// A finding for a public function that waits and lacks the section.
 pub(super) fn of_function(signature: &syn::Signature, attributes: &[Attribute]) -> Option<Finding> {
     let missing = waits(signature) && !has_section(attributes);
     let text = || format!("`{}` waits and has no section `{HEADING}`", signature.ident);
@@ -30,7 +30,7 @@ fn waits(signature: &syn::Signature) -> bool {
         || matches!(&signature.output, ReturnType::Type(_, returned) if is_future(returned))
 }
 
-/// Whether a type is a future as far as its name tells: `impl Future`, `SomeFuture<'_>`, `Pin<Box<dyn Future>>`.
+/// Whether a type is a future, judged by its name: `impl Future`, `SomeFuture<'_>`, `Pin<Box<dyn Future>>`.
 fn is_future(returned: &Type) -> bool {
     match returned {
         Type::ImplTrait(returned) => returned.bounds.iter().any(is_future_trait),

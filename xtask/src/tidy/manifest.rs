@@ -1,4 +1,4 @@
-//! What the `Cargo.toml` files say about the packages.
+//! What the `Cargo.toml` files state about the packages.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ impl Manifests {
         Ok(Self { published_library })
     }
 
-    /// What kind of source a file is, from its place in its package.
+    /// Returns the kind of a source file, by its path in its package.
     pub(super) fn kind_of(&self, file: &Path) -> source::Kind {
         let package =
             file.ancestors().skip(1).find_map(|folder| self.published_library.get_key_value(folder));
@@ -45,14 +45,14 @@ impl Manifests {
     }
 }
 
-/// Every package, that is every manifest but that of a virtual workspace, takes the workspace's lints.
+/// A finding for a package (not a virtual workspace) that does not use the workspace's lints.
 pub(super) fn lints(manifest: &str) -> Option<Finding> {
     let is_package = manifest.lines().any(|line| line.trim() == "[package]");
     let missing = is_package && !has_line(manifest, "[lints]", "workspace=true");
     missing.then(|| Finding::new(Rule::Lints, 1, "no `[lints]` with `workspace = true`"))
 }
 
-/// Whether a line stands in a table, white space aside. Enough TOML for the one form that the project writes.
+/// Whether a table has this line, ignoring white space. This parses only the form of TOML that the project uses.
 fn has_line(manifest: &str, table: &str, line: &str) -> bool {
     let squeezed =
         |line: &str| line.split('#').next().unwrap_or_default().split_whitespace().collect::<String>();

@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: the house rules that no compiler knows.
+//! `cargo xtask tidy`: checks the house rules that the compiler does not check.
 
 use std::{fmt, fs, path::Path};
 
@@ -39,25 +39,23 @@ impl Rule {
                  method of a `pub trait` has a section `# Cancel safety`; a trait's own section speaks for its methods"
             }
             Self::NoSkip => {
-                "a test runs to its end: no `return` in its body, none in its closures behind a look at the \
+                "a test runs to its end: no `return` in its body, none in its closures that depends on the \
                  environment, and no test code prints that it skips"
             }
-            Self::IgnoreReason => "every `#[ignore]` says why: `#[ignore = \"...\"]`",
-            Self::NoLeftover => {
-                "nothing is left for later: no note to oneself, no placeholder, no debugging macro"
-            }
-            Self::Lints => "every package takes the workspace's lints: `[lints] workspace = true`",
-            Self::Size => "a file has one idea and a function fits on a screen",
+            Self::IgnoreReason => "every `#[ignore]` has a reason: `#[ignore = \"...\"]`",
+            Self::NoLeftover => "no unfinished code: no reminder, no placeholder, no debugging macro",
+            Self::Lints => "every package uses the workspace's lints: `[lints] workspace = true`",
+            Self::Size => "a file has one subject and a function fits on a screen",
         }
     }
 
-    /// Hints are shown, the others fail the check.
+    /// Whether findings are only shown; those of other rules fail the check.
     fn is_hint(self) -> bool {
         self == Self::Size
     }
 }
 
-/// A place where a rule is broken.
+/// A line that breaks a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     rule: Rule,
@@ -78,7 +76,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks all files and prints, rule by rule, what it found.
+/// Checks all files and prints the findings by rule.
 pub(crate) fn run(project: &Project) -> Result<()> {
     let files = project.files()?;
     let manifests = manifest::Manifests::read(project, &files)?;

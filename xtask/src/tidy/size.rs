@@ -1,10 +1,10 @@
-//! Files and functions that may hold a second idea.
+//! Files and functions that may have more than one subject.
 
 use syn::spanned::Spanned;
 
 use super::{Finding, Rule};
 
-/// Lines of a file with one idea.
+/// Lines of a file with one subject.
 const FILE_LINES_MAX: usize = 400;
 
 /// Lines of a function that fits on a screen.

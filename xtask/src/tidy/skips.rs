@@ -1,4 +1,4 @@
-//! Tests that pass without having tested.
+//! Tests that pass without testing.
 
 use quote::ToTokens;
 use syn::{
@@ -9,10 +9,10 @@ use syn::{
 
 use super::{Finding, Rule};
 
-/// Words in a condition that look at what the machine has.
+/// Words of conditions that depend on the machine.
 const ENVIRONMENT: [&str; 7] = ["env", "var_os", "which", "available", "installed", "exists", "skip"];
 
-/// A finding for every way out of a test before its end.
+/// A finding for every `return` before the end of a test.
 pub(super) fn early_returns(name: &syn::Ident, body: &syn::Block) -> Vec<Finding> {
     let mut returns = Returns::default();
     returns.visit_block(body);
@@ -20,7 +20,7 @@ pub(super) fn early_returns(name: &syn::Ident, body: &syn::Block) -> Vec<Finding
     returns.lines.into_iter().map(finding).collect()
 }
 
-/// A finding for a print that says that a test skips.
+/// A finding for a macro that prints that a test skips.
 pub(super) fn skip_message(call: &syn::Macro) -> Option<Finding> {
     let name = call.path.segments.last()?.ident.to_string();
     let prints = matches!(name.as_str(), "print" | "println" | "eprint" | "eprintln");
@@ -35,7 +35,7 @@ pub(super) fn skip_message(call: &syn::Macro) -> Option<Finding> {
 pub(super) fn ignored_without_reason(attribute: &Attribute) -> Option<Finding> {
     let bare = match &attribute.meta {
         Meta::Path(path) => path.is_ident("ignore"),
-        // `#[cfg_attr(condition, ignore)]`: the last word stands without a value.
+        // `#[cfg_attr(condition, ignore)]`: the last word has no value.
         Meta::List(list) if list.path.is_ident("cfg_attr") => {
             let words: Vec<String> = list.tokens.clone().into_iter().map(|token| token.to_string()).collect();
             words
@@ -54,8 +54,8 @@ pub(super) fn is_test(attribute: &Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == "test")
 }
 
-/// Finds `return`: in the test's own body any; in closures and async blocks, which return for themselves, those that
-/// depend on a look at the environment.
+/// Finds `return`: every one in the test's own body; in closures and async blocks, which return for themselves, those
+/// that depend on the environment.
 #[derive(Debug, Default)]
 struct Returns {
     nested: usize,
@@ -71,7 +71,7 @@ impl Returns {
     }
 
     fn behind(&mut self, condition: &impl ToTokens, visit: impl FnOnce(&mut Self)) {
-        let environment = usize::from(looks_at_environment(condition.to_token_stream()));
+        let environment = usize::from(depends_on_environment(condition.to_token_stream()));
         self.behind_environment += environment;
         visit(self);
         self.behind_environment -= environment;
@@ -107,17 +107,17 @@ impl<'ast> Visit<'ast> for Returns {
         self.behind(&value, |this| visit::visit_local(this, node));
     }
 
-    /// A function inside the test is no test.
+    /// A function inside the test is not a test.
     fn visit_item(&mut self, _: &'ast syn::Item) {}
 }
 
-fn looks_at_environment(tokens: proc_macro2::TokenStream) -> bool {
+fn depends_on_environment(tokens: proc_macro2::TokenStream) -> bool {
     tokens.into_iter().any(|token| match token {
         proc_macro2::TokenTree::Ident(word) => {
             let word = word.to_string();
             word.split('_').any(|part| ENVIRONMENT.contains(&part)) || ENVIRONMENT.contains(&word.as_str())
         }
-        proc_macro2::TokenTree::Group(group) => looks_at_environment(group.stream()),
+        proc_macro2::TokenTree::Group(group) => depends_on_environment(group.stream()),
         _ => false,
     })
 }

@@ -1,4 +1,4 @@
-//! One walk over a Rust file that asks each rule where it applies.
+//! One walk over a Rust file that applies the rules.
 
 use syn::{
     Attribute, Visibility,
@@ -7,12 +7,12 @@ use syn::{
 
 use super::{Finding, cancel_safety, size, skips};
 
-/// Which rules a file is under.
+/// The kind of a file, which decides on its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Code that users call.
     PublishedLibrary,
-    /// Nothing but tests.
+    /// Only tests.
     Test,
     /// Programs, examples, chores.
     Other,
@@ -31,10 +31,10 @@ pub(super) fn check(file: &syn::File, kind: Kind) -> Vec<Finding> {
 
 #[derive(Debug)]
 struct Walk {
-    /// Whether what is `pub` here is called by users.
+    /// Whether users call what is `pub` here.
     public: bool,
     in_tests: bool,
-    /// Whether the methods at hand are not those of a trait, which is documented where it is defined.
+    /// Whether the current methods belong to no trait. (Methods of traits are documented at the trait.)
     methods_are_own: bool,
     findings: Vec<Finding>,
 }
@@ -61,7 +61,7 @@ impl Walk {
         }
     }
 
-    /// Walks on as test code where the attributes say so.
+    /// Continues the walk, as test code if the attributes say so.
     fn within(&mut self, attributes: &[Attribute], walk_on: impl FnOnce(&mut Self)) {
         let before = self.in_tests;
         self.in_tests |=
@@ -71,7 +71,7 @@ impl Walk {
     }
 }
 
-/// `#[cfg(test)]`, also among other conditions.
+/// Whether it is `#[cfg(test)]`, also among other conditions.
 fn is_test_only(attribute: &Attribute) -> bool {
     let syn::Meta::List(list) = &attribute.meta else { return false };
     let words = list.tokens.to_string();

@@ -1,11 +1,11 @@
-//! Each rule with text that keeps it and text that breaks it.
+//! Each rule, with text that keeps it and text that breaks it.
 
 use std::{fs, path::Path};
 
 use super::{Finding, Rule, check_source, check_text, run, source::Kind};
 use crate::project::Project;
 
-/// Lines on which the source breaks the rule.
+/// The lines on which the source breaks the rule.
 fn broken_lines(rule: Rule, kind: Kind, source: &str) -> Vec<usize> {
     let findings = check_source(source, kind).unwrap();
     findings.into_iter().filter(|finding| finding.rule == rule).map(|finding| finding.line).collect()
@@ -16,14 +16,14 @@ fn keeps(rule: Rule, kind: Kind, source: &str) {
     assert_eq!(broken_lines(rule, kind, source), [0; 0], "{source}");
 }
 
-/// The source breaks the rule in its second line, once.
+/// The source breaks the rule once, in its second line.
 #[track_caller]
 fn breaks(rule: Rule, kind: Kind, source: &str) {
     assert_eq!(broken_lines(rule, kind, source), [2], "{source}");
 }
 
 #[test]
-fn public_functions_that_wait_speak_of_cancellation() {
+fn public_functions_that_wait_need_the_section() {
     for waiting in [
         "pub async fn f() {}",
         "pub fn f() -> impl Future<Output = ()> + Send {}",
@@ -41,7 +41,7 @@ fn public_functions_that_wait_speak_of_cancellation() {
 }
 
 #[test]
-fn traits_speak_of_cancellation_once_or_at_each_method() {
+fn traits_need_the_section_once_or_at_each_method() {
     let body = "\nasync fn f(&self);\n}";
     breaks(Rule::CancelSafety, Kind::PublishedLibrary, &format!("pub trait T {{{body}"));
     keeps(Rule::CancelSafety, Kind::PublishedLibrary, &format!("/// # Cancel safety\npub trait T {{{body}"));
@@ -54,7 +54,7 @@ fn traits_speak_of_cancellation_once_or_at_each_method() {
 }
 
 #[test]
-fn others_need_not_speak_of_cancellation() {
+fn other_functions_do_not_need_the_section() {
     for source in [
         "\npub fn f() -> usize {}",
         "\nasync fn f() {}",
@@ -103,7 +103,7 @@ fn tests_do_not_print_that_they_skip() {
 }
 
 #[test]
-fn ignored_tests_say_why() {
+fn ignored_tests_need_a_reason() {
     breaks(Rule::IgnoreReason, Kind::Other, "#[test]\n#[ignore]\nfn t() {}");
     breaks(Rule::IgnoreReason, Kind::Other, "#[test]\n#[cfg_attr(windows, ignore)]\nfn t() {}");
     keeps(Rule::IgnoreReason, Kind::Other, "#[test]\n#[ignore = \"needs root\"]\nfn t() {}");
@@ -111,7 +111,7 @@ fn ignored_tests_say_why() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn unfinished_code_is_found() {
     for leftover in [
         concat!("// TO", "DO: later"),
         concat!("/* FIX", "ME */"),
@@ -127,7 +127,7 @@ fn nothing_is_left_for_later() {
 }
 
 #[test]
-fn packages_take_the_lints_of_the_workspace() {
+fn packages_must_use_the_lints_of_the_workspace() {
     let breaks = |manifest| {
         let findings = check_text(Path::new("a/Cargo.toml"), manifest);
         findings.iter().any(|finding| finding.rule == Rule::Lints)
@@ -150,7 +150,7 @@ fn long_files_and_functions_are_hints() {
     assert!(Rule::Size.is_hint());
 }
 
-/// The rules reach the files: the same function in a published library, in one that is not, and in tests.
+/// The same function in a published library, in one that is not published, and in tests.
 #[test]
 fn packages_decide_which_rules_apply() {
     let folder = tempfile::tempdir().unwrap();

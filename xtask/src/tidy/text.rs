@@ -1,8 +1,8 @@
-//! What may not stand in any file.
+//! Text that no file may contain.
 
 use super::{Finding, Rule};
 
-/// Notes to oneself; as whole words. In two halves, or this file would break its own rule.
+/// Reminders, as whole words. Written in two halves, because this file must keep its own rule.
 const NOTES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 /// Placeholders and debugging aids.

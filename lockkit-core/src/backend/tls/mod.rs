@@ -1,7 +1,8 @@
-//! TLS towards a store: whom to trust, and who to be.
+//! TLS settings of a connection to a store: trusted authorities and client certificate.
 //!
-//! What is the same for every client crate: the options, the files, and what a failed handshake says. A backend adds how
-//! its client crate takes the texts of the files. The part that needs a TLS library is behind the feature `tls`.
+//! This module contains what is the same for every client crate: the options, the files, and the reason of a failed
+//! handshake. A backend passes the texts of the files to its client crate. The part that needs a TLS library is behind
+//! the feature `tls`.
 
 #[cfg(feature = "tls")]
 mod trust;
@@ -19,12 +20,13 @@ pub use self::trust::{can_be_certified, is_distrust};
 use super::BackendUrl;
 use crate::{Error, ErrorKind, Result};
 
-/// TLS towards a store: whom to trust, and who to be. Needs the feature `tls` of the backend.
+/// TLS settings of a connection to a store: trusted authorities and client certificate. Needs the feature `tls` of the
+/// backend.
 ///
-/// The server's certificate must be valid now, for the name or address by which the server is named, and issued by an
-/// authority that is trusted. There is no way to turn that off, and no way back to a connection without TLS.
+/// The server's certificate must be valid now, match the configured name or address of the server, and be issued by a
+/// trusted authority. This check cannot be disabled, and there is no fallback to a connection without TLS.
 ///
-/// The files are PEM, and are read whenever a session or a connection begins: renewed certificates need no restart.
+/// The files are PEM, and are read whenever a session or a connection starts: renewed certificates need no restart.
 ///
 /// ```
 /// use lockkit_core::backend::tls::Tls;
@@ -38,27 +40,27 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts the authorities that the system trusts, and shows no certificate.
+    /// Trusts the authorities of the system, and presents no certificate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Trusts the authorities in this file, and no other.
+    /// Trusts only the authorities in this file.
     #[must_use]
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca = Some(file.into());
         self
     }
 
-    /// Shows this certificate, with the chain up to its authority where the server needs it, to a server that asks for
-    /// one.
+    /// Presents this certificate to a server that requests one. The file contains the chain up to the authority if the
+    /// server needs it.
     #[must_use]
     pub fn identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.identity = Some((certificate.into(), key.into()));
         self
     }
 
-    /// Takes the options `ca`, `cert` and `key` out of a URL.
+    /// Removes the options `ca`, `cert` and `key` from a URL.
     ///
     /// # Errors
     ///
@@ -77,8 +79,8 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// The first file that cannot be read, or holds nothing of what it is for: client crates take an empty file of
-    /// authorities for "trust nobody".
+    /// The first file that cannot be read or lacks the expected PEM section. Client crates would take an empty file of
+    /// authorities as "trust nobody".
     pub fn read(&self) -> Result<Pem, UnusableFile> {
         let ca = self.ca.as_deref().map(|ca| read(ca, "ca", "CERTIFICATE")).transpose()?;
         let identity = match &self.identity {
@@ -95,15 +97,15 @@ impl Tls {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Pem {
-    /// The authorities to trust; none: those that the system trusts.
+    /// The authorities to trust; `None` for those of the system.
     pub ca: Option<String>,
-    /// The certificate to show, and its key: a secret.
+    /// The certificate to present, and its key, which is a secret.
     pub identity: Option<(String, String)>,
 }
 
 impl fmt::Debug for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A file of certificates may hold the key as well.
+        // A file of certificates may contain the key as well.
         let Self { ca, identity } = self;
         f.debug_struct("Pem")
             .field("ca", &ca.as_ref().map(|_| "***"))
@@ -112,7 +114,7 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// A file of [`Tls`] that is of no use; its text names the file and the option.
+/// The error of an unusable file of [`Tls`]; its text names the file and the option.
 #[derive(Clone, Debug)]
 pub struct UnusableFile(String);
 
@@ -124,7 +126,7 @@ impl fmt::Display for UnusableFile {
 
 impl StdError for UnusableFile {}
 
-/// A PEM file with at least one section of this kind.
+/// Reads a PEM file with at least one section of this kind.
 fn read(file: &Path, option: &str, section: &str) -> Result<String, UnusableFile> {
     let unusable = |why: &dyn fmt::Display| {
         UnusableFile(format!("TLS file {} (option {option:?}): {why}", file.display()))
@@ -134,7 +136,7 @@ fn read(file: &Path, option: &str, section: &str) -> Result<String, UnusableFile
     if has_section { Ok(text) } else { Err(unusable(&format!("no PEM section {section:?} in it"))) }
 }
 
-/// Without the feature `tls` nobody speaks TLS, and nobody distrusts.
+/// Returns false: without the feature `tls` there are no TLS errors.
 #[cfg(not(feature = "tls"))]
 pub fn is_distrust(_cause: &(dyn StdError + 'static)) -> bool {
     false
@@ -142,7 +144,7 @@ pub fn is_distrust(_cause: &(dyn StdError + 'static)) -> bool {
 
 #[cfg(not(feature = "tls"))]
 impl Tls {
-    /// Without the feature `tls` nobody is asked.
+    /// Returns `None`: without the feature `tls` no handshake is made.
     ///
     /// # Cancel safety
     ///
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn options_say_whom_to_trust_and_who_to_be() {
+    fn options_set_authorities_and_identity() {
         assert_eq!(taken("").unwrap(), Tls::new());
         assert_eq!(
             taken("ca=/ca.pem&cert=/a.pem&key=/a-key.pem").unwrap(),
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_anew_and_the_key_is_printed_nowhere() {
+    fn files_are_read_on_each_call_and_debug_hides_the_key() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
         let tls = Tls::new().ca(file("ca")).identity(file("cert"), file("key"));
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_no_use_is_named_with_its_option() {
+    fn unusable_file_is_reported_with_its_option() {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = (folder.path().join("a.pem"), folder.path().join("a-key.pem"));
         std::fs::write(&certificate, CERTIFICATE).unwrap();

@@ -1,4 +1,4 @@
-//! What needs a TLS library: whether a failure is for want of trust, and asking again for a reason that got lost.
+//! The part that needs a TLS library: classifies handshake failures, and repeats a handshake whose reason was lost.
 
 use std::{error::Error as StdError, io, path::Path, sync::Arc, time::Duration};
 
@@ -13,16 +13,18 @@ use tokio_rustls::TlsConnector;
 use super::Tls;
 
 impl Tls {
-    /// Why this server (`HOST:PORT`) and this client do not trust each other; none where they do, or where that does
-    /// not become known. `protocol` is the one that the server wants to have named, if any.
+    /// Connects to this server (`HOST:PORT`) and returns why server and client do not trust each other, if so.
     ///
-    /// By TLS 1.3 a server says that it refuses the client's certificate, or the lack of one, after the handshake and
-    /// ends the connection, and a client that is sending then may find the connection reset before it has read the
-    /// reason (RFC 8446, appendix E.6). This one sends nothing, and listens for a moment.
+    /// Returns `None` if they trust each other or if the reason is unknown. `protocol` is the ALPN protocol that the
+    /// server expects, if any.
+    ///
+    /// In TLS 1.3 a server refuses a wrong or missing client certificate after the handshake and closes the
+    /// connection. A client that is sending then may get a reset before it has read the reason (RFC 8446, appendix
+    /// E.6). This call sends nothing after the handshake and only reads.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it only listens.
+    /// Cancel safe: it changes nothing.
     pub async fn refusal(
         &self,
         server: &str,
@@ -40,7 +42,7 @@ impl Tls {
         tokio::time::timeout(timeout, listen).await.ok()?.err().filter(|end| is_distrust(end))
     }
 
-    /// `None` where [`read`](Self::read), or the client crate, has failed too and said why.
+    /// Returns `None` if the files are unusable; then [`read`](Self::read) or the client crate has reported why.
     fn client_config(&self) -> Option<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(match &self.ca {
@@ -61,10 +63,10 @@ impl Tls {
     }
 }
 
-/// Whether this error, of rustls or of a connection through it, says that one side does not trust the other, or that
-/// the other has no certificate to show.
+/// Returns whether an error, of rustls or of a connection through it, means that one side does not trust the other or
+/// that the other side lacks a certificate.
 pub fn is_distrust(cause: &(dyn StdError + 'static)) -> bool {
-    // rustls' own error is inside that of the connection, but not its source.
+    // The error of rustls is inside the connection's error, but is not its source.
     let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     matches!(
         inner.and_then(|inner| inner.downcast_ref()).or_else(|| cause.downcast_ref()),
@@ -84,7 +86,7 @@ pub fn is_distrust(cause: &(dyn StdError + 'static)) -> bool {
     )
 }
 
-/// Whether a certificate can be valid for this server (`HOST:PORT`).
+/// Returns whether a certificate can be valid for this server (`HOST:PORT`).
 pub fn can_be_certified(server: &str) -> bool {
     server_name(server).is_some()
 }
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn want_of_trust_is_told_from_other_ends_of_a_connection() {
+    fn lack_of_trust_differs_from_other_connection_errors() {
         let distrust = || rustls::Error::InvalidCertificate(CertificateError::Expired);
         assert!(is_distrust(&distrust()));
         assert!(is_distrust(&io::Error::other(distrust())));
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_no_certificate_names_are_known() {
+    fn hosts_without_possible_certificates_are_recognised() {
         for server in ["h:1", "a.example:1", "127.0.0.1:1", "[::1]:1"] {
             assert!(can_be_certified(server), "{server}");
         }

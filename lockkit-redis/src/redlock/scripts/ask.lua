@@ -1,8 +1,8 @@
--- Takes the lock at this node. A repeated request finds what an earlier one has done.
+-- Takes the lock at this node. A repeated request returns what an earlier one has done.
 --
 -- ARGV 5 a counter that the client proposes: its clock in us
 --      6 the claim's metadata
--- Answers {'mine', counter}, {'busy', 0} or {'empty', 0}.
+-- Returns {'mine', counter}, {'busy', 0} or {'empty', 0}.
 if not is_marked then
   return { 'empty', 0 }
 end

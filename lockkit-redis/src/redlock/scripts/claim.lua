@@ -1,8 +1,8 @@
--- What the scripts share that are about one claim to one lock.
+-- What the scripts about one claim to one lock share.
 --
--- KEYS 2 the lock: the claim with a PX while a lockkit client holds it; anything else is another program's
+-- KEYS 2 the lock: the claim, with a PX, while a lockkit client holds it; any other value is another program's
 --      3 its counter
---      4 what its holder says about itself: by claim; "holder" is the claim that asked last (hash)
+--      4 its metadata (hash): text by claim; "holder" is the claim that asked last
 -- ARGV 2 the claim
 --      3 its ttl in ms
 --      4 how long counter and metadata outlive their last use, in ms
@@ -21,11 +21,11 @@ local function look()
   return 'others'
 end
 
--- Notes what the claim says about itself. Whatever lies in the way: the lock does not depend on it.
+-- Stores the claim's metadata. Errors are ignored, because the lock does not depend on it.
 local function describe(text)
   local last = redis.pcall('HGET', metadata, 'holder')
   if type(last) == 'string' and last ~= claim then
-    -- It ended without a release.
+    -- That claim ended without a release.
     redis.pcall('HDEL', metadata, last)
   end
   redis.pcall('HSET', metadata, 'holder', claim, claim, text)

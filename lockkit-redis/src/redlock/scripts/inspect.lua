@@ -1,9 +1,8 @@
--- Who holds the lock at this node. Writes nothing. What other programs have written there is shown as far as it goes, and
--- is never an error.
+-- Who holds the lock at this node. Read-only. Values of other programs never cause an error.
 --
--- KEYS 2 the lock, 3 its counter, 4 what its holder says about itself
--- ARGV 2 bytes of metadata that are shown, at most
--- Answers {value of the lock, counter, metadata}; '' for what is not there, and '?' for a value that no client of ours
+-- KEYS 2 the lock, 3 its counter, 4 its metadata
+-- ARGV 2 the maximum length of metadata that is returned, in bytes
+-- Returns {value of the lock, counter, metadata}; '' for what is missing, and '?' for a value that no lockkit client
 -- writes.
 local lock, fence, metadata = KEYS[2], KEYS[3], KEYS[4]
 if not is_marked then

@@ -1,4 +1,4 @@
--- What this node knows of itself. Writes nothing.
+-- The state of this node. Read-only.
 --
--- Answers {marker or '', highest counter, names}.
+-- Returns {marker or '', highest counter, names}.
 return state()

@@ -1,27 +1,27 @@
--- What the scripts of one node share.
+-- What the scripts of a node share.
 --
 -- KEYS 1 the node, a hash:
---        marker   "ready <longest ttl in ms> <set> <number>/<nodes>" where locks count; "preparing ..." between the two
---                 steps of the set-up; "empty <random>" where a client has found none of them and waits
---        names    what the nodes of the set were called when it was set up, in their order, one a line
+--        marker   "ready <longest ttl in ms> <set> <number>/<nodes>" if the node counts; "preparing ..." between the
+--                 two steps of the set-up; "empty <random>" while a client waits before it brings the node back
+--        names    the names of the nodes of the set at its set-up, in their order, one a line
 --        highest  the highest counter of all locks of this node
---        floor    what that was a moment ago
+--        floor    the value of "highest" a moment ago
 --        floor_at when that was, by the server's clock in us
 -- ARGV 1 the marker that the node must have
 local node, marker = KEYS[1], ARGV[1]
 
--- Numbers above are not exact in Lua, and no counter ever is.
+-- Larger numbers are not exact in Lua, and no counter ever gets there.
 local COUNTER_MAX = 9007199254740991
 
--- Longest time for which the floor is kept, in us: half of the shortest time for which any counter is.
+-- How long the floor is kept at most, in us: half of the shortest time that any counter is kept.
 local FLOOR_US_MAX = 500000
 
--- Numbers of this size are written without an exponent only by this.
+-- Other ways of formatting use an exponent for large numbers.
 local function digits(number)
   return string.format('%.0f', number)
 end
 
--- The whole number in a reply; 0 for what no client of ours has written.
+-- The whole number in a reply; 0 for what no lockkit client has written.
 local function number_in(reply)
   local number = type(reply) == 'string' and tonumber(reply)
   if number and number >= 0 and number < COUNTER_MAX then
@@ -30,20 +30,21 @@ local function number_in(reply)
   return 0
 end
 
--- A node that has lost its data has lost its marker with them: whatever it says then, it must not count.
+-- A node that has lost its data has lost its marker too, and must not count.
 local is_marked = redis.call('HGET', node, 'marker') == marker
 
 local function highest()
   return number_in(redis.call('HGET', node, 'highest'))
 end
 
--- What the node knows of itself.
+-- The state of the node.
 local function state()
   return { redis.call('HGET', node, 'marker') or '', highest(), redis.call('HGET', node, 'names') or '' }
 end
 
--- What no counter was above that the store has dropped by now: counters are kept for longer than this value is. It is
--- not quite the highest: a lock that is new here shall get the counter that its client proposes, at all nodes the same.
+-- At least as high as every counter that the node has dropped by now, because counters are kept longer than this value.
+-- It is not simply the highest counter: a lock that is new here should get the counter that its client proposes, the
+-- same at all nodes.
 local function floor()
   local time = redis.call('TIME')
   local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

@@ -1,9 +1,9 @@
--- Ends a claim at this node, whatever it has there. After a grant the counter passes its token, whoever has the lock now,
--- or nobody: a restore that comes later finds it too high.
+-- Removes a claim from this node. After a grant the counter is raised above its token, even if another claim has the
+-- lock or none: a restore that comes later finds it too high.
 --
 -- ARGV 5 the token; 0 without a grant
---      6 the channel on which waiters are notified of the end of a grant
--- Answers {'done', 1 when the claim had the lock, otherwise 0}.
+--      6 the channel on which the end of a grant is published
+-- Returns {'done', 1 if the claim had the lock, otherwise 0}.
 local had = look() == 'mine'
 if had then
   redis.call('DEL', lock)
@@ -18,8 +18,8 @@ if is_marked then
   end
 end
 if had and number_in(ARGV[5]) > 0 then
-  -- A hint only; without the right to send it waiters look by themselves. What an attempt takes back is no reason to ask:
-  -- where a holder lacks this node, every waiter wins it, takes that back, and would wake all others.
+  -- Only a hint: without the right to publish, waiters poll. A clean-up is not published: where a node lacks the
+  -- holder's key, every waiter takes it there and removes it again, and would wake all other waiters.
   redis.pcall('PUBLISH', ARGV[6], '')
 end
 return { 'done', had and 1 or 0 }

@@ -1,10 +1,11 @@
--- The beat of held locks: starts the lifetime of each anew that its claim has at this node. Never brings a lock back.
+-- The heartbeat of held locks: renews the ttl of each lock that its claim has at this node. Never creates a lock.
 --
 -- KEYS 2n the nth lock, 2n + 1 its counter
 -- ARGV 2 the ttl in ms
 --      3 how long counters outlive their last use, in ms
 --      3 + n the nth claim
--- Answers for each lock 1: its claim has it, 0: not, -1: nobody has it; nothing for a node that has lost its data.
+-- Returns for each lock 1: its claim has it, 0: another has it, -1: no one has it; nothing from a node that has lost
+-- its data.
 local answers = {}
 if is_marked then
   for n = 1, (#KEYS - 1) / 2 do

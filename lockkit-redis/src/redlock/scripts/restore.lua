@@ -1,8 +1,7 @@
--- Brings the lock of a holder back that this node has lost, where nobody has had it since: the counter is not above the
--- holder's token.
+-- Restores a holder's lock that this node has lost, if no other claim had it since: the counter is not above the token.
 --
 -- ARGV 5 the token
--- Answers {'mine', counter}, {'refused', counter} or {'empty', 0}.
+-- Returns {'mine', counter}, {'refused', counter} or {'empty', 0}.
 if not is_marked then
   return { 'empty', 0 }
 end

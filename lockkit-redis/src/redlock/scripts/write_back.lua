@@ -1,7 +1,8 @@
--- Makes the token the counter of this node, where the claim has the lock and no later claim can have seen a higher one.
+-- Stores the token as the counter of this node, if the claim has the lock and no later claim can have seen a higher
+-- counter.
 --
 -- ARGV 5 the token
--- Answers {'mine', token}, {'refused', counter} or {'empty', 0}.
+-- Returns {'mine', token}, {'refused', counter} or {'empty', 0}.
 if not is_marked then
   return { 'empty', 0 }
 end

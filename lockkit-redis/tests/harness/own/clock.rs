@@ -1,4 +1,4 @@
-//! A server whose wall clock steps: the one thing that a lock with an absolute end cannot survive.
+//! A server whose wall clock steps. A lock that expires at an absolute time cannot survive that.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use tokio::time::timeout;
 
 use super::{
     super::{Servers, key, rights::user, servers::rights},
-    HANG, SLACK, Shelf, client, dead, has_waiter, name, off, take, until,
+    FencedResource, HANG, SLACK, client, dead, has_waiter, name, off, take, until,
 };
 
 pub(super) const CASES: [Case; 2] = [
-    own_case!(a_clock_put_forward_ends_a_hold_and_its_token_is_refused: R8, P2 P3 P11),
-    own_case!(a_clock_put_back_delays_no_waiter_of_a_living_holder: R8, P3 P4 P5),
+    own_case!(a_clock_put_forward_ends_a_hold_and_its_token_is_refused: FencedExclusion TokenOrder BoundedLoss),
+    own_case!(a_clock_put_back_delays_no_waiter_of_a_living_holder: TokenOrder BoundedTakeover NoLostWakeUp),
 ];
 
-/// So much longer than the machine may be late that a beat is told from a deadline.
+/// Long enough to tell a heartbeat from a deadline, however late the machine is.
 const TTL: Duration = Duration::from_secs(4 * SLACK.as_secs());
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -34,15 +34,16 @@ fn start() -> Result<(ServerClock, Redis)> {
 async fn a_clock_put_forward_ends_a_hold_and_its_token_is_refused() -> Result<()> {
     let (clock, redis) = off(start)?;
     let url = redis.url_for_clients();
-    let (one, other, shelf) = (client(&url, TTL).await?, client(&url, TTL).await?, Shelf::default());
-    let early = one.lock("r8")?.acquire().await?;
-    ensure!(shelf.write(early.token()), "the first write");
+    let (one, other, resource) =
+        (client(&url, TTL).await?, client(&url, TTL).await?, FencedResource::default());
+    let early = one.lock("clock")?.acquire().await?;
+    ensure!(resource.write(early.token()), "the first write");
     clock.step_forward(2 * TTL)?;
-    let next = other.lock("r8")?.try_acquire().await?.context("the clock has ended the first hold")?;
-    println!("two believe to hold the lock: {}", early.is_held());
+    let next = other.lock("clock")?.try_acquire().await?.context("the clock has ended the first hold")?;
+    println!("two clients believe that they hold the lock: {}", early.is_held());
     ensure!(next.token() > early.token(), "{} after {}", next.token(), early.token());
-    ensure!(shelf.write(next.token()) && !shelf.write(early.token()), "fencing");
-    timeout(TTL / 3 + SLACK, early.lost()).await.context("the loss is told by a beat")?;
+    ensure!(resource.write(next.token()) && !resource.write(early.token()), "fencing");
+    timeout(TTL / 3 + SLACK, early.lost()).await.context("no heartbeat reported the loss")?;
     next.release().await?;
     Ok(())
 }
@@ -51,27 +52,28 @@ async fn a_clock_put_back_delays_no_waiter_of_a_living_holder() -> Result<()> {
     let (clock, redis) = off(start)?;
     let url = redis.url_for_clients();
     let (one, other) = (client(&url, TTL).await?, client(&url, TTL).await?);
-    let (lost, dead) = (dead(&url, TTL).await?, name("r8-dead"));
-    let (guard, grant) = (one.lock("r8")?.acquire().await?, take(&lost, &dead).await?);
+    let (lost, dead) = (dead(&url, TTL).await?, name("clock-dead"));
+    let (guard, grant) = (one.lock("clock")?.acquire().await?, take(&lost, &dead).await?);
     let waiting = tokio::spawn({
-        let lock = other.lock("r8")?;
+        let lock = other.lock("clock")?;
         async move { lock.acquire().await }
     });
-    has_waiter(&other, &name("r8")).await?;
+    has_waiter(&other, &name("clock")).await?;
     clock.step_back(HOUR)?;
     let remaining = |name: &LockName| off(|| redis.cli(&["PTTL", &key(name)]));
-    let is_mended = async || Ok(remaining(&name("r8"))?.number() <= i64::try_from(TTL.as_millis()).ok());
-    until("a beat has set the holder's end anew", is_mended).await?;
+    let is_restarted =
+        async || Ok(remaining(&name("clock"))?.number() <= i64::try_from(TTL.as_millis()).ok());
+    until("a heartbeat has restarted the holder's lifetime", is_restarted).await?;
     guard.check()?;
     let first = guard.token();
     guard.release().await?;
     let second = timeout(HANG, waiting).await???;
     ensure!(second.token() > first, "{} after {first}", second.token());
-    // Nobody sets a dead holder's end anew: this is what is not promised.
+    // Nobody renews a dead holder's lock, so the step delays its end: no promise covers that.
     let late = remaining(&dead)?.number().unwrap_or_default();
     ensure!(late > 3_500_000, "the dead holder's lock ends in {late} ms");
     clock.step_forward(HOUR)?;
-    let third = timeout(HANG, other.lock("r8-dead")?.acquire()).await??;
+    let third = timeout(HANG, other.lock("clock-dead")?.acquire()).await??;
     ensure!(third.token() > grant.token(), "{} after {}", third.token(), grant.token());
     Ok(())
 }

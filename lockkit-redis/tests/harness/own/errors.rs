@@ -1,4 +1,4 @@
-//! What a server answers instead of doing it.
+//! Errors with which a server refuses a request.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::{
 };
 
 pub(super) const CASES: [Case; 2] = [
-    own_case!(errors_that_pass_are_waited_out_at_a_bounded_rate: R13, P12),
-    own_case!(errors_that_stay_are_told_at_once: R13, P12),
+    own_case!(transient_errors_are_retried_at_a_bounded_rate: TruthfulErrors),
+    own_case!(permanent_errors_fail_at_once: TruthfulErrors),
 ];
 
-/// Requests within one second of trouble: pauses grow from 50 ms on.
+/// The most requests within one second of an error: pauses grow from 50 ms on.
 const REQUESTS_MAX: u64 = 40;
 
-/// A server that cannot for a while: the word that it says so by, how that comes about, and how it ends.
-type Trouble = (&'static str, fn(&Redis) -> Result<()>, fn(&Redis) -> Result<()>);
+/// A transient error: its code, how to cause it, and how to end it.
+type TransientError = (&'static str, fn(&Redis) -> Result<()>, fn(&Redis) -> Result<()>);
 
-const TROUBLES: [Trouble; 5] = [
+const TRANSIENT_ERRORS: [TransientError; 5] = [
     ("OOM", |server| set(server, "maxmemory", "1"), |server| set(server, "maxmemory", "0")),
     (
         "NOREPLICAS",
@@ -46,7 +46,7 @@ fn set(server: &Redis, option: &str, value: &str) -> Result<()> {
 
 fn load_slowly(server: &Redis) -> Result<()> {
     server.cli(&["DEBUG", "POPULATE", "1000", "ballast", "2000"])?;
-    // It hears others after so many bytes, and loads a key in so many microseconds.
+    // It serves other clients after this many bytes, and loads a key in this many microseconds.
     set(server, "loading-process-events-interval-bytes", "1024")?;
     set(server, "key-load-delay", "20000")?;
     drop(server.begin(&["DEBUG", "RELOAD"])?);
@@ -59,31 +59,31 @@ fn load_slowly(server: &Redis) -> Result<()> {
     bail!("the server does not load")
 }
 
-async fn errors_that_pass_are_waited_out_at_a_bounded_rate() -> Result<()> {
+async fn transient_errors_are_retried_at_a_bounded_rate() -> Result<()> {
     let server = off(<Redis as Servers>::start)?;
     let client = client(&server.url_for_clients(), LONG).await?;
-    for (word, begin, end) in TROUBLES {
-        let lock = client.lock(format!("r13-{word}"))?;
+    for (code, begin, end) in TRANSIENT_ERRORS {
+        let lock = client.lock(format!("errors-{code}"))?;
         lock.acquire().await?.release().await?;
         let before = off(|| evaluations(&server))?;
-        off(|| begin(&server)).with_context(|| format!("no {word}"))?;
-        let error = timeout(HANG, lock.try_acquire()).await?.err().with_context(|| format!("no {word}"))?;
-        ensure!(error.kind() == ErrorKind::Unavailable, "{word}: {error}");
+        off(|| begin(&server)).with_context(|| format!("no {code}"))?;
+        let error = timeout(HANG, lock.try_acquire()).await?.err().with_context(|| format!("no {code}"))?;
+        ensure!(error.kind() == ErrorKind::Unavailable, "{code}: {error}");
         let waiting = tokio::spawn(async move { lock.acquire().await });
         sleep(Duration::from_secs(1)).await;
-        ensure!(!waiting.is_finished(), "{word} is not waited out: {:?}", waiting.await?);
+        ensure!(!waiting.is_finished(), "{code} is not retried: {:?}", waiting.await?);
         off(|| end(&server))?;
-        let guard = timeout(HANG, waiting).await.with_context(|| format!("after {word}"))???;
+        let guard = timeout(HANG, waiting).await.with_context(|| format!("after {code}"))???;
         let asked = off(|| evaluations(&server))? - before;
-        println!("{word}: told as {error:?}; {asked} requests in a second of it");
-        ensure!(asked < REQUESTS_MAX, "{word}: {asked} requests in about a second");
+        println!("{code}: reported as {error:?}; {asked} requests in a second");
+        ensure!(asked < REQUESTS_MAX, "{code}: {asked} requests in about a second");
         guard.release().await?;
     }
     client.close().await?;
     Ok(())
 }
 
-/// How often a script was asked for, carried out or not.
+/// Returns how often a script was requested, executed or refused.
 fn evaluations(server: &Redis) -> Result<u64> {
     let info = server.cli(&["INFO", "commandstats"])?;
     let line = info.text().lines().find(|line| line.starts_with("cmdstat_evalsha:"));
@@ -92,22 +92,22 @@ fn evaluations(server: &Redis) -> Result<u64> {
     Ok(counts.map(|(_, count)| count.parse::<u64>()).sum::<Result<u64, _>>()?)
 }
 
-async fn errors_that_stay_are_told_at_once() -> Result<()> {
+async fn permanent_errors_fail_at_once() -> Result<()> {
     let server = off(<Redis as Servers>::start)?;
     let client = client(&server.url_for_clients(), LONG).await?;
-    let queue = side(&name("r13"), "queue");
+    let queue = side(&name("errors"), "queue");
 
     off(|| server.cli(&["RPUSH", &queue, "junk"]))?;
     refused(&client, ErrorKind::Unexpected, "WRONGTYPE").await?;
     off(|| server.cli(&["DEL", &queue]))?;
-    client.lock("r13")?.acquire().await?.release().await?;
+    client.lock("errors")?.acquire().await?.release().await?;
 
     for right in ["+evalsha", "+set"] {
         let taken = right.replace('+', "-");
         off(|| server.cli(&["ACL", "SETUSER", "app", &taken]))?;
         refused(&client, ErrorKind::Denied, "NOPERM").await?;
         off(|| server.cli(&["ACL", "SETUSER", "app", right]))?;
-        until("the lock is granted again", async || match client.lock("r13")?.try_acquire().await {
+        until("the lock is granted again", async || match client.lock("errors")?.try_acquire().await {
             Ok(Some(guard)) => Ok(guard.release().await.is_ok()),
             _ => Ok(false),
         })
@@ -117,14 +117,14 @@ async fn errors_that_stay_are_told_at_once() -> Result<()> {
     Ok(())
 }
 
-/// Both to a try and to a claim that would wait.
+/// Asserts that a try and a waiting acquire fail with this kind.
 async fn refused(client: &LockClient, kind: ErrorKind, why: &str) -> Result<()> {
-    let lock = client.lock("r13")?;
+    let lock = client.lock("errors")?;
     let tried = timeout(HANG, lock.try_acquire()).await?.map(drop);
     let waited = timeout(HANG, lock.acquire()).await?.map(drop);
     for outcome in [tried, waited] {
         let error = outcome.err().with_context(|| format!("{why}: granted"))?;
-        ensure!(error.kind() == kind, "{why} is told as {error:?}");
+        ensure!(error.kind() == kind, "{why} is reported as {error:?}");
     }
     Ok(())
 }

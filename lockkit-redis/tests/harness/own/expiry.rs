@@ -1,4 +1,4 @@
-//! Holds that end by themselves.
+//! Holds that expire.
 
 use std::time::Duration;
 
@@ -13,66 +13,66 @@ use super::{
     HANG, LONG, SLACK, client, dead, exists, name, off, take, until,
 };
 
-/// The shortest that there is.
+/// The shortest ttl.
 const TTL: Duration = Duration::from_secs(1);
 
 pub(super) const CASES: [Case; 1] =
-    [own_case!(a_release_that_comes_after_the_end_leaves_the_next_hold_alone: R10, P7; bugs 50)];
+    [own_case!(release_after_expiry_does_not_end_the_next_hold: NoForeignRelease; bugs 50)];
 
 pub(super) fn anywhere<S: Servers>() -> Vec<Case> {
     vec![
-        own_case!(a_dead_holders_lock_goes_to_a_waiter_when_its_time_is_over<S>: R9, P4 P5; bugs 45),
-        own_case!(a_renewal_after_the_end_finds_nothing_and_brings_nothing_back<S>: R11, P7 P11),
+        own_case!(lock_of_a_dead_holder_is_granted_when_it_expires<S>: BoundedTakeover NoLostWakeUp; bugs 45),
+        own_case!(renewal_after_expiry_restores_nothing<S>: NoForeignRelease BoundedLoss),
     ]
 }
 
-/// Redis tells nobody: the waiter's own timer does it.
-async fn a_dead_holders_lock_goes_to_a_waiter_when_its_time_is_over<S: Servers>() -> Result<()> {
+/// Redis reports no expiry: the waiter's own timer makes it re-check.
+async fn lock_of_a_dead_holder_is_granted_when_it_expires<S: Servers>() -> Result<()> {
     let servers = off(S::start)?;
     let (holder, waiter) =
         (dead(&servers.url_for_clients(), TTL).await?, client(&servers.url_for_clients(), LONG).await?);
     let start = Instant::now();
-    let grant = take(&holder, &name("r9")).await?;
-    let guard = timeout(HANG, waiter.lock("r9")?.acquire()).await??;
+    let grant = take(&holder, &name("dead-holder")).await?;
+    let guard = timeout(HANG, waiter.lock("dead-holder")?.acquire()).await??;
     let took = start.elapsed();
-    println!("{}: taken over {:?} after the last ttl's end", S::NAME, took.saturating_sub(TTL));
-    ensure!(took >= TTL, "before its end: after {took:?}");
-    ensure!(took < TTL + SLACK, "by no timer: after {took:?}");
+    println!("{}: taken over {:?} after the end of the ttl", S::NAME, took.saturating_sub(TTL));
+    ensure!(took >= TTL, "before the end of the ttl: after {took:?}");
+    ensure!(took < TTL + SLACK, "not by the timer: after {took:?}");
     ensure!(guard.token() > grant.token(), "{} after {}", guard.token(), grant.token());
     guard.release().await?;
     Ok(())
 }
 
-async fn a_release_that_comes_after_the_end_leaves_the_next_hold_alone() -> Result<()> {
+async fn release_after_expiry_does_not_end_the_next_hold() -> Result<()> {
     let server = off(<Redis as Servers>::start)?;
     let proxy = Proxy::start_redis(server.endpoint())?;
     let url = format!("{}&request_timeout=60s", url_at(&proxy.endpoint()));
     let (late, next, key) =
-        (dead(&url, TTL).await?, client(&server.url_for_clients(), LONG).await?, key(&name("r10")));
-    let grant = take(&late, &name("r10")).await?;
+        (dead(&url, TTL).await?, client(&server.url_for_clients(), LONG).await?, key(&name("late-release")));
+    let grant = take(&late, &name("late-release")).await?;
     proxy.set(Direction::Requests, Flow::Hold);
     let releasing = tokio::spawn({
         let (late, grant) = (late.clone(), grant.clone());
         async move { late.release(&grant).await }
     });
     until("the release is under way", async || Ok(proxy.holds(&grant.claim().to_string()))).await?;
-    let guard = timeout(HANG, next.lock("r10")?.acquire()).await??;
+    let guard = timeout(HANG, next.lock("late-release")?.acquire()).await??;
     let value = off(|| server.cli(&["GET", &key]))?;
     proxy.pass();
-    timeout(HANG, releasing).await??.context("a release that is done")?;
+    timeout(HANG, releasing).await??.context("the late release failed")?;
     ensure!(off(|| server.cli(&["GET", &key]))? == value, "the late release has ended the next hold");
     guard.check()?;
     guard.release().await?;
     Ok(())
 }
 
-async fn a_renewal_after_the_end_finds_nothing_and_brings_nothing_back<S: Servers>() -> Result<()> {
+async fn renewal_after_expiry_restores_nothing<S: Servers>() -> Result<()> {
     let servers = off(S::start)?;
-    let (late, key) = (dead(&servers.url_for_clients(), TTL).await?, key(&name("r11")));
-    let grant = take(&late, &name("r11")).await?;
-    until("its time is over", async || Ok(!off(|| exists(&servers, &key))?)).await?;
-    let beat = late.renew(std::slice::from_ref(&grant)).await;
-    ensure!(matches!(beat.holds[..], [(_, Renewal::Gone)]), "{beat:?}");
-    ensure!(!off(|| exists(&servers, &key))?, "the renewal brought it back");
+    let (late, key) = (dead(&servers.url_for_clients(), TTL).await?, key(&name("late-renewal")));
+    let grant = take(&late, &name("late-renewal")).await?;
+    until("the lock expires", async || Ok(!off(|| exists(&servers, &key))?)).await?;
+    let heartbeat = late.renew(std::slice::from_ref(&grant)).await;
+    ensure!(matches!(heartbeat.holds[..], [(_, Renewal::Gone)]), "{heartbeat:?}");
+    ensure!(!off(|| exists(&servers, &key))?, "the renewal restored the lock");
     Ok(())
 }

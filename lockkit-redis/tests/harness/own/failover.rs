@@ -1,4 +1,4 @@
-//! Failovers to a replica that was not told.
+//! Failovers to a replica that does not have the last writes.
 
 use anyhow::{Context, Result, ensure};
 use lockkit_conformance::{Case, own_case};
@@ -8,15 +8,15 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     super::{Servers, key},
-    HANG, LONG, SLACK, Shelf, client, name, off, until,
+    FencedResource, HANG, LONG, SLACK, client, name, off, until,
 };
 
 pub(super) const CASES: [Case; 2] = [
-    own_case!(a_failover_without_replication_overlaps_and_the_token_decides: R5 R6, P2 P3 P11; bugs 47),
-    own_case!(a_grant_that_replicas_must_know_of_is_refused_before_such_a_failover: R5, P1 P12; bugs 47),
+    own_case!(a_failover_without_replication_overlaps_and_the_token_decides: FencedExclusion TokenOrder BoundedLoss; bugs 47),
+    own_case!(grant_without_replicas_is_refused_before_a_failover: TimedExclusion TruthfulErrors; bugs 47),
 ];
 
-/// Cuts all replicas off, once they have all that there is.
+/// Stops replication at all replicas once they are in sync. Returns the master.
 fn stop_replicating(sentinels: &RedisSentinels) -> Result<usize> {
     let master = sentinels.master()?;
     sentinels.replicas().wait_until_in_sync(master)?;
@@ -28,40 +28,40 @@ fn stop_replicating(sentinels: &RedisSentinels) -> Result<usize> {
 
 async fn a_failover_without_replication_overlaps_and_the_token_decides() -> Result<()> {
     let sentinels = off(<RedisSentinels as Servers>::start)?;
-    let (url, shelf) = (sentinels.url_for_clients(), Shelf::default());
+    let (url, resource) = (sentinels.url_for_clients(), FencedResource::default());
     let (one, other) = (client(&url, LONG).await?, client(&url, LONG).await?);
-    let before = one.lock("r5")?.acquire().await?;
+    let before = one.lock("failover")?.acquire().await?;
     before.release().await?;
     let former = off(|| stop_replicating(&sentinels))?;
-    let untold = one.lock("r5")?.acquire().await?;
-    ensure!(shelf.write(untold.token()), "the first write");
+    let unreplicated = one.lock("failover")?.acquire().await?;
+    ensure!(resource.write(unreplicated.token()), "the first write");
     let start = Instant::now();
     let master = off(|| sentinels.failover())?;
     ensure!(master != former, "no failover");
-    let next = timeout(HANG, other.lock("r5")?.acquire()).await??;
+    let next = timeout(HANG, other.lock("failover")?.acquire()).await??;
     println!(
         "granted again {:?} after the failover began, while the first holder's guard says {}; {} after {}",
         start.elapsed(),
-        untold.is_held(),
+        unreplicated.is_held(),
         next.token(),
-        untold.token()
+        unreplicated.token()
     );
-    ensure!(next.token() > untold.token(), "{} after {}", next.token(), untold.token());
-    ensure!(shelf.write(next.token()) && !shelf.write(untold.token()), "fencing");
-    timeout(LONG / 3 + SLACK, untold.lost()).await.context("the first holder is told by a beat")?;
-    println!("the first holder was told {:?} after the failover began", start.elapsed());
+    ensure!(next.token() > unreplicated.token(), "{} after {}", next.token(), unreplicated.token());
+    ensure!(resource.write(next.token()) && !resource.write(unreplicated.token()), "fencing");
+    timeout(LONG / 3 + SLACK, unreplicated.lost()).await.context("no heartbeat reported the loss")?;
+    println!("the loss was reported {:?} after the failover began", start.elapsed());
     next.check()?;
     next.release().await?;
     Ok(())
 }
 
-async fn a_grant_that_replicas_must_know_of_is_refused_before_such_a_failover() -> Result<()> {
+async fn grant_without_replicas_is_refused_before_a_failover() -> Result<()> {
     let sentinels = off(<RedisSentinels as Servers>::start)?;
     let url = sentinels.url_for_clients();
     let safe = client(&format!("{url}&min_replicas=1&request_timeout=1s"), LONG).await?;
-    let (lock, other) = (safe.lock("r5")?, client(&url, LONG).await?);
-    // A replica answers for the first time when it has written all that it got.
-    until("a replica counts", async || match lock.try_acquire().await {
+    let (lock, other) = (safe.lock("failover")?, client(&url, LONG).await?);
+    // A replica acknowledges nothing before its first synchronization is complete.
+    until("a replica acknowledges", async || match lock.try_acquire().await {
         Ok(Some(guard)) => Ok(guard.release().await.is_ok()),
         _ => Ok(false),
     })
@@ -71,10 +71,10 @@ async fn a_grant_that_replicas_must_know_of_is_refused_before_such_a_failover() 
     println!("without replicas: {refused:?}");
     let error = refused.err().context("granted without a replica")?;
     ensure!(error.kind() == ErrorKind::Unavailable, "{error}");
-    let left = off(|| sentinels.node(former).keys(&key(&name("r5"))))?;
-    ensure!(left.is_empty(), "refused, and left there");
+    let left = off(|| sentinels.node(former).keys(&key(&name("failover"))))?;
+    ensure!(left.is_empty(), "the refused grant is still there");
     ensure!(off(|| sentinels.failover())? != former, "no failover");
-    let next = timeout(HANG, other.lock("r5")?.acquire()).await??;
+    let next = timeout(HANG, other.lock("failover")?.acquire()).await??;
     next.release().await?;
     Ok(())
 }

@@ -12,19 +12,19 @@ use super::{
     LONG, SLACK, client, exists, name, off, until,
 };
 
-pub(super) const CASES: [Case; 1] = [own_case!(names_used_once_leave_nothing: R6, P13; bugs 49)];
+pub(super) const CASES: [Case; 1] = [own_case!(names_used_once_leave_nothing: NoResidue; bugs 49)];
 
 pub(super) fn anywhere<S: Servers>() -> Vec<Case> {
     vec![
-        own_case!(tokens_rise_without_their_counters<S>: R6, P2 P3; bugs 47),
-        own_case!(a_flush_ends_a_hold_and_no_renewal_brings_it_back<S>: R7, P7 P11),
+        own_case!(tokens_rise_without_their_counters<S>: FencedExclusion TokenOrder; bugs 47),
+        own_case!(flush_ends_a_hold_and_no_renewal_restores_it<S>: NoForeignRelease BoundedLoss),
     ]
 }
 
 async fn tokens_rise_without_their_counters<S: Servers>() -> Result<()> {
     let servers = off(S::start)?;
     let client = client(&servers.url_for_clients(), LONG).await?;
-    let (lock, counter) = (client.lock("r6")?, side(&name("r6"), "fence"));
+    let (lock, counter) = (client.lock("counters")?, side(&name("counters"), "fence"));
     let mut last = None;
     for round in 0..20 {
         let guard = lock.acquire().await?;
@@ -42,31 +42,31 @@ async fn tokens_rise_without_their_counters<S: Servers>() -> Result<()> {
     Ok(())
 }
 
-async fn a_flush_ends_a_hold_and_no_renewal_brings_it_back<S: Servers>() -> Result<()> {
-    // A beat is so much shorter that it tells the loss, and not the deadline.
+async fn flush_ends_a_hold_and_no_renewal_restores_it<S: Servers>() -> Result<()> {
+    // Long enough that a heartbeat reports the loss, not the deadline.
     let ttl = 4 * SLACK;
     let servers = off(S::start)?;
     let (one, other) =
         (client(&servers.url_for_clients(), ttl).await?, client(&servers.url_for_clients(), ttl).await?);
-    let (guard, key) = (one.lock("r7")?.acquire().await?, key(&name("r7")));
+    let (guard, key) = (one.lock("flush")?.acquire().await?, key(&name("flush")));
     off(|| servers.masters()?.iter().try_for_each(|node| node.cli(&["FLUSHALL"]).map(drop)))?;
     let lost = timeout(ttl / 3 + SLACK, guard.lost());
-    let stays_away = async { until("it is there again", async || off(|| exists(&servers, &key))).await };
+    let restored = async { until("the lock exists again", async || off(|| exists(&servers, &key))).await };
     tokio::select! {
         lost = lost => drop(lost?),
-        there = stays_away => anyhow::bail!("a renewal brought it back after {:?}", there?),
+        after = restored => anyhow::bail!("a renewal restored it after {:?}", after?),
     }
-    let next = other.lock("r7")?.acquire().await?;
+    let next = other.lock("flush")?.acquire().await?;
     ensure!(next.token() > guard.token(), "{} after {}", next.token(), guard.token());
-    ensure!(guard.release().await.is_err(), "the loss was kept from the holder");
-    ensure!(off(|| exists(&servers, &key))?, "the loser's release ended the next hold");
+    ensure!(guard.release().await.is_err(), "the release of a lost hold succeeded");
+    ensure!(off(|| exists(&servers, &key))?, "the release of the lost hold ended the next one");
     next.release().await?;
     Ok(())
 }
 
 async fn names_used_once_leave_nothing() -> Result<()> {
     const NAMES: usize = 100_000;
-    /// What is left is up to the scripts, and clients that are not optimised need a minute for all names.
+    /// The rest is done by the scripts alone: unoptimised clients would need a minute for all names.
     const BY_CLIENTS: usize = 10_000;
     const TASKS: usize = 50;
     let server = off(<Redis as Servers>::start)?;
@@ -76,7 +76,7 @@ async fn names_used_once_leave_nothing() -> Result<()> {
         let client = client.clone();
         tasks.spawn(async move {
             for number in (task..BY_CLIENTS).step_by(TASKS) {
-                client.lock(format!("r6-{number}"))?.acquire().await?.release().await?;
+                client.lock(format!("names-{number}"))?.acquire().await?.release().await?;
             }
             anyhow::Ok(())
         });
@@ -92,19 +92,19 @@ async fn names_used_once_leave_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Takes and releases a lock of each of these numbers by the scripts that clients send, within the server.
+/// Acquires and releases the locks of these numbers inside the server, by the scripts that clients send.
 fn use_by_scripts(server: &Redis, names: Range<usize>) -> Result<()> {
     const AT_A_TIME: usize = 1_000;
     for first in names.clone().step_by(AT_A_TIME) {
         let last = names.end.min(first + AT_A_TIME) - 1;
-        let (prefix, numbers) = (key(&name("r6-")), [first, last].map(|number| number.to_string()));
+        let (prefix, numbers) = (key(&name("names-")), [first, last].map(|number| number.to_string()));
         let granted = server.cli(&["EVAL", USE, "0", &prefix, &numbers[0], &numbers[1]])?.number();
         ensure!(granted == Some((last + 1 - first) as i64), "granted: {granted:?}");
     }
     Ok(())
 }
 
-/// Lua: how many of the locks from number `ARGV[2]` to number `ARGV[3]` were granted, and are released.
+/// Lua: acquires and releases the locks from number `ARGV[2]` to `ARGV[3]`. Returns how many were granted and released.
 const USE: &str = concat!(
     "local function acquire(KEYS, ARGV) ",
     include_str!("../../../src/scripts/value.lua"),
@@ -121,9 +121,9 @@ const USE: &str = concat!(
       local lock, claim = ARGV[1] .. number, string.format('%032x', number)
       local side = 'lockkit:{' .. lock .. '}:'
       local keys = { lock, side .. 'fence', side .. 'queue', side .. 'deadlines', side .. 'metadata' }
-      local words = { claim, '60000', '5000', 'lockkit:client:', '5000', 'c0ffee', 'wait', '{}' }
-      if acquire(keys, words)[1] == 'granted' then
-        granted = granted + release(keys, words)[1]
+      local arguments = { claim, '60000', '5000', 'lockkit:client:', '5000', 'c0ffee', 'wait', '{}' }
+      if acquire(keys, arguments)[1] == 'granted' then
+        granted = granted + release(keys, arguments)[1]
       end
     end
     return granted"

@@ -12,33 +12,34 @@ use super::{
     HANG, client, has_waiter, name, off, until,
 };
 
-pub(super) const CASES: [Case; 1] = [own_case!(a_slot_moves_under_holders_and_waiters: R12, P1 P3 P5 P14)];
+pub(super) const CASES: [Case; 1] =
+    [own_case!(a_slot_moves_under_holders_and_waiters: TimedExclusion TokenOrder NoLostWakeUp Isolation)];
 
-/// Moves that stand still half-way for longer than this lose no hold: beats get through.
+/// A move that is paused half-way for longer than this loses no hold: heartbeats get through.
 const TTL: Duration = Duration::from_secs(6);
 
 async fn a_slot_moves_under_holders_and_waiters() -> Result<()> {
     let cluster = off(<RedisCluster as Servers>::start)?;
     let url = cluster.url_for_clients();
     let clients = [client(&url, TTL).await?, client(&url, TTL).await?];
-    let (name, key) = (name("r12"), key(&name("r12")));
+    let (name, key) = (name("slot"), key(&name("slot")));
     let slot = off(|| cluster.slot(&key))?;
-    let mut guard = clients[0].lock("r12")?.acquire().await?;
+    let mut guard = clients[0].lock("slot")?.acquire().await?;
     for round in 1..=3 {
         let next = &clients[round % 2];
         let waiting = tokio::spawn({
-            let lock = next.lock("r12")?;
+            let lock = next.lock("slot")?;
             async move { lock.acquire().await }
         });
         has_waiter(next, &name).await?;
         let to = off(|| another_master(&cluster, slot))?;
         let migration = off(|| cluster.migrate(slot, to))?;
-        // The lock is there already, what lies beside it is not.
-        ensure!(off(|| migration.move_key(&key))?, "the lock is not where it was");
+        // The lock is at the new node, its side keys are not.
+        ensure!(off(|| migration.move_key(&key))?, "the lock was not at the old node");
         for _ in 0..2 {
-            // Longer than at the last look only by a beat. Two moments right after a beat say nothing of each other.
+            // The remaining time rises only by a heartbeat. Two checks right after a heartbeat show no difference.
             let left = Cell::new(guard.remaining());
-            until("a beat gets through", async || {
+            until("a heartbeat gets through", async || {
                 let now = guard.remaining();
                 Ok(now > left.replace(now))
             })

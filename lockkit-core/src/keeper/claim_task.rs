@@ -1,0 +1,207 @@
+//! The task of one attempt, in the order of its steps: request, grant, hold, release.
+
+use std::{future::Future, sync::Arc};
+
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::{Instrument, debug, debug_span, warn};
+
+use super::{
+    Keeper, LockRequest,
+    active_session::ActiveSession,
+    attempt::Attempt,
+    caught,
+    cleanup::CleanupGuard,
+    closed,
+    hold::{Hold, HoldEnd},
+    releases::Releaser,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    backend::{Acquired, Claim, Grant, Lifetime, retry_pauses},
+    lease,
+    sync::lock,
+};
+
+/// Acquires, holds and releases one lock for the callers of an attempt.
+pub(super) struct ClaimTask {
+    keeper: Arc<Keeper>,
+    request: LockRequest,
+    /// Whether the claims wait in the queue; false for a try.
+    waits: bool,
+    attempt: Arc<Attempt>,
+}
+
+impl ClaimTask {
+    /// Returns the task of this attempt.
+    ///
+    /// The cleanup guard is created before the first poll, because a task that is spawned after the end of its runtime
+    /// is dropped without one.
+    ///
+    /// The task keeps `permit` until the attempt ends, even if its callers leave before: this also bounds the number of
+    /// attempts that are being withdrawn.
+    pub(super) fn run(
+        keeper: Arc<Keeper>,
+        request: LockRequest,
+        waits: bool,
+        attempt: Arc<Attempt>,
+        permit: OwnedSemaphorePermit,
+    ) -> impl Future<Output = ()> {
+        let span = debug_span!("lock", name = ?request.name);
+        let cleanup = CleanupGuard::new(Arc::clone(&keeper), &request, Arc::clone(&attempt));
+        let task = Self { keeper, request, waits, attempt };
+        async move {
+            let acquired = task.acquire_grant();
+            let (active, grant) = match acquired.instrument(debug_span!("acquire")).await {
+                Ok(Some(granted)) => granted,
+                Ok(None) => return cleanup.settle_failure(Ok(None)),
+                Err(error) => return cleanup.settle_failure(Err(error)),
+            };
+            let hold = task.settle_grant(&cleanup, &active, grant);
+            drop(permit);
+            let grant = hold.grant().clone();
+            let token = grant.token();
+            task.keep_hold(&hold).instrument(debug_span!("hold", %token)).await;
+            cleanup.forget_hold();
+            task.abandon_if_expired(&active, &hold);
+            drop(hold);
+            let releaser = Releaser::new(task.keeper, active);
+            releaser.release(grant, Some(cleanup)).instrument(debug_span!("release", %token)).await;
+        }
+        .instrument(span)
+    }
+
+    /// Requests the lock in one session after another until it is granted.
+    ///
+    /// Returns `None` if all callers have left, and for a try if the lock is busy.
+    async fn acquire_grant(&self) -> Result<Option<(Arc<ActiveSession>, Grant)>> {
+        let Self { keeper, request, waits, attempt } = self;
+        let mut pauses = retry_pauses();
+        loop {
+            let active = tokio::select! {
+                biased;
+                () = attempt.control().given_up() => return Ok(None),
+                () = keeper.refusing.cancelled() => return Err(closed("acquire").with_lock(&request.name)),
+                active = keeper.active_session() => active.ok_or_else(|| closed("acquire").with_lock(&request.name))?,
+            };
+            let claim = Claim::new(request.name.clone(), *waits, keeper.metadata(), attempt.control());
+            let span = debug_span!("claim", id = ?claim.id(), wait = waits);
+            match self.request_claim(&active, claim).instrument(span).await {
+                Ok(Acquired::Granted(grant)) if self.is_current(&active, &grant) => {
+                    return Ok(Some((active, grant)));
+                }
+                Ok(Acquired::Granted(grant)) => {
+                    warn!(token = %grant.token(), "granted too late; released");
+                    // If this is not confirmed at once, the next claim waits behind the late grant until it is.
+                    Releaser::new(Arc::clone(keeper), active).release(grant, None).await;
+                }
+                _ if attempt.is_over() => return Ok(None),
+                Ok(Acquired::GaveUp) if !waits => return Ok(None),
+                Ok(Acquired::GaveUp) => {
+                    return Err(Error::new(ErrorKind::Unexpected, "acquire")
+                        .with_lock(&request.name)
+                        .with_message("the backend gave up a claim that was still wanted"));
+                }
+                Ok(Acquired::EntryGone) => debug!("the waiting entry vanished; a new claim follows"),
+                Err(error) if active.has_ended() && !is_final(error.kind()) => {
+                    debug!(error = format_args!("{error:#}"), "the session ended while claiming")
+                }
+                Err(error) => return Err(error),
+            }
+            tokio::select! {
+                () = pauses.wait() => {}
+                () = attempt.control().given_up() => return Ok(None),
+                () = keeper.refusing.cancelled() => {}
+            }
+        }
+    }
+
+    /// Drives one claim to completion.
+    ///
+    /// When the client closes, the callers get their result at once and the claim gives up. If the withdrawal is not
+    /// confirmed for a ttl, the session is abandoned, because its renewals would keep the entry alive.
+    async fn request_claim(&self, active: &ActiveSession, claim: Claim) -> Result<Acquired> {
+        let (attempt, name) = (&self.attempt, claim.name().clone());
+        let work = caught("acquire", active.session().acquire(claim));
+        let mut acquire = std::pin::pin!(async {
+            work.await.unwrap_or_else(|error| {
+                // The claim may have left an entry that only the end of the session removes.
+                active.abandon("the backend panicked");
+                Err(error.with_lock(&name))
+            })
+        });
+        tokio::select! {
+            biased;
+            acquired = &mut acquire => return acquired,
+            () = attempt.control().given_up() => {}
+            () = self.keeper.refusing.cancelled() => {
+                attempt.end(Err(closed("acquire").with_lock(&name)));
+            }
+        }
+        if self.keeper.info.lifetime == Lifetime::Session {
+            tokio::select! {
+                biased;
+                acquired = &mut acquire => return acquired,
+                () = tokio::time::sleep(active.ttl()) => active.abandon("a withdrawal was not confirmed for a ttl"),
+            }
+        }
+        acquire.await
+    }
+
+    /// Returns whether a grant may be returned to callers: its session is still in use and its deadline has not passed.
+    fn is_current(&self, active: &ActiveSession, grant: &Grant) -> bool {
+        let over = active.has_ended() || self.keeper.refusing.is_cancelled();
+        !over && self.keeper.clock.now() < lease::deadline(grant.armed_at(), active.ttl())
+    }
+
+    /// Makes a hold of the grant, and shares it among the callers of the attempt.
+    fn settle_grant(&self, cleanup: &CleanupGuard, active: &ActiveSession, grant: Grant) -> Arc<Hold> {
+        let keeper = &self.keeper;
+        debug!(token = %grant.token(), claim = ?grant.claim(), "granted");
+        let hold = Hold::new(grant, active.ttl(), self.request.max_hold, keeper.clock.clone());
+        cleanup.set_hold(&hold);
+        lock(&keeper.holds).insert(hold.grant().claim(), Arc::clone(&hold));
+        // A grant that arrives more than a heartbeat interval after its request could expire before the next heartbeat.
+        let heartbeat = keeper.info.heartbeat.interval(active.ttl());
+        if keeper.info.lifetime == Lifetime::Hold
+            && keeper.clock.now().since(hold.grant().armed_at()) > heartbeat
+        {
+            active.request_heartbeat();
+        }
+        // Checked after the insert: a session that ended before the insert did not mark this hold lost.
+        if active.has_ended() || keeper.closing.is_cancelled() {
+            hold.lose("the session ended");
+        }
+        // The table is updated before callers are woken: a call of the owner in between enters the hold.
+        cleanup.settle_grant(&hold).announce();
+        hold
+    }
+
+    /// Waits until the hold has ended.
+    async fn keep_hold(&self, hold: &Hold) {
+        let granted = tokio::time::Instant::now();
+        let end = loop {
+            tokio::select! {
+                biased;
+                end = hold.ended() => break end,
+                () = tokio::time::sleep(hold.next_clock_check()) => {}
+            }
+        };
+        crate::metrics::held(self.keeper.info.scheme, granted.elapsed(), matches!(end, HoldEnd::Lost));
+        if let (HoldEnd::Lost, Some(error)) = (end, hold.loss()) {
+            warn!(token = %hold.grant().token(), error = format_args!("{error:#}"), "lock lost");
+        }
+    }
+
+    /// Abandons the session of a hold that passed its deadline, because renewals would keep the hold's entry alive.
+    fn abandon_if_expired(&self, active: &ActiveSession, hold: &Hold) {
+        let expired = hold.loss().is_some() && self.keeper.clock.now() >= hold.deadline();
+        if expired && self.keeper.info.lifetime == Lifetime::Session {
+            active.abandon("a hold passed its deadline");
+        }
+    }
+}
+
+/// Returns whether a claim in another session would fail in the same way.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Denied | ErrorKind::InvalidConfig | ErrorKind::Unexpected)
+}

@@ -1,0 +1,328 @@
+//! The task that keeps a session open: opening, heartbeats, losses, deadlines, and a new session after a lost one.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinHandle;
+use tracing::{Instrument, debug, debug_span, info, warn};
+
+use super::{
+    Keeper,
+    active_session::{ActiveSession, CurrentSession},
+    caught,
+    closing::close_once_open,
+    panicked,
+};
+use crate::{
+    Error, ErrorKind, Result, Status,
+    backend::{Lifetime, Loss, Renewal, Renewals, RetryPauses, retry_pauses},
+    limits::{CLOCK_LOOK_PAUSE_MAX, RETRY_PAUSE_MIN},
+    sync::lock,
+};
+
+/// Keeps a session open for one client. Dropping it closes the client (see [`closing`](super::closing)).
+pub(super) struct SessionTask {
+    pub(super) keeper: Arc<Keeper>,
+    /// Time limit for ending the sessions of a closing client; set when the task notices the close.
+    pub(super) close_until: OnceLock<tokio::time::Instant>,
+}
+
+enum OpenOutcome {
+    Opened(Arc<ActiveSession>),
+    /// The client closes. If a session was being opened, a task closes it once it is open.
+    Closing(Option<JoinHandle<bool>>),
+}
+
+/// Why a session is not kept any longer.
+enum SessionEnd {
+    Lost(&'static str),
+    Closing,
+}
+
+enum Event {
+    Lost(Loss),
+    HeartbeatAnswered(Renewals),
+    HeartbeatDue,
+    HeartbeatRequested,
+    ClockCheck,
+}
+
+impl SessionTask {
+    pub(super) fn new(keeper: Arc<Keeper>) -> Self {
+        Self { keeper, close_until: OnceLock::new() }
+    }
+
+    /// Runs from the first session to the end of the client.
+    pub(super) async fn run(self) {
+        let keeper = &self.keeper;
+        let mut first = true;
+        let mut pauses = retry_pauses();
+        // Sessions that are being closed: the lost one, and one that was still being opened when the client closed.
+        let mut endings = Vec::new();
+        let outcome = loop {
+            let active = match self.open_session(first, &mut pauses).await {
+                Ok(OpenOutcome::Opened(active)) => active,
+                Ok(OpenOutcome::Closing(unopened)) => {
+                    endings.extend(unopened);
+                    break self.wait_closed(endings).await;
+                }
+                Err(error) => break Err(error),
+            };
+            if let Err(error) = self.renew_if_late(&active).await {
+                warn!(error = format_args!("{error:#}"), "session opened too late");
+                endings = vec![self.start_closing(&active)];
+                if first {
+                    break Err(error);
+                }
+                self.pause(&mut pauses).await;
+                continue;
+            }
+            first = false;
+            let opened_at = active.armed_at();
+            *lock(&keeper.granted_ttl) = active.ttl();
+            // The status is set first: `build` returns as soon as the session is current, and must see `Connected`.
+            keeper.status.send_replace(Status::Connected);
+            keeper.current.send_replace(CurrentSession::Open(Arc::clone(&active)));
+            match self.keep_session(&active).await {
+                SessionEnd::Closing => break self.close_session(&active).await,
+                SessionEnd::Lost(why) => {
+                    warn!(why, "session lost");
+                    keeper.current.send_replace(CurrentSession::Opening);
+                    keeper.status.send_replace(Status::Lost);
+                    active.end();
+                    keeper.lose_all(why);
+                    endings = vec![self.start_closing(&active)];
+                    if active.armed_at() > opened_at {
+                        pauses = retry_pauses();
+                    } else {
+                        // Lost before its first heartbeat, which counts as a failed open: without a pause, a server
+                        // that ends every session at once would get an endless series of requests.
+                        self.pause(&mut pauses).await;
+                    }
+                }
+            }
+        };
+        keeper.current.send_replace(CurrentSession::Closed(outcome));
+    }
+
+    /// Opens a session, with growing pauses between retries. The first session is tried only once, so that the caller
+    /// of `build` gets configuration errors.
+    async fn open_session(&self, first: bool, pauses: &mut RetryPauses) -> Result<OpenOutcome> {
+        let keeper = &self.keeper;
+        while !keeper.closing.is_cancelled() {
+            let asked_at = keeper.clock.now();
+            let (backend, ttl, clock) = (Arc::clone(&keeper.backend), keeper.ttl, keeper.clock.clone());
+            // A separate task: if the client closes meanwhile, the session is closed once it is open.
+            let mut opening = keeper.runtime.spawn(async move { backend.open_session(ttl, clock).await });
+            let opened = tokio::select! {
+                biased;
+                opened = &mut opening => opened.unwrap_or_else(|_| Err(panicked("open session"))),
+                () = keeper.closing.cancelled() => {
+                    let closing = keeper.runtime.spawn(close_once_open(opening, keeper.clock.clone()));
+                    return Ok(OpenOutcome::Closing(Some(closing)));
+                }
+            };
+            let error = match opened {
+                Ok(session) => {
+                    let active = ActiveSession::new(session, asked_at);
+                    info!(scheme = keeper.info.scheme, ttl = ?active.ttl(), "session opened");
+                    return Ok(OpenOutcome::Opened(Arc::new(active)));
+                }
+                Err(error) => error,
+            };
+            if first {
+                return Err(error);
+            }
+            warn!(error = format_args!("{error:#}"), "no new session yet");
+            self.pause(pauses).await;
+        }
+        Ok(OpenOutcome::Closing(None))
+    }
+
+    /// Renews a session whose open took longer than a heartbeat interval.
+    ///
+    /// Much of its first lifetime has passed then. Without the renewal, the session could expire while its first caller
+    /// relies on it.
+    async fn renew_if_late(&self, active: &ActiveSession) -> Result<()> {
+        let window = self.keeper.info.heartbeat.interval(active.ttl());
+        if self.keeper.clock.now().since(active.armed_at()) <= window {
+            return Ok(());
+        }
+        let mut heartbeat = Some(self.start_heartbeat(active));
+        let renewals = tokio::select! {
+            biased;
+            renewals = renewals_of(&mut heartbeat) => renewals,
+            () = tokio::time::sleep(window) => return Err(not_renewed("no answer in time")),
+            // `keep_session` ends at once then.
+            () = self.keeper.closing.cancelled() => return Ok(()),
+        };
+        match renewals.session {
+            Renewal::Renewed { armed_at } => {
+                active.renewed(armed_at);
+                Ok(())
+            }
+            Renewal::Gone => Err(not_renewed("the server has ended it")),
+            Renewal::Unknown(error) => Err(error),
+        }
+    }
+
+    /// Waits for one pause between two retries, or until the client closes.
+    async fn pause(&self, pauses: &mut RetryPauses) {
+        tokio::select! {
+            () = pauses.wait() => {}
+            () = self.keeper.closing.cancelled() => {}
+        }
+    }
+
+    /// Renews the session until it ends.
+    async fn keep_session(&self, active: &Arc<ActiveSession>) -> SessionEnd {
+        let interval = self.keeper.info.heartbeat.interval(active.ttl());
+        // Counts, like the deadline, from the sending of the open: its answer may have taken most of the lifetime.
+        let opening = self.keeper.clock.now().since(active.armed_at());
+        let mut next_heartbeat = tokio::time::Instant::now() + interval.saturating_sub(opening);
+        let mut heartbeat: Option<JoinHandle<Renewals>> = None;
+        loop {
+            let clock_check = tokio::time::sleep(self.next_clock_check(active));
+            let event = tokio::select! {
+                biased;
+                () = self.keeper.closing.cancelled() => return SessionEnd::Closing,
+                why = active.abandoned() => return SessionEnd::Lost(why),
+                loss = caught("watch the session", active.session().lost()) => match loss {
+                    Ok(loss) => Event::Lost(loss),
+                    // The loss that it would have reported is unknown; the next session watches again.
+                    Err(_) => return SessionEnd::Lost("the backend panicked"),
+                },
+                renewals = renewals_of(&mut heartbeat), if heartbeat.is_some() => Event::HeartbeatAnswered(renewals),
+                () = tokio::time::sleep_until(next_heartbeat), if heartbeat.is_none() => Event::HeartbeatDue,
+                // A pending heartbeat does not include the new hold, so another one follows it.
+                () = active.heartbeat_requested() => Event::HeartbeatRequested,
+                () = clock_check => Event::ClockCheck,
+            };
+            match event {
+                Event::Lost(Loss::Session) => return SessionEnd::Lost("the server ended the session"),
+                Event::Lost(Loss::Grant(id)) => {
+                    if let Some(hold) = self.keeper.hold(id) {
+                        hold.lose("the server reported that the entry is gone");
+                    }
+                }
+                Event::HeartbeatDue => {
+                    heartbeat = Some(self.start_heartbeat(active));
+                    next_heartbeat += interval;
+                }
+                Event::HeartbeatAnswered(renewals) => {
+                    heartbeat = None;
+                    if let Some(end) = self.apply_renewals(active, &renewals) {
+                        return end;
+                    }
+                    // Requested, or due because this heartbeat took so long: it is not postponed.
+                    let is_overdue = next_heartbeat <= tokio::time::Instant::now();
+                    if matches!(renewals.session, Renewal::Unknown(_)) && !is_overdue {
+                        // The rest of the ttl suffices for more than two further heartbeats.
+                        next_heartbeat = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
+                    } else {
+                        // After a pause of the process one heartbeat is sent at once, not all that were missed.
+                        next_heartbeat = next_heartbeat.max(tokio::time::Instant::now());
+                    }
+                }
+                Event::HeartbeatRequested => next_heartbeat = tokio::time::Instant::now(),
+                Event::ClockCheck => {}
+            }
+            // Checked after every event: events that always come before the timer must not postpone the check.
+            if let Some(end) = self.check_deadline(active) {
+                return end;
+            }
+        }
+    }
+
+    /// Sends one heartbeat in a separate task, which is always driven to completion and cannot be starved by this one.
+    fn start_heartbeat(&self, active: &ActiveSession) -> JoinHandle<Renewals> {
+        let session = Arc::clone(active.session());
+        let held = self.keeper.held();
+        let (scheme, count) = (self.keeper.info.scheme, held.len());
+        self.keeper.runtime.spawn(
+            async move {
+                let sent = Instant::now();
+                let renewals = session.renew(&held).await;
+                crate::metrics::heartbeat(scheme, sent.elapsed(), count);
+                renewals
+            }
+            .instrument(debug_span!("renew", held = count)),
+        )
+    }
+
+    fn apply_renewals(&self, active: &ActiveSession, renewals: &Renewals) -> Option<SessionEnd> {
+        for (id, renewal) in &renewals.holds {
+            let Some(hold) = self.keeper.hold(*id) else { continue };
+            match renewal {
+                Renewal::Renewed { armed_at } => {
+                    if self.keeper.info.lifetime != Lifetime::Process {
+                        crate::metrics::margin(self.keeper.info.scheme, hold.remaining());
+                    }
+                    hold.renewed(*armed_at);
+                }
+                Renewal::Gone => hold.lose("the server reported that the entry is gone"),
+                Renewal::Unknown(error) => {
+                    debug!(lock = ?hold.grant().name(), error = format_args!("{error:#}"), "hold not renewed")
+                }
+            }
+        }
+        match &renewals.session {
+            Renewal::Gone => Some(SessionEnd::Lost("the server ended the session")),
+            Renewal::Renewed { armed_at } => {
+                // A session whose deadline has passed is not revived, like a hold.
+                if let Some(end) = self.check_deadline(active) {
+                    return Some(end);
+                }
+                active.renewed(*armed_at);
+                self.set_status(Status::Connected);
+                None
+            }
+            Renewal::Unknown(error) => {
+                warn!(error = format_args!("{error:#}"), "session not renewed");
+                None
+            }
+        }
+    }
+
+    /// Returns the time until `check_deadline` can have a new result.
+    fn next_clock_check(&self, active: &ActiveSession) -> Duration {
+        let now = self.keeper.clock.now();
+        let moments = [active.armed_at().after(active.ttl() / 2), active.deadline()];
+        let next = moments.into_iter().map(|moment| moment.since(now)).find(|left| !left.is_zero());
+        // Timers stop while the machine is suspended, the clock does not.
+        next.map_or(CLOCK_LOOK_PAUSE_MAX, |left| left.min(CLOCK_LOOK_PAUSE_MAX))
+    }
+
+    /// Ends a session whose deadline has passed, and reports a silent store as `Suspect`.
+    fn check_deadline(&self, active: &ActiveSession) -> Option<SessionEnd> {
+        let now = self.keeper.clock.now();
+        let until = active.deadline();
+        if now >= until && self.keeper.info.lifetime == Lifetime::Session {
+            return Some(SessionEnd::Lost("no renewal was acknowledged before the deadline"));
+        }
+        if now >= active.armed_at().after(active.ttl() / 2) {
+            self.set_status(Status::Suspect { until });
+        }
+        None
+    }
+
+    fn set_status(&self, status: Status) {
+        self.keeper.status.send_if_modified(|current| std::mem::replace(current, status) != status);
+    }
+}
+
+fn not_renewed(why: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, "open session")
+        .with_message(format!("opening it took most of the ttl, and it was not renewed: {why}"))
+}
+
+/// Waits for the results of a pending heartbeat.
+async fn renewals_of(heartbeat: &mut Option<JoinHandle<Renewals>>) -> Renewals {
+    let unknown = || Renewals { session: Renewal::Unknown(panicked("renew")), holds: Vec::new() };
+    match heartbeat {
+        Some(task) => task.await.unwrap_or_else(|_| unknown()),
+        None => std::future::pending().await,
+    }
+}

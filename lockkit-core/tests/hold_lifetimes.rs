@@ -1,0 +1,74 @@
+//! What ends a hold: its own lifetime, its release only, or `max_hold`.
+
+mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use common::{NAME, TTL, client, eventually, kind};
+use lockkit_core::{ErrorKind, Status, backend::Lifetime, limits::RELEASE_ANSWER_MAX, memory::MemoryServer};
+use scripted::Scripted;
+use tokio::time::{Instant, advance, sleep};
+
+#[tokio::test(start_paused = true)]
+async fn holds_with_own_lifetimes_end_alone() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(guard.is_held(), "renewed");
+    script.silent.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(guard.lost().await.kind(), ErrorKind::Lost);
+    assert!(start.elapsed() <= client.ttl());
+    let tried = || script.releases_tried.load(Ordering::SeqCst);
+    eventually(TTL, "the hold is released", || tried() > 0).await;
+    sleep(client.ttl() * 2).await;
+    let tries = tried();
+    sleep(client.ttl() * 2).await;
+    assert_eq!(tried(), tries, "retries of the release have ended");
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL, "connected", || client.status().current() == Status::Connected).await;
+    let next = lock.acquire().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(next.is_held());
+    assert_eq!(script.opened.load(Ordering::SeqCst), 1, "the session was never replaced");
+    client.close().await.unwrap();
+    assert_eq!(kind(next.release().await), ErrorKind::Lost);
+    assert_eq!(script.releases.load(Ordering::SeqCst), 1, "released before the session ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_without_a_lifetime_end_by_release_only() {
+    let backend = Scripted::new(Lifetime::Process);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    let bounded = lock.clone().max_hold(TTL * 5).acquire().await.unwrap();
+    assert_eq!(guard.remaining(), Duration::MAX);
+    assert!(bounded.remaining() <= TTL * 5);
+    script.silent.store(true, Ordering::SeqCst);
+    sleep(TTL * 100).await;
+    assert!(guard.is_held() && !bounded.is_held());
+    assert_eq!(client.status().current(), Status::Connected);
+    let start = Instant::now();
+    assert_eq!(kind(guard.release().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= RELEASE_ANSWER_MAX + Duration::from_millis(10));
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL, "released", || script.releases.load(Ordering::SeqCst) == 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_hold_although_no_task_has_run() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().max_hold(TTL / 3);
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.remaining() <= TTL / 3);
+    advance(TTL / 2).await;
+    assert!(!guard.is_held());
+    assert!(guard.check().unwrap_err().to_string().contains("max_hold"));
+}

@@ -1,0 +1,64 @@
+//! Grants that arrive when their session has ended, or their deadline has nearly passed.
+
+mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use common::{NAME, TTL, eventually, settle};
+use lockkit_core::{LockGuard, Result, Status, backend::Lifetime};
+use scripted::Scripted;
+use tokio::time::sleep;
+
+#[tokio::test(start_paused = true)]
+async fn grant_of_an_ended_session_is_not_returned() {
+    for lifetime in [Lifetime::Session, Lifetime::Hold] {
+        let backend = Scripted::new(lifetime);
+        let script = &backend.script;
+        let client = backend.client().await;
+        script.late.store(true, Ordering::SeqCst);
+        let lock = client.lock(NAME).unwrap();
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        settle().await;
+        script.lose_session.notify_one();
+        eventually(TTL, "a new session", || client.status().current() == Status::Connected).await;
+        settle().await;
+        script.late.store(false, Ordering::SeqCst);
+        script.grants.notify_one();
+        let guard = acquiring.await.unwrap().unwrap();
+        assert!(guard.is_held());
+        assert_eq!(u64::from(guard.token()), 2, "a claim of the new session");
+    }
+}
+
+/// Returns the guard of a new client whose first grant takes `delay` to arrive.
+async fn granted_after(backend: &Scripted, delay: Duration) -> Result<LockGuard> {
+    let script = &backend.script;
+    let lock = backend.client().await.lock(NAME)?;
+    script.late.store(true, Ordering::SeqCst);
+    let (guard, ()) = tokio::join!(lock.acquire(), async {
+        sleep(delay).await;
+        script.late.store(false, Ordering::SeqCst);
+        script.grants.notify_one();
+    });
+    guard
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_grant_is_released_although_its_session_lives() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let guard = granted_after(&backend, TTL * 2).await.unwrap();
+    assert!(guard.is_held());
+    assert_eq!((u64::from(guard.token()), backend.script.releases.load(Ordering::SeqCst)), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_grant_is_renewed_at_once() {
+    let backend = Scripted::new(Lifetime::Hold);
+    // Its deadline comes before the next heartbeat, which is due a ttl after the session was opened.
+    let guard = granted_after(&backend, TTL * 9 / 10).await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(guard.is_held(), "{:?}", guard.check());
+    assert_eq!(u64::from(guard.token()), 1);
+}

@@ -1,0 +1,55 @@
+//! Backends that panic in the middle of a call.
+
+mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
+
+use std::sync::atomic::Ordering;
+
+use common::{NAME, TTL, eventually, in_time, kind};
+use lockkit_core::{ErrorKind, Status, backend::Lifetime};
+use scripted::Scripted;
+
+#[tokio::test(start_paused = true)]
+async fn client_recovers_from_a_panic_while_opening() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.open_panics.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_while_watching_ends_that_session_only() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let guard = lock.acquire().await.unwrap();
+    backend.script.lost_panics.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    assert_eq!(in_time(guard.lost()).await.kind(), ErrorKind::Lost);
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+    assert!(in_time(lock.acquire()).await.unwrap().is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn panicked_release_is_retried_and_panicked_acquire_ends_its_session() {
+    for in_release in [false, true] {
+        let backend = Scripted::new(Lifetime::Session);
+        let script = &backend.script;
+        let client = backend.client().await;
+        let lock = client.lock(NAME).unwrap();
+        if in_release {
+            let guard = lock.acquire().await.unwrap();
+            script.release_panics.store(true, Ordering::SeqCst);
+            guard.release().await.expect("tried again");
+            assert_eq!(script.releases.load(Ordering::SeqCst), 1);
+        } else {
+            script.acquire_panics.store(true, Ordering::SeqCst);
+            assert_eq!(kind(lock.acquire().await), ErrorKind::Unexpected);
+            eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+        }
+        assert!(lock.acquire().await.unwrap().is_held(), "the client still works");
+    }
+}

@@ -1,0 +1,153 @@
+//! Sessions that end at once, open slowly or are lost: how the keeper replaces and closes them.
+
+mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use common::{NAME, TTL, eventually, in_time, kind, settle};
+use lockkit_core::{Clock, ErrorKind, LockClient, Status, backend::Lifetime};
+use scripted::Scripted;
+use tokio::time::{Instant, advance, sleep};
+
+#[tokio::test(start_paused = true)]
+async fn session_of_a_dead_hold_is_closed() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    script.holds_unknown.store(true, Ordering::SeqCst);
+    guard.lost().await;
+    eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+    eventually(TTL, "there is a new one", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_that_end_at_once_are_reopened_with_pauses() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.flapping.store(true, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    for _ in 0..20 {
+        settle().await;
+    }
+    let opened = script.opened.load(Ordering::SeqCst);
+    assert!(opened <= 3, "{opened} sessions without any time having passed");
+    script.flapping.store(false, Ordering::SeqCst);
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_took_its_ttl_to_open_is_renewed_before_use() {
+    for lifetime in [Lifetime::Session, Lifetime::Hold] {
+        let backend = Scripted::new(lifetime);
+        let script = &backend.script;
+        script.open_takes_ms.store(2 * TTL.as_millis() as u64, Ordering::SeqCst);
+        let client = backend.client().await;
+        let guard = in_time(client.lock(NAME).unwrap().acquire()).await.unwrap();
+        sleep(TTL * 3).await;
+        assert!(guard.is_held());
+        assert_eq!(script.opened.load(Ordering::SeqCst), 1, "the first session lives");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_opens_late_and_is_not_renewed_is_replaced() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.open_takes_ms.store(TTL.as_millis() as u64 / 2, Ordering::SeqCst);
+    script.silent.store(true, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    eventually(TTL * 3, "a third session", || script.opened.load(Ordering::SeqCst) == 3).await;
+    assert_eq!(client.status().current(), Status::Lost, "the second one was not used");
+    script.silent.store(false, Ordering::SeqCst);
+    eventually(TTL * 3, "connected again", || client.status().current() == Status::Connected).await;
+    eventually(TTL * 3, "the others are closed", || script.closed.load(Ordering::SeqCst) >= 2).await;
+    // A failure of the first session of a client is returned at once.
+    script.silent.store(true, Ordering::SeqCst);
+    let build = LockClient::builder(backend.clone()).ttl(TTL).clock(Clock::tokio()).build();
+    assert_eq!(kind(build.await), ErrorKind::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_past_its_deadline_is_lost_although_heartbeats_keep_failing() {
+    let backend = Scripted::new(Lifetime::Session);
+    let (client, script) = (backend.client().await, &backend.script);
+    script.open_hangs.store(true, Ordering::SeqCst);
+    // Heartbeats fail at once, so they come more often than the task checks the clock by itself.
+    script.silent.store(true, Ordering::SeqCst);
+    settle().await;
+    advance(TTL * 2).await;
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn granted_ttl_is_known_between_two_sessions() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    let granted = client.ttl();
+    assert!(granted > TTL);
+    backend.script.open_hangs.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    assert_eq!(client.ttl(), granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_is_bounded_while_a_session_is_being_opened() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.open_hangs.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "opening", || backend.script.opened.load(Ordering::SeqCst) == 2).await;
+    let lock = client.lock(NAME).unwrap();
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    let start = Instant::now();
+    let (closed, waited) = tokio::join!(client.close(), async {
+        let answer = waiter.await.unwrap();
+        (kind(answer), start.elapsed())
+    });
+    assert_eq!(kind(closed), ErrorKind::Unavailable, "a session may have been opened");
+    assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+    assert_eq!(waited.0, ErrorKind::Closed);
+    assert!(waited.1 < Duration::from_millis(10), "answered at once: {:?}", waited.1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_also_closes_a_session_that_was_just_lost() {
+    for answers in [false, true] {
+        let backend = Scripted::new(Lifetime::Session);
+        let script = &backend.script;
+        let client = backend.client().await;
+        script.silent.store(true, Ordering::SeqCst);
+        script.lose_session.notify_one();
+        eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+        let start = Instant::now();
+        let (closed, ()) = tokio::join!(client.close(), async {
+            tokio::time::sleep(TTL / 2).await;
+            script.silent.store(!answers, Ordering::SeqCst);
+        });
+        assert_eq!(closed.is_ok(), answers, "{closed:?}");
+        assert_eq!(script.closed.load(Ordering::SeqCst), u64::from(answers));
+        assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+    }
+}
+
+/// When the client closes, the old session is still being closed and the new one is being opened.
+#[tokio::test(start_paused = true)]
+async fn close_takes_one_ttl_while_a_lost_session_is_reopened() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.unclosable.store(1, Ordering::SeqCst);
+    script.open_takes_ms.store(TTL.as_millis() as u64 * 9 / 10, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    eventually(TTL, "opening", || script.opened.load(Ordering::SeqCst) == 2).await;
+    let start = Instant::now();
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+}

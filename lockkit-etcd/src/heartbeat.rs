@@ -1,0 +1,103 @@
+//! Heartbeats: one ping renews the lease, and one read shows which holds still have their keys.
+//!
+//! Failure cases:
+//!
+//! * An operator deletes the key of a hold. It is missing among the lease's keys at the next heartbeat: the hold is
+//!   lost.
+//! * The store is restored from a backup. A key that exists may then be that of an earlier claim, which used it before
+//!   the hold. A reply with a lower revision than an earlier one makes the heartbeat compare create revisions
+//!   (`docs/decisions/0021-etcd-restored-from-a-backup.md`).
+//! * The server does not answer. Each step is bounded, so that a heartbeat ends before the next one.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use lockkit_core::backend::{ClaimId, Grant, Renewal, Renewals};
+use tracing::debug;
+
+use crate::{
+    call::bounded,
+    error::{Effect, RequestError},
+    registry::QueueEntry,
+    session::EtcdSession,
+    wire,
+};
+
+/// A step of a heartbeat may take the ttl divided by this. A heartbeat has two steps, and must end before the next one,
+/// ttl / 3 later.
+const HEARTBEAT_STEPS_PER_TTL: u32 = 7;
+
+/// Keys that are read in one transaction (etcd's limit is 128 operations).
+const KEYS_PER_READ: usize = 100;
+
+impl EtcdSession {
+    /// Renews the lease, and checks the keys of these holds. Both run at the same time.
+    pub(crate) async fn heartbeat(&self, held: &[Grant]) -> Renewals {
+        let step = self.heartbeat_step();
+        let check =
+            async { if held.is_empty() { Ok(HashSet::new()) } else { self.existing_holds(held).await } };
+        let (renewed, existing) = tokio::join!(self.lease.renew(&self.server, step), check);
+        let (renewed, existing) = (self.end_if_lease_gone(renewed), self.end_if_lease_gone(existing));
+        let unknown = |fault: &RequestError| Renewal::Unknown(fault.clone().into_error("renew"));
+        let session = match &renewed {
+            _ if self.state.is_over() => Renewal::Gone,
+            Ok(armed_at) => Renewal::Renewed { armed_at: *armed_at },
+            Err(fault) => unknown(fault),
+        };
+        let hold = |grant: &Grant| match (&renewed, &existing) {
+            _ if self.state.is_over() => Renewal::Gone,
+            (_, Ok(existing)) if !existing.contains(&grant.claim()) => Renewal::Gone,
+            (Ok(armed_at), Ok(_)) => Renewal::Renewed { armed_at: *armed_at },
+            (Err(fault), _) | (_, Err(fault)) => unknown(fault),
+        };
+        Renewals::new(session, held.iter().map(|grant| (grant.claim(), hold(grant))).collect())
+    }
+
+    fn heartbeat_step(&self) -> Duration {
+        self.server.request_timeout().min(self.lease.ttl() / HEARTBEAT_STEPS_PER_TTL)
+    }
+
+    /// Returns the holds whose keys still exist.
+    async fn existing_holds(&self, held: &[Grant]) -> Result<HashSet<ClaimId>, RequestError> {
+        let step = self.heartbeat_step();
+        let listed: HashSet<Vec<u8>> = match bounded(step, self.lease.keys(&self.server)).await {
+            Ok(keys) => keys.into_iter().collect(),
+            // For example a list that is longer than a message may be.
+            Err(fault) if fault.effect == Effect::Refused => HashSet::new(),
+            Err(fault) => return Err(fault),
+        };
+        let (mut existing, mut unconfirmed) = (HashSet::new(), Vec::new());
+        for grant in held {
+            match self.claims.get(grant.claim()) {
+                // A late copy of the enqueue may have created a deleted key again; only the create revision shows that.
+                Some(entry) if listed.contains(entry.key.as_bytes()) && !entry.needs_epoch_bump() => {
+                    existing.insert(grant.claim());
+                }
+                Some(entry) => unconfirmed.push((grant.claim(), entry)),
+                None => debug!(claim = ?grant.claim(), "heartbeat of a hold that was released"),
+            }
+        }
+        // The list may be older than a grant that another member has answered, so only a linearizable read shows a
+        // loss. In a restored store the key may be that of an earlier claim; its create revision shows that.
+        bounded(step, async {
+            for some in unconfirmed.chunks(KEYS_PER_READ) {
+                existing.extend(self.existing_by_revision(some).await?);
+            }
+            Ok(existing)
+        })
+        .await
+    }
+
+    /// Reads these entries; returns those that exist with the create revision of the hold.
+    async fn existing_by_revision(
+        &self,
+        entries: &[(ClaimId, Arc<QueueEntry>)],
+    ) -> Result<Vec<ClaimId>, RequestError> {
+        let keys = entries.iter().map(|(_, entry)| entry.key.as_bytes());
+        let answer = self.server.txn(wire::read_keys(keys)).await?;
+        let created = wire::create_revisions(&answer);
+        let of_hold = |((id, entry), created): (&(ClaimId, Arc<QueueEntry>), Option<wire::Revision>)| {
+            (created.is_some() && created == entry.own_revision()).then_some(*id)
+        };
+        Ok(entries.iter().zip(created).filter_map(of_hold).collect())
+    }
+}

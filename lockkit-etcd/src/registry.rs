@@ -1,0 +1,263 @@
+//! The claims of one session, and what is known of each between its first request and its confirmed end.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use lockkit_core::{FencingToken, backend::ClaimId, support::lock};
+use tokio::sync::watch;
+
+use crate::{handoff::Handoff, keys::Queue, wire::Revision};
+
+/// All claims of a session that may have a key at the server.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimRegistry(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    by_id: HashMap<ClaimId, Arc<QueueEntry>>,
+    by_key: HashMap<String, Arc<QueueEntry>>,
+}
+
+impl ClaimRegistry {
+    /// Registers a claim. Called before its first request is sent, because a handoff may arrive before the reply.
+    pub(crate) fn enter(&self, id: ClaimId, queue: Queue, key: String) -> Arc<QueueEntry> {
+        let entry = Arc::new(QueueEntry { queue, key: key.clone(), progress: watch::Sender::default() });
+        let mut table = self.lock();
+        table.by_id.insert(id, Arc::clone(&entry));
+        table.by_key.insert(key, Arc::clone(&entry));
+        entry
+    }
+
+    pub(crate) fn get(&self, id: ClaimId) -> Option<Arc<QueueEntry>> {
+        self.lock().by_id.get(&id).cloned()
+    }
+
+    /// Removes a claim that has left nothing at the server.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        let mut table = self.lock();
+        if let Some(entry) = table.by_id.remove(&id) {
+            table.by_key.remove(&entry.key);
+        }
+    }
+
+    /// Delivers a handoff to the claim that uses the key; the claim checks whether the handoff is for it.
+    pub(crate) fn deliver(&self, handoff: &Handoff, revision: Revision) {
+        let entry = self.lock().by_key.get(&handoff.key).cloned();
+        if let Some(entry) = entry {
+            entry.deliver(handoff.created, revision);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        lock(&self.0)
+    }
+}
+
+/// The entry of one claim in its queue, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct QueueEntry {
+    pub(crate) queue: Queue,
+    pub(crate) key: String,
+    progress: watch::Sender<Progress>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// The create revision of the claim's key, once a reply has shown it.
+    own: Option<Revision>,
+    /// Copies of the enqueue that were sent but not answered; each may still be executed.
+    unanswered: u32,
+    /// Whether any request that names the key was left unanswered.
+    in_doubt: bool,
+    /// The newest handoff that came before `own` was known: the create revision in it, and the revision of its put.
+    early_handoff: Option<(Revision, Revision)>,
+    /// The revision of the first proof that the claim holds the lock: the fencing token.
+    granted: Option<Revision>,
+    /// Whether the queue had no other key when the claim was granted.
+    alone: bool,
+    /// The revision at which the predecessor's key was deleted, until a read follows. 0: the waiter must read at once.
+    predecessor_gone: Option<Revision>,
+}
+
+impl Progress {
+    /// Accepts a handoff as the grant, if it is for this claim. The transaction that put it has compared the key's
+    /// create revision. A handoff with another create revision is for an earlier claim that used the same key.
+    fn accept_handoff(&mut self, created: Revision, revision: Revision) -> bool {
+        let is_grant = self.granted.is_none() && self.own == Some(created);
+        if is_grant {
+            self.granted = Some(revision);
+        }
+        is_grant
+    }
+}
+
+impl QueueEntry {
+    /// Counts a copy of the enqueue that is about to be sent.
+    pub(crate) fn enqueue_sent(&self) {
+        self.progress.send_modify(|progress| progress.unanswered += 1);
+    }
+
+    /// Uncounts a copy that was answered or never sent.
+    pub(crate) fn enqueue_answered(&self) {
+        self.progress.send_modify(|progress| progress.unanswered -= 1);
+    }
+
+    /// Uncounts all copies: the epoch was bumped, so none of them can have an effect any more.
+    pub(crate) fn epoch_bumped(&self) {
+        self.progress.send_modify(|progress| progress.unanswered = 0);
+    }
+
+    /// Returns whether a copy of the enqueue may still be executed.
+    pub(crate) fn needs_epoch_bump(&self) -> bool {
+        self.progress.borrow().unanswered > 0
+    }
+
+    /// Marks the key: a request that names it was not answered, and may be executed at any later time.
+    pub(crate) fn put_in_doubt(&self) {
+        self.progress.send_modify(|progress| progress.in_doubt = true);
+    }
+
+    /// Returns whether later claims must not reuse the key.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.progress.borrow().in_doubt
+    }
+
+    /// Sets the create revision that a reply to the enqueue has shown.
+    pub(crate) fn set_own_revision(&self, own: Revision) {
+        self.progress.send_modify(|progress| {
+            progress.own = Some(own);
+            if let Some((created, revision)) = progress.early_handoff.take() {
+                progress.accept_handoff(created, revision);
+            }
+        });
+    }
+
+    pub(crate) fn own_revision(&self) -> Option<Revision> {
+        self.progress.borrow().own
+    }
+
+    /// Records a proof that the claim is first. Returns the token, which is the revision of the first proof.
+    pub(crate) fn grant(&self, revision: Revision, alone: bool) -> FencingToken {
+        let mut first = revision;
+        self.progress.send_modify(|progress| {
+            if progress.granted.is_none() {
+                progress.alone = alone;
+            }
+            first = *progress.granted.get_or_insert(revision);
+        });
+        token(first)
+    }
+
+    pub(crate) fn token(&self) -> Option<FencingToken> {
+        self.progress.borrow().granted.map(token)
+    }
+
+    /// Returns whether the queue had no other key when the claim was granted.
+    pub(crate) fn was_alone(&self) -> bool {
+        self.progress.borrow().alone
+    }
+
+    fn deliver(&self, created: Revision, revision: Revision) {
+        self.progress.send_if_modified(|progress| {
+            if progress.own.is_none() {
+                progress.early_handoff = progress.early_handoff.max(Some((created, revision)));
+                return false;
+            }
+            progress.accept_handoff(created, revision)
+        });
+    }
+
+    /// Reports that the predecessor's key was deleted at this revision (0: it may have been deleted). The waiter reads
+    /// the queue then.
+    pub(crate) fn predecessor_gone(&self, revision: Revision) {
+        self.progress.send_modify(|progress| {
+            progress.predecessor_gone = Some(progress.predecessor_gone.unwrap_or(0).max(revision));
+        });
+    }
+
+    /// Waits for the grant: a handoff or another proof.
+    pub(crate) async fn when_granted(&self) -> FencingToken {
+        token(self.when(|progress| progress.granted).await)
+    }
+
+    /// Waits until the predecessor is reported gone, and clears the report.
+    pub(crate) async fn when_predecessor_gone(&self) -> Revision {
+        let revision = self.when(|progress| progress.predecessor_gone).await;
+        self.progress.send_modify(|progress| progress.predecessor_gone = None);
+        revision
+    }
+
+    async fn when(&self, answer: impl Fn(&Progress) -> Option<Revision>) -> Revision {
+        let mut changes = self.progress.subscribe();
+        loop {
+            if let Some(revision) = answer(&changes.borrow_and_update()) {
+                return revision;
+            }
+            // This entry owns the sender, so the channel cannot be closed.
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// The fencing token of a revision, which is never negative.
+fn token(revision: Revision) -> FencingToken {
+    FencingToken::new(revision.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::LockName;
+
+    use super::*;
+    use crate::keys::{Layout, Names};
+
+    fn claims_with_one() -> (ClaimRegistry, Arc<QueueEntry>) {
+        let claims = ClaimRegistry::default();
+        let queue = Layout::new("", Names::Encoded).queue(&LockName::new("x").unwrap()).unwrap();
+        let id = ClaimId::random();
+        let key = queue.key(7, id);
+        let entry = claims.enter(id, queue, key);
+        (claims, entry)
+    }
+
+    fn handoff(entry: &QueueEntry, created: Revision) -> Handoff {
+        Handoff { key: entry.key.clone(), created }
+    }
+
+    #[test]
+    fn first_proof_sets_the_token() {
+        let (claims, entry) = claims_with_one();
+        entry.set_own_revision(10);
+        claims.deliver(&handoff(&entry, 10), 20);
+        claims.deliver(&handoff(&entry, 10), 30);
+        assert_eq!(entry.grant(40, true), FencingToken::new(20));
+        assert!(!entry.was_alone());
+    }
+
+    #[test]
+    fn handoff_before_the_enqueue_reply_counts_after_it() {
+        let (claims, entry) = claims_with_one();
+        claims.deliver(&handoff(&entry, 10), 20);
+        assert_eq!(entry.token(), None);
+        entry.set_own_revision(10);
+        assert_eq!(entry.token(), Some(FencingToken::new(20)));
+    }
+
+    #[test]
+    fn handoff_for_an_earlier_claim_or_another_key_is_ignored() {
+        let (claims, entry) = claims_with_one();
+        claims.deliver(&handoff(&entry, 8), 20);
+        entry.set_own_revision(10);
+        claims.deliver(&handoff(&entry, 9), 20);
+        claims.deliver(&Handoff { key: format!("y{}", entry.key), created: 10 }, 20);
+        assert_eq!(entry.token(), None);
+        let ids: Vec<ClaimId> = claims.lock().by_id.keys().copied().collect();
+        claims.forget(ids[0]);
+        claims.deliver(&handoff(&entry, 10), 20);
+        assert_eq!(entry.token(), None);
+    }
+}

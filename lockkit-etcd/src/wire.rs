@@ -1,0 +1,240 @@
+//! The transactions and reads of the protocol, and the parsing of their replies. No I/O.
+//!
+//! A queue is ordered by *create* revisions, so a key that is put a second time keeps its place.
+
+use etcd_client::{
+    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    TxnOpResponse, TxnResponse,
+};
+
+use crate::{
+    error::RequestError,
+    handoff::Handoff,
+    keys::{ClaimKey, ClientKeys, Queue},
+};
+
+/// A revision of the store: that of a reply, or the create or mod revision of a key.
+pub(crate) type Revision = i64;
+
+/// A key of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueuedKey {
+    pub(crate) key: Vec<u8>,
+    pub(crate) created: Revision,
+}
+
+impl QueuedKey {
+    fn from_kv(kv: &KeyValue) -> Self {
+        Self { key: kv.key().to_vec(), created: kv.create_revision() }
+    }
+
+    /// Returns the keys of its client; `None` for a key of another program, which reads no handoff.
+    pub(crate) fn client(&self) -> Option<ClientKeys> {
+        Some(ClaimKey::parse(str::from_utf8(&self.key).ok()?)?.client())
+    }
+}
+
+/// The keys that the transactions of one claim name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EntryKeys<'a> {
+    pub(crate) queue: &'a Queue,
+    pub(crate) key: &'a str,
+    pub(crate) client: &'a ClientKeys,
+}
+
+/// The reply to [`enqueue`].
+#[derive(Clone, Debug)]
+pub(crate) struct EnqueueReply {
+    /// The revision of the reply.
+    pub(crate) revision: Revision,
+    /// The create revision of the claim's key; `None` if it does not exist.
+    pub(crate) own: Option<Revision>,
+    /// The number of keys in the queue, including the claim's.
+    pub(crate) contenders: i64,
+    /// The newest two of them; right after the enqueue the claim's key and its predecessor.
+    pub(crate) newest: Vec<QueuedKey>,
+    /// The mod revision of the epoch key, if the compares failed; 0 if it does not exist.
+    pub(crate) epoch: Option<Revision>,
+}
+
+/// Creates the claim's key, and reads the queue. Creates nothing if the key exists, if the epoch has changed, or, for a
+/// try, if the queue is not empty. An epoch that has changed means that a claim of this client ended while copies of
+/// its enqueue were under way; this may be one of them.
+pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, metadata: String, wait: bool) -> Txn {
+    let EntryKeys { queue, key, client } = *keys;
+    let mut compares = vec![
+        Compare::create_revision(key, CompareOp::Equal, 0),
+        Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch),
+    ];
+    if !wait {
+        compares.push(Compare::create_revision(queue.as_str(), CompareOp::Equal, 0).with_prefix());
+    }
+    let newest = || {
+        let options = keys_of_queue().with_sort(SortTarget::Create, SortOrder::Descend).with_limit(2);
+        TxnOp::get(queue.as_str(), Some(options))
+    };
+    let keys_only = || Some(GetOptions::new().with_keys_only());
+    Txn::new()
+        .when(compares)
+        .and_then([TxnOp::put(key, metadata, Some(PutOptions::new().with_lease(client.lease))), newest()])
+        .or_else([newest(), TxnOp::get(key, keys_only()), TxnOp::get(&*client.epoch, keys_only())])
+}
+
+/// Parses the reply to [`enqueue`].
+pub(crate) fn parse_enqueue(answer: &TxnResponse) -> Result<EnqueueReply, RequestError> {
+    let revision = revision_of(answer.header())?;
+    match answer.op_responses().as_slice() {
+        [TxnOpResponse::Put(_), TxnOpResponse::Get(newest)] => Ok(EnqueueReply {
+            revision,
+            own: Some(revision),
+            contenders: newest.count(),
+            newest: queued_keys(newest),
+            epoch: None,
+        }),
+        [TxnOpResponse::Get(newest), TxnOpResponse::Get(own), TxnOpResponse::Get(epoch)] => {
+            Ok(EnqueueReply {
+                revision,
+                own: own.kvs().first().map(KeyValue::create_revision),
+                contenders: newest.count(),
+                newest: queued_keys(newest),
+                epoch: Some(epoch.kvs().first().map_or(0, KeyValue::mod_revision)),
+            })
+        }
+        _ => Err(RequestError::unexpected("a reply to another transaction")),
+    }
+}
+
+/// Ends a hold without a successor. Fails if the queue has other keys, or if the own key is gone.
+pub(crate) fn release_alone(keys: &EntryKeys<'_>, own: Revision, bump_epoch: bool) -> Txn {
+    let queue = keys.queue.as_str();
+    let only_own = [
+        Compare::create_revision(queue, CompareOp::Greater, own - 1).with_prefix(),
+        Compare::create_revision(queue, CompareOp::Less, own + 1).with_prefix(),
+    ];
+    release_if(keys, only_own.into(), None, bump_epoch)
+}
+
+/// Ends a hold and writes the successor's handoff key. Fails if either of the two entries is gone.
+pub(crate) fn handoff(
+    keys: &EntryKeys<'_>,
+    own: Revision,
+    successor: &QueuedKey,
+    to: &ClientKeys,
+    bump_epoch: bool,
+) -> Txn {
+    let both_exist = [
+        Compare::create_revision(keys.key, CompareOp::Equal, own),
+        Compare::create_revision(&*successor.key, CompareOp::Equal, successor.created),
+    ];
+    let key = String::from_utf8_lossy(&successor.key).into_owned();
+    let handoff = Handoff { key, created: successor.created };
+    // With the lease of the successor's client, so that the handoff key ends with that client.
+    let options = PutOptions::new().with_lease(to.lease);
+    let handoff = TxnOp::put(&*to.handoff_key, handoff.to_json(), Some(options));
+    release_if(keys, both_exist.into(), Some(handoff), bump_epoch)
+}
+
+/// Ends a hold without a handoff; the successor watches its predecessor.
+pub(crate) fn release_without_handoff(keys: &EntryKeys<'_>, own: Revision, bump_epoch: bool) -> Txn {
+    release_if(keys, vec![Compare::create_revision(keys.key, CompareOp::Equal, own)], None, bump_epoch)
+}
+
+fn release_if(keys: &EntryKeys<'_>, compares: Vec<Compare>, handoff: Option<TxnOp>, bump_epoch: bool) -> Txn {
+    let mut operations = removal_operations(keys, bump_epoch);
+    operations.extend(handoff);
+    Txn::new()
+        .when(compares)
+        .and_then(operations)
+        .or_else([TxnOp::get(keys.key, Some(GetOptions::new().with_keys_only()))])
+}
+
+/// Deletes the claim's key, whatever its create revision. With `bump_epoch`, copies of the enqueue that are still under
+/// way cannot create it again.
+pub(crate) fn withdraw(keys: &EntryKeys<'_>, bump_epoch: bool) -> Txn {
+    Txn::new().and_then(removal_operations(keys, bump_epoch))
+}
+
+fn removal_operations(keys: &EntryKeys<'_>, bump_epoch: bool) -> Vec<TxnOp> {
+    let mut operations = vec![TxnOp::delete(keys.key, None)];
+    if bump_epoch {
+        let options = PutOptions::new().with_lease(keys.client.lease);
+        operations.push(TxnOp::put(&*keys.client.epoch, "", Some(options)));
+    }
+    operations
+}
+
+/// The result of a transaction that deletes a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// The key was deleted.
+    Done,
+    /// The key did not exist.
+    AlreadyGone,
+    /// The compare failed; the key exists with this create revision.
+    StillThere(Revision),
+}
+
+/// Parses the reply to one of the transactions that delete a key.
+pub(crate) fn parse_removal(answer: &TxnResponse) -> Result<Removal, RequestError> {
+    if answer.succeeded() {
+        return Ok(Removal::Done);
+    }
+    match answer.op_responses().first() {
+        Some(TxnOpResponse::Get(own)) => {
+            Ok(own.kvs().first().map_or(Removal::AlreadyGone, |kv| Removal::StillThere(kv.create_revision())))
+        }
+        _ => Err(RequestError::unexpected("a reply to another transaction")),
+    }
+}
+
+/// Options of a read of the next key in the queue after this create revision.
+pub(crate) fn successor_of(own: Revision) -> GetOptions {
+    keys_of_queue()
+        .with_min_create_revision(own + 1)
+        .with_sort(SortTarget::Create, SortOrder::Ascend)
+        .with_limit(1)
+}
+
+/// Options of a read of the own key and its predecessor, at one revision.
+pub(crate) fn own_and_predecessor(own: Revision) -> GetOptions {
+    keys_of_queue()
+        .with_max_create_revision(own)
+        .with_sort(SortTarget::Create, SortOrder::Descend)
+        .with_limit(2)
+}
+
+/// Options of a read that only counts the keys of a queue.
+pub(crate) fn count_queue() -> GetOptions {
+    GetOptions::new().with_prefix().with_count_only()
+}
+
+fn keys_of_queue() -> GetOptions {
+    GetOptions::new().with_prefix().with_keys_only()
+}
+
+/// Returns the keys of a reply, in its order.
+pub(crate) fn queued_keys(answer: &GetResponse) -> Vec<QueuedKey> {
+    answer.kvs().iter().map(QueuedKey::from_kv).collect()
+}
+
+/// Returns the revision of a reply.
+pub(crate) fn revision_of(header: Option<&etcd_client::ResponseHeader>) -> Result<Revision, RequestError> {
+    header
+        .map(etcd_client::ResponseHeader::revision)
+        .ok_or_else(|| RequestError::unexpected("a reply without a header"))
+}
+
+/// A linearizable read of these keys; at most 128, the limit of one transaction.
+pub(crate) fn read_keys<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Txn {
+    let read = |key| TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
+    Txn::new().and_then(keys.into_iter().map(read).collect::<Vec<_>>())
+}
+
+/// Returns the create revisions of the keys of [`read_keys`], in its order; `None` for a key that does not exist.
+pub(crate) fn create_revisions(answer: &TxnResponse) -> Vec<Option<Revision>> {
+    let created = |operation: &TxnOpResponse| match operation {
+        TxnOpResponse::Get(key) => key.kvs().first().map(KeyValue::create_revision),
+        _ => None,
+    };
+    answer.op_responses().iter().map(created).collect()
+}

@@ -1,0 +1,85 @@
+//! Handoffs: a release writes the handoff key of the next client, which is faster than its watch on the predecessor.
+
+use std::sync::Arc;
+
+use lockkit_core::{LockName, backend::Session};
+use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+
+use crate::common::{
+    LONG, acquire, cut, enqueued, fresh_name, is_gave_up, key_of, name, plain, release, session, session_at,
+    until, url_through,
+};
+
+/// Returns whether the handoff key of the client with this claim key, below `prefix`, names that claim.
+async fn has_handoff(etcd: &Etcd, prefix: &str, key: &str) -> bool {
+    let (lease, _) = key.rsplit_once('/').unwrap().1.split_once('-').unwrap();
+    let handoff_key = format!("{prefix}:clients/{lease}/mailbox");
+    let found = plain(etcd).await.get(handoff_key, None).await.unwrap();
+    found.kvs()[0].value_str().unwrap().contains(key)
+}
+
+/// Returns whether the release of a lock writes a handoff for the next client. Each client has its own name of the
+/// lock.
+async fn releases_by_handoff(
+    etcd: &Etcd,
+    (from, lock): (&Arc<dyn Session>, &LockName),
+    (to, same_lock): (&Arc<dyn Session>, &LockName),
+    prefix: &str,
+) -> bool {
+    let held = acquire(from, lock).await;
+    let next = enqueued(to, same_lock).await;
+    let key = key_of(etcd, &next.claim);
+    release(from, &held).await;
+    release(to, &next.granted().await).await;
+    has_handoff(etcd, prefix, &key).await
+}
+
+/// etcd 3.7 omits leases from reads of keys only (etcd #22209).
+#[tokio::test(flavor = "multi_thread")]
+async fn handoff_works_when_reads_omit_leases() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (holder, waiter) = (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await);
+    let lock = fresh_name();
+    proxy.hide_leases();
+    assert!(releases_by_handoff(&etcd, (&holder, &lock), (&waiter, &lock), "lockkit/").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn handoff_works_across_prefixes() {
+    let etcd = Etcd::start().unwrap();
+    let prefixed = session(&etcd, LONG).await;
+    let raw = session_at(&format!("{}/?names=raw", etcd.url()), LONG).await;
+    // One lock with two names.
+    let both = |lock: LockName| (name(&format!("lockkit/{lock}")), lock);
+    let (its, own) = both(fresh_name());
+    assert!(releases_by_handoff(&etcd, (&prefixed, &own), (&raw, &its), "").await, "to the raw one");
+    let (its, own) = both(fresh_name());
+    assert!(
+        releases_by_handoff(&etcd, (&raw, &its), (&prefixed, &own), "lockkit/").await,
+        "from the raw one"
+    );
+}
+
+/// The handoff comes while the withdrawal is under way, whose reply is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_granted_during_its_withdrawal_hands_the_lock_off() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (one, other) = (session(&etcd, LONG).await, session_at(&url_through(&proxy), LONG).await);
+    let lock = fresh_name();
+    let held = acquire(&one, &lock).await;
+    let leaving = enqueued(&other, &lock).await;
+    let next = enqueued(&one, &lock).await;
+    let (key, next_key) = (key_of(&etcd, &leaving.claim), key_of(&etcd, &next.claim));
+    proxy.set(Direction::Requests, Flow::Hold);
+    leaving.control.give_up();
+    until("the withdrawal is under way", async || proxy.holds(&key)).await;
+    let received = proxy.counts().to_client;
+    release(&one, &held).await;
+    until("the handoff has come", async || proxy.counts().to_client > received + key.len() as u64).await;
+    cut(&proxy);
+    assert!(is_gave_up(&leaving.ends().await));
+    release(&one, &next.granted().await).await;
+    assert!(has_handoff(&etcd, "lockkit/", &next_key).await);
+}

@@ -1,0 +1,63 @@
+//! Ends of sessions that no event reports; the next request notices them.
+
+use std::sync::Arc;
+
+use lockkit_core::backend::{Loss, Renewal, Session};
+use lockkit_testbed::{Etcd, Message, Proxy};
+
+use crate::common::{
+    LONG, bounded, fresh_name, is_entry_gone, is_renewed, lease_of_only_session, plain, session_at, start,
+    url_through,
+};
+
+/// Starts a server with one session that receives no events.
+async fn without_events() -> (Etcd, Proxy, Arc<dyn Session>) {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    proxy.drop_messages(Message::Events, |_| true);
+    (etcd, proxy, session)
+}
+
+async fn revoke_lease(etcd: &Etcd) {
+    plain(etcd).await.lease_revoke(lease_of_only_session(etcd)).await.unwrap();
+}
+
+fn delete_epoch(etcd: &Etcd) {
+    let keys = etcd.keys("lockkit/:clients/").unwrap();
+    assert!(etcd.delete(keys.iter().find(|key| key.ends_with("/epoch")).unwrap()).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_that_has_ended_is_not_renewed_on_an_open_stream() {
+    let (etcd, _proxy, session) = without_events().await;
+    assert!(is_renewed(&bounded(session.renew(&[])).await.session));
+    revoke_lease(&etcd).await;
+    let heartbeat = bounded(session.renew(&[])).await;
+    assert!(matches!(heartbeat.session, Renewal::Gone), "{heartbeat:?}");
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_that_finds_the_epoch_key_gone_ends_the_session() {
+    let (etcd, _proxy, session) = without_events().await;
+    delete_epoch(&etcd);
+    let end = start(&session, &fresh_name()).ends().await;
+    assert!(is_entry_gone(&end), "{end:?}");
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+}
+
+/// The deletion itself can no longer be read when the stream is opened again.
+#[tokio::test(flavor = "multi_thread")]
+async fn epoch_key_that_is_missing_after_a_compaction_ends_the_session() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    proxy.refuse();
+    delete_epoch(&etcd);
+    // One more revision, because a watch from the last revision on would still report the deletion.
+    etcd.put("x", "").unwrap();
+    etcd.compact().unwrap();
+    proxy.pass();
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+}

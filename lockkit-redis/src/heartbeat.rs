@@ -1,0 +1,195 @@
+//! Heartbeats: they renew holds and extend waits.
+//!
+//! * A reply is lost: the holds of that request are unknown; the others are not affected.
+//! * A lock has expired, was deleted, or has another value: that hold is gone. It is never restored.
+//! * Fewer replicas than required acknowledge a renewal: the hold is kept, but only until its deadline.
+//! * The session has waiting claims: requests of their own extend their deadlines. A claim that no longer waits at the
+//!   server is woken and re-checks. When nobody holds the lock, one of its waiters re-checks. When this heartbeat is
+//!   not answered, each waiter re-checks in time ([`acquire`](crate::acquire)).
+
+use std::collections::HashMap;
+
+use lockkit_core::{
+    BootInstant, ErrorKind, FencingToken,
+    backend::{ClaimId, Grant, Renewal, Renewals},
+    limits::RELEASE_ANSWER_MAX,
+};
+use redis::{Value, cluster_routing::Slot};
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::{
+    error::{Effect, RequestError},
+    registry::WaitExtension,
+    session::RedisSession,
+    wire::{parse_renewals, parse_waiters},
+};
+
+/// Locks in one request.
+const LOCKS_PER_REQUEST: usize = 500;
+
+/// A heartbeat may take ttl / 4: it must end before the next one, ttl / 3 later.
+const HEARTBEAT_WINDOW_SHARE: u32 = 4;
+
+/// A lock's key, and the claim and token of the grant that holds it.
+type HeldLock = (String, ClaimId, FencingToken);
+
+impl RedisSession {
+    pub(crate) async fn heartbeat(&self, held: &[Grant]) -> Renewals {
+        // A caller that waits for the end of a release asks again within this time. Until then the hold is kept: the
+        // release of a forgotten hold would succeed without a confirmation.
+        self.forget_ended(RELEASE_ANSWER_MAX);
+        let held: Vec<HeldLock> = held.iter().filter_map(|grant| self.held_lock(grant)).collect();
+        let batches = self.batches(held, |(lock, ..)| lock);
+        let armed_at = self.clock.now();
+        let (renewed, alive, ()) = tokio::join!(
+            futures_util::future::join_all(batches.iter().map(|batch| self.renew_batch(batch))),
+            self.ping_if_idle(batches.is_empty()),
+            self.extend_waiters(),
+        );
+        let mut holds = Vec::new();
+        let mut session_answer = alive.map(|()| armed_at);
+        for (batch, answers) in batches.iter().zip(renewed) {
+            for ((_, claim, _), answer) in batch.iter().zip(answers) {
+                match &answer {
+                    Ok(_) => session_answer = Ok(armed_at),
+                    Err(fault) if session_answer.is_err() => session_answer = Err(fault.clone()),
+                    Err(_) => {}
+                }
+                holds.push((*claim, hold_renewal(answer, armed_at)));
+            }
+        }
+        let session = match session_answer {
+            Ok(armed_at) => Renewal::Renewed { armed_at },
+            Err(fault) => unknown(&fault),
+        };
+        Renewals::new(session, holds)
+    }
+
+    fn held_lock(&self, grant: &Grant) -> Option<HeldLock> {
+        let entry = self.claims.get(grant.claim());
+        if entry.is_none() {
+            debug!(claim = ?grant.claim(), "a heartbeat names a hold that was released");
+        }
+        entry.map(|entry| {
+            entry.renew();
+            (entry.keys.lock().to_owned(), grant.claim(), grant.token())
+        })
+    }
+
+    /// Returns one answer for each hold, within the time that a heartbeat may take.
+    async fn renew_batch(&self, batch: &[HeldLock]) -> Vec<Result<bool, RequestError>> {
+        let answer_by = Instant::now() + self.heartbeat_window();
+        match self.renew_together(batch, answer_by, false).await {
+            Ok(answers) => answers,
+            Err(fault) if matches!(fault.effect, Effect::Split | Effect::Elsewhere) => {
+                let single = batch.iter().map(|held| self.renew_moving(held, answer_by));
+                futures_util::future::join_all(single).await
+            }
+            Err(fault) => vec![Err(fault); batch.len()],
+        }
+    }
+
+    /// Renews one hold in a slot that is moving to another node of a cluster. A request for several keys would fail as
+    /// a whole when one of them is at the other node.
+    async fn renew_moving(&self, held: &HeldLock, answer_by: Instant) -> Result<bool, RequestError> {
+        let answers = self.renew_together(std::slice::from_ref(held), answer_by, true).await?;
+        match answers.into_iter().next() {
+            // While the client crate has no connection to the slot's owner, it asks any node. The importing node would
+            // answer 0 for a key that it does not have yet, so "not held" is no proof of a loss here.
+            Some(Ok(false)) | None => {
+                let message = "not at the node that its slot is moving to";
+                Err(RequestError::new(Effect::Split, ErrorKind::Unavailable, message))
+            }
+            Some(answer) => answer,
+        }
+    }
+
+    async fn renew_together(
+        &self,
+        batch: &[HeldLock],
+        answer_by: Instant,
+        asking: bool,
+    ) -> Result<Vec<Result<bool, RequestError>>, RequestError> {
+        let left = answer_by.saturating_duration_since(Instant::now());
+        let renew = self.params.renew(batch);
+        if let Some(replicas) = &self.replicas {
+            return replicas.renew(left, &renew, batch.len(), asking).await;
+        }
+        let answers = self.server.run_with(left, &renew, None, asking).await?;
+        let held = parse_renewals(answers.into_iter().next().unwrap_or(Value::Nil), batch.len())?;
+        Ok(held.into_iter().map(Ok).collect())
+    }
+
+    /// Pings the server when no hold is renewed, so that the session still gets an answer.
+    async fn ping_if_idle(&self, is_idle: bool) -> Result<(), RequestError> {
+        if is_idle { self.server.ping(self.heartbeat_window()).await } else { Err(RequestError::no_reply()) }
+    }
+
+    async fn extend_waiters(&self) {
+        let queued = self.claims.queued_claims();
+        let listens = self.check_channel_server(self.layout.on_cluster() && !queued.is_empty());
+        let batches = self.batches(queued, |entry| entry.keys.lock());
+        let heartbeats = batches.iter().map(|batch| async move {
+            let waiting: Vec<_> = batch.iter().map(|entry| (entry.id, entry.keys.clone())).collect();
+            let sent_at = self.clock.now();
+            let answer =
+                self.server.run_within(self.heartbeat_window(), &self.params.heartbeat(&waiting)).await;
+            match answer.and_then(|answer| parse_waiters(answer, batch.len())) {
+                Ok(lock_pttls) => {
+                    for (entry, lock_pttl) in batch.iter().zip(lock_pttls) {
+                        match lock_pttl {
+                            Some(pttl) => entry.extend(WaitExtension::new(sent_at, pttl)),
+                            None => entry.wake(),
+                        }
+                    }
+                }
+                Err(fault) => debug!(?fault, "the heartbeat of waiting claims was not answered"),
+            }
+        });
+        tokio::join!(futures_util::future::join_all(heartbeats), listens);
+    }
+
+    /// Pings the node that publishes to this client. On a cluster, no other request need go to it.
+    async fn check_channel_server(&self, is_needed: bool) {
+        if is_needed && let Err(fault) = self.server.ping_channel(self.heartbeat_window()).await {
+            debug!(?fault, "the node that publishes to this client did not answer");
+        }
+    }
+
+    /// Splits items into requests: as many as fit, and on a cluster only those of the same slot.
+    fn batches<T>(&self, all: Vec<T>, lock: impl Fn(&T) -> &str) -> Vec<Vec<T>> {
+        let mut by_slot: HashMap<Option<Slot>, Vec<Vec<T>>> = HashMap::new();
+        for item in all {
+            let slot = self.layout.on_cluster().then(|| Slot::for_key(lock(&item)));
+            let batches = by_slot.entry(slot).or_default();
+            match batches.last_mut() {
+                Some(batch) if batch.len() < LOCKS_PER_REQUEST => batch.push(item),
+                _ => batches.push(vec![item]),
+            }
+        }
+        by_slot.into_values().flatten().collect()
+    }
+
+    fn heartbeat_window(&self) -> std::time::Duration {
+        self.server.request_timeout().min(self.ttl / HEARTBEAT_WINDOW_SHARE)
+    }
+}
+
+/// Returns a heartbeat without an answer: every hold is unknown.
+pub(crate) fn unknown_renewals(held: &[Grant], fault: &RequestError) -> Renewals {
+    let holds = held.iter().map(|grant| (grant.claim(), unknown(fault))).collect();
+    Renewals::new(unknown(fault), holds)
+}
+
+fn hold_renewal(answer: Result<bool, RequestError>, armed_at: BootInstant) -> Renewal {
+    match answer {
+        Ok(true) => Renewal::Renewed { armed_at },
+        Ok(false) => Renewal::Gone,
+        Err(fault) => unknown(&fault),
+    }
+}
+
+fn unknown(fault: &RequestError) -> Renewal {
+    Renewal::Unknown(fault.clone().into_error("renew"))
+}

@@ -1,0 +1,216 @@
+//! Opens the connection of a session, and a new one whenever it breaks or should be replaced.
+//!
+//! * The connection breaks, or no reply came: all waiting claims re-check over the next one, because messages may be
+//!   lost.
+//! * The server cannot be reached: requests fail at once while that is known, and the callers pause between their
+//!   tries.
+//! * The server has been made a replica: it answers READONLY to every write from then on. The connection is replaced,
+//!   with a growing pause while no connection works.
+//! * One node of a cluster does not answer: the connections to the others stay in use. A new connection to all nodes is
+//!   made when they name another master, when the node stays silent for long, or when the connection to any node ends
+//!   (the client crate may lose the subscription then). The old one serves until the new one is ready.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lockkit_core::{
+    backend::{ClaimId, retry_pauses},
+    limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::{
+    error::{Breaks, RequestError},
+    registry::ClaimRegistry,
+    topology::{Connection, Connector, PushHandler},
+};
+
+/// Pause between two checks of the masters of a cluster while one of them does not answer.
+const MASTER_CHECK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Checks in a row that find no change before the connection is replaced nevertheless. The next connection gets twice
+/// as many.
+const MASTER_CHECKS: u32 = 8;
+
+/// An open connection.
+#[derive(Clone)]
+pub(crate) struct OpenConnection {
+    pub(crate) connection: Connection,
+    /// Cancelled when it is broken.
+    pub(crate) broken: CancellationToken,
+    /// Cancelled when it still serves but should be replaced.
+    replace_soon: CancellationToken,
+    /// Notified when one of its servers has not answered.
+    unanswered: Arc<Notify>,
+    /// Whether a script was executed over it.
+    pub(crate) has_answered: Arc<AtomicBool>,
+    opened: Instant,
+    /// Checks of the masters that may find no change.
+    master_checks: u32,
+}
+
+impl OpenConnection {
+    fn new(connection: Connection, broken: CancellationToken, replace_soon: CancellationToken) -> Self {
+        let (unanswered, has_answered) = (Arc::default(), Arc::default());
+        Self {
+            connection,
+            broken,
+            replace_soon,
+            unanswered,
+            has_answered,
+            opened: Instant::now(),
+            master_checks: MASTER_CHECKS,
+        }
+    }
+
+    /// Returns whether it has worked: the next one may be opened without a growing pause.
+    fn has_served(&self) -> bool {
+        self.has_answered.load(SeqCst) || self.opened.elapsed() > RETRY_PAUSE_MAX
+    }
+
+    /// Notes what a failed request shows about the connection.
+    pub(crate) fn note_failure(&self, fault: &RequestError) {
+        match fault.breaks {
+            Breaks::Nothing => {}
+            Breaks::Connection if self.connection.has_many_servers() => self.unanswered.notify_one(),
+            Breaks::Connection | Breaks::Cluster => self.broken.cancel(),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) enum ConnectionState {
+    Up(OpenConnection),
+    /// The last connection has broken; the next one is being opened.
+    Opening,
+    /// The last attempt to connect has failed.
+    Down(RequestError),
+}
+
+/// Returns a random pause before the first attempt to reconnect: all clients of a server lose their connections at the
+/// same moment.
+pub(crate) fn reconnect_pause() -> Duration {
+    RETRY_PAUSE_MIN.mul_f64(fastrand::f64())
+}
+
+/// Opens connections, and replaces broken ones.
+pub(crate) struct Reconnector {
+    pub(crate) connector: Connector,
+    pub(crate) channel: Option<String>,
+    pub(crate) claims: Arc<ClaimRegistry>,
+}
+
+impl Reconnector {
+    pub(crate) async fn open(&self) -> Result<OpenConnection, RequestError> {
+        let (broken, replace_soon) = (CancellationToken::new(), CancellationToken::new());
+        let opening = async {
+            let mut connection = self.connector.connect(self.push_handler(&broken, &replace_soon)).await?;
+            if let Some(channel) = &self.channel {
+                connection.subscribe(channel).await?;
+            }
+            Ok(connection)
+        };
+        let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
+        let connection =
+            opened.unwrap_or_else(|_| Err(RequestError::no_reply())).map_err(RequestError::before_sending)?;
+        Ok(OpenConnection::new(connection, broken, replace_soon))
+    }
+
+    fn push_handler(&self, broken: &CancellationToken, replace_soon: &CancellationToken) -> PushHandler {
+        let (named, all) = (Arc::clone(&self.claims), Arc::clone(&self.claims));
+        PushHandler {
+            on_message: Arc::new(move |text| {
+                ClaimId::parse(text).into_iter().for_each(|claim| named.wake(claim))
+            }),
+            on_gap: Arc::new(move || all.wake_all()),
+            broken: broken.clone(),
+            replace_soon: replace_soon.clone(),
+        }
+    }
+
+    /// Replaces every connection that has broken or should be replaced.
+    pub(crate) async fn run(self, mut open: OpenConnection, state: watch::Sender<ConnectionState>) {
+        let mut pauses = retry_pauses();
+        loop {
+            open = tokio::select! {
+                biased;
+                () = open.broken.cancelled() => {
+                    debug!("the connection to Redis is broken");
+                    state.send_replace(ConnectionState::Opening);
+                    if open.has_served() {
+                        pauses = retry_pauses();
+                        tokio::time::sleep(reconnect_pause()).await;
+                    } else {
+                        // Otherwise connections that break at once would be opened in a tight loop.
+                        pauses.wait().await;
+                    }
+                    self.reopen(&state).await
+                }
+                replacement = self.replacement(&open) => replacement,
+            };
+            state.send_replace(ConnectionState::Up(open.clone()));
+            self.claims.wake_all();
+        }
+    }
+
+    /// Waits until a connection that serves should be replaced. Returns its replacement.
+    async fn replacement(&self, open: &OpenConnection) -> OpenConnection {
+        // Bounds how often connections are replaced that are cut again and again.
+        tokio::time::sleep(RETRY_PAUSE_MIN).await;
+        let mut pauses = retry_pauses();
+        loop {
+            let master_checks = tokio::select! {
+                () = open.replace_soon.cancelled() => MASTER_CHECKS,
+                master_checks = self.until_outdated(open) => master_checks,
+            };
+            debug!(master_checks, "the connection to the cluster is being replaced");
+            tokio::time::sleep(reconnect_pause()).await;
+            match self.open().await {
+                Ok(replacement) => return OpenConnection { master_checks, ..replacement },
+                Err(fault) => debug!(?fault, "no new connection to the cluster yet"),
+            }
+            pauses.wait().await;
+        }
+    }
+
+    /// Waits until a server is silent and the others name other masters. Also returns when the silence lasts: a
+    /// redirection may have made the client crate use other masters than those that were compared. Returns the number
+    /// of checks for the next connection.
+    async fn until_outdated(&self, open: &OpenConnection) -> u32 {
+        for _ in 0..open.master_checks {
+            open.unanswered.notified().await;
+            let asked =
+                tokio::time::timeout(self.connector.timeout(), open.connection.clone().is_outdated()).await;
+            if asked.unwrap_or_default() {
+                return MASTER_CHECKS;
+            }
+            // Bounds how often a slow server makes this client ask.
+            tokio::time::sleep(MASTER_CHECK_PAUSE + reconnect_pause()).await;
+        }
+        open.master_checks.saturating_mul(2)
+    }
+
+    async fn reopen(&self, state: &watch::Sender<ConnectionState>) -> OpenConnection {
+        let mut pauses = retry_pauses();
+        loop {
+            match self.open().await {
+                Ok(open) => return open,
+                Err(fault) => {
+                    debug!(?fault, "no new connection to Redis yet");
+                    state.send_replace(ConnectionState::Down(fault));
+                    pauses.wait().await;
+                }
+            }
+        }
+    }
+}

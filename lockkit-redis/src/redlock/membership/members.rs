@@ -1,0 +1,232 @@
+//! Which node of the set is at each address of the URL.
+//!
+//! Failure cases, in which two clients could get majorities that share no node:
+//!
+//! * The URL names more or fewer nodes than the set has, or nodes of different sets: refused when the client connects.
+//! * Two addresses lead to one node, by an alias or a proxy: the node counts once.
+//! * Nodes exchange their addresses while a client runs: each node is recognized by its marker, and none counts twice
+//!   during the move.
+//! * An address turns out later to lead to a node of another set: it does not count.
+//! * An address leads to a server without data. The server cannot know whether it is a node that lost its data or a new
+//!   server. The client takes it for the node that it has met at that address before, or for the node that had this
+//!   name at the set-up. Otherwise no client brings it back.
+//!
+//! So clients need not spell addresses alike: the markers identify the nodes.
+
+use std::sync::{Mutex, MutexGuard};
+
+use lockkit_core::{ErrorKind, support::lock};
+
+use super::marker::{Marker, NodeIdentity, join_names, split_names};
+use crate::{
+    error::{Effect, RequestError},
+    redlock::wire::NodeState,
+};
+
+/// What a client knows about the set that it uses.
+#[derive(Debug)]
+pub(crate) struct Members {
+    /// By address, as in the URL.
+    names: Vec<String>,
+    state: Mutex<MemberState>,
+}
+
+#[derive(Debug, Default)]
+struct MemberState {
+    set: Option<NodeSet>,
+    /// By address: the number of the node that was found there.
+    numbers: Vec<Option<usize>>,
+    /// How often another node was found at the address of a known one.
+    moves: u64,
+}
+
+/// The set that a majority belongs to.
+#[derive(Debug)]
+struct NodeSet {
+    /// The identity of one of its nodes.
+    identity: NodeIdentity,
+    /// The names of its nodes at the set-up.
+    names: Vec<String>,
+}
+
+impl NodeSet {
+    fn identity(&self, number: usize) -> NodeIdentity {
+        NodeIdentity { number, ..self.identity.clone() }
+    }
+}
+
+impl MemberState {
+    /// Forgets the node at this address if another one is there now. The forgotten one may be at any other address, so
+    /// nodes can exchange their addresses.
+    fn note_move(&mut self, address: usize, number: usize) {
+        if let Some(moved) =
+            self.numbers.get_mut(address).and_then(|entry| entry.take_if(|old| *old != number))
+        {
+            self.moves += 1;
+            tracing::info!(node = moved, "another node has its address now");
+        }
+    }
+}
+
+impl Members {
+    pub(crate) fn new(names: Vec<String>) -> Self {
+        let numbers = vec![None; names.len()];
+        Self { names, state: Mutex::new(MemberState { numbers, ..MemberState::default() }) }
+    }
+
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Sets the client's set, by one node of a majority that agrees.
+    pub(crate) fn choose_set(&self, identity: &NodeIdentity, names: &str) {
+        self.lock().set = Some(NodeSet { identity: identity.clone(), names: split_names(names) });
+    }
+
+    /// Records which node was found at this address.
+    ///
+    /// # Errors
+    ///
+    /// The node must not count: it is a node of another set, or was found at another address too.
+    pub(crate) fn admit(&self, address: usize, found: &NodeState) -> Result<(), RequestError> {
+        let Marker::Ready(identity) = Marker::parse(&found.marker) else { return Ok(()) };
+        let mut state = self.lock();
+        if state.set.as_ref().is_some_and(|set| set.identity(identity.number) != identity) {
+            return Err(other_set_fault());
+        }
+        state.note_move(address, identity.number);
+        let twice = state.numbers.iter().position(|number| *number == Some(identity.number));
+        if let Some(other) = twice.filter(|other| *other != address) {
+            let name = self.names.get(other).map_or("", String::as_str);
+            return Err(refused(format!("it is the same node as {name}")));
+        }
+        if let Some(number) = state.numbers.get_mut(address) {
+            *number = Some(identity.number);
+        }
+        Ok(())
+    }
+
+    /// Whether this node counts in another set.
+    pub(crate) fn is_of_another_set(&self, found: &NodeState) -> bool {
+        let Marker::Ready(identity) = Marker::parse(&found.marker) else { return false };
+        self.lock().set.as_ref().is_some_and(|set| set.identity(identity.number) != identity)
+    }
+
+    /// A version of the table of addresses. While it does not change, no node is asked at two addresses, so votes
+    /// counted by address count each node once.
+    pub(crate) fn moves(&self) -> u64 {
+        self.lock().moves
+    }
+
+    /// The marker of the node at this address.
+    pub(crate) fn marker(&self, address: usize) -> Option<String> {
+        let state = self.lock();
+        let number = state.numbers.get(address).copied().flatten()?;
+        Some(state.set.as_ref()?.identity(number).ready())
+    }
+
+    /// Which node a server without data at this address must be: the one that was found there before, or the one with
+    /// its name.
+    pub(crate) fn expected_identity(&self, address: usize) -> Option<NodeIdentity> {
+        let state = self.lock();
+        let set = state.set.as_ref()?;
+        let by_name = || {
+            let name = self.names.get(address)?;
+            let number = 1 + set.names.iter().position(|one| one == name)?;
+            (!state.numbers.contains(&Some(number))).then_some(number)
+        };
+        let number = state.numbers.get(address).copied().flatten().or_else(by_name)?;
+        Some(set.identity(number))
+    }
+
+    /// The names of the set's nodes at the set-up, as each node stores them.
+    pub(crate) fn names_of_set(&self) -> String {
+        self.lock().set.as_ref().map(|set| join_names(&set.names)).unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, MemberState> {
+        lock(&self.state)
+    }
+}
+
+pub(crate) fn other_set_fault() -> RequestError {
+    refused("it is a node of another set".to_owned())
+}
+
+fn refused(message: String) -> RequestError {
+    RequestError::new(Effect::Refused, ErrorKind::InvalidConfig, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(number: usize) -> NodeIdentity {
+        NodeIdentity { set: "5f0c".to_owned(), max_ttl_ms: 60_000, number, set_size: 3 }
+    }
+
+    fn node_state(identity: &NodeIdentity) -> NodeState {
+        NodeState { marker: identity.ready(), highest: 0, names: "a:1\nb:1\nc:1".to_owned() }
+    }
+
+    fn members(names: [&str; 3]) -> Members {
+        let members = Members::new(names.map(str::to_owned).into());
+        members.choose_set(&identity(2), &node_state(&identity(2)).names);
+        members
+    }
+
+    #[test]
+    fn nodes_are_identified_by_markers_not_names() {
+        let members = members(["x:1", "c:1", "y:1"]);
+        members.admit(0, &node_state(&identity(3))).unwrap();
+        members.admit(1, &node_state(&identity(1))).unwrap();
+        assert_eq!(members.marker(0), Some(identity(3).ready()));
+        assert_eq!((members.marker(1), members.marker(2)), (Some(identity(1).ready()), None));
+        assert_eq!(members.expected_identity(0), Some(identity(3)), "it was found there");
+        assert_eq!(members.expected_identity(2), None, "no node of the set had that name");
+    }
+
+    #[test]
+    fn node_of_another_set_and_node_found_twice_do_not_count() {
+        let members = members(["a:1", "b:1", "c:1"]);
+        members.admit(0, &node_state(&identity(1))).unwrap();
+        members.admit(0, &node_state(&identity(1))).unwrap();
+        for wrong in [
+            identity(1),
+            NodeIdentity { set: "0000".to_owned(), ..identity(2) },
+            NodeIdentity { set_size: 5, ..identity(2) },
+            NodeIdentity { max_ttl_ms: 1, ..identity(2) },
+        ] {
+            assert_eq!(members.admit(1, &node_state(&wrong)).unwrap_err().kind(), ErrorKind::InvalidConfig);
+            assert_eq!(members.marker(1), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_exchange_addresses_are_identified_again() {
+        let members = members(["a:1", "b:1", "c:1"]);
+        for number in 0..3 {
+            members.admit(number, &node_state(&identity(number + 1))).unwrap();
+        }
+        let before = members.moves();
+        members.admit(0, &node_state(&identity(2))).unwrap_err();
+        assert_ne!(members.moves(), before);
+        members.admit(1, &node_state(&identity(1))).unwrap();
+        members.admit(0, &node_state(&identity(2))).unwrap();
+        assert_eq!(
+            (members.marker(0), members.marker(1)),
+            (Some(identity(2).ready()), Some(identity(1).ready()))
+        );
+        let moves = members.moves();
+        members.admit(0, &node_state(&identity(2))).unwrap();
+        assert_eq!(members.moves(), moves, "it is where it was");
+    }
+
+    #[test]
+    fn empty_server_is_the_node_of_its_name_unless_that_is_elsewhere() {
+        let members = members(["a:1", "x:1", "c:1"]);
+        assert_eq!(members.expected_identity(2), Some(identity(3)));
+        members.admit(1, &node_state(&identity(3))).unwrap();
+        assert_eq!(members.expected_identity(2), None, "it was found at another address");
+    }
+}

@@ -1,0 +1,212 @@
+//! Bringing back nodes that have lost their data.
+//!
+//! Such a node has lost keys that holders rely on, and counters that tokens must stay above. It counts again only
+//!
+//! 1. when every lock that it granted before must have ended: one longest ttl after it was found without its marker. A
+//!    note in place of the marker shows if it is emptied again meanwhile; then the time starts again. The client's own
+//!    clock measures the time, because the node's clock may step.
+//! 2. with a counter that is at least the highest one of a majority of the set, read from *other* nodes after that
+//!    time.
+//!
+//! * The client does not know the node ([`members`](super::members)): it may be a server that was never part of the
+//!   set, while other clients still use the node that it would replace. Nothing is done.
+//! * Its set-up was interrupted: it never counted, and will once `init` has run again.
+//! * Too few other nodes count: nothing is done. The operator must judge which data is lost.
+//! * Several clients do this at once: they find each other's note, and the first one to finish suffices.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lockkit_core::{Clock, backend::retry_pauses, lease, limits::RETRY_PAUSE_MAX, support::lock};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{
+    join::look_at_all,
+    marker::{Marker, empty_note},
+};
+use crate::{
+    error::RequestError,
+    redlock::{
+        nodes::Nodes,
+        wire::{NodeState, look, mark, node_state, note_empty},
+    },
+};
+
+/// Brings nodes back. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Rejoiner {
+    nodes: Nodes,
+    max_ttl: Duration,
+    clock: Clock,
+    closed: CancellationToken,
+    /// Nodes that are being brought back.
+    in_progress: Arc<Mutex<HashSet<usize>>>,
+}
+
+/// The result of one pass.
+enum RejoinStep {
+    /// The node counts.
+    Done,
+    /// Too few other nodes count to know the counters.
+    TooFewOthers,
+    /// This client does not know that the node is part of the set.
+    UnknownNode,
+    /// The node's set-up was interrupted between the two steps.
+    HalfSetUp,
+    /// The node was emptied again.
+    EmptiedAgain,
+}
+
+/// Whether a node counts, by its state.
+pub(crate) enum NodeStatus {
+    Counts,
+    /// It counts in a set that was set up since, or in a set of other nodes.
+    AnotherSet,
+    /// It has no marker that counts.
+    NotCounting,
+}
+
+impl Rejoiner {
+    pub(crate) fn new(nodes: Nodes, max_ttl: Duration, clock: Clock, closed: CancellationToken) -> Self {
+        Self { nodes, max_ttl, clock, closed, in_progress: Arc::default() }
+    }
+
+    /// Starts to bring back a node that was found without its marker, unless that is under way.
+    pub(crate) fn start_rejoin(&self, number: usize) {
+        if !self.lock().insert(number) {
+            return;
+        }
+        let rejoiner = self.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = rejoiner.closed.cancelled() => {}
+                () = rejoiner.rejoin(number) => {}
+            }
+            rejoiner.lock().remove(&number);
+        });
+    }
+
+    async fn rejoin(&self, number: usize) {
+        let mut pauses = retry_pauses();
+        loop {
+            match self.try_rejoin(number).await {
+                Ok(RejoinStep::Done) => return,
+                Ok(step @ (RejoinStep::TooFewOthers | RejoinStep::UnknownNode | RejoinStep::HalfSetUp)) => {
+                    let why = match step {
+                        RejoinStep::UnknownNode => "this client does not know it as a node of this set",
+                        RejoinStep::HalfSetUp => "its set-up is not finished: run `lockkit init` again",
+                        _ => "it has lost its data, and too few other nodes count",
+                    };
+                    warn!(node = self.nodes.name(number), why, "this node does not count");
+                    // The next request that finds the node so starts again.
+                    return tokio::time::sleep(RETRY_PAUSE_MAX).await;
+                }
+                Ok(RejoinStep::EmptiedAgain) => {}
+                Err(fault) => {
+                    tracing::debug!(?fault, node = self.nodes.name(number), "not brought back yet");
+                    pauses.wait().await;
+                }
+            }
+        }
+    }
+
+    /// One pass through the two conditions.
+    async fn try_rejoin(&self, number: usize) -> Result<RejoinStep, RequestError> {
+        let (nodes, limit) = (&self.nodes, self.nodes.limit);
+        if self.highest_of_others(number).await.is_none() {
+            return Ok(RejoinStep::TooFewOthers);
+        }
+        let Some(node) = nodes.get(number) else { return Ok(RejoinStep::Done) };
+        let Some(identity) = nodes.members.expected_identity(number) else {
+            return self.check_unknown_node(number).await;
+        };
+        let (ready, names) = (identity.ready(), nodes.members.names_of_set());
+        let state = node_state(node.run(limit, &note_empty(&empty_note())).await?)?;
+        match Marker::parse(&state.marker) {
+            Marker::Missing => {}
+            _ if self.counts(number, &state) => return Ok(RejoinStep::Done),
+            Marker::Preparing(_) => return Ok(RejoinStep::HalfSetUp),
+            _ => return Ok(RejoinStep::UnknownNode),
+        }
+        info!(node = node.name(), wait = ?self.max_ttl, "this node has lost its data, and does not count for a while");
+        self.wait_for_quarantine().await;
+        let Some(highest) = self.highest_of_others(number).await else { return Ok(RejoinStep::TooFewOthers) };
+        if nodes.members.expected_identity(number) != Some(identity) {
+            // The node was found at another address meanwhile.
+            return Ok(RejoinStep::UnknownNode);
+        }
+        let call = mark(&ready, &state.marker, highest, &names);
+        let state = node_state(node.run(limit, &call).await?)?;
+        if self.counts(number, &state) {
+            info!(node = node.name(), "this node counts again");
+            return Ok(RejoinStep::Done);
+        }
+        Ok(RejoinStep::EmptiedAgain)
+    }
+
+    /// Checks whether a node that this client does not know counts by its own marker.
+    async fn check_unknown_node(&self, number: usize) -> Result<RejoinStep, RequestError> {
+        let Some(node) = self.nodes.get(number) else { return Ok(RejoinStep::Done) };
+        let state = node_state(node.run(self.nodes.limit, &look()).await?)?;
+        Ok(match Marker::parse(&state.marker) {
+            _ if self.counts(number, &state) => RejoinStep::Done,
+            Marker::Preparing(_) => RejoinStep::HalfSetUp,
+            _ => RejoinStep::UnknownNode,
+        })
+    }
+
+    /// Whether a node in this state counts.
+    pub(crate) fn counts(&self, number: usize, state: &NodeState) -> bool {
+        let members = &self.nodes.members;
+        members.admit(number, state).is_ok() && members.marker(number).as_ref() == Some(&state.marker)
+    }
+
+    /// Classifies a node by its state. Starts to bring it back if it does not count.
+    pub(crate) fn status(&self, number: usize, state: &NodeState) -> NodeStatus {
+        if self.counts(number, state) {
+            return NodeStatus::Counts;
+        }
+        self.start_rejoin(number);
+        if self.nodes.members.is_of_another_set(state) {
+            NodeStatus::AnotherSet
+        } else {
+            NodeStatus::NotCounting
+        }
+    }
+
+    /// The highest counter of the other nodes; `None` if fewer than a majority of the set count among them.
+    async fn highest_of_others(&self, number: usize) -> Option<u64> {
+        // By marker, so that no node counts twice.
+        let others: HashMap<String, u64> = look_at_all(&self.nodes)
+            .await
+            .into_iter()
+            .filter(|(other, _)| *other != number)
+            .filter_map(|(other, answer)| {
+                answer
+                    .ok()
+                    .filter(|state| self.counts(other, state))
+                    .map(|state| (state.marker, state.highest))
+            })
+            .collect();
+        (others.len() >= self.nodes.majority()).then(|| others.into_values().max()).flatten()
+    }
+
+    /// Waits until every lock that relied on the node has ended.
+    async fn wait_for_quarantine(&self) {
+        let whole = lease::quarantine(self.max_ttl);
+        let start = self.clock.now();
+        loop {
+            let waited = self.clock.now().since(start);
+            let Some(rest) = whole.checked_sub(waited).filter(|rest| !rest.is_zero()) else { return };
+            tokio::time::sleep(rest).await;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<usize>> {
+        lock(&self.in_progress)
+    }
+}

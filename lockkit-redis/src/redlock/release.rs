@@ -1,0 +1,326 @@
+//! Removing an attempt from all nodes where a key of it may be: the release of a grant, or the clean-up of a failed
+//! attempt. The request is retried at each node until it is answered.
+//!
+//! * A node does not answer: the other nodes suffice. The request is retried in the background until the key must have
+//!   expired.
+//! * Nothing was sent to a node for this attempt: nothing is sent now. A waiter makes many attempts while a node is
+//!   away.
+//! * A node refused the attempt, and no other request was sent there: nothing is sent now. This is the usual case for
+//!   waiters.
+//! * Many clean-ups are being retried at a node: further ones are sent once. What they leave is a key that nobody
+//!   renews, and that expires. Releases are always retried, because they also raise the counter.
+//! * No majority answers: the caller gets an error and may wait again, which sends nothing again.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lockkit_core::{backend::retry_pauses, lease};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::debug;
+
+use super::{
+    node::Node,
+    nodes::{Nodes, Round},
+    wire::Request,
+};
+use crate::error::RequestError;
+
+/// Clean-ups that are retried at one node at a time, see [`RetryPolicy`].
+pub(super) const RETRIED_CLEAN_UPS_MAX: usize = 256;
+
+/// What was sent for an attempt.
+#[derive(Debug)]
+pub(super) struct SentRequests {
+    /// The attempt is being removed.
+    pub(super) ended: AtomicBool,
+    /// By node: a key of the attempt may be there.
+    touched: Box<[AtomicBool]>,
+    /// By node: a request was refused and had no effect.
+    refused: Box<[AtomicBool]>,
+    /// By node: the attempt no longer waits for the reply. The removal is sent only then, so that the node executes it
+    /// after the ask.
+    settled: Box<[CancellationToken]>,
+}
+
+impl SentRequests {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self {
+            ended: AtomicBool::default(),
+            touched: (0..nodes).map(|_| AtomicBool::default()).collect(),
+            refused: (0..nodes).map(|_| AtomicBool::default()).collect(),
+            settled: (0..nodes).map(|_| CancellationToken::new()).collect(),
+        }
+    }
+
+    /// Records that a key of the attempt may be at the node.
+    pub(super) fn mark_touched(&self, node: usize) {
+        self.touched.iter().skip(node).take(1).for_each(|touched| touched.store(true, SeqCst));
+    }
+
+    /// Records that a request had no effect. It matters only if no other request may have had one: an earlier copy
+    /// whose connection broke may be executed later.
+    pub(super) fn mark_refused(&self, node: usize) {
+        self.refused.iter().skip(node).take(1).for_each(|refused| refused.store(true, SeqCst));
+    }
+
+    fn is_refused(&self, node: usize) -> bool {
+        self.refused.get(node).is_some_and(|refused| refused.load(SeqCst))
+    }
+
+    fn is_touched(&self, node: usize) -> bool {
+        self.touched.get(node).is_none_or(|touched| touched.load(SeqCst))
+    }
+
+    /// The attempt waits for this node's reply until the returned guard is dropped.
+    pub(super) fn settle_on_drop(&self, node: usize) -> DropGuard {
+        self.settled.get(node).cloned().unwrap_or_default().drop_guard()
+    }
+
+    async fn settled(&self, node: usize) {
+        if let Some(settled) = self.settled.get(node) {
+            settled.cancelled().await;
+        }
+    }
+}
+
+/// How often a failed request is retried while its key may exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RetryPolicy {
+    Always,
+    /// Not at all while [`RETRIED_CLEAN_UPS_MAX`] other clean-ups are retried at the node.
+    Bounded,
+}
+
+/// How far the removal is at one node.
+#[derive(Clone, Debug)]
+enum NodeProgress {
+    Pending,
+    /// No key of the attempt is there.
+    Done,
+    /// Nothing was sent there, but the node has not confirmed that it has no key.
+    Untouched,
+    /// The last try failed.
+    Failed(RequestError),
+}
+
+/// The removal of an attempt, under way.
+#[derive(Clone, Debug)]
+pub(super) struct Removal {
+    nodes: Nodes,
+    /// By then all keys have expired: nobody has renewed them since the removal began.
+    keys_expired_at: Instant,
+    progress: watch::Receiver<Vec<NodeProgress>>,
+}
+
+impl Removal {
+    /// Starts the removal, at each node after earlier requests are settled. `lifetime`: how long a key lives without a
+    /// renewal.
+    pub(super) fn begin(
+        nodes: &Nodes,
+        request: Request,
+        sent: &Arc<SentRequests>,
+        retries: RetryPolicy,
+        lifetime: Duration,
+    ) -> Self {
+        sent.ended.store(true, SeqCst);
+        let (report, progress) = watch::channel(vec![NodeProgress::Pending; nodes.count()]);
+        let report = Arc::new(report);
+        let keys_expired_at = Instant::now() + lease::quarantine(lifetime);
+        let task = Arc::new(RemovalTask { request, limit: nodes.limit, until: keys_expired_at, retries });
+        let _: Round<()> = nodes.at_all(|number, node, _| {
+            let (report, task, sent) = (Arc::clone(&report), Arc::clone(&task), Arc::clone(sent));
+            async move {
+                let set_progress = |new: NodeProgress| {
+                    report.send_modify(|progress| {
+                        progress.iter_mut().skip(number).take(1).for_each(|slot| *slot = new.clone())
+                    });
+                };
+                sent.settled(number).await;
+                if sent.is_touched(number) {
+                    task.run(&node, set_progress).await;
+                } else if sent.is_refused(number) {
+                    set_progress(NodeProgress::Done);
+                } else {
+                    set_progress(NodeProgress::Untouched);
+                }
+            }
+        });
+        Self { nodes: nodes.clone(), keys_expired_at, progress }
+    }
+
+    /// Whether all keys must have expired more than `ago` ago, confirmed or not.
+    pub(super) fn is_expired_since(&self, ago: Duration) -> bool {
+        Instant::now() > self.keys_expired_at + ago
+    }
+
+    /// Waits until a majority has confirmed the removal, and [`STRAGGLER_WAIT`](super::nodes::STRAGGLER_WAIT) for the
+    /// rest.
+    pub(super) async fn confirmed(&self) -> Result<(), RequestError> {
+        let mut progress = self.progress.clone();
+        let majority = self.nodes.majority();
+        let count = |nodes: &[NodeProgress], is: fn(&NodeProgress) -> bool| {
+            nodes.iter().filter(|one| is(one)).count()
+        };
+        let done = |nodes: &[NodeProgress]| count(nodes, |one| matches!(one, NodeProgress::Done));
+        let pending = |nodes: &[NodeProgress]| count(nodes, |one| matches!(one, NodeProgress::Pending));
+        let decided = progress.wait_for(|nodes| done(nodes) >= majority || pending(nodes) == 0).await;
+        if decided.is_ok_and(|nodes| done(&nodes) >= majority) {
+            let until = Instant::now() + super::nodes::STRAGGLER_WAIT;
+            // The other nodes are retried in the background.
+            let _ = timeout_at(until, progress.wait_for(|nodes| pending(nodes) == 0)).await;
+            return Ok(());
+        }
+        let nodes = self.progress.borrow().clone();
+        let faults = nodes.iter().enumerate().filter_map(|(number, one)| match one {
+            NodeProgress::Failed(fault) => Some((number, Some(fault))),
+            _ => None,
+        });
+        Err(self.nodes.no_majority(faults))
+    }
+}
+
+/// Sends the removal to single nodes.
+struct RemovalTask {
+    request: Request,
+    limit: Duration,
+    /// The request is retried until then.
+    until: Instant,
+    retries: RetryPolicy,
+}
+
+impl RemovalTask {
+    /// Removes the attempt at one node.
+    async fn run(&self, node: &Node, set_progress: impl Fn(NodeProgress)) {
+        let mut pauses = retry_pauses();
+        let mut permit = None;
+        loop {
+            match node.run(self.limit, &self.request).await {
+                Ok(_) => return set_progress(NodeProgress::Done),
+                Err(fault) => {
+                    debug!(?fault, node = node.name(), "not removed yet");
+                    let is_transient = fault.is_transient();
+                    set_progress(NodeProgress::Failed(fault));
+                    if !is_transient || Instant::now() > self.until {
+                        return;
+                    }
+                }
+            }
+            if self.retries == RetryPolicy::Bounded && permit.is_none() {
+                permit = node.clean_up_retries.try_acquire().ok();
+                if permit.is_none() {
+                    return debug!(node = node.name(), "not retried: a key that is left expires");
+                }
+            }
+            pauses.wait().await;
+        }
+    }
+}
+
+/// Removes a key that a node may have set after the attempt's removal.
+pub(super) async fn clean_up_late(node: &Node, limit: Duration, request: Request, lifetime: Duration) {
+    let until = Instant::now() + lease::quarantine(lifetime);
+    RemovalTask { request, limit, until, retries: RetryPolicy::Bounded }.run(node, |_| {}).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::config::RedlockConfig, *};
+    use crate::{RedisConfig, redlock::wire::look};
+
+    /// Generous bound against hangs.
+    const HANG: Duration = Duration::from_secs(60);
+
+    /// Addresses where no server listens.
+    fn nodes() -> Nodes {
+        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1))
+    }
+
+    /// Removes `count` attempts that may have keys at all nodes. Returns how many tasks go on retrying.
+    async fn retry_tasks(nodes: &Nodes, retries: RetryPolicy, count: usize) -> usize {
+        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let before = alive();
+        for _ in 0..count {
+            let sent = Arc::new(SentRequests::new(nodes.count()));
+            (0..nodes.count()).for_each(|node| {
+                sent.mark_touched(node);
+                drop(sent.settle_on_drop(node));
+            });
+            let removal = Removal::begin(nodes, look(), &sent, retries, HANG);
+            removal.confirmed().await.unwrap_err();
+        }
+        // A task ends a moment after it has reported its progress.
+        for _ in 0..1000 {
+            tokio::task::yield_now().await;
+        }
+        alive() - before
+    }
+
+    #[tokio::test]
+    async fn failed_clean_ups_are_retried_up_to_a_limit_and_releases_always() {
+        let (nodes, most) = (nodes(), RETRIED_CLEAN_UPS_MAX);
+        assert_eq!(retry_tasks(&nodes, RetryPolicy::Bounded, most + 50).await, 3 * most);
+        assert_eq!(retry_tasks(&nodes, RetryPolicy::Bounded, 10).await, 0, "the limit is the node's");
+        assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 30);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_where_nothing_was_sent() {
+        let nodes = nodes();
+        let sent = Arc::new(SentRequests::new(nodes.count()));
+        (0..nodes.count()).for_each(|node| drop(sent.settle_on_drop(node)));
+        let removal = Removal::begin(&nodes, look(), &sent, RetryPolicy::Always, HANG);
+        let fault = removal.confirmed().await.unwrap_err();
+        assert!(fault.message().contains("(0 of 3 failed"), "{fault:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn removal_is_not_confirmed_by_one_node() {
+        let pending = NodeProgress::Pending;
+        let (report, progress) = watch::channel(vec![NodeProgress::Done, pending.clone(), pending]);
+        let removal = Removal { nodes: nodes(), keys_expired_at: Instant::now() + HANG, progress };
+        let confirmed = removal.confirmed();
+        tokio::pin!(confirmed);
+        let early = tokio::time::timeout(HANG / 2, confirmed.as_mut()).await;
+        assert!(early.is_err(), "{early:?}");
+        report.send_modify(|progress| progress[2] = NodeProgress::Done);
+        confirmed.await.unwrap();
+    }
+
+    /// Removes an attempt after `done` has recorded, for each node, what was sent there.
+    async fn end_after(done: impl Fn(&SentRequests, usize)) -> Result<(), RequestError> {
+        let nodes = nodes();
+        let sent = Arc::new(SentRequests::new(nodes.count()));
+        (0..nodes.count()).for_each(|node| {
+            done(&sent, node);
+            drop(sent.settle_on_drop(node));
+        });
+        Removal::begin(&nodes, look(), &sent, RetryPolicy::Bounded, HANG).confirmed().await
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_where_the_ask_was_refused() {
+        end_after(SentRequests::mark_refused).await.unwrap();
+    }
+
+    /// An earlier copy of the request may be executed after the refusal.
+    #[tokio::test]
+    async fn refused_second_copy_of_an_ask_is_removed() {
+        let fault = end_after(|sent, node| {
+            sent.mark_touched(node);
+            sent.mark_refused(node);
+        })
+        .await
+        .unwrap_err();
+        assert!(fault.message().contains("(3 of 3 failed"), "{fault:?}");
+    }
+}

@@ -1,0 +1,238 @@
+//! Requests to nodes (the scripts of this folder), and their replies.
+
+use std::sync::LazyLock;
+
+use lockkit_core::{FencingToken, Metadata, backend::ClaimId, limits::METADATA_BYTES_MAX};
+use redis::Value;
+
+use crate::{
+    error::RequestError,
+    keys::LockKeys,
+    wire::{Call, Script},
+};
+
+/// The key where a node keeps its marker.
+pub(super) const NODE: &str = "lockkit:redlock";
+
+/// Prefix of the channel on which the release of a lock is published; the lock's key follows.
+const RELEASED_CHANNEL_PREFIX: &str = "lockkit:released:";
+
+/// Larger numbers are not exact in Lua.
+const PROPOSAL_MAX: u64 = (1 << 53) - 1;
+
+macro_rules! script {
+    ($($file:literal),+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!($file)),+)))
+    };
+}
+
+static ASK: LazyLock<Script> =
+    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/ask.lua");
+static WRITE_BACK: LazyLock<Script> =
+    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/write_back.lua");
+static RELEASE: LazyLock<Script> =
+    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/release.lua");
+static RESTORE: LazyLock<Script> =
+    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/restore.lua");
+static RENEW: LazyLock<Script> = script!("../scripts/value.lua", "scripts/node.lua", "scripts/renew.lua");
+static INSPECT: LazyLock<Script> = script!("../scripts/value.lua", "scripts/node.lua", "scripts/inspect.lua");
+static LOOK: LazyLock<Script> = script!("scripts/node.lua", "scripts/look.lua");
+static NOTE_EMPTY: LazyLock<Script> = script!("scripts/node.lua", "scripts/note_empty.lua");
+static MARK: LazyLock<Script> = script!("scripts/node.lua", "scripts/mark.lua");
+
+/// A script and its arguments, for any node.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    script: &'static Script,
+    keys: Vec<String>,
+    /// The script's first argument. `None` stands for the marker of the node that is asked.
+    first: Option<String>,
+    arguments: Vec<String>,
+}
+
+impl Request {
+    /// Whether only nodes that count may answer it.
+    pub(super) fn needs_marker(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The call for the node with this marker.
+    pub(super) fn to(&self, marker: &str) -> Call {
+        let first = self.first.as_deref().unwrap_or(marker).to_owned();
+        let arguments = std::iter::once(first).chain(self.arguments.iter().cloned()).collect();
+        Call::new(self.script, self.keys.clone(), arguments)
+    }
+}
+
+/// Builds the requests of a session.
+#[derive(Clone, Debug)]
+pub(super) struct RequestBuilder {
+    pub(super) ttl_ms: u64,
+    /// How long a lock's counter outlives its last use.
+    pub(super) keep_ms: u64,
+}
+
+/// One attempt at a lock: its id, which is the value of the keys, and the keys.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) id: ClaimId,
+    pub(super) keys: LockKeys,
+}
+
+impl RequestBuilder {
+    pub(super) fn ask(&self, attempt: &Attempt, proposal: u64, metadata: &Metadata) -> Request {
+        self.attempt_request(&ASK, attempt, [proposal.min(PROPOSAL_MAX).to_string(), metadata.to_json()])
+    }
+
+    pub(super) fn write_back(&self, attempt: &Attempt, token: FencingToken) -> Request {
+        self.attempt_request(&WRITE_BACK, attempt, [token.get().to_string()])
+    }
+
+    /// Ends an attempt that was granted this token.
+    pub(super) fn release(&self, attempt: &Attempt, token: FencingToken) -> Request {
+        self.remove(attempt, token.get())
+    }
+
+    /// Ends an attempt that was not granted.
+    pub(super) fn clean_up(&self, attempt: &Attempt) -> Request {
+        self.remove(attempt, 0)
+    }
+
+    fn remove(&self, attempt: &Attempt, token: u64) -> Request {
+        self.attempt_request(&RELEASE, attempt, [token.to_string(), released_channel(attempt.keys.lock())])
+    }
+
+    pub(super) fn restore(&self, attempt: &Attempt, token: FencingToken) -> Request {
+        self.attempt_request(&RESTORE, attempt, [token.get().to_string()])
+    }
+
+    fn attempt_request<const N: usize>(
+        &self,
+        script: &'static Script,
+        attempt: &Attempt,
+        more: [String; N],
+    ) -> Request {
+        let mut arguments = vec![attempt.id.to_string(), self.ttl_ms.to_string(), self.keep_ms.to_string()];
+        arguments.extend(more);
+        Request { script, keys: keys_of(&attempt.keys), first: None, arguments }
+    }
+
+    /// The heartbeat of held locks.
+    pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Attempt>) -> Request {
+        let mut keys = vec![NODE.to_owned()];
+        let mut arguments = vec![self.ttl_ms.to_string(), self.keep_ms.to_string()];
+        for attempt in held {
+            keys.extend([attempt.keys.lock().to_owned(), attempt.keys.token_counter().to_owned()]);
+            arguments.push(attempt.id.to_string());
+        }
+        Request { script: &RENEW, keys, first: None, arguments }
+    }
+}
+
+fn keys_of(lock: &LockKeys) -> Vec<String> {
+    [NODE, lock.lock(), lock.token_counter(), lock.metadata()].map(str::to_owned).into()
+}
+
+/// The channel on which waiters get hints that this lock may be free.
+pub(super) fn released_channel(lock: &str) -> String {
+    format!("{RELEASED_CHANNEL_PREFIX}{lock}")
+}
+
+/// Reads the state of a lock.
+pub(super) fn inspect(lock: &LockKeys) -> Request {
+    Request {
+        script: &INSPECT,
+        keys: keys_of(lock),
+        first: None,
+        arguments: vec![METADATA_BYTES_MAX.to_string()],
+    }
+}
+
+/// Reads the state of a node.
+pub(super) fn look() -> Request {
+    node_request(&LOOK, "", Vec::new())
+}
+
+/// Writes a note that a node is empty, unless the node has a marker or a note.
+pub(super) fn note_empty(note: &str) -> Request {
+    node_request(&NOTE_EMPTY, "", vec![note.to_owned()])
+}
+
+/// Replaces a node's marker if it is still `instead_of`; `names`: the names of the nodes of its set.
+pub(super) fn mark(marker: &str, instead_of: &str, highest: u64, names: &str) -> Request {
+    node_request(&MARK, marker, vec![instead_of.to_owned(), highest.to_string(), names.to_owned()])
+}
+
+fn node_request(script: &'static Script, first: &str, arguments: Vec<String>) -> Request {
+    Request { script, keys: vec![NODE.to_owned()], first: Some(first.to_owned()), arguments }
+}
+
+/// A node's reply about one attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClaimReply {
+    /// The attempt has the lock at this node; the lock's counter.
+    Mine(u64),
+    /// Another claim has the lock.
+    Busy,
+    /// A write-back or restore came too late; the lock's counter.
+    Refused(u64),
+    /// The node has lost its data, or was never set up. Its reply must not count.
+    Empty,
+}
+
+pub(super) fn claim_reply(answer: Value) -> Result<ClaimReply, RequestError> {
+    let (reply, number): (String, u64) = redis::from_redis_value(answer)?;
+    match &*reply {
+        "mine" => Ok(ClaimReply::Mine(number)),
+        "busy" => Ok(ClaimReply::Busy),
+        "refused" => Ok(ClaimReply::Refused(number)),
+        "empty" => Ok(ClaimReply::Empty),
+        _ => Err(RequestError::unexpected(format!("unexpected reply of a node: {reply:?}"))),
+    }
+}
+
+/// A node's reply to a heartbeat about one lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RenewReply {
+    Held,
+    NotHeld,
+    /// No claim has the lock.
+    Free,
+}
+
+/// One reply for each lock, or `None` from a node that has lost its data.
+pub(super) fn renew_replies(answer: Value, asked: usize) -> Result<Option<Vec<RenewReply>>, RequestError> {
+    let numbers: Vec<i64> = redis::from_redis_value(answer)?;
+    if numbers.is_empty() && asked > 0 {
+        return Ok(None);
+    }
+    if numbers.len() != asked {
+        return Err(RequestError::unexpected(format!("{} replies instead of {asked}", numbers.len())));
+    }
+    let reply = |number| match number {
+        1 => RenewReply::Held,
+        -1 => RenewReply::Free,
+        _ => RenewReply::NotHeld,
+    };
+    Ok(Some(numbers.into_iter().map(reply).collect()))
+}
+
+/// What a node stores about itself.
+#[derive(Clone, Debug)]
+pub(super) struct NodeState {
+    pub(super) marker: String,
+    /// The highest counter of all its locks.
+    pub(super) highest: u64,
+    /// The names of the nodes of its set.
+    pub(super) names: String,
+}
+
+pub(super) fn node_state(answer: Value) -> Result<NodeState, RequestError> {
+    let (marker, highest, names) = redis::from_redis_value(answer)?;
+    Ok(NodeState { marker, highest, names })
+}
+
+/// A lock's value, its counter, and its holder's metadata.
+pub(super) fn inspected_lock(answer: Value) -> Result<(Vec<u8>, u64, Vec<u8>), RequestError> {
+    Ok(redis::from_redis_value(answer)?)
+}

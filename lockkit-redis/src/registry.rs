@@ -1,0 +1,228 @@
+//! The registry of one session: the claims that may have an entry at the server.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lockkit_core::{BootInstant, backend::ClaimId, support::lock};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use crate::{keys::LockKeys, wire::Pttl};
+
+/// Redis counts whole milliseconds; a key has expired after its last one.
+const ROUNDING: Duration = Duration::from_millis(1);
+
+/// All claims of a session, from before their first request to their confirmed end.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimRegistry {
+    table: Mutex<HashMap<ClaimId, Arc<ClaimEntry>>>,
+    /// Notified when an acquire ends.
+    settled: Notify,
+}
+
+impl ClaimRegistry {
+    /// Adds a claim, before its first request is sent.
+    pub(crate) fn enter(&self, id: ClaimId, keys: LockKeys) -> Arc<ClaimEntry> {
+        let entry = Arc::new(ClaimEntry {
+            id,
+            keys,
+            is_acquiring: AtomicBool::new(true),
+            is_queued: AtomicBool::default(),
+            is_in_doubt: AtomicBool::default(),
+            release_began: Mutex::default(),
+            wake_up: Notify::new(),
+            last_extension: watch::Sender::new(None),
+        });
+        self.lock().insert(id, Arc::clone(&entry));
+        entry
+    }
+
+    pub(crate) fn get(&self, id: ClaimId) -> Option<Arc<ClaimEntry>> {
+        self.lock().get(&id).cloned()
+    }
+
+    /// Removes a claim that has no entry at the server.
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.lock().remove(&id);
+    }
+
+    /// Removes holds whose release began at least `ago` ago, confirmed or not: nothing has renewed them since.
+    pub(crate) fn forget_ended(&self, now: BootInstant, ago: Duration) {
+        let has_ended =
+            |entry: &ClaimEntry| entry.release_began().is_some_and(|began| began.after(ago) < now);
+        self.lock().retain(|_, entry| !has_ended(entry));
+    }
+
+    /// Notes that the acquire of this claim has ended, with or without a grant.
+    pub(crate) fn settle(&self, entry: &ClaimEntry) {
+        entry.is_queued.store(false, SeqCst);
+        entry.is_acquiring.store(false, SeqCst);
+        self.settled.notify_waiters();
+    }
+
+    /// Waits until no acquire is under way.
+    pub(crate) async fn all_settled(&self) {
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            // Registered before the check, so an acquire that ends in between is not missed.
+            settled.as_mut().enable();
+            if !self.all().iter().any(|entry| entry.is_acquiring.load(SeqCst)) {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Wakes a claim that a message names.
+    pub(crate) fn wake(&self, id: ClaimId) {
+        if let Some(entry) = self.get(id) {
+            entry.wake();
+        }
+    }
+
+    /// Wakes all claims: messages may have been lost.
+    pub(crate) fn wake_all(&self) {
+        for entry in self.all() {
+            entry.wake();
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<ClaimEntry>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Returns the claims that are known to wait in a queue.
+    pub(crate) fn queued_claims(&self) -> Vec<Arc<ClaimEntry>> {
+        self.lock().values().filter(|entry| entry.is_queued.load(SeqCst)).cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<ClaimEntry>>> {
+        lock(&self.table)
+    }
+}
+
+/// What a session knows of one claim.
+#[derive(Debug)]
+pub(crate) struct ClaimEntry {
+    pub(crate) id: ClaimId,
+    pub(crate) keys: LockKeys,
+    is_acquiring: AtomicBool,
+    is_queued: AtomicBool,
+    is_in_doubt: AtomicBool,
+    /// When its release was first requested; nothing renews it from then on.
+    release_began: Mutex<Option<BootInstant>>,
+    wake_up: Notify,
+    last_extension: watch::Sender<Option<WaitExtension>>,
+}
+
+/// The extension of a wait: the server has moved the deadline of a waiting claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitExtension {
+    /// When the request was sent.
+    pub(crate) sent_at: BootInstant,
+    /// When the lock expires; `None` if it has no ttl.
+    pub(crate) lock_ends: Option<Instant>,
+}
+
+impl WaitExtension {
+    /// Takes the lock's PTTL from an answer that has just arrived.
+    pub(crate) fn new(sent_at: BootInstant, pttl: Pttl) -> Self {
+        let ends = |pttl| Instant::now() + Duration::from_millis(pttl) + ROUNDING;
+        // -2: nobody holds the lock.
+        let lock_ends = if pttl < -1 { Some(Instant::now()) } else { u64::try_from(pttl).ok().map(ends) };
+        Self { sent_at, lock_ends }
+    }
+}
+
+impl ClaimEntry {
+    pub(crate) fn mark_queued(&self) {
+        self.is_queued.store(true, SeqCst);
+    }
+
+    /// Notes that a request that may have left an entry was not answered.
+    pub(crate) fn mark_in_doubt(&self) {
+        self.is_in_doubt.store(true, SeqCst);
+    }
+
+    /// Returns whether an ungranted claim may have entries at the server.
+    pub(crate) fn may_have_entries(&self) -> bool {
+        self.is_queued.load(SeqCst) || self.is_in_doubt.load(SeqCst)
+    }
+
+    pub(crate) fn begin_release(&self, now: BootInstant) {
+        self.release_began().get_or_insert(now);
+    }
+
+    /// Notes a renewal: the hold no longer expires by itself.
+    pub(crate) fn renew(&self) {
+        self.release_began().take();
+    }
+
+    fn release_began(&self) -> MutexGuard<'_, Option<BootInstant>> {
+        lock(&self.release_began)
+    }
+
+    pub(crate) fn wake(&self) {
+        self.wake_up.notify_one();
+    }
+
+    /// Waits until the claim is woken.
+    pub(crate) async fn woken(&self) {
+        self.wake_up.notified().await;
+    }
+
+    /// Notes that a heartbeat or a re-check has extended the wait.
+    pub(crate) fn extend(&self, extension: WaitExtension) {
+        self.last_extension.send_replace(Some(extension));
+    }
+
+    /// Returns a receiver of the last extension and of all later ones.
+    pub(crate) fn extensions(&self) -> watch::Receiver<Option<WaitExtension>> {
+        self.last_extension.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::LockName;
+
+    use super::*;
+    use crate::keys::{Layout, Names};
+
+    fn keys() -> LockKeys {
+        Layout::new("", Names::Encoded, false).keys(&LockName::new("x").unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn wake_before_the_wait_is_not_lost() {
+        let (claims, id) = (ClaimRegistry::default(), ClaimId::random());
+        let entry = claims.enter(id, keys());
+        claims.wake(ClaimId::random());
+        claims.wake(id);
+        entry.woken().await;
+    }
+
+    #[tokio::test]
+    async fn close_waits_for_every_acquire() {
+        let claims = Arc::new(ClaimRegistry::default());
+        let entries = [claims.enter(ClaimId::random(), keys()), claims.enter(ClaimId::random(), keys())];
+        let waiting = tokio::spawn({
+            let claims = Arc::clone(&claims);
+            async move { claims.all_settled().await }
+        });
+        claims.settle(&entries[0]);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        claims.settle(&entries[1]);
+        waiting.await.unwrap();
+    }
+}

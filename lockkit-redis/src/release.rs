@@ -1,0 +1,55 @@
+//! Release of a hold, and withdrawal of a claim that was not granted: both remove everything of a claim at the server.
+//!
+//! Failure cases:
+//!
+//! * A release is not answered: it is repeated. It names its claim and can end no other.
+//! * It is not answered until the lock must have expired: the hold is forgotten. The caller who waited for the answer
+//!   got an error.
+//! * Many lapsed waiters are at the head of the queue: each request drops some hundreds, and the release is repeated
+//!   until the next waiter is found.
+
+use std::time::Duration;
+
+use tracing::debug;
+
+use crate::{error::RequestError, registry::ClaimEntry, session::RedisSession, wire::leaves_queue_unserved};
+
+/// Bounds the repeated requests of one release. Each drops some hundreds of lapsed waiters: enough for what a client
+/// that died may have left, and few enough that the caller does not wait for too long.
+const HANDOFF_CALLS_MAX: u32 = 200;
+
+impl RedisSession {
+    pub(crate) async fn release_claim(&self, entry: &ClaimEntry) -> Result<(), RequestError> {
+        entry.begin_release(self.clock.now());
+        self.end_at_server(entry).await?;
+        self.claims.forget(entry.id);
+        Ok(())
+    }
+
+    /// Ends a claim at the server, whether it holds the lock or waits.
+    pub(crate) async fn end_at_server(&self, entry: &ClaimEntry) -> Result<(), RequestError> {
+        let release = self.params.release(entry.id, &entry.keys);
+        let mut is_unserved = leaves_queue_unserved(self.server.run(&release).await?)?;
+        // The claim has ended. The repeated requests only make the handoff prompt. If they fail or are too few, the
+        // next heartbeat of any waiter finds the lock free, and that waiter continues.
+        for _ in 0..HANDOFF_CALLS_MAX {
+            if !is_unserved {
+                break;
+            }
+            match self.server.run(&release).await.and_then(leaves_queue_unserved) {
+                Ok(is_still_unserved) => is_unserved = is_still_unserved,
+                Err(fault) => {
+                    debug!(?fault, claim = ?entry.id, "the next waiter was not found yet");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets holds that must have expired at least `ago` ago. A hold must have expired one ttl after its last
+    /// heartbeat, which may have been under way when its release began.
+    pub(crate) fn forget_ended(&self, ago: Duration) {
+        self.claims.forget_ended(self.clock.now(), self.ttl + self.server.request_timeout() + ago);
+    }
+}

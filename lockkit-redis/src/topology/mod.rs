@@ -1,0 +1,363 @@
+//! Which server to talk to: the one that may write.
+//!
+//! This is the only module that knows how servers belong together. A session asks it for a connection when it opens,
+//! and again whenever the last connection is broken or its server is no longer a master.
+
+mod dialer;
+mod sentinel;
+mod slots;
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use lockkit_core::ErrorKind;
+use redis::{
+    Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
+    aio::MultiplexedConnection,
+    cluster::{ClusterClient, ClusterClientBuilder},
+    cluster_async::ClusterConnection,
+    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    error::{Effect, RequestError},
+    server_info::ServerInfo,
+    tls,
+};
+
+use self::{dialer::published, sentinel::SentinelWatch};
+pub(crate) use self::{
+    dialer::{Address, Dialer, Login},
+    sentinel::Sentinels,
+    slots::SlotMasters,
+};
+
+/// How often the client crate follows redirections of a cluster, and repeats requests that a server cannot serve for a
+/// moment. After that the request fails and its caller repeats it.
+const CLUSTER_RETRIES: u32 = 4;
+
+/// Bounds of the pause between two of these, in milliseconds. All of them together fit into a quarter of the shortest
+/// ttl.
+const CLUSTER_RETRY_PAUSE_MIN_MS: u64 = 5;
+const CLUSTER_RETRY_PAUSE_MAX_MS: u64 = 25;
+
+/// Share of the time limit for connecting that a single node of a cluster gets. A hanging node is tried twice and
+/// leaves time for the others.
+const NODE_TIMEOUT_SHARE: u32 = 3;
+
+/// Share of the time limit for connecting in which servers must report their role.
+const ROLE_TIMEOUT_SHARE: u32 = 2;
+
+/// Where the store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    /// One server.
+    Single(Address),
+    /// Some servers, of which one is the master.
+    Replicas(Vec<Address>),
+    /// Servers whose master is named by Sentinels.
+    Sentinel(Sentinels),
+    /// Some nodes of a cluster; they name the others.
+    Cluster(Vec<Address>),
+}
+
+/// Handles what servers push: messages, and the end of a connection.
+#[derive(Clone)]
+pub(crate) struct PushHandler {
+    /// Called with each message to the client.
+    pub(crate) on_message: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Called when messages may have been lost although the connection serves.
+    pub(crate) on_gap: Arc<dyn Fn() + Send + Sync>,
+    /// Cancelled when the connection is broken.
+    pub(crate) broken: CancellationToken,
+    /// Cancelled when the connection still serves but should be replaced.
+    pub(crate) replace_soon: CancellationToken,
+}
+
+impl PushHandler {
+    /// Returns a handler that ignores everything.
+    pub(crate) fn ignore_all() -> Self {
+        let (broken, replace_soon) = (CancellationToken::new(), CancellationToken::new());
+        Self { on_message: Arc::new(|_| {}), on_gap: Arc::new(|| {}), broken, replace_soon }
+    }
+
+    /// Handles the pushes of one server.
+    fn for_node(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
+        move |push| match push.kind {
+            PushKind::Message => published(&push).into_iter().for_each(|text| (self.on_message)(text)),
+            PushKind::Disconnection => self.broken.cancel(),
+            _ => {}
+        }
+    }
+
+    /// Handles the pushes of a cluster. The client crate replaces the connections to single nodes by itself, but does
+    /// not always subscribe again.
+    fn for_cluster(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
+        move |push| match push.kind {
+            PushKind::Message => published(&push).into_iter().for_each(|text| (self.on_message)(text)),
+            PushKind::Disconnection => {
+                self.replace_soon.cancel();
+                (self.on_gap)();
+            }
+            // Sent also when the client crate has subscribed again.
+            PushKind::Subscribe => (self.on_gap)(),
+            _ => {}
+        }
+    }
+}
+
+/// A connection to the server, or the servers, that may write. Cheap to clone.
+#[derive(Clone)]
+pub(crate) enum Connection {
+    Node {
+        connection: MultiplexedConnection,
+        /// Runs as long as the connection is in use.
+        _watch: Option<Arc<SentinelWatch>>,
+    },
+    Cluster {
+        connection: ClusterConnection,
+        /// The masters when it was opened; `None` if no node reported them.
+        masters: Option<SlotMasters>,
+    },
+}
+
+impl Connection {
+    fn node(connection: MultiplexedConnection) -> Self {
+        Self::Node { connection, _watch: None }
+    }
+
+    pub(crate) async fn query(&mut self, command: &Cmd) -> Result<Value, RequestError> {
+        let answer = match self {
+            Self::Node { connection, .. } => command.query_async(connection).await,
+            Self::Cluster { connection, .. } => command.query_async(connection).await,
+        };
+        answer.map_err(|error| self.fault(error))
+    }
+
+    /// As [`query`](Self::query), at the master of this key.
+    pub(crate) async fn query_at(&mut self, key: &str, command: &Cmd) -> Result<Value, RequestError> {
+        self.query_routed(
+            SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)),
+            command,
+        )
+        .await
+    }
+
+    /// Sends commands to the master of this key as one pipeline. The client crate repeats all of them or none. With
+    /// `asking`, a node that is importing the key's slot serves them, too.
+    pub(crate) async fn query_together(
+        &mut self,
+        key: &str,
+        commands: Vec<Cmd>,
+        asking: bool,
+    ) -> Result<Vec<Value>, RequestError> {
+        let (mut together, count) = (redis::pipe(), commands.len());
+        // The client crate sends ASKING before a redirected request, but as a request of its own. Another request of
+        // this connection can come between the two, and a node forgets ASKING after one command. So it is in the
+        // pipeline.
+        let asking = asking && matches!(self, Self::Cluster { .. });
+        if asking {
+            together.cmd("ASKING");
+        }
+        for command in commands {
+            together.add_command(command);
+        }
+        let answers = match self {
+            Self::Node { connection, .. } => connection.send_packed_commands(&together, 0, count).await,
+            Self::Cluster { connection, .. } => {
+                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+                connection.route_pipeline(together, usize::from(asking), count, node).await
+            }
+        };
+        let answers = answers.and_then(|all| all.into_iter().map(Value::extract_error).collect());
+        let answers: Vec<Value> = answers.map_err(|error| self.fault(error))?;
+        if answers.len() == count {
+            Ok(answers)
+        } else {
+            Err(RequestError::unexpected("the number of answers is not that of the commands"))
+        }
+    }
+
+    fn fault(&self, error: RedisError) -> RequestError {
+        match self {
+            Self::Node { .. } => RequestError::from(error).without_cluster(),
+            Self::Cluster { .. } => error.into(),
+        }
+    }
+
+    /// As [`query`](Self::query), at any one master.
+    pub(crate) async fn query_one(&mut self, command: &Cmd) -> Result<Value, RequestError> {
+        self.query_routed(SingleNodeRoutingInfo::RandomPrimary, command).await
+    }
+
+    async fn query_routed(
+        &mut self,
+        node: SingleNodeRoutingInfo,
+        command: &Cmd,
+    ) -> Result<Value, RequestError> {
+        match self {
+            Self::Node { .. } => self.query(command).await,
+            Self::Cluster { connection, .. } => {
+                Ok(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?)
+            }
+        }
+    }
+
+    pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Node { connection, .. } => connection.subscribe(channel).await,
+            Self::Cluster { connection, .. } => connection.subscribe(channel).await,
+        }
+    }
+
+    /// Returns whether requests to other servers still work when one server does not answer.
+    pub(crate) fn has_many_servers(&self) -> bool {
+        matches!(self, Self::Cluster { .. })
+    }
+
+    /// Returns whether the servers report other masters than when this connection was opened.
+    pub(crate) async fn is_outdated(&mut self) -> bool {
+        match self {
+            Self::Node { .. } => false,
+            Self::Cluster { connection, masters } => {
+                SlotMasters::ask(connection).await.is_ok_and(|now| Some(now) != *masters)
+            }
+        }
+    }
+}
+
+/// How to connect.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    pub(crate) topology: Topology,
+    pub(crate) dialer: Dialer,
+    /// For Sentinels, which have users of their own.
+    pub(crate) sentinel_login: Login,
+}
+
+impl Connector {
+    pub(crate) fn timeout(&self) -> Duration {
+        self.dialer.timeout
+    }
+
+    /// Opens a connection within the time limit.
+    pub(crate) async fn connect(&self, push_handler: PushHandler) -> Result<Connection, RequestError> {
+        let found = async {
+            match &self.topology {
+                Topology::Single(address) => {
+                    Ok(Connection::node(self.dialer.open(address, push_handler.for_node()).await?))
+                }
+                Topology::Replicas(addresses) => self.only_master(addresses, push_handler).await,
+                Topology::Sentinel(sentinels) => self.via_sentinels(sentinels, push_handler).await,
+                Topology::Cluster(addresses) => self.cluster(addresses, push_handler).await,
+            }
+        };
+        let opened = tokio::time::timeout(self.timeout(), found).await;
+        opened.unwrap_or_else(|_| Err(RequestError::no_reply())).map_err(RequestError::before_sending)
+    }
+
+    /// Asks all servers for their role: a former master that was restarted after a failover still claims to be the
+    /// master.
+    async fn only_master(
+        &self,
+        addresses: &[Address],
+        push_handler: PushHandler,
+    ) -> Result<Connection, RequestError> {
+        // On separate connections, so that the end of one to a replica breaks nothing. The limit leaves time to connect
+        // to the master afterwards, even if a server hangs.
+        let limit = self.timeout() / ROLE_TIMEOUT_SHARE;
+        let asked = addresses.iter().map(|address| tokio::time::timeout(limit, self.id_of_master(address)));
+        let answers = futures_util::future::join_all(asked).await;
+        let mut masters: Vec<(&Address, Option<String>)> = Vec::new();
+        let mut worst: Option<RequestError> = None;
+        for (address, answer) in addresses.iter().zip(answers) {
+            match answer.unwrap_or_else(|_| Err(RequestError::no_reply())) {
+                // Two names of one server are one master.
+                Ok(id) if id.is_some() && masters.iter().any(|(_, known)| *known == id) => {}
+                Ok(id) => masters.push((address, id)),
+                // A refused login explains more than an unreachable server.
+                Err(fault) if worst.is_none() || !fault.is_transient() => worst = Some(fault),
+                Err(_) => {}
+            }
+        }
+        match &*masters {
+            [(master, _)] => Ok(Connection::node(self.dialer.open(master, push_handler.for_node()).await?)),
+            [] => Err(worst.unwrap_or_else(|| RequestError::unexpected("no server is configured"))),
+            several => {
+                let names: Vec<String> = several.iter().map(|(address, _)| address.to_string()).collect();
+                let message = format!(
+                    "{} are all masters and share no locks: make all but one of them replicas of that one",
+                    names.join(" and ")
+                );
+                Err(RequestError::new(Effect::Busy, ErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    /// Returns the run id of a server that reports the role of a master; `None` where the user has no right to INFO.
+    async fn id_of_master(&self, address: &Address) -> Result<Option<String>, RequestError> {
+        let mut connection = self.dialer.open_master(address, |_| {}).await?;
+        let info: RedisResult<String> = redis::cmd("INFO").arg("server").query_async(&mut connection).await;
+        Ok(info.ok().map(|info| ServerInfo::parse(&info).run_id).filter(|id| !id.is_empty()))
+    }
+
+    async fn via_sentinels(
+        &self,
+        sentinels: &Sentinels,
+        push_handler: PushHandler,
+    ) -> Result<Connection, RequestError> {
+        let asking = Dialer { login: self.sentinel_login.clone(), ..self.dialer.clone() };
+        let master = sentinels.find(&asking).await?;
+        let broken = push_handler.broken.clone();
+        let connection = self.dialer.open_master(&master.address, push_handler.for_node()).await?;
+        let watch = sentinels.watch(&asking, &master, &broken);
+        Ok(Connection::Node { connection, _watch: Some(Arc::new(watch)) })
+    }
+
+    async fn cluster(
+        &self,
+        addresses: &[Address],
+        push_handler: PushHandler,
+    ) -> Result<Connection, RequestError> {
+        let nodes = addresses
+            .iter()
+            .map(|address| self.dialer.info(address, ProtocolVersion::RESP3))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut builder: ClusterClientBuilder = ClusterClient::builder(nodes)
+            .use_protocol(ProtocolVersion::RESP3)
+            .tcp_settings(self.dialer.tcp_settings())
+            .connection_timeout(self.timeout() / NODE_TIMEOUT_SHARE)
+            .response_timeout(self.timeout())
+            .retries(CLUSTER_RETRIES)
+            .min_retry_wait(CLUSTER_RETRY_PAUSE_MIN_MS)
+            .max_retry_wait(CLUSTER_RETRY_PAUSE_MAX_MS)
+            .max_connection_attempts(NonZeroUsize::MIN)
+            .push_sender({
+                let pushes = push_handler.for_cluster();
+                move |push| {
+                    pushes(push);
+                    Ok::<(), redis::aio::SendError>(())
+                }
+            });
+        if let Some(tls) = &self.dialer.tls {
+            builder = tls::of_cluster(tls, builder)?;
+        }
+        let mut connection = match builder.build()?.get_async_connection().await {
+            Ok(connection) => connection,
+            Err(error) => return Err(self.refusal_of_nodes(addresses).await.unwrap_or(error.into())),
+        };
+        let masters = SlotMasters::ask(&mut connection).await.ok();
+        Ok(Connection::Cluster { connection, masters })
+    }
+
+    /// Why the nodes of a cluster do not let the client in, where they do not: the client crate calls them unreachable.
+    async fn refusal_of_nodes(&self, addresses: &[Address]) -> Option<RequestError> {
+        let asked = addresses.iter().map(|address| async move {
+            let opened =
+                tokio::time::timeout(self.timeout() / NODE_TIMEOUT_SHARE, self.dialer.open(address, |_| {}));
+            opened.await.unwrap_or_else(|_| Err(RequestError::no_reply())).err()
+        });
+        let faults = futures_util::future::join_all(asked).await;
+        faults.into_iter().flatten().find(|fault| !fault.is_transient())
+    }
+}

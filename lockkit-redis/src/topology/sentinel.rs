@@ -1,0 +1,302 @@
+//! Sentinels: which server is the master, and when it changes.
+//!
+//! * Sentinels disagree for a while after a failover: the answer with the highest epoch is the newest. Different
+//!   answers with the same epoch should not occur. Then the one that most Sentinels give counts; on a tie the
+//!   connection is refused.
+//! * The Sentinel that leads a failover has the new epoch as soon as the replica is promoted, and publishes
+//!   `+promoted-slave`. Until the other replicas follow the new master, SENTINEL MASTER still returns the former
+//!   master's address. Only SENTINEL GET-MASTER-ADDR-BY-NAME has the new one.
+//! * The former master accepts writes until it learns of its demotion, for 10 s and more. So this client subscribes to
+//!   every Sentinel, and abandons the connection as soon as one of them names another master.
+//! * A Sentinel is restarted: the client subscribes again, and first asks whether it missed a change.
+//! * A connection to a Sentinel is dead without a sign, or a message is lost: each Sentinel is asked at intervals.
+
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+
+use lockkit_core::{ErrorKind, backend::retry_pauses};
+use redis::{PushInfo, PushKind, Value, aio::MultiplexedConnection};
+use tokio::{sync::Notify, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::{
+    error::{Effect, RequestError},
+    topology::dialer::{Address, Dialer},
+};
+
+/// The channels on which Sentinels report a new master: first the one that leads the failover, later all of them.
+const FAILOVER_CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+
+/// The questions to a Sentinel, each followed by the name of the master. The state comes first: if a failover comes
+/// between the two, the address is newer than the epoch, never older.
+const QUESTIONS: [&str; 2] = ["MASTER", "GET-MASTER-ADDR-BY-NAME"];
+
+/// The Sentinels of one master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sentinels {
+    pub(crate) addresses: Vec<Address>,
+    /// The name by which they know the master.
+    pub(crate) master: String,
+}
+
+/// Where the master is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Master {
+    /// The configuration epoch: rises with each failover.
+    epoch: u64,
+    pub(crate) address: Address,
+}
+
+/// The subscriptions to all Sentinels; ended by a drop.
+#[derive(Debug)]
+pub(crate) struct SentinelWatch {
+    _tasks: JoinSet<()>,
+}
+
+impl Sentinels {
+    /// Returns where the master is, by the Sentinels that know the latest failover.
+    pub(crate) async fn find(&self, dialer: &Dialer) -> Result<Master, RequestError> {
+        let answers = self.addresses.iter().map(|address| async {
+            let opening = tokio::time::timeout(dialer.timeout / 2, async {
+                let mut sentinel = dialer.open(address, |_| {}).await?;
+                self.ask(&mut sentinel).await
+            });
+            opening.await.unwrap_or_else(|_| Err(RequestError::no_reply()))
+        });
+        let (mut named, mut failed) = (Vec::new(), None);
+        for answer in futures_util::future::join_all(answers).await {
+            match answer {
+                Ok(master) => named.push(master),
+                // A refused login explains more than an unreachable Sentinel.
+                Err(fault) if failed.is_none() || !fault.is_transient() => failed = Some(fault),
+                Err(_) => {}
+            }
+        }
+        if named.is_empty() {
+            return Err(
+                failed.map_or_else(|| RequestError::unexpected("no Sentinel is configured"), login_refused)
+            );
+        }
+        newest(named)
+    }
+
+    /// Cancels `broken` when one of the Sentinels names another master than this.
+    pub(crate) fn watch(
+        &self,
+        dialer: &Dialer,
+        current: &Master,
+        broken: &CancellationToken,
+    ) -> SentinelWatch {
+        let mut tasks = JoinSet::new();
+        for address in &self.addresses {
+            let listener = SentinelListener {
+                sentinels: self.clone(),
+                dialer: dialer.clone(),
+                address: address.clone(),
+                current: current.clone(),
+            };
+            let broken = broken.clone();
+            tasks.spawn(async move {
+                listener.listen().await;
+                broken.cancel();
+            });
+        }
+        SentinelWatch { _tasks: tasks }
+    }
+
+    async fn ask(&self, sentinel: &mut MultiplexedConnection) -> Result<Master, RequestError> {
+        let mut questions = redis::pipe();
+        for question in QUESTIONS {
+            questions.cmd("SENTINEL").arg(question).arg(&self.master);
+        }
+        let answers = sentinel.send_packed_commands(&questions, 0, QUESTIONS.len()).await?;
+        let [state, address] = <[Value; 2]>::try_from(answers)
+            .map_err(|_| RequestError::unexpected("a Sentinel did not answer each question"))?;
+        let state = state.extract_error().map_err(|error| self.unknown_master(error))?;
+        let fields: HashMap<String, String> = redis::from_redis_value(state)?;
+        let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let address: Option<(String, u16)> = redis::from_redis_value(address.extract_error()?)?;
+        match (epoch, address) {
+            (Some(epoch), Some((host, port))) => Ok(Master { epoch, address: Address::Tcp(host, port) }),
+            (None, _) => Err(RequestError::unexpected("a master without an epoch")),
+            (_, None) => Err(RequestError::unexpected("a master without an address")),
+        }
+    }
+
+    fn unknown_master(&self, error: redis::RedisError) -> RequestError {
+        if error.detail().is_some_and(|detail| detail.contains("No such master")) {
+            let message = format!("the Sentinels know no master named {:?}", self.master);
+            return RequestError::new(Effect::Refused, ErrorKind::InvalidConfig, message);
+        }
+        error.into()
+    }
+}
+
+/// A subscription to one Sentinel.
+struct SentinelListener {
+    sentinels: Sentinels,
+    dialer: Dialer,
+    address: Address,
+    current: Master,
+}
+
+impl SentinelListener {
+    /// Returns when the Sentinel names another master.
+    async fn listen(self) {
+        let mut pause = retry_pauses();
+        loop {
+            match self.listen_once().await {
+                Ok(true) => return,
+                Ok(false) => pause = retry_pauses(),
+                Err(fault) => {
+                    debug!(?fault, address = ?self.address, "the subscription to a Sentinel failed")
+                }
+            }
+            pause.wait().await;
+        }
+    }
+
+    /// Listens until the connection ends (`false`) or there is another master (`true`).
+    async fn listen_once(&self) -> Result<bool, RequestError> {
+        let notice = Arc::new(Notify::new());
+        let ended = CancellationToken::new();
+        let pushes = {
+            let (notice, ended) = (Arc::clone(&notice), ended.clone());
+            move |push: PushInfo| match push.kind {
+                // It may be about any master; the next question is about this one.
+                PushKind::Message => notice.notify_one(),
+                PushKind::Disconnection => ended.cancel(),
+                _ => {}
+            }
+        };
+        let opened = tokio::time::timeout(self.dialer.timeout, async {
+            let mut sentinel = self.dialer.open(&self.address, pushes).await?;
+            sentinel.subscribe(&FAILOVER_CHANNELS).await?;
+            Ok::<_, RequestError>(sentinel)
+        });
+        let mut sentinel = opened.await.unwrap_or_else(|_| Err(RequestError::no_reply()))?;
+        loop {
+            let asked = tokio::time::timeout(self.dialer.timeout, self.sentinels.ask(&mut sentinel)).await;
+            let master = asked.unwrap_or_else(|_| Err(RequestError::no_reply()))?;
+            if self.is_replaced_by(&master).await {
+                debug!(?master, "the Sentinels have a new master");
+                return Ok(true);
+            }
+            tokio::select! {
+                () = notice.notified() => {}
+                // The connection may be dead without a sign.
+                () = tokio::time::sleep(self.dialer.timeout.mul_f64(0.75 + fastrand::f64() / 2.0)) => {}
+                () = ended.cancelled() => return Ok(false),
+            }
+        }
+    }
+
+    /// Returns whether this is another master than the current one, and not an earlier one.
+    async fn is_replaced_by(&self, master: &Master) -> bool {
+        match master.epoch.cmp(&self.current.epoch) {
+            _ if master.address == self.current.address => false,
+            Ordering::Less => false,
+            Ordering::Greater => true,
+            // The other Sentinels may have a later epoch, or be the majority.
+            Ordering::Equal => {
+                let found = self.sentinels.find(&self.dialer).await;
+                found.is_ok_and(|found| found.address != self.current.address)
+            }
+        }
+    }
+}
+
+/// Returns the master that most Sentinels name among the answers with the highest epoch.
+fn newest(named: Vec<Master>) -> Result<Master, RequestError> {
+    let newest = named.iter().map(|master| master.epoch).max().unwrap_or_default();
+    let mut votes: Vec<(usize, Master)> = Vec::new();
+    for master in named.into_iter().filter(|master| master.epoch == newest) {
+        match votes.iter_mut().find(|(_, known)| *known == master) {
+            Some((count, _)) => *count += 1,
+            None => votes.push((1, master)),
+        }
+    }
+    votes.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+    match &*votes {
+        [] => Err(RequestError::unexpected("no Sentinel names a master")),
+        [(most, one), (next, other), ..] if most == next => {
+            let message =
+                format!("the Sentinels disagree: {} or {} is the master", one.address, other.address);
+            Err(RequestError::new(Effect::Busy, ErrorKind::Unavailable, message))
+        }
+        [(_, master), ..] => Ok(master.clone()),
+    }
+}
+
+/// Says in a refused login that it was for a Sentinel: Sentinels have users of their own.
+fn login_refused(fault: RequestError) -> RequestError {
+    if fault.kind() != ErrorKind::Denied {
+        return fault;
+    }
+    let message =
+        format!("a Sentinel refuses the login (sentinel_user, sentinel_password): {}", fault.message());
+    RequestError::new(Effect::Refused, ErrorKind::Denied, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use lockkit_conformance::direct::{HANG, until};
+    use lockkit_testbed::{Redis, RedisSentinels};
+
+    use super::*;
+    use crate::topology::Login;
+
+    /// Longer than the test: no Sentinel is asked at intervals.
+    const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn address_of(server: &Redis) -> Address {
+        let endpoint = server.endpoint();
+        let (host, port) = endpoint.split_once(':').unwrap();
+        Address::Tcp(host.to_owned(), port.parse().unwrap())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn failover_is_noticed_by_its_message_alone() {
+        let servers = RedisSentinels::start().unwrap();
+        let addresses = servers.sentinels().iter().map(address_of).collect();
+        let sentinels = Sentinels { addresses, master: RedisSentinels::NAME.to_owned() };
+        let dialer = Dialer { login: Login::default(), tls: None, timeout: NEVER };
+        let master = sentinels.find(&dialer).await.unwrap();
+        let broken = CancellationToken::new();
+        let _watch = sentinels.watch(&dialer, &master, &broken);
+        // The client subscribes, and asks once.
+        let has_asked = |sentinel: &Redis| {
+            let clients = sentinel.cli(&["CLIENT", "LIST"]).unwrap();
+            clients.text().lines().any(|line| line.contains(" sub=2 ") && line.contains(" cmd=sentinel"))
+        };
+        until("the client has subscribed to all Sentinels", async || {
+            servers.sentinels().iter().all(has_asked)
+        })
+        .await;
+        servers.failover().unwrap();
+        let noticed = tokio::time::timeout(HANG, broken.cancelled()).await;
+        noticed.expect("the Sentinels report the new master");
+    }
+
+    fn master(epoch: u64, port: u16) -> Master {
+        Master { epoch, address: Address::Tcp("h".to_owned(), port) }
+    }
+
+    #[test]
+    fn answer_with_the_highest_epoch_counts() {
+        let newest = |named: &[(u64, u16)]| {
+            newest(named.iter().map(|&(epoch, port)| master(epoch, port)).collect())
+                .map(|master| master.address)
+        };
+        let at = |port| Address::Tcp("h".to_owned(), port);
+        assert_eq!(newest(&[(1, 1), (1, 1), (2, 2)]).unwrap(), at(2));
+        assert_eq!(newest(&[(2, 1), (2, 2), (2, 2)]).unwrap(), at(2));
+        assert_eq!(newest(&[(2, 2), (2, 1), (2, 2), (3, 3)]).unwrap(), at(3));
+        for disagreement in [&[(2, 1), (2, 2)][..], &[(2, 2), (2, 1), (1, 1)]] {
+            let fault = newest(disagreement).unwrap_err();
+            assert!(fault.is_transient() && fault.message().contains("h:1"), "{fault:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The requests to the server: the scripts, their arguments and their answers.
+//!
+//! A script is called by its digest, and sent in full if the server does not have it (any more).
+
+use std::sync::LazyLock;
+
+use lockkit_core::{FencingToken, Metadata, backend::ClaimId};
+use redis::{Cmd, Value};
+
+use crate::{
+    error::RequestError,
+    keys::{CHANNEL, LockKeys},
+};
+
+/// Characters of an unexpected answer that an error quotes.
+const QUOTED_CHARACTERS: usize = 100;
+
+macro_rules! script {
+    ($($file:literal),+) => {
+        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)))
+    };
+}
+
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("value", "lock", "acquire");
+pub(crate) static CONFIRM: LazyLock<Script> = script!("value", "lock", "confirm");
+pub(crate) static RELEASE: LazyLock<Script> = script!("value", "lock", "release");
+pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
+pub(crate) static HEARTBEAT: LazyLock<Script> = script!("heartbeat");
+pub(crate) static INSPECT: LazyLock<Script> = script!("value", "inspect");
+
+/// A script and its digest.
+#[derive(Debug)]
+pub(crate) struct Script {
+    source: &'static str,
+    digest: String,
+}
+
+impl Script {
+    pub(crate) fn new(source: &'static str) -> Self {
+        Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
+    }
+}
+
+/// One execution of a script.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    script: &'static Script,
+    keys: Vec<String>,
+    arguments: Vec<String>,
+}
+
+impl Call {
+    pub(crate) fn new(script: &'static Script, keys: Vec<String>, arguments: Vec<String>) -> Self {
+        Self { script, keys, arguments }
+    }
+
+    /// Returns the call by the digest of the script.
+    pub(crate) fn short(&self) -> Cmd {
+        self.command("EVALSHA", &self.script.digest)
+    }
+
+    /// Returns the call with the whole script.
+    pub(crate) fn full(&self) -> Cmd {
+        self.command("EVAL", self.script.source)
+    }
+
+    /// All keys are at the same server as this one.
+    pub(crate) fn first_key(&self) -> &str {
+        self.keys.first().map_or("", String::as_str)
+    }
+
+    fn command(&self, command: &str, script: &str) -> Cmd {
+        let mut cmd = redis::cmd(command);
+        cmd.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
+        cmd
+    }
+}
+
+/// The parameters that all scripts of a session share.
+#[derive(Clone, Debug)]
+pub(crate) struct ScriptParams {
+    /// The id of the client, in hexadecimal digits.
+    pub(crate) client: String,
+    pub(crate) ttl_ms: u64,
+    /// How long a token counter outlives its last use.
+    pub(crate) counter_ttl_ms: u64,
+    /// How long queue, deadlines and metadata of a lock outlive their last use.
+    pub(crate) linger_ms: u64,
+}
+
+impl ScriptParams {
+    pub(crate) fn acquire(&self, claim: ClaimId, keys: &LockKeys, queue: bool, metadata: &Metadata) -> Call {
+        let mode = if queue { "wait" } else { "try" };
+        let more = [self.client.clone(), mode.to_owned(), metadata.to_json()];
+        self.call(&ACQUIRE, claim, keys, more)
+    }
+
+    pub(crate) fn confirm(&self, claim: ClaimId, keys: &LockKeys) -> Call {
+        self.call(&CONFIRM, claim, keys, [self.client.clone()])
+    }
+
+    pub(crate) fn release(&self, claim: ClaimId, keys: &LockKeys) -> Call {
+        self.call(&RELEASE, claim, keys, [])
+    }
+
+    fn call<const N: usize>(
+        &self,
+        script: &'static Script,
+        claim: ClaimId,
+        keys: &LockKeys,
+        more: [String; N],
+    ) -> Call {
+        let mut arguments = vec![
+            claim.to_string(),
+            self.ttl_ms.to_string(),
+            self.counter_ttl_ms.to_string(),
+            CHANNEL.to_owned(),
+            self.linger_ms.to_string(),
+        ];
+        arguments.extend(more);
+        Call { script, keys: keys.all().to_vec(), arguments }
+    }
+
+    /// Returns the heartbeat of held locks, each by its key and the claim and token of its grant.
+    pub(crate) fn renew(&self, held: &[(String, ClaimId, FencingToken)]) -> Call {
+        let values = held.iter().map(|(_, claim, token)| format!("{claim}:{}", token.get()));
+        Call {
+            script: &RENEW,
+            keys: held.iter().map(|(lock, ..)| lock.clone()).collect(),
+            arguments: std::iter::once(self.ttl_ms.to_string()).chain(values).collect(),
+        }
+    }
+
+    /// Returns the heartbeat of waiting claims.
+    pub(crate) fn heartbeat(&self, waiting: &[(ClaimId, LockKeys)]) -> Call {
+        let keys = waiting
+            .iter()
+            .flat_map(|(_, keys)| [keys.lock(), keys.queue(), keys.deadlines(), keys.metadata()]);
+        let common = [self.ttl_ms.to_string(), self.client.clone(), self.linger_ms.to_string()];
+        let claims = waiting.iter().map(|(claim, _)| claim.to_string());
+        Call {
+            script: &HEARTBEAT,
+            keys: keys.map(str::to_owned).collect(),
+            arguments: common.into_iter().chain(claims).collect(),
+        }
+    }
+}
+
+/// Returns the call that inspects a lock: at most `waiters_max` waiters, and no metadata above
+/// `metadata_bytes_max`.
+pub(crate) fn inspect(keys: &LockKeys, waiters_max: usize, metadata_bytes_max: usize) -> Call {
+    let arguments = vec![waiters_max.to_string(), metadata_bytes_max.to_string()];
+    Call { script: &INSPECT, keys: keys.all().to_vec(), arguments }
+}
+
+/// The state of a claim at the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClaimState {
+    Granted(FencingToken),
+    /// In the queue.
+    Queued(Pttl),
+    /// The lock is free, and the queue has more lapsed waiters than one script drops: the request must be repeated.
+    Unserved,
+    /// Another claim holds the lock, and nothing was written.
+    Busy(Pttl),
+    /// The claim has no entry.
+    Gone,
+}
+
+/// The remaining lifetime of a lock in milliseconds; -1 without a ttl, -2 when nobody holds it.
+pub(crate) type Pttl = i64;
+
+const PTTL_MIN: Pttl = -2;
+
+/// Parses the answer of `acquire` and `confirm`.
+pub(crate) fn parse_claim_state(answer: Value) -> Result<ClaimState, RequestError> {
+    let (state, number): (String, i64) = redis::from_redis_value(answer)?;
+    match &*state {
+        "granted" => Ok(ClaimState::Granted(FencingToken::new(number.unsigned_abs()))),
+        "queued" => Ok(ClaimState::Queued(number)),
+        "unserved" => Ok(ClaimState::Unserved),
+        "busy" => Ok(ClaimState::Busy(number)),
+        "gone" => Ok(ClaimState::Gone),
+        _ => Err(RequestError::unexpected(format!("unknown state of a claim: {state:?}"))),
+    }
+}
+
+/// Parses the answer of `release`: whether the next waiter was not found yet.
+pub(crate) fn leaves_queue_unserved(answer: Value) -> Result<bool, RequestError> {
+    let (_was_held, is_unserved): (bool, bool) = redis::from_redis_value(answer)?;
+    Ok(is_unserved)
+}
+
+/// Parses the answer of `renew`: for each lock whether it is held.
+pub(crate) fn parse_renewals(answer: Value, asked: usize) -> Result<Vec<bool>, RequestError> {
+    one_each(redis::from_redis_value(answer)?, asked)
+}
+
+/// Parses the answer of `heartbeat`: for each claim the PTTL of its lock, `None` if it does not wait there (any more).
+pub(crate) fn parse_waiters(answer: Value, asked: usize) -> Result<Vec<Option<Pttl>>, RequestError> {
+    let answers: Vec<Pttl> = redis::from_redis_value(answer)?;
+    one_each(answers.into_iter().map(|pttl| (pttl >= PTTL_MIN).then_some(pttl)).collect(), asked)
+}
+
+fn one_each<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, RequestError> {
+    if answers.len() == asked {
+        Ok(answers)
+    } else {
+        Err(RequestError::unexpected(format!("{} answers instead of {asked}", answers.len())))
+    }
+}
+
+/// An inspection: the value of the lock, the holder's metadata, and each waiter with its metadata.
+pub(crate) type Inspected = (Vec<u8>, Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
+
+pub(crate) fn parse_inspection(answer: Value) -> Result<Inspected, RequestError> {
+    let (value, metadata, waiters): (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(answer)?;
+    let pairs = waiters.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+    Ok((value, metadata, pairs.collect()))
+}
+
+impl From<redis::ParsingError> for RequestError {
+    fn from(error: redis::ParsingError) -> Self {
+        // The error text contains the whole answer.
+        let text: String = error.to_string().chars().take(QUOTED_CHARACTERS).collect();
+        Self::unexpected(format!("the answer has another form: {text}"))
+    }
+}

@@ -1,0 +1,51 @@
+//! The nodes of the holds of a backend's sessions.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+};
+
+use lockkit_core::{FencingToken, LockName, backend::ClaimId, support::lock};
+
+use crate::wire::CreatedNode;
+
+/// The nodes of all holds of a backend's sessions.
+#[derive(Debug, Default)]
+pub(crate) struct GrantedNodes(Mutex<HashMap<ClaimId, GrantedNode>>);
+
+/// The node of a claim that was granted.
+#[derive(Clone, Debug)]
+pub(crate) struct GrantedNode {
+    pub(crate) session: i64,
+    pub(crate) name: LockName,
+    pub(crate) node: CreatedNode,
+}
+
+impl GrantedNodes {
+    pub(crate) fn insert(&self, id: ClaimId, granted: GrantedNode) {
+        self.lock().insert(id, granted);
+    }
+
+    pub(crate) fn get(&self, id: ClaimId) -> Option<GrantedNode> {
+        self.lock().get(&id).cloned()
+    }
+
+    pub(crate) fn remove(&self, id: ClaimId) {
+        self.lock().remove(&id);
+    }
+
+    pub(crate) fn remove_session(&self, session: i64) {
+        self.lock().retain(|_, granted| granted.session != session);
+    }
+
+    /// Returns the path of a guard's node.
+    pub(crate) fn path(&self, name: &LockName, token: FencingToken) -> Option<String> {
+        let granted = self.lock();
+        let found = granted.values().find(|granted| granted.node.token() == token && granted.name == *name);
+        found.map(|granted| granted.node.path.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, GrantedNode>> {
+        lock(&self.0)
+    }
+}

@@ -1,0 +1,189 @@
+//! A claim, as the backend drives it.
+
+use super::*;
+
+impl State {
+    pub(super) fn actions_of(&self, model: &Redis, number: ClaimNo, actions: &mut Vec<Action>) {
+        let claim = &self.claims[number.index()];
+        let may_start =
+            number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
+        match claim.phase {
+            Phase::New if may_start => actions.push(Action::Start(number)),
+            Phase::New | Phase::Ended => {}
+            Phase::Acquiring | Phase::Releasing => {
+                actions.push(Action::Run(number));
+                if self.faults.lost > 0 {
+                    actions.extend([Action::LoseReply(number), Action::Delay(number)]);
+                }
+                if self.faults.late > 0 && claim.phase == Phase::Acquiring {
+                    actions.push(Action::RunWithLateReply(number));
+                }
+            }
+            Phase::Waiting => {
+                if model.has(Step::Recheck) || claim.message == Message::Arrived {
+                    actions.push(Action::Run(number));
+                    if self.faults.lost > 0 {
+                        actions.extend([Action::LoseReply(number), Action::Delay(number)]);
+                    }
+                    if self.faults.late > 0 {
+                        actions.push(Action::RunWithLateReply(number));
+                    }
+                }
+                if self.faults.lost > 0 {
+                    actions.push(Action::DelayHeartbeat(number));
+                }
+            }
+            Phase::Answered => actions.push(Action::ReceiveLate(number)),
+            Phase::Held => {
+                actions.extend([Action::Renew(number), Action::Release(number)]);
+                if self.faults.lost > 0 {
+                    actions.push(Action::DelayRenewal(number));
+                }
+            }
+            Phase::Dead => {}
+        }
+        if self.faults.refusals > 0
+            && matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Releasing)
+        {
+            actions.push(Action::Refuse(number));
+        }
+        let lives = matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Answered | Phase::Held);
+        if self.faults.cancels > 0 && lives && claim.phase != Phase::Held {
+            actions.push(Action::GiveUp(number));
+        }
+        if self.faults.deaths > 0 && lives {
+            actions.push(Action::Die(number));
+        }
+        let may_lapse = claim.phase == Phase::Dead || claim.excused || self.faults.lapses > 0;
+        if may_lapse && self.server.queue.contains(&number) && !self.server.lapsed[number.index()] {
+            actions.push(Action::Lapse(number));
+        }
+        if claim.message == Message::Sent && claim.phase == Phase::Waiting {
+            actions.push(Action::Deliver(number));
+            if self.faults.lost > 0 {
+                actions.push(Action::LoseMessage(number));
+            }
+        }
+    }
+
+    pub(super) fn claim(&mut self, claim: ClaimNo) -> &mut Claim {
+        &mut self.claims[claim.index()]
+    }
+
+    pub(super) fn script_of(&self, claim: ClaimNo) -> Script {
+        match self.claims[claim.index()].phase {
+            Phase::Acquiring => Script::Acquire,
+            Phase::Releasing => Script::Release,
+            _ => Script::Confirm,
+        }
+    }
+
+    pub(super) fn request(&self, claim: ClaimNo, script: Script) -> Request {
+        let token = if script == Script::Renew { self.tokens.of(claim) } else { 0 };
+        Request { claim, script, token }
+    }
+
+    /// The script runs. An answer that grants is late.
+    pub(super) fn call_with_late_reply(&mut self, model: &Redis, number: ClaimNo) {
+        let answer = self.run(model, self.request(number, self.script_of(number)));
+        let Reply::Granted(token) = answer else { return self.receive(number, answer) };
+        self.faults.late -= 1;
+        let claim = self.claim(number);
+        (claim.phase, claim.late_token, claim.message) = (Phase::Answered, token, Message::None);
+    }
+
+    /// The late answer arrives. The deadline counts from the sending, so the client knows by itself whether it has
+    /// passed.
+    pub(super) fn receive_late(&mut self, model: &Redis, number: ClaimNo) {
+        let claim = self.claim(number);
+        let (token, expired) = (std::mem::take(&mut claim.late_token), std::mem::take(&mut claim.expired));
+        match expired && model.has(Step::DeadlineFromSending) {
+            true => claim.phase = Phase::Releasing,
+            false => self.grant(number, token),
+        }
+    }
+
+    pub(super) fn give_up(&mut self, number: ClaimNo) {
+        let claim = self.claim(number);
+        (claim.phase, claim.late_token, claim.expired) = (Phase::Releasing, 0, false);
+    }
+
+    /// The lock's key expires, perhaps before the answer that grants it has arrived.
+    pub(super) fn expire(&mut self) {
+        let Some((claim, _)) = self.server.lock.take() else { return };
+        let claim = self.claim(claim);
+        claim.expired |= claim.phase == Phase::Answered;
+    }
+
+    /// The claim ends with the error. What it may have left is withdrawn, once.
+    pub(super) fn refuse(&mut self, model: &Redis, number: ClaimNo) {
+        self.faults.refusals -= 1;
+        let claim = self.claim(number);
+        let ends = claim.phase == Phase::Releasing;
+        match ends || !model.has(Step::RefusalWithdraws) {
+            true => {
+                claim.excused |= ends;
+                self.end(number);
+            }
+            false => claim.phase = Phase::Releasing,
+        }
+    }
+
+    fn end(&mut self, number: ClaimNo) {
+        let Claim { excused, .. } = *self.claim(number);
+        *self.claim(number) = Claim { phase: Phase::Ended, excused, ..Claim::default() };
+        self.tokens.end(number);
+    }
+
+    pub(super) fn delay(&mut self, request: Request) {
+        self.faults.lost -= 1;
+        self.late.push(request);
+        self.late.sort_unstable();
+    }
+
+    pub(super) fn call(&mut self, model: &Redis, number: ClaimNo) {
+        let answer = self.run(model, self.request(number, self.script_of(number)));
+        self.receive(number, answer);
+    }
+
+    fn receive(&mut self, number: ClaimNo, answer: Reply) {
+        match answer {
+            Reply::Granted(token) => self.grant(number, token),
+            Reply::Queued => {
+                let claim = self.claim(number);
+                claim.phase = Phase::Waiting;
+                if claim.message == Message::Arrived {
+                    claim.message = Message::None;
+                }
+            }
+            // It is withdrawn. In the code the keeper then makes a new claim.
+            Reply::EntryGone => self.claim(number).phase = Phase::Releasing,
+            Reply::Done => self.end(number),
+        }
+    }
+
+    pub(super) fn grant(&mut self, number: ClaimNo, token: Token) {
+        if !self.tokens.grant(number, token) {
+            self.broken = Some(TOKENS_RISE);
+        }
+        let claim = self.claim(number);
+        (claim.phase, claim.message) = (Phase::Held, Message::None);
+    }
+
+    /// The heartbeat of a hold.
+    pub(super) fn renew(&mut self, model: &Redis, number: ClaimNo) {
+        let token = self.tokens.of(number);
+        let lock = self.server.lock.filter(|(claim, _)| *claim == number);
+        match lock.map(|(_, its)| its) {
+            Some(its) if its == token => {}
+            Some(_) if !model.has(Step::HeartbeatChecksToken) => self.broken = Some(NO_STALE_RENEWAL),
+            _ => self.claim(number).phase = Phase::Releasing,
+        }
+    }
+
+    pub(super) fn forget_old_tokens(&mut self) {
+        let phase = |claim: ClaimNo| self.claims[claim.index()].phase;
+        let acquires = |claim| matches!(phase(claim), Phase::Acquiring | Phase::Waiting | Phase::Answered);
+        self.tokens.forget_old(acquires, |claim| matches!(phase(claim), Phase::Ended | Phase::Dead));
+    }
+}

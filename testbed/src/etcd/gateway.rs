@@ -1,0 +1,195 @@
+//! etcd over HTTP and JSON: how a test acts on a server without a client crate.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use crate::Metrics;
+
+/// Longest time for one request to the gateway.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The JSON gateway of one etcd server.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    agent: ureq::Agent,
+    endpoint: String,
+    /// User and password, once authentication is on.
+    login: Option<(String, String)>,
+}
+
+/// What a member reports of its cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemberStatus {
+    /// Its own id.
+    pub(super) member: u64,
+    /// The id of the leader; 0 for none.
+    pub(super) leader: u64,
+    /// The term of this report.
+    pub(super) term: u64,
+}
+
+impl Gateway {
+    pub(super) fn new(endpoint: &str) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(REQUEST_TIMEOUT))
+            // One connection per request: an idle one would not survive a restart of the server.
+            .max_idle_connections(0)
+            .http_status_as_error(false);
+        Self { agent: config.build().into(), endpoint: endpoint.to_owned(), login: None }
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        self.get("/health").is_ok_and(|body| body.contains(r#""health":"true""#))
+    }
+
+    pub(super) fn metrics(&self) -> Result<Metrics> {
+        Ok(Metrics::parse(&self.get("/metrics")?))
+    }
+
+    /// Returns what this member reports of its cluster.
+    pub(super) fn status(&self) -> Result<MemberStatus> {
+        let answer = self.post("/v3/maintenance/status", &json!({}))?;
+        // 64 bit numbers are strings in this JSON, and a zero is left out.
+        let number = |value: &Value| value.as_str().unwrap_or("0").parse::<u64>();
+        Ok(MemberStatus {
+            member: number(&answer["header"]["member_id"])?,
+            leader: number(&answer["leader"])?,
+            term: number(&answer["raftTerm"])?,
+        })
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let mut response = self.agent.get(format!("{}{path}", self.endpoint)).call()?;
+        Ok(response.body_mut().read_to_string()?)
+    }
+
+    /// Turns authentication on with the user `root`, who may do everything, and `user`, who may read and write all
+    /// keys.
+    pub(super) fn enable_auth(&mut self, user: &str, password: &str) -> Result<()> {
+        self.post("/v3/auth/role/add", &json!({ "name": "root" }))?;
+        self.post("/v3/auth/user/add", &json!({ "name": "root", "password": password }))?;
+        self.post("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }))?;
+        if user != "root" {
+            // From key "\0" to key "\0" is the range of all keys.
+            let all = STANDARD.encode([0]);
+            let permission = json!({ "permType": "READWRITE", "key": all, "range_end": all });
+            self.post("/v3/auth/role/add", &json!({ "name": "keys" }))?;
+            self.post("/v3/auth/role/grant", &json!({ "name": "keys", "perm": permission }))?;
+            self.post("/v3/auth/user/add", &json!({ "name": user, "password": password }))?;
+            self.post("/v3/auth/user/grant", &json!({ "user": user, "role": "keys" }))?;
+        }
+        self.post("/v3/auth/enable", &json!({}))?;
+        self.login = Some(("root".to_owned(), password.to_owned()));
+        Ok(())
+    }
+
+    pub(super) fn keys(&self, prefix: &str) -> Result<Vec<String>> {
+        let (start, end) = range_of(prefix);
+        let answer = self.post(
+            "/v3/kv/range",
+            &json!({
+                "key": STANDARD.encode(start),
+                "range_end": STANDARD.encode(end),
+                "keys_only": true,
+                "sort_target": "CREATE",
+                "sort_order": "ASCEND",
+            }),
+        )?;
+        let keys = answer["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        keys.iter()
+            .map(|kv| {
+                let bytes = STANDARD.decode(kv["key"].as_str().unwrap_or_default())?;
+                Ok(String::from_utf8(bytes)?)
+            })
+            .collect()
+    }
+
+    /// Returns all keys, each with whether it is attached to a lease.
+    pub(super) fn leased(&self) -> Result<Vec<(String, bool)>> {
+        let leased = |key: String| {
+            // One read per key: a reply with keys only may leave the lease out.
+            let answer = self.post("/v3/kv/range", &json!({ "key": STANDARD.encode(&key) }))?;
+            let found = answer["kvs"].as_array().and_then(|found| found.first());
+            Ok(found.map(|found| (key, found["lease"].as_str().is_some_and(|lease| lease != "0"))))
+        };
+        self.keys("")?.into_iter().filter_map(|key| leased(key).transpose()).collect()
+    }
+
+    pub(super) fn put(&self, key: &str, value: &str) -> Result<()> {
+        let pair = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
+        self.post("/v3/kv/put", &pair).map(drop)
+    }
+
+    pub(super) fn delete(&self, key: &str) -> Result<u64> {
+        let answer = self.post("/v3/kv/deleterange", &json!({ "key": STANDARD.encode(key) }))?;
+        // 64 bit numbers are strings in this JSON, and a zero is left out.
+        Ok(answer["deleted"].as_str().unwrap_or("0").parse()?)
+    }
+
+    /// Makes another member the leader. Must be sent to the current leader.
+    pub(super) fn move_leader(&self, to: u64) -> Result<()> {
+        let target = json!({ "targetID": to.to_string() });
+        self.post("/v3/maintenance/transfer-leadership", &target).map(drop)
+    }
+
+    /// Returns how many leases there are.
+    pub(super) fn leases(&self) -> Result<usize> {
+        let answer = self.post("/v3/lease/leases", &json!({}))?;
+        Ok(answer["leases"].as_array().map_or(0, Vec::len))
+    }
+
+    /// Compacts all history up to now.
+    pub(super) fn compact(&self) -> Result<()> {
+        let now = self.post("/v3/maintenance/status", &json!({}))?["header"]["revision"].take();
+        self.post("/v3/kv/compaction", &json!({ "revision": now, "physical": true })).map(drop)
+    }
+
+    /// Raises or clears the alarm under which the server refuses writes.
+    pub(super) fn set_no_space(&self, is_full: bool) -> Result<()> {
+        let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
+        let member = self.status()?.member.to_string();
+        let alarm = json!({ "action": action, "memberID": member, "alarm": "NOSPACE" });
+        self.post("/v3/maintenance/alarm", &alarm).map(drop)
+    }
+
+    /// Sets a user's password. This invalidates the user's logins, even when the password stays the same.
+    pub(super) fn set_password(&self, user: &str, password: &str) -> Result<()> {
+        self.post("/v3/auth/user/changepw", &json!({ "name": user, "password": password })).map(drop)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let mut request = self.agent.post(format!("{}{path}", self.endpoint));
+        if let Some((name, password)) = &self.login {
+            let login = self.call(
+                self.agent.post(format!("{}/v3/auth/authenticate", self.endpoint)),
+                &json!({ "name": name, "password": password }),
+            )?;
+            request = request.header("Authorization", login["token"].as_str().unwrap_or_default());
+        }
+        self.call(request, body).with_context(|| format!("etcd {path}"))
+    }
+
+    fn call(&self, request: ureq::RequestBuilder<ureq::typestate::WithBody>, body: &Value) -> Result<Value> {
+        let mut response = request.send(body.to_string())?;
+        let answer: Value = serde_json::from_str(&response.body_mut().read_to_string()?)?;
+        if !response.status().is_success() {
+            bail!("{}", answer["error"].as_str().unwrap_or("no reason given"));
+        }
+        Ok(answer)
+    }
+}
+
+/// Returns start and end of the range of all keys that begin with this text, which is ASCII in every test.
+fn range_of(prefix: &str) -> (Vec<u8>, Vec<u8>) {
+    let start = prefix.as_bytes().to_vec();
+    let mut end = start.clone();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        // etcd's way to say "all keys".
+        None => return (vec![0], vec![0]),
+    }
+    (start, end)
+}

@@ -1,0 +1,356 @@
+//! One etcd server; in the folder, a cluster of them.
+
+mod cluster;
+mod gateway;
+
+use std::{
+    fs,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Result;
+
+pub use self::cluster::EtcdCluster;
+use self::gateway::Gateway;
+use crate::{
+    Metrics,
+    address::{free_ports, own_address},
+    daemon::{Daemon, find_program},
+};
+
+/// The program, and the name in folders and messages.
+const ETCD: &str = "etcd";
+
+/// Signs the tokens.
+const JWT_KEY: &str = "a key that everybody may know";
+
+/// A running etcd server: a single member with an empty store, or a member of an [`EtcdCluster`].
+///
+/// Dropping the value ends the server and removes its folder. If the process that holds it is killed, a watcher does
+/// both.
+#[derive(Debug)]
+pub struct Etcd {
+    daemon: Daemon,
+    gateway: Gateway,
+    program: PathBuf,
+    name: String,
+    address: Ipv4Addr,
+    client_port: u16,
+    /// For the testbed's own requests: never encrypted.
+    own_port: u16,
+    peer_port: u16,
+    /// The members of its cluster, in etcd's notation.
+    initial_cluster: String,
+    /// Where the other members reach this one: its own address, or a proxy's.
+    peer_url: String,
+    /// Arguments that turn TLS on for clients.
+    tls: Vec<String>,
+    /// Further arguments.
+    options: Vec<String>,
+}
+
+impl Etcd {
+    /// Starts a server and waits until it is healthy.
+    ///
+    /// # Errors
+    ///
+    /// When there is no program `etcd` (the error says how to install it), or when the server does not become healthy
+    /// (the error contains the end of its log).
+    pub fn start() -> Result<Self> {
+        let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// As [`start`](Self::start), with signed tokens (JWT) as logins once [authentication](Self::enable_auth) is on. A
+    /// token expires after `ttl` (whole seconds), used or not, and with every change of a user or role.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and when the key cannot be written.
+    pub fn start_with_jwt(ttl: Duration) -> Result<Self> {
+        let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
+        let key = etcd.daemon.folder().join("jwt-key");
+        fs::write(&key, JWT_KEY)?;
+        let key = key.display();
+        let seconds = ttl.as_secs();
+        etcd.options =
+            vec![format!("--auth-token=jwt,pub-key={key},priv-key={key},sign-method=HS256,ttl={seconds}s")];
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// As [`start`](Self::start), with the data in this existing folder, such as a [`SmallDisk`](crate::SmallDisk).
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_in(folder: &Path) -> Result<Self> {
+        let mut etcd = Self::prepare("default", Daemon::new_in(ETCD, folder)?)?;
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// As [`start`](Self::start), with TLS for clients. With `asks_clients` they must show a certificate of the same
+    /// authority.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    #[cfg(feature = "tls")]
+    pub fn start_tls(
+        authority: &crate::Certificates,
+        shows: crate::ServerCertificate,
+        asks_clients: bool,
+    ) -> Result<Self> {
+        let mut etcd = Self::prepare("default", Daemon::new(ETCD)?)?;
+        let identity = authority.server(etcd.address.into(), shows, etcd.daemon.folder())?;
+        etcd.tls = vec![
+            format!("--cert-file={}", identity.certificate.display()),
+            format!("--key-file={}", identity.key.display()),
+        ];
+        if asks_clients {
+            etcd.tls.push("--client-cert-auth".to_owned());
+            etcd.tls.push(format!("--trusted-ca-file={}", authority.ca().display()));
+        }
+        etcd.restart()?;
+        Ok(etcd)
+    }
+
+    /// A server that is not started yet: the only member of its cluster, unless `initial_cluster` is changed.
+    fn prepare(name: &str, daemon: Daemon) -> Result<Self> {
+        let program = find_program(ETCD, "etcd-server")?;
+        let address = own_address();
+        let [client_port, own_port, peer_port] = free_ports(address)?;
+        let peer_url = format!("http://{address}:{peer_port}");
+        Ok(Self {
+            daemon,
+            gateway: Gateway::new(&format!("http://{address}:{own_port}")),
+            program,
+            name: name.to_owned(),
+            address,
+            client_port,
+            own_port,
+            peer_port,
+            initial_cluster: format!("{name}={peer_url}"),
+            peer_url,
+            tls: Vec::new(),
+            options: Vec::new(),
+        })
+    }
+
+    /// Returns address and port for clients, such as `127.3.9.1:40001`.
+    pub fn endpoint(&self) -> String {
+        format!("{}:{}", self.address, self.client_port)
+    }
+
+    /// Returns the server as a backend URL without options, such as `etcd://127.3.9.1:40001`, or `etcds://...` with
+    /// TLS.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_empty() { "etcd" } else { "etcds" };
+        format!("{scheme}://{}", self.endpoint())
+    }
+
+    /// Returns the process id of the server; `None` after [`kill`](Self::kill).
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.pid()
+    }
+
+    /// Freezes the server (SIGSTOP), and returns when all its threads have stopped. Connections stay open, and nothing
+    /// is answered.
+    ///
+    /// # Errors
+    ///
+    /// When the server is not running.
+    pub fn pause(&self) -> Result<()> {
+        self.daemon.pause()
+    }
+
+    /// Lets a frozen server continue (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// When the server is not running.
+    pub fn resume(&self) -> Result<()> {
+        self.daemon.resume()
+    }
+
+    /// Kills the server as `kill -9` does; its data stays.
+    ///
+    /// # Errors
+    ///
+    /// When the watcher of the server cannot be reached.
+    pub fn kill(&mut self) -> Result<()> {
+        self.daemon.kill()
+    }
+
+    /// Kills the server if it runs, starts it again with the same data, address and ports, and waits until it is
+    /// healthy.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill()?;
+        self.launch()?;
+        self.wait_until_healthy()
+    }
+
+    /// Kills the server if it runs, deletes all its data and starts it again with the same address and ports.
+    ///
+    /// Only for a single server: a cluster does not take back a member that has lost its data.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and when the data cannot be removed.
+    pub fn wipe(&mut self) -> Result<()> {
+        self.lose_data()?;
+        self.restart()
+    }
+
+    fn lose_data(&mut self) -> Result<()> {
+        self.daemon.lose_data()
+    }
+
+    /// Kills the server, copies its data (the copy replaces an earlier one), and starts it again. Only for a single
+    /// server.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and when the data cannot be copied.
+    pub fn back_up(&mut self) -> Result<()> {
+        self.daemon.back_up()?;
+        self.restart()
+    }
+
+    /// Kills the server, replaces its data by the copy that [`back_up`](Self::back_up) made last, and starts it again:
+    /// everything written since the copy is lost.
+    ///
+    /// # Errors
+    ///
+    /// As [`back_up`](Self::back_up), and when there is no copy.
+    pub fn restore(&mut self) -> Result<()> {
+        self.daemon.restore()?;
+        self.restart()
+    }
+
+    /// Turns authentication on. `user` may read and write all keys; the administrator `root` gets the same password.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses.
+    pub fn enable_auth(&mut self, user: &str, password: &str) -> Result<()> {
+        self.gateway.enable_auth(user, password)
+    }
+
+    /// Invalidates all logins of `user`, whose password is `password`.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses.
+    pub fn expire_logins(&self, user: &str, password: &str) -> Result<()> {
+        self.gateway.set_password(user, password)
+    }
+
+    /// Compacts all history up to now.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses, for example a second compaction at the same revision.
+    pub fn compact(&self) -> Result<()> {
+        self.gateway.compact()
+    }
+
+    /// Raises (`true`) or clears the NOSPACE alarm: while it is raised, the server refuses writes as a full store does.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses.
+    pub fn set_no_space(&self, is_full: bool) -> Result<()> {
+        self.gateway.set_no_space(is_full)
+    }
+
+    /// Returns the server's counters now.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn metrics(&self) -> Result<Metrics> {
+        self.gateway.metrics()
+    }
+
+    /// Returns all keys that start with `prefix` (ASCII, may be empty), oldest first.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer, or a key is not UTF-8.
+    pub fn keys(&self, prefix: &str) -> Result<Vec<String>> {
+        self.gateway.keys(prefix)
+    }
+
+    /// Returns all keys, each with whether it is attached to a lease.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn leased(&self) -> Result<Vec<(String, bool)>> {
+        self.gateway.leased()
+    }
+
+    /// Returns how many leases there are.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn leases(&self) -> Result<usize> {
+        self.gateway.leases()
+    }
+
+    /// Writes a key, without a lease.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn put(&self, key: &str, value: &str) -> Result<()> {
+        self.gateway.put(key, value)
+    }
+
+    /// Deletes a key as an administrator would. Returns whether it existed.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not answer.
+    pub fn delete(&self, key: &str) -> Result<bool> {
+        Ok(self.gateway.delete(key)? > 0)
+    }
+
+    /// Where the server itself listens for peers; `peer_url` may name a proxy instead.
+    fn peer_endpoint(&self) -> String {
+        format!("{}:{}", self.address, self.peer_port)
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let scheme = if self.tls.is_empty() { "http" } else { "https" };
+        let clients = format!("{scheme}://{}", self.endpoint());
+        let mut arguments = vec![
+            format!("--name={}", self.name),
+            format!("--data-dir={}", self.daemon.data().display()),
+            format!("--listen-client-urls={clients},http://{}:{}", self.address, self.own_port),
+            format!("--advertise-client-urls={clients}"),
+            format!("--listen-peer-urls=http://{}", self.peer_endpoint()),
+            format!("--initial-advertise-peer-urls={}", self.peer_url),
+            format!("--initial-cluster={}", self.initial_cluster),
+            "--logger=zap".to_owned(),
+            "--log-level=error".to_owned(),
+            "--log-outputs=stderr".to_owned(),
+        ];
+        arguments.extend(self.tls.iter().chain(&self.options).cloned());
+        self.daemon.launch(&self.program, &arguments)
+    }
+
+    fn wait_until_healthy(&self) -> Result<()> {
+        self.daemon.wait_until(&self.endpoint(), || self.gateway.is_healthy())
+    }
+}

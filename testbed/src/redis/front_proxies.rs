@@ -1,0 +1,127 @@
+//! Proxies in front of the servers of a group, so that any server and any client can be cut off.
+//!
+//! Clients learn the addresses of these servers from the servers and Sentinels, so a client cannot have its own proxy.
+//! Each server has one for all clients, and announces the proxy's address as its own. A client is recognised by the
+//! process that owns its connection, a server by its source address.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::Result;
+
+use super::Redis;
+use crate::{Direction, Flow, Proxy, address::own_address, proxy::Protocol};
+
+/// How others reach a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Direct,
+    Proxied,
+}
+
+/// The proxies in front of a server. They share an address, because a server announces only one.
+#[derive(Debug)]
+pub(super) struct FrontProxies {
+    address: Ipv4Addr,
+    /// For clients, replicas and Sentinels.
+    data: Proxy,
+    /// For the other nodes of a cluster.
+    bus: Option<Proxy>,
+}
+
+impl FrontProxies {
+    /// Starts proxies in front of these ports of a server.
+    pub(super) fn open(server: Ipv4Addr, port: u16, bus_port: Option<u16>) -> Result<Self> {
+        let address = own_address();
+        let proxy = |port| Proxy::start_at(address, format!("{server}:{port}"), Protocol::Any);
+        Ok(Self { address, data: proxy(port)?, bus: bus_port.map(proxy).transpose()? })
+    }
+
+    pub(super) fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.data.address().port()
+    }
+
+    pub(super) fn bus_port(&self) -> Option<u16> {
+        self.bus.as_ref().map(|bus| bus.address().port())
+    }
+
+    fn proxies(&self) -> impl Iterator<Item = &Proxy> {
+        [&self.data].into_iter().chain(&self.bus)
+    }
+}
+
+impl Redis {
+    /// The address that the server announces: its proxy's if it has one.
+    pub(super) fn announced_address(&self) -> (Ipv4Addr, u16) {
+        self.front.as_ref().map_or((self.address, self.port), |front| (front.address(), front.port()))
+    }
+
+    pub(super) fn route(&self) -> Route {
+        if self.front.is_some() { Route::Proxied } else { Route::Direct }
+    }
+
+    fn proxies(&self) -> impl Iterator<Item = &Proxy> {
+        self.front.iter().flat_map(FrontProxies::proxies)
+    }
+
+    fn cut_off(&self, other: &Self) {
+        self.proxies().for_each(|proxy| proxy.cut_off_address(other.address.into()));
+    }
+
+    fn let_in(&self, other: &Self) {
+        self.proxies().for_each(|proxy| proxy.let_in_address(other.address.into()));
+    }
+}
+
+/// A group of servers behind proxies. A server's own address is the source address of its connections to the others.
+#[derive(Debug)]
+pub(super) struct ProxiedServers<'a>(pub(super) Vec<&'a Redis>);
+
+impl ProxiedServers<'_> {
+    /// Cuts a client, by its process, from all servers.
+    pub(super) fn cut_client(&self, pid: u32) {
+        Proxy::cut_off_all(self.proxies(), pid);
+    }
+
+    pub(super) fn heal_client(&self, pid: u32) {
+        self.proxies().for_each(|proxy| proxy.let_in(pid));
+    }
+
+    /// Sets the flow between clients and a server; what servers send each other passes.
+    pub(super) fn set_clients(&self, number: usize, flow: Flow) {
+        let servers: Vec<IpAddr> = self.0.iter().map(|server| server.address.into()).collect();
+        for proxy in self.0[number].proxies() {
+            proxy.set_exempt(&servers);
+            proxy.set(Direction::Requests, flow);
+            proxy.set(Direction::Replies, flow);
+        }
+    }
+
+    /// Cuts a server from the others, in both directions.
+    pub(super) fn cut(&self, number: usize) {
+        for (server, other) in self.pairs(number) {
+            server.cut_off(other);
+            other.cut_off(server);
+        }
+    }
+
+    pub(super) fn heal(&self, number: usize) {
+        for (server, other) in self.pairs(number) {
+            server.let_in(other);
+            other.let_in(server);
+        }
+    }
+
+    fn proxies(&self) -> impl Iterator<Item = &Proxy> {
+        self.0.iter().flat_map(|server| server.proxies())
+    }
+
+    /// Pairs a server with each other one.
+    fn pairs(&self, number: usize) -> impl Iterator<Item = (&Redis, &Redis)> {
+        let others = self.0.iter().enumerate().filter(move |(other, _)| *other != number);
+        others.map(move |(_, other)| (self.0[number], *other))
+    }
+}

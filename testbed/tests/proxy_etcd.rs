@@ -1,0 +1,144 @@
+//! The proxy between etcd and its clients: lost messages of streams, and lost replies.
+#![cfg(test)]
+
+use std::{sync::OnceLock, time::Duration};
+
+use etcd_client::{EventType, PutOptions, WatchOptions};
+use lockkit_testbed::{Etcd, Message, Proxy};
+
+/// Generous bound against hangs.
+const HANG: Duration = Duration::from_secs(20);
+
+/// The server of all tests. Each uses keys of its own.
+fn shared() -> &'static Etcd {
+    static SHARED: OnceLock<Etcd> = OnceLock::new();
+    SHARED.get_or_init(|| Etcd::start().unwrap())
+}
+
+async fn bounded<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HANG, work).await.unwrap()
+}
+
+async fn until_dropped(proxy: &Proxy, messages: u64) {
+    let dropped = async {
+        while proxy.counts().dropped != messages {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    bounded(dropped).await;
+}
+
+async fn client_of(proxy: &Proxy) -> etcd_client::Client {
+    etcd_client::Client::connect([proxy.endpoint()], None).await.unwrap()
+}
+
+/// Returns the next event; only messages without events may precede it.
+async fn next_event(watch: &mut etcd_client::WatchStream) -> (EventType, String) {
+    loop {
+        let message = bounded(watch.message()).await.unwrap().unwrap();
+        if let [event] = message.events() {
+            return (event.event_type(), event.kv().unwrap().key_str().unwrap().to_owned());
+        }
+        assert_eq!(message.events().len(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_deletions_are_dropped_and_the_stream_stays_open() {
+    let etcd = shared();
+    let prefix = "deletions".to_owned();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let mut client = client_of(&proxy).await;
+    let mut watch =
+        client.watch(prefix.clone(), Some(WatchOptions::new().with_prefix().with_prev_key())).await.unwrap();
+    assert!(bounded(watch.message()).await.unwrap().unwrap().created());
+    proxy.drop_messages(Message::Deletions, |_| true);
+    let key = |n: usize| format!("{prefix}/{n}");
+    // Drops more bytes than the flow control window of a stream in the client crate (2 MiB).
+    for n in 0..300 {
+        let value = "x".repeat(12_000);
+        client.put(key(n), value, None).await.unwrap();
+        client.delete(key(n), None).await.unwrap();
+        assert_eq!(next_event(&mut watch).await, (EventType::Put, key(n)));
+    }
+    until_dropped(&proxy, 300).await;
+    proxy.pass();
+    client.put(key(0), "", None).await.unwrap();
+    client.delete(key(0), None).await.unwrap();
+    assert_eq!(next_event(&mut watch).await, (EventType::Put, key(0)));
+    assert_eq!(next_event(&mut watch).await, (EventType::Delete, key(0)));
+    assert_eq!(proxy.counts().accepted, 1, "the connection is still the first one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_among_other_events_is_dropped_alone() {
+    let etcd = shared();
+    let prefix = "mixed".to_owned();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let mut client = client_of(&proxy).await;
+    client.put(format!("{prefix}/old"), "", None).await.unwrap();
+    let mut watch = client.watch(prefix.clone(), Some(WatchOptions::new().with_prefix())).await.unwrap();
+    assert!(bounded(watch.message()).await.unwrap().unwrap().created());
+    proxy.drop_messages(Message::Deletions, |n| n == 1);
+    // One transaction, so that one message has both.
+    let both = [
+        etcd_client::TxnOp::delete(format!("{prefix}/old"), None),
+        etcd_client::TxnOp::put(format!("{prefix}/new"), "", Some(PutOptions::new())),
+    ];
+    client.txn(etcd_client::Txn::new().and_then(both)).await.unwrap();
+    assert_eq!(next_event(&mut watch).await, (EventType::Put, format!("{prefix}/new")));
+    client.delete(format!("{prefix}/new"), None).await.unwrap();
+    assert_eq!(next_event(&mut watch).await, (EventType::Delete, format!("{prefix}/new")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keep_alives_are_lost_one_by_one() {
+    let etcd = shared();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let mut client = client_of(&proxy).await;
+    let lease = client.lease_grant(60, None).await.unwrap().id();
+    let (mut keeper, mut answers) = client.lease_keep_alive(lease).await.unwrap();
+    proxy.drop_messages(Message::KeepAlives, |n| n == 2);
+    for _ in 0..3 {
+        keeper.keep_alive().await.unwrap();
+    }
+    for _ in 0..2 {
+        assert_eq!(bounded(answers.message()).await.unwrap().unwrap().id(), lease);
+    }
+    until_dropped(&proxy, 1).await;
+    let third = tokio::time::timeout(Duration::from_millis(100), answers.message()).await;
+    assert!(third.is_err(), "all three were answered");
+    client.lease_revoke(lease).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reply_to_the_second_call_is_swallowed() {
+    let etcd = shared();
+    let key = "replies".to_owned();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let mut client = client_of(&proxy).await;
+    let mut watch = client.watch(key.clone(), None).await.unwrap();
+    assert!(bounded(watch.message()).await.unwrap().unwrap().created());
+    proxy.swallow_reply(2);
+    client.put(key.clone(), "1", None).await.unwrap();
+    // Messages of a stream do not count as replies.
+    assert_eq!(next_event(&mut watch).await.0, EventType::Put);
+    bounded(client.put(key.clone(), "2", None)).await.unwrap_err();
+    let found = bounded(client_of(&proxy).await.get(key, None)).await.unwrap();
+    assert_eq!(found.kvs()[0].value(), b"2", "the server has executed it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_lists_pass_through_whole() {
+    let etcd = shared();
+    let prefix = "lists".to_owned();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let mut client = client_of(&proxy).await;
+    let value = "x".repeat(1_000);
+    for n in 0..300 {
+        client.put(format!("{prefix}/{n}"), value.as_str(), None).await.unwrap();
+    }
+    let all = etcd_client::GetOptions::new().with_prefix();
+    let found = bounded(client.get(prefix.clone(), Some(all))).await.unwrap();
+    assert!(found.kvs().len() == 300 && found.kvs().iter().all(|kv| kv.value() == value.as_bytes()));
+}
