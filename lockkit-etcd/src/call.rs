@@ -3,7 +3,8 @@
 //! The client crate has no time limit of its own and retries nothing. While one of several endpoints is down, or one
 //! member is cut from the others, a fixed share of all calls fails at once, because the balancer picks that endpoint.
 //! Here every request ends within the configured time. A request that provably had no effect, because of the endpoint
-//! that it reached, is sent again at once.
+//! that it reached, is sent again at once. A member that is cut from the others does not refuse: it is silent. Requests
+//! of a heartbeat are therefore [sent again](Server::repeat) while the first copies wait.
 
 use std::{
     future::Future,
@@ -15,8 +16,9 @@ use std::{
 };
 
 use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use lockkit_core::backend::retry_pauses;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     EtcdConfig,
@@ -33,6 +35,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// How often per endpoint a request without a connection is sent before it pauses. Once is not enough: a connection
 /// that was refused fails the next request too, even if the server is back by then.
 const SENDS_AT_ONCE: usize = 3;
+
+/// How often a request of a heartbeat is sent while no reply comes, if there are several endpoints. If one of three is
+/// silent, 1 in 81 of these requests reaches only that one.
+const SENDS_PER_HEARTBEAT_STEP: u32 = 4;
 
 /// A connection to etcd. Cheap to clone.
 #[derive(Clone)]
@@ -179,6 +185,35 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Sends a request that may be repeated, and again while no reply comes, because the member that was reached may be
+    /// cut from the others. The first reply counts; a failure that another member may not report does not.
+    pub(crate) async fn repeat<T, F>(
+        &self,
+        window: Duration,
+        request: impl Fn() -> F,
+    ) -> Result<T, RequestError>
+    where
+        F: Future<Output = Result<T, RequestError>>,
+    {
+        let sends = if self.endpoints > 1 { SENDS_PER_HEARTBEAT_STEP } else { 1 };
+        let replies = async {
+            let (mut waiting, mut failure, mut sent) = (FuturesUnordered::new(), RequestError::no_reply(), 0);
+            loop {
+                if sent < sends {
+                    waiting.push(request());
+                    sent += 1;
+                }
+                match timeout(window / sends, waiting.next()).await {
+                    Ok(Some(Err(fault))) if fault.is_transient() => failure = fault,
+                    Ok(Some(reply)) => return reply,
+                    Ok(None) => return Err(failure),
+                    Err(_) => {}
+                }
+            }
+        };
+        bounded(window, replies).await
     }
 
     /// Returns the number of the login that requests use now.

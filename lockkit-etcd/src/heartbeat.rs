@@ -7,7 +7,8 @@
 //! * The store is restored from a backup. A key that exists may then be that of an earlier claim, which used it before
 //!   the hold. A reply with a lower revision than an earlier one makes the heartbeat compare create revisions
 //!   (`docs/decisions/0021-etcd-restored-from-a-backup.md`).
-//! * The server does not answer. Each step is bounded, so that a heartbeat ends before the next one.
+//! * The server does not answer. Each step is bounded, so that a heartbeat ends before the next one; within a step, the
+//!   request goes to other members too.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -15,7 +16,6 @@ use lockkit_core::backend::{ClaimId, Grant, Renewal, Renewals};
 use tracing::debug;
 
 use crate::{
-    call::bounded,
     error::{Effect, RequestError},
     registry::QueueEntry,
     session::EtcdSession,
@@ -59,7 +59,7 @@ impl EtcdSession {
     /// Returns the holds whose keys still exist.
     async fn existing_holds(&self, held: &[Grant]) -> Result<HashSet<ClaimId>, RequestError> {
         let step = self.heartbeat_step();
-        let listed: HashSet<Vec<u8>> = match bounded(step, self.lease.keys(&self.server)).await {
+        let listed: HashSet<Vec<u8>> = match self.server.repeat(step, || self.lease.keys(&self.server)).await {
             Ok(keys) => keys.into_iter().collect(),
             // For example a list that is longer than a message may be.
             Err(fault) if fault.effect == Effect::Refused => HashSet::new(),
@@ -78,13 +78,15 @@ impl EtcdSession {
         }
         // The list may be older than a grant that another member has answered, so only a linearizable read shows a
         // loss. In a restored store the key may be that of an earlier claim; its create revision shows that.
-        bounded(step, async {
+        let read = || async {
+            let mut found = Vec::new();
             for some in unconfirmed.chunks(KEYS_PER_READ) {
-                existing.extend(self.existing_by_revision(some).await?);
+                found.extend(self.existing_by_revision(some).await?);
             }
-            Ok(existing)
-        })
-        .await
+            Ok(found)
+        };
+        existing.extend(self.server.repeat(step, read).await?);
+        Ok(existing)
     }
 
     /// Reads these entries; returns those that exist with the create revision of the hold.

@@ -4,6 +4,8 @@
 //!
 //! * A ping is not answered in time. Replies do not name their ping: the k-th reply of a stream counts for its k-th
 //!   ping. A late reply must not count for a later ping, so a stream with an unanswered ping is dropped.
+//! * A member is cut from the others: its streams stay open and silent. The next ping opens a stream of its own, at a
+//!   member that the balancer picks, while the first one still waits.
 //! * The stream has broken since the last heartbeat. The ping fails at once, and is sent again on a new stream.
 //! * The lease has ended. The reply has a ttl of 0, or a new stream fails with "lease not found".
 
@@ -13,7 +15,7 @@ use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOpti
 use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN, support::lock};
 
 use crate::{
-    call::{Server, bounded},
+    call::Server,
     error::RequestError,
     keys::LeaseId,
     wire::revision_of,
@@ -68,7 +70,7 @@ impl Lease {
 
     /// Renews the lease within `window`. Returns the new start of its lifetime.
     pub(crate) async fn renew(&self, server: &Server, window: Duration) -> Result<BootInstant, RequestError> {
-        let pings = async {
+        let pings = || async {
             loop {
                 match self.ping(server).await {
                     Err(fault) if fault.is_transient() => tokio::time::sleep(RETRY_PAUSE_MIN).await,
@@ -76,7 +78,7 @@ impl Lease {
                 }
             }
         };
-        let armed_at = bounded(window, pings).await?;
+        let armed_at = server.repeat(window, pings).await?;
         let mut latest = lock(&self.armed_at);
         *latest = latest.max(armed_at);
         Ok(armed_at)

