@@ -342,16 +342,11 @@ impl Context {
 
     /// Waits until each of these holds was renewed by a heartbeat that began after this call.
     pub(crate) async fn renewed(&self, guards: &[LockGuard], bounds: Bounds) -> Result<()> {
-        self.renewed_within(bounds.heartbeat * 3 + bounds.slack, guards).await
-    }
-
-    /// As [`renewed`](Self::renewed), where the heartbeats may fail for a while.
-    pub(crate) async fn renewed_within(&self, bound: Duration, guards: &[LockGuard]) -> Result<()> {
         let counts = || guards.iter().map(|guard| self.log.renewed(guard.name())).collect::<Vec<_>>();
         let before = counts();
         // One heartbeat may have been sent already.
         let twice = async || Ok(counts().iter().zip(&before).all(|(now, before)| now - before >= 2));
-        self.eventually(bound, "all are renewed", twice).await.map(drop)
+        self.eventually(bounds.heartbeat * 3 + bounds.slack, "all are renewed", twice).await.map(drop)
     }
 
     /// Polls a condition until it holds, and returns how long that took. Fails after `within`.

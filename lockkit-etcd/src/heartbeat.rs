@@ -59,7 +59,8 @@ impl EtcdSession {
     /// Returns the holds whose keys still exist.
     async fn existing_holds(&self, held: &[Grant]) -> Result<HashSet<ClaimId>, RequestError> {
         let step = self.heartbeat_step();
-        let listed: HashSet<Vec<u8>> = match self.server.repeat(step, || self.lease.keys(&self.server)).await {
+        let listed: HashSet<Vec<u8>> = match self.server.repeat(step, || self.lease.keys(&self.server)).await
+        {
             Ok(keys) => keys.into_iter().collect(),
             // For example a list that is longer than a message may be.
             Err(fault) if fault.effect == Effect::Refused => HashSet::new(),

@@ -14,12 +14,7 @@ use std::{sync::Mutex, time::Duration};
 use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions};
 use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN, support::lock};
 
-use crate::{
-    call::Server,
-    error::RequestError,
-    keys::LeaseId,
-    wire::revision_of,
-};
+use crate::{call::Server, error::RequestError, keys::LeaseId, wire::revision_of};
 
 /// A lease, and the send time of the last request that has renewed it.
 #[derive(Debug)]
