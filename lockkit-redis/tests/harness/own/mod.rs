@@ -33,11 +33,11 @@ use super::{Servers, backend};
 /// Generous bound against hangs.
 const HANG: Duration = Duration::from_secs(30);
 
-/// A ttl longer than any other wait of a case. Waiters without a notification re-check after ten seconds, +- a tenth.
+/// A ttl longer than any other wait of a case. Waiters without a notification re-check after ten seconds, +- an eighth.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The longest wait for a grant by notification.
-const NOTIFIED_MAX: Duration = Duration::from_secs(10);
+/// The longest wait for a grant by notification: shorter than any pause before a re-check.
+const NOTIFIED_MAX: Duration = Duration::from_secs(8);
 
 /// What a busy machine may add to a bound.
 const SLACK: Duration = Duration::from_secs(5);
