@@ -150,6 +150,8 @@ pub enum Need {
     SessionPushed,
     /// The case needs the real clock.
     RealTime,
+    /// The case needs a paused clock.
+    PausedTime,
     /// The library lacks this.
     Library(&'static str),
 }
@@ -175,6 +177,10 @@ impl Need {
                 "reporting a lost session at once is not claimed".to_owned(),
             ),
             Self::RealTime => (harness.time() == Time::Real, "the store runs on a paused clock".to_owned()),
+            Self::PausedTime => (
+                harness.time() == Time::Paused,
+                "on a real clock the machine itself varies every moment".to_owned(),
+            ),
             Self::Library(what) => (false, what.to_owned()),
         };
         (!met).then_some(reason)

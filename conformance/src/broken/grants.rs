@@ -27,6 +27,7 @@ impl BrokenSession {
                 self.inner.acquire(claim).await
             }
             Defect::SlowWakeUp | Defect::LostWakeUp => self.wake_up_late(claim).await,
+            Defect::RechecksInStep if claim.wait() => self.recheck_in_step(claim).await,
             Defect::FalseFifo => self.serve_the_youngest(claim).await,
             Defect::SentBack if claim.wait() => self.sent_back(claim).await,
             Defect::LossyNames => self.under_a_cut_name(claim).await,

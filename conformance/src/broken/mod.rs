@@ -37,6 +37,8 @@ pub enum Defect {
     SlowWakeUp,
     /// A waiter never re-checks by itself.
     LostWakeUp,
+    /// All waiters re-check at the same moments, and only then.
+    RechecksInStep,
     /// A lost session is not reported, and every renewal is confirmed.
     UnseenLoss,
     /// A lifetime counts from the reply instead of the sending.
@@ -113,7 +115,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -122,6 +124,7 @@ impl Defect {
         Self::OrphanOnTry,
         Self::SlowWakeUp,
         Self::LostWakeUp,
+        Self::RechecksInStep,
         Self::UnseenLoss,
         Self::LifetimeFromReply,
         Self::EmptyRelease,
@@ -204,6 +207,7 @@ fn info(defect: Defect) -> BackendInfo {
     match defect {
         Defect::TtlWithoutLimit => info.ttl_max = Duration::MAX,
         Defect::FalseFifo | Defect::SentBack => info.queue = QueueKind::Fifo,
+        Defect::RechecksInStep => info.queue = QueueKind::Unordered,
         _ => {}
     }
     info

@@ -1,14 +1,18 @@
-//! Queues that grant to the youngest waiter, or send the first waiter back.
+//! Queues that grant to the youngest waiter, send the first waiter back, or ask all their waiters to look at once.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
-    Result,
+    BootInstant, Result,
     backend::{Acquired, Claim},
+    limits::RECHECK_PAUSE_MIN,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::sleep};
 
 use super::wrapper::BrokenSession;
+
+/// The pause between two looks of a waiter, and of all others.
+const COMMON_PAUSE: Duration = RECHECK_PAUSE_MIN;
 
 impl BrokenSession {
     /// Queues normally, but the first waiter that is granted a lock queues once more.
@@ -24,6 +28,26 @@ impl BrokenSession {
                 queued.await
             }
             _ => Ok(acquired),
+        }
+    }
+
+    /// Tries again whenever the clock shows a multiple of the pause.
+    pub(super) async fn recheck_in_step(&self, claim: Claim) -> Result<Acquired> {
+        loop {
+            let (again, _control) = self.detached(&claim, claim.name().clone(), false);
+            let acquired = self.inner.acquire(again).await?;
+            if matches!(acquired, Acquired::Granted(_)) {
+                return Ok(acquired);
+            }
+            claim.note_contended();
+            let since_boot = self.clock.now().since(BootInstant::from_start(Duration::ZERO));
+            let past = since_boot.as_secs() % COMMON_PAUSE.as_secs();
+            let pause = COMMON_PAUSE - Duration::new(past, since_boot.subsec_nanos());
+            tokio::select! {
+                biased;
+                () = claim.give_up() => return Ok(Acquired::GaveUp),
+                () = sleep(pause) => {}
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use lockkit_core::FencingToken;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    Case, Hook,
+    Case, Hook, LinkFault,
     case::{Need, case},
     context::{Cx, settle, within},
 };
@@ -18,6 +18,8 @@ pub(super) const CASES: &[Case] = &[
     case!(waiters_are_granted_in_order_of_arrival: Fifo, needs Need::Fifo; bugs 46),
     case!(waiter_that_leaves_does_not_delay_the_next: NoOrphan Fifo; bugs 46 69),
     case!(a_handoff_does_not_wait_for_the_recheck: NoLostWakeUp; bugs 13 45),
+    case!(waiters_without_notifications_look_at_different_moments: NoLostWakeUp,
+        needs Need::Hook(Hook::DropNotifications), Need::PausedTime; bugs 12),
     case!(holder_that_reacquires_at_once_starves_no_waiter: Fifo, needs Need::Fifo; bugs 46),
     case!(many_waiters_are_served_with_few_requests: NoLostWakeUp,
         needs Need::Hook(Hook::Requests); bugs 12),
@@ -184,6 +186,39 @@ async fn a_handoff_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
     // Where the harness cannot measure a notification, the re-check pause is the reference.
     let allowed = if is_measured { prompt(bare) } else { recheck / 4 };
     ensure!(waited <= allowed, "half of the handoffs took {waited:?} or more, a bare notification {bare:?}");
+    Ok(())
+}
+
+/// Otherwise all waiters behind a lost notification would send their requests in one burst.
+async fn waiters_without_notifications_look_at_different_moments(cx: Cx) -> Result<()> {
+    const WAITERS: usize = 16;
+    let (link, holding) = (cx.link().await?, cx.client().await?);
+    link.inflict(LinkFault::DropNotifications).await?;
+    let (mut held, mut waiters) = (Vec::new(), Vec::new());
+    for _ in 0..WAITERS {
+        let name = cx.name();
+        held.push(holding.lock(name.as_str())?.acquire().await?);
+        let client = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
+        let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
+        waiters.push(tokio::spawn(async move {
+            let granted = waiter.await??;
+            let at = Instant::now();
+            granted.release().await?;
+            anyhow::Ok(at)
+        }));
+    }
+    for guard in held {
+        guard.release().await?;
+    }
+    let bounds = cx.bounds_of(&holding);
+    let mut looks = Vec::new();
+    for waiter in waiters {
+        looks.push(within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await???);
+    }
+    link.heal().await?;
+    let (first, last) = (looks.iter().min().context("a look")?, looks.iter().max().context("a look")?);
+    let spread = *last - *first;
+    ensure!(spread >= bounds.recheck / 20, "{WAITERS} waiters looked within {spread:?}");
     Ok(())
 }
 
