@@ -1,6 +1,8 @@
 //! Deadlines count from the sending of a request, and a loss is final.
 
 mod common;
+#[path = "common/scripted.rs"]
+mod scripted;
 
 use std::{
     sync::{
@@ -10,10 +12,12 @@ use std::{
     time::Duration,
 };
 
-use common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
+use common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, Owner, Status, TimeSource, memory::MemoryServer,
+    BootInstant, Clock, ErrorKind, LockClient, Owner, Status, TimeSource, backend::Lifetime,
+    limits::CLOCK_LOOK_PAUSE_MAX, memory::MemoryServer,
 };
+use scripted::Scripted;
 use tokio::time::{Instant, advance, sleep};
 
 #[tokio::test(start_paused = true)]
@@ -187,11 +191,16 @@ impl TimeSource for Suspendable {
     }
 }
 
+/// Returns such a clock, and by how many milliseconds it is ahead.
+fn suspendable_clock() -> (Clock, Arc<AtomicU64>) {
+    let suspended_ms = Arc::new(AtomicU64::new(0));
+    (Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms))), suspended_ms)
+}
+
 #[tokio::test(start_paused = true)]
 async fn suspended_time_counts() {
     let server = MemoryServer::new();
-    let suspended_ms = Arc::new(AtomicU64::new(0));
-    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let (clock, suspended_ms) = suspendable_clock();
     let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
     suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
@@ -203,8 +212,7 @@ async fn suspended_time_counts() {
 async fn a_loss_during_a_suspend_is_reported_within_a_second_of_the_timers() {
     let ttl = Duration::from_secs(60);
     let server = MemoryServer::new();
-    let suspended_ms = Arc::new(AtomicU64::new(0));
-    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let (clock, suspended_ms) = suspendable_clock();
     let client = LockClient::builder(server.backend()).ttl(ttl).clock(clock).build().await.unwrap();
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
     let mut status = client.status();
@@ -218,11 +226,59 @@ async fn a_loss_during_a_suspend_is_reported_within_a_second_of_the_timers() {
     assert!(start.elapsed() <= Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
+/// Only a task that waits for the hold reads the clock in time: such a session has no deadline, and the next heartbeat
+/// is many seconds away.
+#[tokio::test(start_paused = true)]
+async fn hold_with_its_own_lifetime_is_lost_within_a_second_of_a_suspend() {
+    let ttl = Duration::from_secs(60);
+    let (clock, suspended_ms) = suspendable_clock();
+    let client =
+        LockClient::builder(Scripted::new(Lifetime::Hold)).ttl(ttl).clock(clock).build().await.unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let losing = tokio::spawn(async move { guard.lost().await });
+    settle().await;
+    suspended_ms.store(3 * ttl.as_millis() as u64, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(in_time(losing).await.unwrap().kind(), ErrorKind::Lost);
+    assert!(start.elapsed() <= CLOCK_LOOK_PAUSE_MAX, "{:?}", start.elapsed());
+}
+
+/// Without a hold, no task but the session task reads the clock, and its next heartbeat is many seconds away.
+#[tokio::test(start_paused = true)]
+async fn idle_session_that_expires_during_a_suspend_is_lost_within_a_second() {
+    let ttl = Duration::from_secs(60);
+    let server = MemoryServer::new();
+    let (clock, suspended_ms) = suspendable_clock();
+    let client = LockClient::builder(server.backend()).ttl(ttl).clock(clock).build().await.unwrap();
+    let mut status = client.status();
+    settle().await;
+    suspended_ms.store(3 * ttl.as_millis() as u64, Ordering::SeqCst);
+    let start = Instant::now();
+    while in_time(status.changed()).await != Status::Lost {}
+    assert!(start.elapsed() <= CLOCK_LOOK_PAUSE_MAX, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_that_one_reader_finds_wakes_the_other_waiters_at_once() {
+    let server = MemoryServer::new();
+    let (clock, suspended_ms) = suspendable_clock();
+    let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    let guard = Arc::new(client.lock(NAME).unwrap().acquire().await.unwrap());
+    let waiting = Arc::clone(&guard);
+    let waiting = tokio::spawn(async move { waiting.lost().await });
+    settle().await;
+    suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
+    settle().await;
+    assert!(!waiting.is_finished(), "no timer has run");
+    assert!(!guard.is_held(), "this call is the first to read the clock");
+    settle().await;
+    assert!(waiting.is_finished(), "woken by the call, not by a timer");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() {
     let server = MemoryServer::new();
-    let suspended_ms = Arc::new(AtomicU64::new(0));
-    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let (clock, suspended_ms) = suspendable_clock();
     let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
     let lock = client.lock(NAME).unwrap();
     server.hold_requests();
@@ -238,8 +294,7 @@ async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() 
 #[tokio::test(start_paused = true)]
 async fn a_hold_past_its_deadline_is_not_re_entered_although_no_task_has_run() {
     let server = MemoryServer::new();
-    let suspended_ms = Arc::new(AtomicU64::new(0));
-    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let (clock, suspended_ms) = suspendable_clock();
     let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
     let lock = client.lock(NAME).unwrap().reentrant(&Owner::new());
     let guard = lock.acquire().await.unwrap();

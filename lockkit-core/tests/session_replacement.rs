@@ -151,3 +151,27 @@ async fn close_takes_one_ttl_while_a_lost_session_is_reopened() {
     assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
     assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn session_that_opens_while_its_client_closes_is_closed() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.open_takes_ms.store(TTL.as_millis() as u64 / 2, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    eventually(TTL, "opening", || script.opened.load(Ordering::SeqCst) == 2).await;
+    in_time(client.close()).await.unwrap();
+    assert_eq!(script.closed.load(Ordering::SeqCst), 2, "the lost session and the one that was being opened");
+}
+
+/// The session must have expired, so its close is not retried: one refusal is the result, before any time limit.
+#[tokio::test(start_paused = true)]
+async fn close_after_a_long_outage_is_an_error_if_the_store_does_not_confirm_it() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let client = backend.client().await;
+    backend.script.silent.store(true, Ordering::SeqCst);
+    sleep(client.ttl() * 3).await;
+    let start = Instant::now();
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= Duration::from_millis(10), "{:?}", start.elapsed());
+}

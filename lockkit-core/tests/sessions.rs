@@ -2,15 +2,18 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use lockkit_core::{
-    Clock, ErrorKind, LockClient, Status,
+    Clock, ErrorKind, LockClient, Result, Status,
+    backend::{Admin, Backend, BackendInfo, Session},
     limits::{LABEL_BYTES_MAX, TRY_ANSWER_MAX, TTL_MAX, WAITERS_PER_CLIENT_MAX},
-    memory::MemoryServer,
+    memory::{MemoryBackend, MemoryServer},
 };
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 #[tokio::test(start_paused = true)]
 async fn client_survives_many_lost_sessions() {
@@ -265,6 +268,53 @@ fn outside_a_runtime_a_client_needs_its_own_thread() {
     );
     futures_block_on(guard.release()).unwrap();
     drop(inside);
+}
+
+/// Longest time of any step on a busy machine.
+const HANG: Duration = Duration::from_secs(20);
+
+/// A memory server that reports the end of the runtime that opened a session.
+#[derive(Debug)]
+struct RuntimeWatch {
+    backend: MemoryBackend,
+    runtime_ended: CancellationToken,
+}
+
+#[async_trait]
+impl Backend for RuntimeWatch {
+    fn info(&self) -> BackendInfo {
+        self.backend.info()
+    }
+
+    async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        // Nothing but the end of the runtime drops this task.
+        let dropped = self.runtime_ended.clone().drop_guard();
+        tokio::spawn(async move {
+            let _dropped = dropped;
+            std::future::pending::<()>().await;
+        });
+        self.backend.open_session(ttl, clock).await
+    }
+
+    fn admin(&self) -> Option<&dyn Admin> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn own_thread_of_a_client_ends_when_the_client_closes_or_is_dropped() {
+    for closes in [true, false] {
+        let runtime_ended = CancellationToken::new();
+        let backend =
+            RuntimeWatch { backend: MemoryServer::new().backend(), runtime_ended: runtime_ended.clone() };
+        let client = LockClient::builder(backend).own_thread().build().await.unwrap();
+        assert!(!runtime_ended.is_cancelled());
+        match closes {
+            true => client.close().await.unwrap(),
+            false => drop(client),
+        }
+        tokio::time::timeout(HANG, runtime_ended.cancelled()).await.expect("the thread ends");
+    }
 }
 
 /// The smallest executor that is not tokio.

@@ -194,6 +194,16 @@ mod tests {
     }
 
     #[test]
+    fn recheck_pauses_differ_between_waiters() {
+        fastrand::seed(1);
+        let pauses: Vec<f64> =
+            (0..1_000).map(|_| recheck_pause(Duration::from_secs(15)).as_secs_f64()).collect();
+        let (short, long) =
+            (pauses.iter().filter(|pause| **pause < 4.75), pauses.iter().filter(|pause| **pause > 5.25));
+        assert!(short.count() > 100 && long.count() > 100, "waiters re-check at different times");
+    }
+
+    #[test]
     fn retry_pauses_grow_to_their_bound_with_jitter() {
         let mut last = Vec::new();
         for _ in 0..1_000 {
