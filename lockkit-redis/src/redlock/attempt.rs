@@ -9,7 +9,6 @@
 //! * Half of the nodes grant: the keys are removed at once at all nodes, also at those that refused or did not reply.
 //! * The nodes reply too slowly: a majority counts only before the deadline, which is measured from before the first
 //!   request.
-//! * Nodes change their addresses during the attempt: one node may have replied at two addresses, so the attempt fails.
 //! * A node cannot be reached at all: nothing is removed there, so a node that is away for long costs nothing.
 //! * A request of an attempt is delayed for long: each attempt has its own id, so it can affect no other attempt.
 
@@ -84,7 +83,6 @@ impl SessionContext {
         let attempt = Attempt { id: ClaimId::random(), keys: keys.clone() };
         let sent = Arc::new(SentRequests::new(self.nodes.count()));
         let armed_at = self.clock.now();
-        let moves = self.nodes.members.moves();
         let asked = self.ask(&attempt, metadata, &sent).await;
         let answered = match asked.ask_outcome(true) {
             AskOutcome::Agreed(token) => Ok(token),
@@ -92,7 +90,6 @@ impl SessionContext {
             AskOutcome::Undecided | AskOutcome::NoMajority => Err(asked),
         };
         let failed = match answered {
-            Ok(_) if self.nodes.members.moves() != moves => AttemptOutcome::Failed(self.nodes.moved()),
             Ok(token) if self.clock.now() < lease::deadline(armed_at, self.ttl) => {
                 return AttemptOutcome::Won(WonAttempt { attempt, token, armed_at, sent });
             }

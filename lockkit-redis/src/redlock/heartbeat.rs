@@ -3,8 +3,6 @@
 //! * A node does not reply: the other nodes decide. Without replies from a majority, the result is unknown.
 //! * No majority has the lock any more: the hold is lost, and its keys are removed at the nodes that still have them. A
 //!   lock that this heartbeat restores at a node does not count.
-//! * Nodes change their addresses during a heartbeat: one node may have replied at two addresses, so the result is
-//!   unknown.
 //! * The nodes were set up again while the client ran: a majority reports another set. The session ends, and the next
 //!   one joins the new set.
 //! * A restore arrives after the release, or after another grant: the node's counter is above its token, so it is
@@ -83,7 +81,6 @@ impl RedlockSession {
     ) -> (Option<RequestError>, Vec<(ClaimId, Renewal)>) {
         let nodes = &self.context.nodes;
         let mut answers: Vec<Option<BatchReply>> = vec![None; nodes.count()];
-        let moves = nodes.members.moves();
         let mut round = self.send_renewals(batch);
         let answered =
             |answers: &[Option<BatchReply>]| answers.iter().flatten().filter(|one| one.is_ok()).count();
@@ -93,10 +90,6 @@ impl RedlockSession {
             if let Some(slot) = answers.get_mut(node) {
                 *slot = Some(answer);
             }
-        }
-        if nodes.members.moves() != moves {
-            let unknown = batch.iter().map(|(claim, _)| (*claim, unknown(nodes.moved())));
-            return (Some(nodes.moved()), unknown.collect());
         }
         let fault = (answered(&answers) < nodes.majority()).then(|| nodes.no_majority(faults(&answers)));
         let holds = batch.iter().enumerate().map(|(nth, (claim, won))| {

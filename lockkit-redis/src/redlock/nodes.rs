@@ -106,15 +106,6 @@ impl Nodes {
         while round.next(true).await.is_some() {}
     }
 
-    /// Nodes have moved, so their replies cannot be attributed.
-    pub(super) fn moved(&self) -> RequestError {
-        RequestError::new(
-            Effect::Busy,
-            ErrorKind::Unavailable,
-            "nodes changed their addresses during the request",
-        )
-    }
-
     /// A majority granted, but its keys may have expired.
     pub(super) fn too_slow(&self) -> RequestError {
         RequestError::new(

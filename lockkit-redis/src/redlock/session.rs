@@ -6,6 +6,7 @@
 //!
 //! * The session is closed: every acquire under way removes its keys, and all holds are released. What no majority
 //!   confirms expires.
+//! * Nodes exchange their addresses: the session ends, and its holds with it.
 //! * A release is not answered: it is retried, node by node.
 //! * A release is not answered before its keys must have expired everywhere: the hold is forgotten. A caller that
 //!   waited for the answer has got an error.
@@ -118,8 +119,11 @@ impl Session for RedlockSession {
     }
 
     async fn lost(&self) -> Loss {
-        // Nodes report no loss, so only a close ends this wait.
-        self.closed.cancelled().await;
+        // Nodes report no loss.
+        tokio::select! {
+            () = self.closed.cancelled() => {}
+            () = self.context.nodes.members.exchanged() => {}
+        }
         Loss::Session
     }
 

@@ -33,8 +33,8 @@ async fn set_up(masters: &RedisMasters, nodes: impl IntoIterator<Item = usize>) 
     url
 }
 
-async fn set_up_short(masters: &RedisMasters) -> String {
-    let url = short(&url(&endpoints(masters, 0..3)));
+async fn set_up_short(masters: &RedisMasters, nodes: impl IntoIterator<Item = usize>) -> String {
+    let url = short(&url(&endpoints(masters, nodes)));
     init(&config(&url).unwrap()).await.unwrap();
     url
 }
@@ -174,7 +174,7 @@ async fn node_that_does_not_count_does_not_fail_waiters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_joins_the_new_set_after_a_new_set_up() {
     let masters = RedisMasters::start(3).unwrap();
-    let url = set_up_short(&masters).await;
+    let url = set_up_short(&masters, 0..3).await;
     let client = short_client(&url).await;
     client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
     let mut status = client.status();
@@ -187,15 +187,18 @@ async fn client_joins_the_new_set_after_a_new_set_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_exchange_their_addresses_count_again() {
-    let masters = RedisMasters::start(3).unwrap();
-    let url = set_up_short(&masters).await;
+async fn nodes_that_exchange_their_addresses_end_the_session_and_count_in_the_next() {
+    let masters = RedisMasters::start(5).unwrap();
+    let url = set_up_short(&masters, 0..5).await;
     let client = short_client(&url).await;
     let markers = [marker(&masters, 0), marker(&masters, 1)];
-    client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
+    let held = client.lock("x").unwrap().acquire().await.unwrap();
     for (node, marker) in [(1, &markers[0]), (0, &markers[1])] {
         masters.node(node).cli(&["HSET", NODE, "marker", marker]).unwrap();
     }
+    let lost = tokio::time::timeout(HANG, held.lost()).await.expect("the hold is lost");
+    // Not only when its deadline has passed.
+    assert!(lost.to_string().contains("ended the session"), "{lost}");
     let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap();
     let _ = guard.expect("a majority counts").release().await;
 }
@@ -229,7 +232,7 @@ async fn node_that_was_down_at_connect_counts_later() {
 #[tokio::test(flavor = "multi_thread")]
 async fn emptied_node_is_brought_back_under_its_set_up_name() {
     let mut masters = RedisMasters::start(3).unwrap();
-    let url = set_up_short(&masters).await;
+    let url = set_up_short(&masters, 0..3).await;
     let before = marker(&masters, 1);
     masters.node_mut(1).wipe().unwrap();
     // This client has never met the node.
@@ -239,7 +242,7 @@ async fn emptied_node_is_brought_back_under_its_set_up_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_server_does_not_replace_a_node() {
     let masters = RedisMasters::start(4).unwrap();
-    set_up_short(&masters).await;
+    set_up_short(&masters, 0..3).await;
     // Together with the first node it would be a majority that does not share a node with the second and third.
     let new = short_client(&short(&url(&endpoints(&masters, [0, 1, 3])))).await;
     let start = Instant::now();
@@ -255,7 +258,7 @@ async fn foreign_server_does_not_replace_a_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn emptied_node_counts_again_only_with_a_majority_of_the_others() {
     let mut masters = RedisMasters::start(3).unwrap();
-    let client = short_client(&set_up_short(&masters).await).await;
+    let client = short_client(&set_up_short(&masters, 0..3).await).await;
     masters.node_mut(2).kill().unwrap();
     masters.node_mut(0).wipe().unwrap();
     let start = Instant::now();

@@ -4,8 +4,8 @@
 //!
 //! * The URL names more or fewer nodes than the set has, or nodes of different sets: refused when the client connects.
 //! * Two addresses lead to one node, by an alias or a proxy: the node counts once.
-//! * Nodes exchange their addresses while a client runs: each node is recognized by its marker, and none counts twice
-//!   during the move.
+//! * Nodes exchange their addresses while a client runs: every request names the marker that its address had, so none is
+//!   answered at the new one. The session ends, and the next one finds the nodes where they are.
 //! * An address turns out later to lead to a node of another set: it does not count.
 //! * An address leads to a server without data. The server cannot know whether it is a node that lost its data or a new
 //!   server. The client takes it for the node that it has met at that address before, or for the node that had this
@@ -16,6 +16,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use lockkit_core::{ErrorKind, support::lock};
+use tokio_util::sync::CancellationToken;
 
 use super::marker::{Marker, NodeIdentity, join_names, split_names};
 use crate::{
@@ -29,15 +30,15 @@ pub(crate) struct Members {
     /// By address, as in the URL.
     names: Vec<String>,
     state: Mutex<MemberState>,
+    /// Cancelled when another node of the set was found at the address of a known one.
+    exchanged: CancellationToken,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct MemberState {
     set: Option<NodeSet>,
     /// By address: the number of the node that was found there.
     numbers: Vec<Option<usize>>,
-    /// How often another node was found at the address of a known one.
-    moves: u64,
 }
 
 /// The set that a majority belongs to.
@@ -55,23 +56,11 @@ impl NodeSet {
     }
 }
 
-impl MemberState {
-    /// Forgets the node at this address if another one is there now. The forgotten one may be at any other address, so
-    /// nodes can exchange their addresses.
-    fn note_move(&mut self, address: usize, number: usize) {
-        if let Some(moved) =
-            self.numbers.get_mut(address).and_then(|entry| entry.take_if(|old| *old != number))
-        {
-            self.moves += 1;
-            tracing::info!(node = moved, "another node has its address now");
-        }
-    }
-}
-
 impl Members {
     pub(crate) fn new(names: Vec<String>) -> Self {
         let numbers = vec![None; names.len()];
-        Self { names, state: Mutex::new(MemberState { numbers, ..MemberState::default() }) }
+        let state = Mutex::new(MemberState { set: None, numbers });
+        Self { names, state, exchanged: CancellationToken::new() }
     }
 
     pub(crate) fn names(&self) -> &[String] {
@@ -87,14 +76,19 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// The node must not count: it is a node of another set, or was found at another address too.
+    /// The node must not count: it is a node of another set, was found at another address too, or has the address of
+    /// another node, which ends the session.
     pub(crate) fn admit(&self, address: usize, found: &NodeState) -> Result<(), RequestError> {
         let Marker::Ready(identity) = Marker::parse(&found.marker) else { return Ok(()) };
         let mut state = self.lock();
         if state.set.as_ref().is_some_and(|set| set.identity(identity.number) != identity) {
             return Err(other_set_fault());
         }
-        state.note_move(address, identity.number);
+        if state.numbers.get(address).is_some_and(|known| known.is_some_and(|known| known != identity.number))
+        {
+            self.exchanged.cancel();
+            return Err(refused("it is at the address of another node".to_owned()));
+        }
         let twice = state.numbers.iter().position(|number| *number == Some(identity.number));
         if let Some(other) = twice.filter(|other| *other != address) {
             let name = self.names.get(other).map_or("", String::as_str);
@@ -112,10 +106,9 @@ impl Members {
         self.lock().set.as_ref().is_some_and(|set| set.identity(identity.number) != identity)
     }
 
-    /// A version of the table of addresses. While it does not change, no node is asked at two addresses, so votes
-    /// counted by address count each node once.
-    pub(crate) fn moves(&self) -> u64 {
-        self.lock().moves
+    /// Waits until nodes have exchanged their addresses.
+    pub(crate) async fn exchanged(&self) {
+        self.exchanged.cancelled().await;
     }
 
     /// The marker of the node at this address.
@@ -203,23 +196,15 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_exchange_addresses_are_identified_again() {
+    fn exchange_of_addresses_is_noticed_and_changes_no_marker() {
         let members = members(["a:1", "b:1", "c:1"]);
         for number in 0..3 {
             members.admit(number, &node_state(&identity(number + 1))).unwrap();
         }
-        let before = members.moves();
+        assert!(!members.exchanged.is_cancelled(), "each is where it was");
         members.admit(0, &node_state(&identity(2))).unwrap_err();
-        assert_ne!(members.moves(), before);
-        members.admit(1, &node_state(&identity(1))).unwrap();
-        members.admit(0, &node_state(&identity(2))).unwrap();
-        assert_eq!(
-            (members.marker(0), members.marker(1)),
-            (Some(identity(2).ready()), Some(identity(1).ready()))
-        );
-        let moves = members.moves();
-        members.admit(0, &node_state(&identity(2))).unwrap();
-        assert_eq!(members.moves(), moves, "it is where it was");
+        assert!(members.exchanged.is_cancelled());
+        assert_eq!(members.marker(0), Some(identity(1).ready()), "votes are counted by address");
     }
 
     #[test]

@@ -112,7 +112,8 @@ async fn waiters_are_granted_although_connections_are_killed<S: Servers>() -> Re
         for _ in 0..KILLS {
             sleep(KILL_PAUSE_MAX.mul_f64(fastrand::f64())).await;
             for node in off(|| servers.masters())? {
-                killed += off(|| node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]))?.number().unwrap_or_default();
+                killed +=
+                    off(|| node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]))?.number().unwrap_or_default();
             }
         }
         anyhow::Ok(killed)
