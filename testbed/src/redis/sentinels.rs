@@ -1,6 +1,10 @@
 //! Replicas that are watched by Sentinels.
 
-use std::path::PathBuf;
+use std::{
+    cell::Cell,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 
@@ -23,6 +27,9 @@ const DOWN_AFTER_MS: u32 = 5_000;
 
 /// A failed failover is repeated after twice this time, in milliseconds.
 const FAILOVER_TIMEOUT_MS: u32 = 5_000;
+
+/// A failover that has changed nothing by then is asked for again.
+const FAILOVER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A Redis master and two replicas, watched by three Sentinels, which promote a replica when the master is down.
 ///
@@ -156,8 +163,16 @@ impl RedisSentinels {
     pub fn failover(&self) -> Result<usize> {
         let former = self.master()?;
         let (_, sentinel) = self.running_sentinels().next().context("no Sentinel runs")?;
-        sentinel.cli(&["SENTINEL", "FAILOVER", Self::NAME])?;
-        self.wait_for_master_after(former)
+        let asked = Cell::new(None::<Instant>);
+        wait_for("a replica is promoted", || {
+            let agreed = self.agreed_master()?;
+            // A Sentinel that knows no fit replica at that moment gives up without a word.
+            if agreed == Some(former) && asked.get().is_none_or(|at| at.elapsed() > FAILOVER_PATIENCE) {
+                asked.set(Some(Instant::now()));
+                sentinel.cli(&["SENTINEL", "FAILOVER", Self::NAME])?;
+            }
+            Ok(agreed.filter(|&master| master != former && self.node(master).is_master().unwrap_or(false)))
+        })
     }
 
     /// Cuts a server (the numbers of the Sentinels follow those of the nodes) from the others in both directions, until
