@@ -1,5 +1,6 @@
 //! Calls that their caller has given up, and what they still count for.
 
+#[path = "it/common.rs"]
 mod common;
 
 use std::{

@@ -38,7 +38,7 @@ const CARGO: [(&str, &str); 5] = [
 const PROGRAMS: Width = Width { beside: 2, alone: 3 };
 
 /// The test programs that take longest, longest first: none of them should start last.
-const LONGEST_FIRST: [&str; 14] = [
+const LONGEST_FIRST: [&str; 15] = [
     "lockkit-etcd server",
     "lockkit-zk server",
     "lockkit-redis server",
@@ -46,13 +46,14 @@ const LONGEST_FIRST: [&str; 14] = [
     "lockkit-zk conformance",
     "lockkit-etcd conformance",
     "lockkit-redis conformance_redlock",
-    "testbed redis_nodes",
+    "testbed it",
     "lockkit-redis conformance",
     "lockkit-redis conformance_cluster",
     "lockkit-redis conformance_redlock_3",
     "lockkit-redis conformance_sentinel",
     "lockkit-cli it",
     "lockkit-redis masters",
+    "lockkit-core it",
 ];
 
 /// The sale, and the program that starts servers for it, among the programs that are built for the tests.

@@ -1,10 +1,4 @@
 //! A backend whose behaviour a test controls, for behaviour that the memory server lacks.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "for tests only; each file uses some of it"
-)]
 
 use std::{
     sync::{
@@ -29,66 +23,66 @@ use crate::common::TTL;
 
 /// Controls and counters of a [`Scripted`] backend, shared with the test.
 #[derive(Debug, Default)]
-pub struct Script {
-    pub opened: AtomicU64,
-    pub closed: AtomicU64,
-    pub claims: AtomicU64,
-    pub heartbeats: AtomicU64,
-    pub releases: AtomicU64,
-    pub releases_tried: AtomicU64,
+pub(crate) struct Script {
+    pub(crate) opened: AtomicU64,
+    pub(crate) closed: AtomicU64,
+    pub(crate) claims: AtomicU64,
+    pub(crate) heartbeats: AtomicU64,
+    pub(crate) releases: AtomicU64,
+    pub(crate) releases_tried: AtomicU64,
     /// Opening a session never completes.
-    pub open_hangs: AtomicBool,
+    pub(crate) open_hangs: AtomicBool,
     /// How long opening a session takes after the server has opened it.
-    pub open_takes_ms: AtomicU64,
+    pub(crate) open_takes_ms: AtomicU64,
     /// Opening a session panics.
-    pub open_panics: AtomicBool,
+    pub(crate) open_panics: AtomicBool,
     /// Every session is reported lost as soon as it is open.
-    pub flapping: AtomicBool,
+    pub(crate) flapping: AtomicBool,
     /// Reports the loss of the session, once.
-    pub lose_session: Notify,
+    pub(crate) lose_session: Notify,
     /// Reports the loss of the latest grant, once.
-    pub lose_grant: Notify,
+    pub(crate) lose_grant: Notify,
     /// The next report of a loss panics.
-    pub lost_panics: AtomicBool,
+    pub(crate) lost_panics: AtomicBool,
     /// Claims wait for `grants` before they are granted, even if they were given up or their session was closed.
-    pub late: AtomicBool,
-    pub grants: Notify,
+    pub(crate) late: AtomicBool,
+    pub(crate) grants: Notify,
     /// Acquires are not answered: a try fails, and a waiting claim waits until it gives up.
-    pub acquires_silent: AtomicBool,
+    pub(crate) acquires_silent: AtomicBool,
     /// Withdrawals complete only when the session is closed.
-    pub withdrawals_hang: AtomicBool,
+    pub(crate) withdrawals_hang: AtomicBool,
     /// Every claim ends because its entry has vanished.
-    pub entries_vanish: AtomicBool,
+    pub(crate) entries_vanish: AtomicBool,
     /// Every claim is denied, and the denial ends its session.
-    pub denials_end_sessions: AtomicBool,
+    pub(crate) denials_end_sessions: AtomicBool,
     /// The next acquire panics.
-    pub acquire_panics: AtomicBool,
+    pub(crate) acquire_panics: AtomicBool,
     /// The next release panics.
-    pub release_panics: AtomicBool,
+    pub(crate) release_panics: AtomicBool,
     /// Heartbeats report that the session is gone, and nothing about holds.
-    pub session_gone: AtomicBool,
+    pub(crate) session_gone: AtomicBool,
     /// Heartbeats renew the session, but report nothing about holds.
-    pub holds_unknown: AtomicBool,
+    pub(crate) holds_unknown: AtomicBool,
     /// Releases are refused, as after a permission was revoked.
-    pub releases_refused: AtomicBool,
+    pub(crate) releases_refused: AtomicBool,
     /// The close of the session with this number is never confirmed.
-    pub unclosable: AtomicU64,
+    pub(crate) unclosable: AtomicU64,
     /// Heartbeats, releases and closes are not answered.
-    pub silent: AtomicBool,
+    pub(crate) silent: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
-pub struct Scripted {
-    pub script: Arc<Script>,
-    pub lifetime: Lifetime,
+pub(crate) struct Scripted {
+    pub(crate) script: Arc<Script>,
+    pub(crate) lifetime: Lifetime,
 }
 
 impl Scripted {
-    pub fn new(lifetime: Lifetime) -> Self {
+    pub(crate) fn new(lifetime: Lifetime) -> Self {
         Self { script: Arc::default(), lifetime }
     }
 
-    pub async fn client(&self) -> LockClient {
+    pub(crate) async fn client(&self) -> LockClient {
         LockClient::builder(self.clone()).ttl(TTL).clock(Clock::tokio()).build().await.unwrap()
     }
 }

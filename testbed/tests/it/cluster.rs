@@ -1,5 +1,4 @@
 //! An etcd cluster whose members are cut from each other, killed and paused.
-#![cfg(test)]
 
 use std::time::{Duration, Instant};
 

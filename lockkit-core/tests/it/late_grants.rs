@@ -1,14 +1,10 @@
 //! Grants that arrive when their session has ended, or their deadline has nearly passed.
 
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, eventually, settle};
+use crate::common::{NAME, TTL, eventually, settle};
+use crate::scripted::Scripted;
 use lockkit_core::{LockGuard, Result, Status, backend::Lifetime};
-use scripted::Scripted;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,4 @@
 //! The proxy between a Redis server and its subscribers.
-#![cfg(test)]
 
 use std::{
     io::{BufRead, BufReader, Write},

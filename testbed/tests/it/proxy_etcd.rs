@@ -1,5 +1,4 @@
 //! The proxy between etcd and its clients: lost messages of streams, and lost replies.
-#![cfg(test)]
 
 use std::{sync::OnceLock, time::Duration};
 

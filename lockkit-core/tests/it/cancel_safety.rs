@@ -1,7 +1,5 @@
 //! Cancel safety: a caller's future may be dropped at any point and leaves nothing behind.
 
-mod common;
-
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -9,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{NAME, TTL, client, eventually, lock_of_new_client, name, settle};
+use crate::common::{NAME, TTL, client, eventually, lock_of_new_client, name, settle};
 use lockkit_core::{Clock, LockClient, memory::MemoryServer};
 
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {

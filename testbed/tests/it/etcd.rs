@@ -1,5 +1,4 @@
 //! An etcd server: isolation, restart, pause, authentication, and its end with the test.
-#![cfg(test)]
 
 use std::{
     fs,

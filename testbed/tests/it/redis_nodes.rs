@@ -1,5 +1,4 @@
 //! Groups of Redis servers: replicas, Sentinels, a cluster, independent masters, clocks.
-#![cfg(test)]
 
 use std::{
     io::{Read, Write},

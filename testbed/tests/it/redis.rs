@@ -1,5 +1,4 @@
 //! A Redis server: isolation, restart, errors.
-#![cfg(test)]
 
 use lockkit_testbed::Redis;
 

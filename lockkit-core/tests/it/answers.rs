@@ -1,19 +1,13 @@
 //! How the keeper handles answers that only some backends give, and late ones.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
-
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::scripted::Scripted;
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Status,
     backend::Lifetime,
     limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MIN},
 };
-use scripted::Scripted;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 /// What timers may add on a paused clock.

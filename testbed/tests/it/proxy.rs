@@ -1,5 +1,4 @@
 //! The proxy on connections without a protocol.
-#![cfg(test)]
 
 use std::{
     io::{ErrorKind, Read, Write},

@@ -1,14 +1,10 @@
 //! What ends a hold: its own lifetime, its release only, or `max_hold`.
 
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, client, eventually, kind};
+use crate::common::{NAME, TTL, client, eventually, kind};
+use crate::scripted::Scripted;
 use lockkit_core::{ErrorKind, Status, backend::Lifetime, limits::RELEASE_ANSWER_MAX, memory::MemoryServer};
-use scripted::Scripted;
 use tokio::time::{Instant, advance, sleep};
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,4 @@
 //! A Redis server that speaks TLS.
-#![cfg(feature = "tls")]
-#![cfg(test)]
 
 use std::process::Command;
 

@@ -1,18 +1,14 @@
 //! Releases that the store refuses or does not confirm: no lock is held forever by them, and they cost few tasks.
 
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::scripted::Scripted;
 use lockkit_core::{
     ErrorKind, LockClient, Status,
     backend::Lifetime,
     limits::{RELEASE_WORKERS_MAX, RELEASES_UNCONFIRMED_MAX},
 };
-use scripted::Scripted;
 use tokio::time::{Instant, sleep};
 
 /// Returns a store that refuses releases from now on, and a client of it.

@@ -1,14 +1,10 @@
 //! Re-entry by explicit owner.
 
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use crate::common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use crate::scripted::Scripted;
 use lockkit_core::{ErrorKind, Owner, backend::Lifetime, limits::TRY_ANSWER_MAX, memory::MemoryServer};
-use scripted::Scripted;
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]

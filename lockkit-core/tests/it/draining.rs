@@ -1,10 +1,8 @@
 //! Orderly shutdown: held locks are finished and new claims are refused. Also a shutdown that is not orderly.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
+use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
 use lockkit_core::{ErrorKind, Owner, Status, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 

@@ -1,8 +1,4 @@
 //! Work under a lock: what its caller gets if the lock is lost.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
-
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -11,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{NAME, TTL, in_time, lock_of_new_client, name};
+use crate::common::{NAME, TTL, in_time, lock_of_new_client, name};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, Lock, LockClient, RunError, TimeSource, memory::MemoryServer,
 };
@@ -93,7 +89,7 @@ async fn work_that_wakes_after_the_deadline_is_stopped_before_any_timer_fires() 
 
 #[tokio::test(start_paused = true)]
 async fn work_whose_lock_is_not_acquired_is_not_started() {
-    let client = common::client(&MemoryServer::new()).await;
+    let client = crate::common::client(&MemoryServer::new()).await;
     let lock = client.lock(NAME).unwrap();
     client.close().await.unwrap();
     let refused = lock.run(async |_| panic!("begun")).await.unwrap_err();

@@ -1,7 +1,5 @@
 //! Wakers that call back into the client while a hold ends.
 
-mod common;
-
 use std::{
     future::Future,
     sync::{Arc, Weak, mpsc},
@@ -9,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use common::{NAME, TTL, client};
+use crate::common::{NAME, TTL, client};
 use lockkit_core::{Lock, LockGuard, Owner, memory::MemoryServer};
 use tokio::{runtime::Builder, time::advance};
 

@@ -1,11 +1,7 @@
 //! Random histories of several clients and a faulty server, with checks after every step.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
-
-mod common;
-
 use std::{collections::HashMap, time::Duration};
 
-use common::{TTL, eventually, settle};
+use crate::common::{TTL, eventually, settle};
 use lockkit_core::{Clock, FencingToken, LockClient, LockGuard, LockName, Owner, memory::MemoryServer};
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
 

@@ -1,13 +1,11 @@
 //! Tracing spans: the keeper's work can be followed by name and token.
 
-mod common;
-
 use std::{
     io::Write,
     sync::{Arc, Mutex},
 };
 
-use common::{NAME, TTL, client};
+use crate::common::{NAME, TTL, client};
 use lockkit_core::memory::MemoryServer;
 use tracing_subscriber::fmt::format::FmtSpan;
 

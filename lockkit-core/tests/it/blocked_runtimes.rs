@@ -1,15 +1,11 @@
 //! A caller on a healthy runtime gets its result in time, even if the keeper's runtime is blocked.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are not seen as tests")]
-
-mod common;
-
 use std::{
     future::Future,
     sync::mpsc,
     time::{Duration, Instant},
 };
 
-use common::{NAME, kind};
+use crate::common::{NAME, kind};
 use lockkit_core::{ErrorKind, LockClient, memory::MemoryServer};
 use tokio::runtime::{Builder, Runtime};
 

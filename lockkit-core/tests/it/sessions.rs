@@ -1,11 +1,9 @@
 //! Lost sessions are replaced, callers get their results in time, and everything is bounded.
 
-mod common;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use async_trait::async_trait;
-use common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Result, Status,
     backend::{Admin, Backend, BackendInfo, Session},

@@ -1,5 +1,4 @@
 //! ZooKeeper servers and ensembles: isolation, restart, faults, and their end with the test.
-#![cfg(test)]
 
 use std::{
     fs,

@@ -1,10 +1,8 @@
 //! The status of a client, from its first moment to its last.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{client, in_time};
+use crate::common::{client, in_time};
 use lockkit_core::{LockClient, Status, memory::MemoryServer};
 
 /// On several threads, where the caller runs while the session task is still busy.

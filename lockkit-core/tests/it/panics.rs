@@ -1,14 +1,10 @@
 //! Backends that panic in the middle of a call.
 
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::sync::atomic::Ordering;
 
-use common::{NAME, TTL, eventually, in_time, kind};
+use crate::common::{NAME, TTL, eventually, in_time, kind};
+use crate::scripted::Scripted;
 use lockkit_core::{ErrorKind, Status, backend::Lifetime};
-use scripted::Scripted;
 
 #[tokio::test(start_paused = true)]
 async fn client_recovers_from_a_panic_while_opening() {

@@ -1,9 +1,5 @@
 //! Deadlines count from the sending of a request, and a loss is final.
 
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::{
     sync::{
         Arc,
@@ -12,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use crate::common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use crate::scripted::Scripted;
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, Owner, Status, TimeSource, backend::Lifetime,
     limits::CLOCK_LOOK_PAUSE_MAX, memory::MemoryServer,
 };
-use scripted::Scripted;
 use tokio::time::{Instant, advance, sleep};
 
 #[tokio::test(start_paused = true)]

@@ -1,14 +1,10 @@
 //! Sessions that end at once, open slowly or are lost: how the keeper replaces and closes them.
 
-mod common;
-#[path = "common/scripted.rs"]
-mod scripted;
-
 use std::{sync::atomic::Ordering, time::Duration};
 
-use common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::scripted::Scripted;
 use lockkit_core::{Clock, ErrorKind, LockClient, Status, backend::Lifetime};
-use scripted::Scripted;
 use tokio::time::{Instant, advance, sleep};
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,8 @@
 //! Releases are retried until the store confirms them, and dropping a guard needs no runtime.
 
-mod common;
-
 use std::{sync::mpsc, time::Duration};
 
-use common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
+use crate::common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
 use lockkit_core::{ErrorKind, LockClient, limits::RELEASE_ANSWER_MAX, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 

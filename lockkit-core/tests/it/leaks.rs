@@ -2,13 +2,9 @@
 //!
 //! The client's `Debug` shows the tables; the runtime counts the tasks.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{TTL, client, eventually, in_time, kind, settle};
+use crate::common::{TTL, client, eventually, in_time, kind, settle};
 use lockkit_core::{ErrorKind, Lock, LockClient, LockName, Owner, memory::MemoryServer};
 use tokio::{runtime::Handle, time::sleep};
 

@@ -1,0 +1,27 @@
+//! Tests of the client and its keeper with a memory server or a session written by hand, on a paused clock.
+//!
+//! One program, because each more costs a second to build; [`abandoned_calls`](../abandoned_calls.rs) counts the threads
+//! of its process and stays alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are not seen as tests")]
+
+mod answers;
+mod blocked_runtimes;
+mod cancel_safety;
+mod common;
+mod deadlines;
+mod draining;
+mod hold_lifetimes;
+mod late_grants;
+mod leaks;
+mod panics;
+mod random_histories;
+mod reentrancy;
+mod releases;
+mod running;
+mod scripted;
+mod session_replacement;
+mod sessions;
+mod status;
+mod tracing_spans;
+mod unconfirmed_releases;
+mod wakers;
