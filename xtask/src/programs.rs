@@ -44,9 +44,10 @@ struct Profile {
     test: bool,
 }
 
-/// Builds all programs.
+/// Builds all programs, and checks their code with clippy on the way.
 pub(crate) fn build(project: &Project) -> Result<Vec<Program>> {
     let mut cargo = project.cargo(BUILD);
+    project::compile_with_clippy(&mut cargo);
     let shown = project::shown(&cargo);
     let mut child = cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
     let output = BufReader::new(child.stdout.take().context("cargo has no output")?);

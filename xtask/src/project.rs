@@ -84,6 +84,15 @@ impl Project {
     }
 }
 
+/// Makes cargo compile the packages of the workspace with clippy's compiler, and fail on a warning: what is built is
+/// checked on the way.
+///
+/// `cargo clippy` sets the same variables, but it builds nothing that can run: each package would be compiled twice.
+pub(crate) fn compile_with_clippy(cargo: &mut Command) {
+    let compiler = Path::new(cargo.get_program()).with_file_name("clippy-driver");
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", compiler).env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+}
+
 /// Returns a command that runs another one through a program such as `nice`, in the same folder with the same
 /// variables.
 pub(crate) fn wrapped(mut by: Command, command: &Command) -> Command {

@@ -21,15 +21,15 @@ use crate::{
 const FORMAT: &str = "fmt --all --check";
 
 const RUSTDOC: &str = "rustdoc";
+const DOC_TESTS: &str = "doc tests";
 
-/// Checks that compile.
-const CARGO: [(&str, &str); 5] = [
-    ("clippy", "clippy --workspace --all-targets --all-features -- -D warnings"),
+/// Checks that compile. The build has checked the code of all features with clippy.
+const CARGO: [(&str, &str); 4] = [
     // The facade as most users build it: no code may be unused when a backend is left out.
     ("clippy, no features", "clippy -p lockkit -p lockkit-core -- -D warnings"),
     // The error for a backend whose feature is off.
     ("tests, no features", "test -p lockkit --test connect"),
-    ("doc tests", "test --workspace --all-features --doc --no-fail-fast"),
+    (DOC_TESTS, "test --workspace --all-features --doc --no-fail-fast"),
     (RUSTDOC, "doc --workspace --all-features --no-deps --lib"),
 ];
 
@@ -68,11 +68,11 @@ pub(crate) fn run(project: &Project) -> Result<()> {
     report.step("tidy", |_| tidy::run(project));
     report.step("fmt", |_| project::run(&mut project.cargo(FORMAT)));
     let mut built = Vec::new();
-    let build = |_: &mut _| {
+    let build_and_clippy = |_: &mut _| {
         built = programs::build(project)?;
         Ok(())
     };
-    if !report.step("build", build) {
+    if !report.step("build, clippy", build_and_clippy) {
         return report.close();
     }
     let logs = project.root().join("target/logs");
@@ -82,12 +82,15 @@ pub(crate) fn run(project: &Project) -> Result<()> {
 
 fn cargo(project: &Project) -> impl Iterator<Item = Job> {
     CARGO.into_iter().map(|(name, arguments)| {
-        // The compiler has the lowest priority: clients of servers that do not reply in time lose their locks.
-        let mut command = project::wrapped(lowest_priority(), &project.cargo(arguments));
-        if name == RUSTDOC {
-            command.env("RUSTDOCFLAGS", "-D warnings");
+        let mut command = project.cargo(arguments);
+        match name {
+            RUSTDOC => drop(command.env("RUSTDOCFLAGS", "-D warnings")),
+            // They use the libraries of the build.
+            DOC_TESTS => project::compile_with_clippy(&mut command),
+            _ => {}
         }
-        Job { name: name.to_owned(), command }
+        // The compiler has the lowest priority: clients of servers that do not reply in time lose their locks.
+        Job { name: name.to_owned(), command: project::wrapped(lowest_priority(), &command) }
     })
 }
 
