@@ -12,8 +12,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
-    Queue, RedisConfig, error::RequestError, expiry::ExpiryChecks, keys::CHANNEL, registry::ClaimRegistry,
-    replicas::Replicas, server::Server, session::RedisSession, wire::ScriptParams,
+    Queue, RedisConfig,
+    error::RequestError,
+    expiry::ExpiryChecks,
+    keys::CHANNEL,
+    registry::{ClaimMessages, ClaimRegistry},
+    replicas::Replicas,
+    server::Server,
+    server_info::ServerInfo,
+    session::RedisSession,
+    wire::ScriptParams,
 };
 
 /// A shorter ttl could expire in a pause of a busy machine.
@@ -59,9 +67,10 @@ impl RedisBackend {
         };
         let (connector, claims) = (self.config.connector(), Arc::<ClaimRegistry>::default());
         let channel = format!("{CHANNEL}{}", params.client);
-        let server = Server::connect(connector.clone(), channel, Arc::clone(&claims)).await?;
+        let messages = ClaimMessages { channel, claims: Arc::clone(&claims) };
+        let server = Server::connect(connector.clone(), Arc::new(messages)).await?;
         let (info, ()) = tokio::try_join!(server.info(), server.check_publish_right())?;
-        if info.may_evict() {
+        if let Some(info) = info.filter(ServerInfo::may_evict) {
             warn!(
                 policy = info.eviction_policy,
                 "this Redis may evict keys, locks too, when memory is short: set maxmemory-policy to noeviction"

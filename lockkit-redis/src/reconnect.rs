@@ -1,6 +1,6 @@
-//! Opens the connection of a session, and a new one whenever it breaks or should be replaced.
+//! Opens the connection to a server, and a new one whenever it breaks or should be replaced.
 //!
-//! * The connection breaks, or no reply came: all waiting claims re-check over the next one, because messages may be
+//! * The connection breaks, or no reply came: all waiting claims look again over the next one, because messages may be
 //!   lost.
 //! * The server cannot be reached: requests fail at once while that is known, and the callers pause between their
 //!   tries.
@@ -19,9 +19,10 @@ use std::{
 };
 
 use lockkit_core::{
-    backend::{ClaimId, retry_pauses},
+    backend::retry_pauses,
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
+use redis::Value;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -31,8 +32,9 @@ use tracing::debug;
 
 use crate::{
     error::{Breaks, RequestError},
-    registry::ClaimRegistry,
-    topology::{Connection, Connector, PushHandler},
+    server::execute,
+    topology::{Connection, Connector, Listener, PushHandler},
+    wire::Call,
 };
 
 /// Pause between two checks of the masters of a cluster while one of them does not answer.
@@ -78,12 +80,24 @@ impl OpenConnection {
         self.has_answered.load(SeqCst) || self.opened.elapsed() > RETRY_PAUSE_MAX
     }
 
+    /// Executes a script, without a time limit.
+    pub(crate) async fn execute(&self, call: &Call) -> Result<Value, RequestError> {
+        let answer = execute(&mut self.connection.clone(), call).await;
+        self.has_answered.fetch_or(answer.is_ok(), SeqCst);
+        answer
+    }
+
+    /// Stops using it for new requests. Those that wait may still be answered.
+    pub(crate) fn give_up(&self) {
+        self.broken.cancel();
+    }
+
     /// Notes what a failed request shows about the connection.
     pub(crate) fn note_failure(&self, fault: &RequestError) {
         match fault.breaks {
             Breaks::Nothing => {}
             Breaks::Connection if self.connection.has_many_servers() => self.unanswered.notify_one(),
-            Breaks::Connection | Breaks::Cluster => self.broken.cancel(),
+            Breaks::Connection | Breaks::Cluster => self.give_up(),
         }
     }
 }
@@ -106,17 +120,21 @@ pub(crate) fn reconnect_pause() -> Duration {
 /// Opens connections, and replaces broken ones.
 pub(crate) struct Reconnector {
     pub(crate) connector: Connector,
-    pub(crate) channel: Option<String>,
-    pub(crate) claims: Arc<ClaimRegistry>,
+    pub(crate) listener: Arc<dyn Listener>,
 }
 
 impl Reconnector {
     pub(crate) async fn open(&self) -> Result<OpenConnection, RequestError> {
         let (broken, replace_soon) = (CancellationToken::new(), CancellationToken::new());
+        let push_handler = PushHandler {
+            listener: Arc::clone(&self.listener),
+            broken: broken.clone(),
+            replace_soon: replace_soon.clone(),
+        };
         let opening = async {
-            let mut connection = self.connector.connect(self.push_handler(&broken, &replace_soon)).await?;
-            if let Some(channel) = &self.channel {
-                connection.subscribe(channel).await?;
+            let mut connection = self.connector.connect(push_handler).await?;
+            for channel in self.listener.channels() {
+                connection.subscribe(&channel).await?;
             }
             Ok(connection)
         };
@@ -126,23 +144,16 @@ impl Reconnector {
         Ok(OpenConnection::new(connection, broken, replace_soon))
     }
 
-    fn push_handler(&self, broken: &CancellationToken, replace_soon: &CancellationToken) -> PushHandler {
-        let (named, all) = (Arc::clone(&self.claims), Arc::clone(&self.claims));
-        PushHandler {
-            on_message: Arc::new(move |text| {
-                ClaimId::parse(text).into_iter().for_each(|claim| named.wake(claim))
-            }),
-            on_gap: Arc::new(move || all.wake_all()),
-            broken: broken.clone(),
-            replace_soon: replace_soon.clone(),
-        }
-    }
-
-    /// Replaces every connection that has broken or should be replaced.
-    pub(crate) async fn run(self, mut open: OpenConnection, state: watch::Sender<ConnectionState>) {
+    /// Opens a connection unless there is a first one, and replaces every connection that has broken or should be
+    /// replaced.
+    pub(crate) async fn run(self, first: Option<OpenConnection>, state: watch::Sender<ConnectionState>) {
         let mut pauses = retry_pauses();
+        let mut open = match first {
+            Some(open) => open,
+            None => self.announced(self.reopen(&state).await, &state),
+        };
         loop {
-            open = tokio::select! {
+            let next = tokio::select! {
                 biased;
                 () = open.broken.cancelled() => {
                     debug!("the connection to Redis is broken");
@@ -158,9 +169,15 @@ impl Reconnector {
                 }
                 replacement = self.replacement(&open) => replacement,
             };
-            state.send_replace(ConnectionState::Up(open.clone()));
-            self.claims.wake_all();
+            open = self.announced(next, &state);
         }
+    }
+
+    /// Lets requests use a connection. What was published before it subscribed is lost.
+    fn announced(&self, open: OpenConnection, state: &watch::Sender<ConnectionState>) -> OpenConnection {
+        state.send_replace(ConnectionState::Up(open.clone()));
+        self.listener.gap();
+        open
     }
 
     /// Waits until a connection that serves should be replaced. Returns its replacement.
@@ -212,5 +229,17 @@ impl Reconnector {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When a network fails, all clients lose all servers at the same moment.
+    #[test]
+    fn reconnect_pauses_differ() {
+        let (one, other) = (reconnect_pause(), reconnect_pause());
+        assert!(one != other && one.max(other) <= RETRY_PAUSE_MIN, "{one:?} and {other:?}");
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{keys::LockKeys, wire::Pttl};
+use crate::{keys::LockKeys, topology::Listener, wire::Pttl};
 
 /// Redis counts whole milliseconds; a key has expired after its last one.
 const ROUNDING: Duration = Duration::from_millis(1);
@@ -26,6 +26,27 @@ pub(crate) struct ClaimRegistry {
     table: Mutex<HashMap<ClaimId, Arc<ClaimEntry>>>,
     /// Notified when an acquire ends.
     settled: Notify,
+}
+
+/// The claims of a session, as what its connection receives messages for.
+pub(crate) struct ClaimMessages {
+    /// The channel of the client. A message names a claim.
+    pub(crate) channel: String,
+    pub(crate) claims: Arc<ClaimRegistry>,
+}
+
+impl Listener for ClaimMessages {
+    fn channels(&self) -> Vec<String> {
+        vec![self.channel.clone()]
+    }
+
+    fn message(&self, _: &str, text: &str) {
+        ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
+    }
+
+    fn gap(&self) {
+        self.claims.wake_all();
+    }
 }
 
 impl ClaimRegistry {

@@ -11,7 +11,7 @@
 //!   like the main connection. A grant that it does not find is looked up once more over another connection.
 //! * The lock has gone meanwhile, or was granted to the same claim again: the grant is refused.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use lockkit_core::{ErrorKind, FencingToken};
 use redis::Value;
@@ -44,7 +44,7 @@ impl fmt::Debug for Replicas {
 
 impl Replicas {
     pub(crate) async fn connect(connector: Connector, count: u32) -> Result<Self, RequestError> {
-        Ok(Self { server: Server::connect_without_messages(connector).await?, count })
+        Ok(Self { server: Server::connect(connector, Arc::new(())).await?, count })
     }
 
     /// Waits until enough replicas have the grant with this token. `confirm` writes it again.

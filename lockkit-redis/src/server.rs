@@ -1,5 +1,4 @@
-//! The server of a session: requests with a time limit, over a connection that [`reconnect`](crate::reconnect)
-//! replaces.
+//! A server: requests with a time limit, over a connection that [`reconnect`](crate::reconnect) replaces.
 //!
 //! * A reply is lost: the request answers "unknown" after its time limit. The connection is replaced, because a black
 //!   hole answers later requests no more. Other requests on the old connection may still be answered.
@@ -19,13 +18,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{
     error::{Effect, RequestError},
     reconnect::{ConnectionState, OpenConnection, Reconnector},
-    registry::ClaimRegistry,
     server_info::ServerInfo,
-    topology::{Connection, Connector},
+    topology::{Connection, Connector, Listener},
     wire::Call,
 };
 
-/// The server of a session.
+/// A server, or the servers of a cluster.
 pub(crate) struct Server {
     state: watch::Receiver<ConnectionState>,
     timeout: Duration,
@@ -42,24 +40,26 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Connects, and keeps connected. Messages on `channel` wake the claims that they name.
+    /// Connects, and keeps connected.
     pub(crate) async fn connect(
         connector: Connector,
-        channel: String,
-        claims: Arc<ClaimRegistry>,
+        listener: Arc<dyn Listener>,
     ) -> Result<Self, RequestError> {
-        Self::start(Reconnector { connector, channel: Some(channel), claims }).await
-    }
-
-    /// As [`connect`](Self::connect), without a subscription.
-    pub(crate) async fn connect_without_messages(connector: Connector) -> Result<Self, RequestError> {
-        Self::start(Reconnector { connector, channel: None, claims: Arc::default() }).await
-    }
-
-    async fn start(reconnector: Reconnector) -> Result<Self, RequestError> {
-        let (timeout, channel) = (reconnector.connector.timeout(), reconnector.channel.clone());
+        let reconnector = Reconnector { connector, listener };
         let first = reconnector.open().await?;
-        let (state, watched) = watch::channel(ConnectionState::Up(first.clone()));
+        Ok(Self::keep(reconnector, Some(first)))
+    }
+
+    /// As [`connect`](Self::connect), but does not wait for the first connection.
+    pub(crate) fn connect_in_background(connector: Connector, listener: Arc<dyn Listener>) -> Self {
+        Self::keep(Reconnector { connector, listener }, None)
+    }
+
+    fn keep(reconnector: Reconnector, first: Option<OpenConnection>) -> Self {
+        let timeout = reconnector.connector.timeout();
+        let channel = reconnector.listener.channels().into_iter().next();
+        let (state, watched) =
+            watch::channel(first.clone().map_or(ConnectionState::Opening, ConnectionState::Up));
         let ended = CancellationToken::new();
         let reconnecting = ended.clone().drop_guard();
         tokio::spawn(async move {
@@ -68,16 +68,16 @@ impl Server {
                 () = reconnector.run(first, state) => {}
             }
         });
-        Ok(Self { state: watched, timeout, channel, _reconnecting: reconnecting })
+        Self { state: watched, timeout, channel, _reconnecting: reconnecting }
     }
 
-    /// Returns what the server reports about itself; empty where the user has no right to INFO.
-    pub(crate) async fn info(&self) -> Result<ServerInfo, RequestError> {
+    /// Returns what the server reports about itself; `None` where the user has no right to INFO.
+    pub(crate) async fn info(&self) -> Result<Option<ServerInfo>, RequestError> {
         let ask = |mut connection: Connection| async move { connection.query_one(&redis::cmd("INFO")).await };
         let answer = self.query(self.timeout, ask);
         match answer.await {
-            Ok(info) => Ok(ServerInfo::parse(&redis::from_redis_value::<String>(info)?)),
-            Err(fault) if !fault.is_transient() => Ok(ServerInfo::default()),
+            Ok(info) => Ok(Some(ServerInfo::parse(&redis::from_redis_value::<String>(info)?))),
+            Err(fault) if !fault.is_transient() => Ok(None),
             Err(fault) => Err(fault),
         }
     }
@@ -100,12 +100,7 @@ impl Server {
 
     /// Executes a script, with a time limit of its own.
     pub(crate) async fn run_within(&self, timeout: Duration, call: &Call) -> Result<Value, RequestError> {
-        self.with_connection(timeout, |mut open| async move {
-            let answer = execute(&mut open.connection, call).await;
-            open.has_answered.fetch_or(answer.is_ok(), SeqCst);
-            answer
-        })
-        .await
+        self.with_connection(timeout, |open| async move { open.execute(call).await }).await
     }
 
     /// Executes a script, and a command right after it over the same connection. `asking` as for
@@ -143,8 +138,14 @@ impl Server {
 
     /// Replaces the present connection.
     pub(crate) fn reconnect(&self) {
-        if let ConnectionState::Up(open) = &*self.state.borrow() {
-            open.broken.cancel();
+        self.current().iter().for_each(OpenConnection::give_up);
+    }
+
+    /// Returns the open connection, if there is one.
+    pub(crate) fn current(&self) -> Option<OpenConnection> {
+        match &*self.state.borrow() {
+            ConnectionState::Up(open) => Some(open.clone()),
+            ConnectionState::Opening | ConnectionState::Down(_) => None,
         }
     }
 
@@ -163,7 +164,8 @@ impl Server {
         self.with_connection(timeout, |open| request(open.connection)).await
     }
 
-    async fn with_connection<T, F>(
+    /// Sends a request over the open connection, or over the one that is being opened.
+    pub(crate) async fn with_connection<T, F>(
         &self,
         timeout: Duration,
         request: impl FnOnce(OpenConnection) -> F,
@@ -172,16 +174,14 @@ impl Server {
         F: Future<Output = Result<T, RequestError>>,
     {
         let answer_by = Instant::now() + timeout;
-        let open = match tokio::time::timeout_at(answer_by, self.connection()).await {
-            Ok(open) => open?,
-            Err(_) => return Err(RequestError::no_reply().before_sending()),
-        };
+        let open = self.connection(answer_by).await?;
         let answer = tokio::time::timeout_at(answer_by, request(open.clone())).await;
         let answer = answer.unwrap_or_else(|_| Err(RequestError::no_reply()));
         answer.inspect_err(|fault| open.note_failure(fault))
     }
 
-    async fn connection(&self) -> Result<OpenConnection, RequestError> {
+    /// Returns the open connection, or waits until `deadline` for the one that is being opened.
+    pub(crate) async fn connection(&self, deadline: Instant) -> Result<OpenConnection, RequestError> {
         let mut state = self.state.clone();
         // A connection that has just broken may still be in the state.
         let is_known = |state: &ConnectionState| match state {
@@ -189,7 +189,9 @@ impl Server {
             ConnectionState::Opening => false,
             ConnectionState::Down(_) => true,
         };
-        let known = state.wait_for(is_known).await;
+        let Ok(known) = tokio::time::timeout_at(deadline, state.wait_for(is_known)).await else {
+            return Err(RequestError::no_reply().before_sending());
+        };
         match known.as_deref() {
             Ok(ConnectionState::Up(open)) => Ok(open.clone()),
             Ok(ConnectionState::Down(fault)) => Err(fault.clone()),

@@ -4,7 +4,7 @@
 pub(crate) const VERSION_MIN: u32 = 6;
 
 /// What a server reports about itself in `INFO`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     pub(crate) version: String,
     /// Changes with each start.

@@ -9,8 +9,9 @@ use std::{
 };
 
 use lockkit_core::support::lock;
-use redis::{PushInfo, Value};
 use tokio::sync::Notify;
+
+use crate::topology::Listener;
 
 /// The channels that a session is subscribed to, and how many of its claims wait for each.
 #[derive(Debug, Default)]
@@ -37,36 +38,30 @@ impl Hints {
         was_last
     }
 
-    pub(super) fn channels(&self) -> Vec<String> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<Notify>)>> {
+        lock(&self.0)
+    }
+}
+
+impl Listener for Hints {
+    fn channels(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
     }
 
-    pub(super) fn notify(&self, push: &PushInfo) {
-        if let Some(Value::BulkString(channel)) = push.data.first()
-            && let Ok(channel) = std::str::from_utf8(channel)
-            && let Some((_, notify)) = self.lock().get(channel)
-        {
+    fn message(&self, channel: &str, _: &str) {
+        if let Some((_, notify)) = self.lock().get(channel) {
             notify.notify_waiters();
         }
     }
 
-    pub(super) fn wake_all(&self) {
+    fn gap(&self) {
         self.lock().values().for_each(|(_, notify)| notify.notify_waiters());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<Notify>)>> {
-        lock(&self.0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn message(channel: &str) -> PushInfo {
-        let data = vec![Value::BulkString(channel.into()), Value::BulkString(Vec::new())];
-        PushInfo { kind: redis::PushKind::Message, data }
-    }
 
     #[tokio::test]
     async fn message_wakes_all_waiters_of_its_lock() {
@@ -77,7 +72,7 @@ mod tests {
         let (one, other, apart) = (one.notified(), other.notified(), apart.notified());
         tokio::pin!(one, other, apart);
         assert!(!one.as_mut().enable() && !other.as_mut().enable() && !apart.as_mut().enable());
-        hints.notify(&message("x"));
+        hints.message("x", "");
         one.await;
         other.await;
         assert!(!apart.as_mut().enable());

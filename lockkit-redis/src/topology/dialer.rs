@@ -176,12 +176,18 @@ fn is_hello_unknown(error: &RedisError) -> bool {
         || error.code() != Some("NOPERM") && error.detail().is_some_and(is_about_hello)
 }
 
-/// Returns the text of a published message.
-pub(crate) fn published(push: &PushInfo) -> Option<&str> {
-    // Channel and payload.
-    match push.data.get(1)? {
-        Value::BulkString(payload) => std::str::from_utf8(payload).ok(),
-        Value::SimpleString(payload) => Some(payload),
+/// Returns the channel and the text of a published message.
+pub(crate) fn published(push: &PushInfo) -> Option<(&str, &str)> {
+    match push.data.as_slice() {
+        [channel, payload, ..] => Some((text(channel)?, text(payload)?)),
+        _ => None,
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
         _ => None,
     }
 }

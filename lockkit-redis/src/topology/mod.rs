@@ -61,13 +61,33 @@ pub(crate) enum Topology {
     Cluster(Vec<Address>),
 }
 
+/// What connections receive messages for.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// Returns the channels to which a new connection subscribes.
+    fn channels(&self) -> Vec<String>;
+
+    /// Handles a message.
+    fn message(&self, channel: &str, text: &str);
+
+    /// Handles a gap: messages may have been lost.
+    fn gap(&self);
+}
+
+/// Receives nothing.
+impl Listener for () {
+    fn channels(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn message(&self, _: &str, _: &str) {}
+
+    fn gap(&self) {}
+}
+
 /// Handles what servers push: messages, and the end of a connection.
 #[derive(Clone)]
 pub(crate) struct PushHandler {
-    /// Called with each message to the client.
-    pub(crate) on_message: Arc<dyn Fn(&str) + Send + Sync>,
-    /// Called when messages may have been lost although the connection serves.
-    pub(crate) on_gap: Arc<dyn Fn() + Send + Sync>,
+    pub(crate) listener: Arc<dyn Listener>,
     /// Cancelled when the connection is broken.
     pub(crate) broken: CancellationToken,
     /// Cancelled when the connection still serves but should be replaced.
@@ -78,13 +98,19 @@ impl PushHandler {
     /// Returns a handler that ignores everything.
     pub(crate) fn ignore_all() -> Self {
         let (broken, replace_soon) = (CancellationToken::new(), CancellationToken::new());
-        Self { on_message: Arc::new(|_| {}), on_gap: Arc::new(|| {}), broken, replace_soon }
+        Self { listener: Arc::new(()), broken, replace_soon }
+    }
+
+    fn deliver(&self, push: &PushInfo) {
+        if let Some((channel, text)) = published(push) {
+            self.listener.message(channel, text);
+        }
     }
 
     /// Handles the pushes of one server.
     fn for_node(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
         move |push| match push.kind {
-            PushKind::Message => published(&push).into_iter().for_each(|text| (self.on_message)(text)),
+            PushKind::Message => self.deliver(&push),
             PushKind::Disconnection => self.broken.cancel(),
             _ => {}
         }
@@ -94,13 +120,13 @@ impl PushHandler {
     /// not always subscribe again.
     fn for_cluster(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
         move |push| match push.kind {
-            PushKind::Message => published(&push).into_iter().for_each(|text| (self.on_message)(text)),
+            PushKind::Message => self.deliver(&push),
             PushKind::Disconnection => {
                 self.replace_soon.cancel();
-                (self.on_gap)();
+                self.listener.gap();
             }
             // Sent also when the client crate has subscribed again.
-            PushKind::Subscribe => (self.on_gap)(),
+            PushKind::Subscribe => self.listener.gap(),
             _ => {}
         }
     }
@@ -207,6 +233,13 @@ impl Connection {
         match self {
             Self::Node { connection, .. } => connection.subscribe(channel).await,
             Self::Cluster { connection, .. } => connection.subscribe(channel).await,
+        }
+    }
+
+    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Node { connection, .. } => connection.unsubscribe(channel).await,
+            Self::Cluster { connection, .. } => connection.unsubscribe(channel).await,
         }
     }
 

@@ -14,13 +14,12 @@ use crate::{
 
 /// Reads each node's `INFO` in the background.
 pub(crate) fn warn_in_background(nodes: &Nodes) {
-    let limit = nodes.limit;
     let _: Round<()> = nodes.at_all(|_, node, _| async move {
-        match node.info(limit).await {
-            Ok(info) => log_warnings(&node, &ServerInfo::parse(&info)),
-            Err(fault) => debug!(
+        match node.info().await {
+            Ok(Some(info)) => log_warnings(&node, &info),
+            unknown => debug!(
                 node = node.name(),
-                ?fault,
+                ?unknown,
                 "cannot read INFO: not known whether the node keeps its data"
             ),
         }
