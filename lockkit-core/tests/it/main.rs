@@ -1,7 +1,8 @@
 //! Tests of the client and its keeper with a memory server or a session written by hand, on a paused clock.
 //!
-//! One program, because each more costs a second to build; [`abandoned_calls`](../abandoned_calls.rs) counts the threads
-//! of its process and stays alone.
+//! One program, because each more costs a second to build. [`abandoned_calls`](../abandoned_calls.rs) counts the threads
+//! of its process, and [`tracing_spans`](../tracing_spans.rs) reads spans, which the process registers once for all
+//! threads: they stay alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests are not seen as tests")]
 
 mod answers;
@@ -22,6 +23,5 @@ mod scripted;
 mod session_replacement;
 mod sessions;
 mod status;
-mod tracing_spans;
 mod unconfirmed_releases;
 mod wakers;

@@ -1,11 +1,14 @@
 //! Tracing spans: the keeper's work can be followed by name and token.
 
+#[path = "it/common.rs"]
+mod common;
+
 use std::{
     io::Write,
     sync::{Arc, Mutex},
 };
 
-use crate::common::{NAME, TTL, client};
+use common::{NAME, TTL, client};
 use lockkit_core::memory::MemoryServer;
 use tracing_subscriber::fmt::format::FmtSpan;
 
