@@ -14,9 +14,6 @@ use crate::{project, project::Project};
 /// Builds unit and integration tests, examples, and the programs that these start.
 const BUILD: &str = "test --workspace --all-features --no-run --message-format json-render-diagnostics";
 
-/// How many tests of a program run at a time, whatever the number of cores: most of them wait for servers and ttls.
-const TESTS_AT_A_TIME: &str = "8";
-
 /// A program that was built.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -86,7 +83,6 @@ impl Program {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        command.env("RUST_TEST_THREADS", TESTS_AT_A_TIME);
         command
     }
 }

@@ -33,7 +33,7 @@ const CARGO: [(&str, &str); 3] = [
     (RUSTDOC, "doc --workspace --all-features --no-deps --lib"),
 ];
 
-/// How many test programs run at a time, each with eight tests at a time. With three programs and the compiler, the
+/// How many test programs run at a time. Each runs eight cases at a time. With three programs and the compiler, the
 /// load of two cores reached 40, and clients that got no answer for a ttl lost their locks.
 const PROGRAMS: Width = Width { beside: 2, alone: 3 };
 
