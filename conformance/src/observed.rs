@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, FencingToken, LockName, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, Grant, Loss, Renewal, Renewals, Session,
+        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, Elections, Grant, Loss, Pins, Records,
+        Renewal, Renewals, Session,
     },
     support::lock,
 };
@@ -187,5 +188,17 @@ impl Session for ObservedSession {
 
     async fn close(&self) -> Result<()> {
         self.inner.close().await
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        self.inner.elections()
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        self.inner.records()
+    }
+
+    fn pins(&self) -> Option<&dyn Pins> {
+        self.inner.pins()
     }
 }

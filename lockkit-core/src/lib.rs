@@ -32,7 +32,7 @@ pub use self::{
     error::{Error, ErrorKind, Result},
     guard::LockGuard,
     lock::Lock,
-    metadata::Metadata,
+    metadata::{Metadata, Proposal},
     name::LockName,
     owner::Owner,
     run_error::RunError,

@@ -7,7 +7,10 @@ use std::time::Duration;
 pub const LOCK_NAME_BYTES_MAX: usize = 1024;
 
 /// Longest metadata record that is written to or read from a store, in bytes of JSON.
-pub const METADATA_BYTES_MAX: usize = 4096;
+pub const METADATA_BYTES_MAX: usize = 8192;
+
+/// Longest value that a candidate or leader proposes, in bytes of UTF-8; its escaped form fits into the metadata.
+pub const PROPOSAL_BYTES_MAX: usize = 1024;
 
 /// Longest label of a client, in bytes of UTF-8; it leaves room for the other fields of the metadata.
 pub const LABEL_BYTES_MAX: usize = 1024;

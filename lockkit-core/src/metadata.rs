@@ -4,6 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(doc)]
+use crate::limits::PROPOSAL_BYTES_MAX;
 use crate::limits::{LABEL_BYTES_MAX, METADATA_BYTES_MAX};
 
 /// Host, process, label and time of a claim. It is informational; no protocol decision depends on it.
@@ -21,6 +23,26 @@ pub struct Metadata {
     pub label: Option<String>,
     /// When the claim was created, in milliseconds since 1970 by the wall clock of its host.
     pub since_ms: u64,
+    /// What the claim proposes in an election.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<Proposal>,
+}
+
+/// The value that a candidate or leader of an election proposes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Proposal {
+    /// The value, at most [`PROPOSAL_BYTES_MAX`] bytes of UTF-8.
+    pub value: String,
+    /// Rises with each value that a leader proclaims; 1 for the value of its campaign.
+    pub number: u64,
+}
+
+impl Proposal {
+    /// Creates a proposal.
+    pub fn new(value: impl Into<String>, number: u64) -> Self {
+        Self { value: value.into(), number }
+    }
 }
 
 impl Metadata {
@@ -32,11 +54,19 @@ impl Metadata {
             pid: std::process::id(),
             label: label.map(|label| cut(label, LABEL_BYTES_MAX)),
             since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            proposal: None,
         }
     }
 
-    /// Returns the record as JSON of at most [`METADATA_BYTES_MAX`] bytes; a label whose escaped form is longer is
-    /// left out.
+    /// Adds what the claim proposes in an election.
+    #[must_use]
+    pub fn with_proposal(mut self, proposal: Proposal) -> Self {
+        self.proposal = Some(proposal);
+        self
+    }
+
+    /// Returns the record as JSON of at most [`METADATA_BYTES_MAX`] bytes; a host and label whose escaped
+    /// forms are longer are left out, a proposal never.
     pub fn to_json(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_default();
         if json.len() <= METADATA_BYTES_MAX {
@@ -79,6 +109,7 @@ fn cut(text: &str, bytes_max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::PROPOSAL_BYTES_MAX;
 
     #[test]
     fn record_survives_its_json() {
@@ -95,9 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn escaped_label_does_not_exceed_the_limit() {
-        let hostile = Metadata::of_this_process(Some(&"\u{1}".repeat(10_000)));
+    fn escaped_texts_do_not_exceed_the_limit() {
+        let proposal = Proposal::new("\u{1}".repeat(PROPOSAL_BYTES_MAX), u64::MAX);
+        let hostile =
+            Metadata::of_this_process(Some(&"\u{1}".repeat(10_000))).with_proposal(proposal.clone());
         assert!(hostile.to_json().len() <= METADATA_BYTES_MAX);
-        assert!(Metadata::from_json(hostile.to_json().as_bytes()).is_some());
+        let read = Metadata::from_json(hostile.to_json().as_bytes()).unwrap();
+        assert_eq!(read.proposal, Some(proposal));
     }
 }

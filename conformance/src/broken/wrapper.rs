@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Claim, ClaimControl, Grant, Loss, Renewal, Renewals, Session,
+        Acquired, Admin, Backend, BackendInfo, Claim, ClaimControl, Elections, Grant, Loss, Pins, Records,
+        Renewal, Renewals, Session,
     },
     limits::TTL_MAX,
     memory::MemoryBackend,
@@ -324,5 +325,17 @@ impl Session for BrokenSession {
             return Err(Error::new(ErrorKind::Closed, "close"));
         }
         self.inner.close().await
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        self.inner.elections()
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        self.inner.records()
+    }
+
+    fn pins(&self) -> Option<&dyn Pins> {
+        self.inner.pins()
     }
 }

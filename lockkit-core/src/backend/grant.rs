@@ -1,6 +1,6 @@
 //! The results of a session: a grant, the results of a heartbeat, a loss.
 
-use super::{Claim, ClaimId};
+use super::{Claim, ClaimId, Evidence};
 use crate::{BootInstant, Error, FencingToken, LockName};
 
 /// The result of an acquire.
@@ -23,6 +23,7 @@ pub struct Grant {
     claim: ClaimId,
     token: FencingToken,
     armed_at: BootInstant,
+    evidence: Option<Evidence>,
 }
 
 impl Grant {
@@ -32,7 +33,14 @@ impl Grant {
     /// lifetime**. Read it in the code that sends the request, before the sending and never when the reply arrives.
     /// Corrections of the backend are already subtracted.
     pub fn new(claim: &Claim, token: FencingToken, armed_at: BootInstant) -> Self {
-        Self { name: claim.name().clone(), claim: claim.id(), token, armed_at }
+        Self { name: claim.name().clone(), claim: claim.id(), token, armed_at, evidence: None }
+    }
+
+    /// Adds what proves this grant inside the store.
+    #[must_use]
+    pub fn with_evidence(mut self, evidence: Evidence) -> Self {
+        self.evidence = Some(evidence);
+        self
     }
 
     /// Returns the name of the lock.
@@ -53,6 +61,11 @@ impl Grant {
     /// Returns the start of the first lifetime of the hold.
     pub fn armed_at(&self) -> BootInstant {
         self.armed_at
+    }
+
+    /// Returns what proves this grant inside the store, if the store can compare it.
+    pub fn evidence(&self) -> Option<&Evidence> {
+        self.evidence.as_ref()
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use super::Powers;
 use crate::limits::TTL_MAX;
 
 /// The properties of a backend, shown in the guarantee table.
 ///
-/// [`new`](Self::new) claims the least; set each field to what the backend guarantees. The fields are of two kinds:
+/// [`new`](Self::new) claims the least; set each field to what the backend guarantees. The fields are of three kinds:
 ///
 /// * The client works by `ttl_min`, `ttl_max`, `heartbeat` and `lifetime`; `scheme` labels its logs and metrics.
+/// * `powers` are what the client offers besides locks.
 /// * `queue`, `token`, `loss` and `failover` are claims about the store, which the client does not read. The conformance
 ///   suite selects cases and bounds by `queue`, `token` and `loss`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +34,14 @@ pub struct BackendInfo {
     pub loss: LossDetection,
     /// Claim: what a failover of the store can lose.
     pub failover: FailoverLoss,
+    /// What the sessions can do besides locking.
+    pub powers: Powers,
 }
 
 impl BackendInfo {
     /// Returns the properties of a backend that claims the least: any ttl up to [`TTL_MAX`], three heartbeats per ttl,
     /// no order of waiters, tokens that rise within a process, losses found by heartbeats, a failover that loses
-    /// grants.
+    /// grants, no powers.
     pub fn new(scheme: &'static str, lifetime: Lifetime) -> Self {
         Self {
             scheme,
@@ -49,6 +53,7 @@ impl BackendInfo {
             token: TokenStrength::Process,
             loss: LossDetection::Heartbeat,
             failover: FailoverLoss::Unreplicated,
+            powers: Powers::default(),
         }
     }
 }

@@ -6,8 +6,10 @@
 
 mod admin;
 mod claim;
+mod evidence;
 mod grant;
 mod info;
+mod powers;
 pub mod tls;
 mod url;
 
@@ -19,8 +21,10 @@ use backon::BackoffBuilder;
 pub use self::{
     admin::{Admin, Contender, Inspection},
     claim::{Claim, ClaimControl, ClaimId},
+    evidence::{Evidence, SecretValue},
     grant::{Acquired, Grant, Loss, Renewal, Renewals},
     info::{BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, LossDetection, QueueKind, TokenStrength},
+    powers::{Elections, LeaderEntry, LeaderWatch, Pins, Polling, Powers, Records},
     url::{BackendUrl, Host},
 };
 use crate::{
@@ -178,6 +182,21 @@ pub trait Session: Debug + Send + Sync + 'static {
     ///
     /// `Unavailable` if the server did not confirm it; the keeper retries until the session must have expired.
     async fn close(&self) -> Result<()>;
+
+    /// Optional: what elections need.
+    fn elections(&self) -> Option<&dyn Elections> {
+        None
+    }
+
+    /// Optional: a record per lock name that only its holder can write.
+    fn records(&self) -> Option<&dyn Records> {
+        None
+    }
+
+    /// Optional: holds that last at least so long.
+    fn pins(&self) -> Option<&dyn Pins> {
+        None
+    }
 }
 
 #[cfg(test)]
