@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Clock, Error, ErrorKind, Lock, LockName, Result, StatusWatch,
+    Clock, Election, Error, ErrorKind, Lock, LockName, OncePer, Result, StatusWatch,
     backend::{Backend, BackendInfo, BackendUrl, Inspection},
     keeper::{Keeper, Runtime, Setup},
     limits::{LABEL_BYTES_MAX, TTL_DEFAULT},
@@ -81,6 +81,25 @@ impl LockClient {
     /// `InvalidName` if the name is empty or too long.
     pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
         Ok(Lock::new(Arc::clone(&self.0), LockName::new(name)?))
+    }
+
+    /// Returns the election of this name without I/O.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidName`; `Unsupported` if the backend cannot show who leads.
+    pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
+        Election::new(Arc::clone(&self.0), LockName::new(name)?)
+    }
+
+    /// Returns work that runs once in each `period`, over all nodes that use this name; without I/O.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidName`; `InvalidConfig` if the period is shorter than [`ONCE_PERIOD_MIN`](crate::limits::ONCE_PERIOD_MIN)
+    /// or longer than [`ONCE_PERIOD_MAX`](crate::limits::ONCE_PERIOD_MAX); `Unsupported` if the backend has no records.
+    pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> Result<OncePer> {
+        OncePer::new(Arc::clone(&self.0), LockName::new(name)?, period)
     }
 
     /// Returns the properties of the backend.

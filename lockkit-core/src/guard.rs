@@ -9,7 +9,12 @@ use std::{
     time::Duration,
 };
 
-use crate::{Error, FencingToken, LockName, Result, RunError, client::Handle, keeper::HoldShare};
+use crate::{
+    Error, FencingToken, LockName, Proposal, Result, RunError,
+    backend::Evidence,
+    client::Handle,
+    keeper::{HoldShare, Proclaims},
+};
 
 /// A lock that is held; dropping the guard releases the lock in the background.
 ///
@@ -40,6 +45,15 @@ impl LockGuard {
     /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
         self.share.hold().grant().name()
+    }
+
+    /// Returns what a transaction or script in the same store can compare to prove this grant; `None` if the backend
+    /// has no such thing (see [`Powers::evidence`](crate::backend::Powers::evidence)).
+    ///
+    /// A write that carries it is refused from the moment at which the grant's entry is gone, so before any other
+    /// grant. The [token](Self::token) alone is refused only after the next holder's first write.
+    pub fn evidence(&self) -> Option<&Evidence> {
+        self.share.hold().grant().evidence()
     }
 
     /// Returns whether the lock is held at this moment, without I/O.
@@ -120,6 +134,16 @@ impl LockGuard {
             })
         })
         .await
+    }
+
+    /// Replaces what the holder proposes; see [`Leadership::proclaim`](crate::Leadership::proclaim).
+    pub(crate) async fn proclaim(&self, proclaims: &Arc<Proclaims>, proposal: Proposal) -> Result<()> {
+        self.client.keeper().proclaim(self.share.hold(), proclaims, proposal).await
+    }
+
+    /// Writes the record of this lock.
+    pub(crate) async fn write_record(&self, record: String, keep: Duration) -> Result<()> {
+        self.client.keeper().write_record(self.share.hold(), record, keep).await
     }
 
     /// Releases the lock and waits for the confirmation. Renewals stop before the release is sent.

@@ -9,6 +9,7 @@
 pub mod backend;
 mod client;
 mod clock;
+mod election;
 mod error;
 mod guard;
 mod keeper;
@@ -19,6 +20,7 @@ pub mod memory;
 mod metadata;
 mod metrics;
 mod name;
+mod once_per;
 mod owner;
 mod run_error;
 mod status;
@@ -29,11 +31,13 @@ mod token;
 pub use self::{
     client::{ClientBuilder, ClientOptions, LockClient},
     clock::{BootInstant, Clock, TimeSource},
+    election::{Election, Leader, Leadership, Observer},
     error::{Error, ErrorKind, Result},
     guard::LockGuard,
     lock::Lock,
     metadata::{Metadata, Proposal},
     name::LockName,
+    once_per::{OncePer, Turn},
     owner::Owner,
     run_error::RunError,
     status::{Status, StatusWatch},

@@ -25,6 +25,9 @@ pub const TTL_DEFAULT: Duration = Duration::from_secs(15);
 /// Longest ttl that a backend of this project accepts: a dead holder must not hold a lock for years.
 pub const TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Longest minimum duration of a hold: an entry that nobody can remove early must end some day.
+pub const HOLD_AT_LEAST_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 /// Longest time until `try_acquire` returns, whatever the server does.
 pub const TRY_ANSWER_MAX: Duration = Duration::from_secs(5);
 
@@ -65,3 +68,21 @@ pub const RECHECK_PAUSE_MIN: Duration = Duration::from_secs(2);
 
 /// Longest mean pause between two re-checks of a waiter, however long the ttl is.
 pub const RECHECK_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Most changes of a leader that wait for a slow observer; then it is told of several changes as one.
+pub const OBSERVED_CHANGES_MAX: usize = 64;
+
+/// How many answers in succession may show an older leader than an observer was told of, before the observation ends.
+pub const OLDER_LEADERS_MAX: u32 = 3;
+
+/// Shortest period of work that runs once per period.
+pub const ONCE_PERIOD_MIN: Duration = Duration::from_secs(1);
+
+/// Longest period of work that runs once per period.
+pub const ONCE_PERIOD_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// How long a record is kept beyond two periods.
+pub const ONCE_RECORD_RESERVE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Longest wait for the lock of work that runs once per period, before the record is read again.
+pub const ONCE_LOOK_PAUSE: Duration = Duration::from_secs(1);

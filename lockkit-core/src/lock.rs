@@ -8,7 +8,7 @@ use crate::{
     LockGuard, LockName, Owner, Result, RunError,
     client::Handle,
     keeper::{LockRequest, WaitPolicy},
-    limits::TRY_ANSWER_MAX,
+    limits::{HOLD_AT_LEAST_MAX, TRY_ANSWER_MAX},
 };
 
 /// A lock: the name, the client and a few options. The value holds nothing and does no I/O. Cheap to clone.
@@ -22,7 +22,7 @@ pub struct Lock {
 
 impl Lock {
     pub(crate) fn new(client: Arc<Handle>, name: LockName) -> Self {
-        Self { client, request: LockRequest { name, owner: None, max_hold: None } }
+        Self { client, request: LockRequest::new(name) }
     }
 
     /// Returns the name.
@@ -64,6 +64,34 @@ impl Lock {
     #[must_use]
     pub fn max_hold(mut self, longest: Duration) -> Self {
         self.request.max_hold = Some(longest);
+        self
+    }
+
+    /// Returns the same lock with a shortest duration for every hold.
+    ///
+    /// Once granted, nobody else is granted the lock for this time, even if the guard is released earlier, the client is
+    /// closed or the process is killed: the store keeps the entry by its own lifetime. This keeps a job that takes a
+    /// second from running again on a node whose clock is a little late. A grant that no caller got (a cancelled
+    /// acquire) is removed at once.
+    ///
+    /// The time counts from the grant. A guard that lives longer holds the lock as ever. At most
+    /// [`HOLD_AT_LEAST_MAX`]. Without the power [`pins`](crate::backend::Powers::pins) the backend cannot keep the
+    /// promise: acquiring then returns `Unsupported`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let lock = client.lock("report")?.hold_at_least(Duration::from_secs(60));
+    /// lock.acquire().await?.release().await?;
+    /// assert!(lock.try_acquire().await?.is_none(), "for a minute");
+    /// # client.close().await }
+    /// ```
+    #[must_use]
+    pub fn hold_at_least(mut self, shortest: Duration) -> Self {
+        self.request.at_least = Some(shortest).filter(|shortest| !shortest.is_zero());
         self
     }
 
@@ -146,6 +174,11 @@ impl Lock {
     }
 
     async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {
+        if self.request.at_least.is_some_and(|shortest| shortest > HOLD_AT_LEAST_MAX) {
+            return Err(crate::Error::new(crate::ErrorKind::InvalidConfig, "acquire")
+                .with_lock(self.name())
+                .with_message(format!("a hold lasts at least {HOLD_AT_LEAST_MAX:?} at most")));
+        }
         let share = self.client.keeper().acquire(&self.request, policy).await?;
         Ok(share.map(|share| LockGuard::new(Arc::clone(&self.client), share)))
     }

@@ -89,6 +89,10 @@ impl Claim {
         &self.metadata
     }
 
+    pub(super) fn shared_metadata(&self) -> Arc<Metadata> {
+        Arc::clone(&self.metadata)
+    }
+
     /// Resolves when the claim must be withdrawn: the caller's time limit passed, its future was dropped, or the client
     /// closes.
     ///

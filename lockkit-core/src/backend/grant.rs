@@ -1,7 +1,9 @@
 //! The results of a session: a grant, the results of a heartbeat, a loss.
 
+use std::sync::Arc;
+
 use super::{Claim, ClaimId, Evidence};
-use crate::{BootInstant, Error, FencingToken, LockName};
+use crate::{BootInstant, Error, FencingToken, LockName, Metadata};
 
 /// The result of an acquire.
 #[derive(Debug)]
@@ -24,6 +26,7 @@ pub struct Grant {
     token: FencingToken,
     armed_at: BootInstant,
     evidence: Option<Evidence>,
+    metadata: Arc<Metadata>,
 }
 
 impl Grant {
@@ -33,7 +36,14 @@ impl Grant {
     /// lifetime**. Read it in the code that sends the request, before the sending and never when the reply arrives.
     /// Corrections of the backend are already subtracted.
     pub fn new(claim: &Claim, token: FencingToken, armed_at: BootInstant) -> Self {
-        Self { name: claim.name().clone(), claim: claim.id(), token, armed_at, evidence: None }
+        Self {
+            name: claim.name().clone(),
+            claim: claim.id(),
+            token,
+            armed_at,
+            evidence: None,
+            metadata: claim.shared_metadata(),
+        }
     }
 
     /// Adds what proves this grant inside the store.
@@ -61,6 +71,11 @@ impl Grant {
     /// Returns the start of the first lifetime of the hold.
     pub fn armed_at(&self) -> BootInstant {
         self.armed_at
+    }
+
+    /// Returns the metadata that the claim stored with its entry.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
     }
 
     /// Returns what proves this grant inside the store, if the store can compare it.

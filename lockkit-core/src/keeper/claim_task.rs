@@ -13,10 +13,10 @@ use super::{
     cleanup::CleanupGuard,
     closed,
     hold::{Hold, HoldEnd},
-    releases::Releaser,
+    releases::{ReleaseKind, Releaser},
 };
 use crate::{
-    Error, ErrorKind, Result,
+    BootInstant, Error, ErrorKind, Result,
     backend::{Acquired, Claim, Grant, Lifetime, retry_pauses},
     lease,
     sync::lock,
@@ -51,11 +51,12 @@ impl ClaimTask {
         let task = Self { keeper, request, waits, attempt };
         async move {
             let acquired = task.acquire_grant();
-            let (active, grant) = match acquired.instrument(debug_span!("acquire")).await {
-                Ok(Some(granted)) => granted,
-                Ok(None) => return cleanup.settle_failure(Ok(None)),
-                Err(error) => return cleanup.settle_failure(Err(error)),
-            };
+            let Granted { active, grant, pinned_until } =
+                match acquired.instrument(debug_span!("acquire")).await {
+                    Ok(Some(granted)) => granted,
+                    Ok(None) => return cleanup.settle_failure(Ok(None)),
+                    Err(error) => return cleanup.settle_failure(Err(error)),
+                };
             let hold = task.settle_grant(&cleanup, &active, grant);
             drop(permit);
             let grant = hold.grant().clone();
@@ -63,9 +64,11 @@ impl ClaimTask {
             task.keep_hold(&hold).instrument(debug_span!("hold", %token)).await;
             cleanup.forget_hold();
             task.abandon_if_expired(&active, &hold);
+            let is_pinned = pinned_until.is_some_and(|until| task.keeper.clock.now() < until);
+            let how = if is_pinned && hold.was_used() { ReleaseKind::Leave } else { ReleaseKind::Remove };
             drop(hold);
             let releaser = Releaser::new(task.keeper, active);
-            releaser.release(grant, Some(cleanup)).instrument(debug_span!("release", %token)).await;
+            releaser.release(grant, how, Some(cleanup)).instrument(debug_span!("release", %token)).await;
         }
         .instrument(span)
     }
@@ -73,7 +76,7 @@ impl ClaimTask {
     /// Requests the lock in one session after another until it is granted.
     ///
     /// Returns `None` if all callers have left, and for a try if the lock is busy.
-    async fn acquire_grant(&self) -> Result<Option<(Arc<ActiveSession>, Grant)>> {
+    async fn acquire_grant(&self) -> Result<Option<Granted>> {
         let Self { keeper, request, waits, attempt } = self;
         let mut pauses = retry_pauses();
         loop {
@@ -83,16 +86,25 @@ impl ClaimTask {
                 () = keeper.refusing.cancelled() => return Err(closed("acquire").with_lock(&request.name)),
                 active = keeper.active_session() => active.ok_or_else(|| closed("acquire").with_lock(&request.name))?,
             };
-            let claim = Claim::new(request.name.clone(), *waits, keeper.metadata(), attempt.control());
+            let metadata = keeper.metadata(request.proposal.clone());
+            let claim = Claim::new(request.name.clone(), *waits, metadata, attempt.control());
             let span = debug_span!("claim", id = ?claim.id(), wait = waits);
             match self.request_claim(&active, claim).instrument(span).await {
-                Ok(Acquired::Granted(grant)) if self.is_current(&active, &grant) => {
-                    return Ok(Some((active, grant)));
-                }
                 Ok(Acquired::Granted(grant)) => {
+                    let pinned = self.pin(&active, &grant).await;
+                    if let Ok(pinned_until) = pinned
+                        && self.is_current(&active, &grant)
+                    {
+                        return Ok(Some(Granted { active, grant, pinned_until }));
+                    }
                     warn!(token = %grant.token(), "granted too late; released");
                     // If this is not confirmed at once, the next claim waits behind the late grant until it is.
-                    Releaser::new(Arc::clone(keeper), active).release(grant, None).await;
+                    Releaser::new(Arc::clone(keeper), active).release(grant, ReleaseKind::Remove, None).await;
+                    if let Err(error) = pinned
+                        && error.kind() != ErrorKind::Lost
+                    {
+                        return Err(error);
+                    }
                 }
                 _ if attempt.is_over() => return Ok(None),
                 Ok(Acquired::GaveUp) if !waits => return Ok(None),
@@ -147,6 +159,25 @@ impl ClaimTask {
         acquire.await
     }
 
+    /// Pins a grant whose hold shall last at least so long; returns until when it stays.
+    ///
+    /// # Errors
+    ///
+    /// `Lost` if the grant is not held any more.
+    async fn pin(&self, active: &ActiveSession, grant: &Grant) -> Result<Option<BootInstant>> {
+        let Some(at_least) = self.request.at_least else { return Ok(None) };
+        let Some(pins) = active.session().pins() else {
+            return Err(self.keeper.unsupported("pin").with_lock(grant.name()));
+        };
+        // Read before the request is sent: the entry stays at least until then.
+        let until = self.keeper.clock.now().after(at_least);
+        match caught("pin", pins.pin(grant, at_least)).await? {
+            Ok(true) => Ok(Some(until)),
+            Ok(false) => Err(Error::new(ErrorKind::Lost, "pin").with_lock(grant.name())),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns whether a grant may be returned to callers: its session is still in use and its deadline has not passed.
     fn is_current(&self, active: &ActiveSession, grant: &Grant) -> bool {
         let over = active.has_ended() || self.keeper.refusing.is_cancelled();
@@ -199,6 +230,14 @@ impl ClaimTask {
             active.abandon("a hold passed its deadline");
         }
     }
+}
+
+/// A grant in its session.
+struct Granted {
+    active: Arc<ActiveSession>,
+    grant: Grant,
+    /// Until when a pin keeps its entry.
+    pinned_until: Option<BootInstant>,
 }
 
 /// Returns whether a claim in another session would fail in the same way.

@@ -37,6 +37,8 @@ pub(crate) struct Hold {
 struct HoldState {
     phase: Phase,
     guards: u32,
+    /// Whether a caller has got a guard.
+    used: bool,
     deadline: BootInstant,
     /// The result for the last guard's `release`.
     outcome: Option<Result<()>>,
@@ -68,6 +70,7 @@ impl Hold {
         let state = HoldState {
             phase: Phase::Held,
             guards: 0,
+            used: false,
             deadline: lease::deadline(grant.armed_at(), ttl),
             outcome: None,
             unconfirmed: None,
@@ -88,6 +91,16 @@ impl Hold {
     /// Returns one of the reserved shares, also if the hold was lost meanwhile: then the guard reports the loss.
     pub(crate) fn take_share(self: &Arc<Self>) -> HoldShare {
         HoldShare(Arc::clone(self))
+    }
+
+    /// Notes that a caller has got a guard of this hold.
+    pub(crate) fn note_used(&self) {
+        lock(&self.state).used = true;
+    }
+
+    /// Returns whether a caller has got a guard; otherwise nobody knows of the hold.
+    pub(crate) fn was_used(&self) -> bool {
+        lock(&self.state).used
     }
 
     pub(crate) fn grant(&self) -> &Grant {

@@ -25,6 +25,8 @@
 //! * Opening a session takes most of its ttl: [`session_task`] renews it before it is used.
 //! * A grant arrives more than a heartbeat interval after its request: [`claim_task`] requests a heartbeat at once,
 //!   because the next regular one may be too late.
+//! * The grant of a pinned hold comes when nobody wants it any more: [`claim_task`] releases it; a hold that a caller had
+//!   is left to its pin.
 //! * The runtime ends and drops every task: [`cleanup`] and [`closing`] return `Closed` to all who wait.
 
 mod active_session;
@@ -33,6 +35,8 @@ mod claim_task;
 mod cleanup;
 mod closing;
 mod hold;
+mod observing;
+mod powers;
 mod reentry;
 mod releases;
 mod runtime;
@@ -58,9 +62,9 @@ use self::{
     reentry::{ReentryKey, ReentryTable, WaitStart},
     session_task::SessionTask,
 };
-pub(crate) use self::{hold::HoldShare, runtime::Runtime};
+pub(crate) use self::{hold::HoldShare, powers::Proclaims, runtime::Runtime};
 use crate::{
-    Clock, Error, ErrorKind, LockName, Metadata, Owner, Result, Status,
+    Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status,
     backend::{Backend, BackendInfo, ClaimId, Grant, Inspection},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     sync::{Mutex, lock},
@@ -72,9 +76,17 @@ pub(crate) struct LockRequest {
     pub(crate) name: LockName,
     pub(crate) owner: Option<Owner>,
     pub(crate) max_hold: Option<Duration>,
+    /// How long the entry stays at least, once granted.
+    pub(crate) at_least: Option<Duration>,
+    /// What the claim proposes in an election.
+    pub(crate) proposal: Option<Proposal>,
 }
 
 impl LockRequest {
+    pub(crate) fn new(name: LockName) -> Self {
+        Self { name, owner: None, max_hold: None, at_least: None, proposal: None }
+    }
+
     fn key(&self) -> Option<ReentryKey> {
         self.owner.clone().map(|owner| (self.name.clone(), owner))
     }
@@ -174,6 +186,11 @@ impl Keeper {
         inspecting.await.unwrap_or_else(|_| Err(closed("inspect")))
     }
 
+    /// Waits, by a timer of the caller's runtime if it has one.
+    pub(crate) async fn pause(&self, pause: Duration) {
+        self.runtime.sleep_until(tokio::time::Instant::now() + pause).await;
+    }
+
     pub(crate) fn info(&self) -> &BackendInfo {
         &self.info
     }
@@ -209,6 +226,9 @@ impl Keeper {
             answer = ticket.answer() => answer,
             () = time_limit => ticket.timed_out(),
         };
+        if let Ok(Some(share)) = &answer {
+            share.hold().note_used();
+        }
         crate::metrics::acquired(self.info.scheme, called.elapsed(), &answer);
         answer
     }
@@ -222,6 +242,9 @@ impl Keeper {
         }
         if self.refusing.is_cancelled() {
             return Err(closed("acquire").with_lock(&request.name));
+        }
+        if request.at_least.is_some() && !self.info.powers.pins {
+            return Err(self.unsupported("hold at least").with_lock(&request.name));
         }
         // Taken before anything is started: without a permit the call fails and leaves nothing behind.
         let permit = self.waiter_permit(&request.name)?;
@@ -265,8 +288,14 @@ impl Keeper {
         })
     }
 
-    fn metadata(&self) -> Metadata {
-        Metadata::of_this_process(self.label.as_deref())
+    fn metadata(&self, proposal: Option<Proposal>) -> Metadata {
+        Metadata { proposal, ..Metadata::of_this_process(self.label.as_deref()) }
+    }
+
+    /// Returns the error for a power that the backend does not have.
+    fn unsupported(&self, operation: &'static str) -> Error {
+        let why = format!("the backend {} cannot keep this promise", self.info.scheme);
+        Error::new(ErrorKind::Unsupported, operation).with_message(why)
     }
 
     /// Waits for an open session; returns `None` if the client is closed.

@@ -38,11 +38,21 @@ struct RetryQueue {
 /// A release that is not confirmed yet.
 struct Unconfirmed {
     grant: Grant,
+    kind: ReleaseKind,
     /// No retries from then on.
     until: BootInstant,
     pauses: RetryPauses,
     /// `None` for a grant that came too late: no guard waits for its release.
     cleanup: Option<CleanupGuard>,
+}
+
+/// What a release does with the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReleaseKind {
+    /// Removes it.
+    Remove,
+    /// Leaves it until the end of its pin.
+    Leave,
 }
 
 impl Releases {
@@ -94,13 +104,13 @@ impl Releaser {
     ///
     /// If the store does not confirm it at once, workers retry it for at most one ttl; where holds have no lifetime,
     /// until it is confirmed.
-    pub(super) async fn release(&self, grant: Grant, cleanup: Option<CleanupGuard>) {
+    pub(super) async fn release(&self, grant: Grant, kind: ReleaseKind, cleanup: Option<CleanupGuard>) {
         let Self { keeper, active } = self;
         let until = match keeper.info.lifetime {
             Lifetime::Session | Lifetime::Hold => keeper.clock.now().after(active.ttl()),
             Lifetime::Process => BootInstant::NEVER,
         };
-        let release = Unconfirmed { grant, until, pauses: retry_pauses(), cleanup };
+        let release = Unconfirmed { grant, kind, until, pauses: retry_pauses(), cleanup };
         if let Some(unconfirmed) = self.try_release(release).await {
             active.releases().push(unconfirmed, keeper.clock.now());
             if active.releases().wants_worker() {
@@ -135,7 +145,12 @@ impl Releaser {
             release.finish(Err(error.with_message("the session ended before the store had confirmed it")));
             return None;
         }
-        let released = caught("release", active.session().release(&release.grant)).await;
+        let session = active.session();
+        let sent = match (release.kind, session.pins()) {
+            (ReleaseKind::Leave, Some(pins)) => pins.leave(&release.grant),
+            _ => session.release(&release.grant),
+        };
+        let released = caught("release", sent).await;
         let error = match released.unwrap_or_else(Err) {
             Ok(()) => {
                 release.finish(Ok(()));

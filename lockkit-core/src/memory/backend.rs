@@ -33,6 +33,7 @@ impl Backend for MemoryBackend {
         info.queue = QueueKind::Fifo;
         info.loss = LossDetection::SessionPushed;
         info.failover = FailoverLoss::NoFailover;
+        (info.powers.elections, info.powers.records, info.powers.pins) = (true, true, true);
         info
     }
 

@@ -5,6 +5,7 @@
 //! servers: they end sessions, drop notifications, lose replies, hold requests back and delete entries.
 
 mod backend;
+mod powers;
 mod session;
 #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "faults and counters are for tests"))]
 mod store;

@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     MemoryServer,
-    store::{ClaimState, Entry, SessionId},
+    store::{ClaimState, Entry, SessionId, Store},
 };
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
-    backend::{Acquired, Claim, Grant, Loss, Renewal, Renewals, Session},
+    backend::{Acquired, Claim, Elections, Grant, Loss, Pins, Records, Renewal, Renewals, Session},
     limits::RETRY_PAUSE_MIN,
     sync::{Mutex, lock},
 };
@@ -76,6 +76,16 @@ impl MemorySession {
         }
     }
 
+    /// Sends a request once.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        request: impl FnOnce(&mut Store) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.unless_closed(operation, answered(operation, self.ttl, self.server.request(operation, request)))
+            .await?
+    }
+
     async fn enqueue(&self, claim: &Claim, granted: &Arc<Notify>) -> ClaimState {
         let (name, wait) = (claim.name().clone(), claim.wait());
         let (session, id) = (self.id, claim.id());
@@ -87,6 +97,8 @@ impl MemorySession {
                 metadata: metadata.clone(),
                 granted: Arc::clone(&granted),
                 token: None,
+                pinned_until: None,
+                left: false,
             };
             store.enqueue(&name, entry, wait)
         })
@@ -102,7 +114,7 @@ impl MemorySession {
     /// Repeats a request until the server answers.
     async fn request_until_answered<T: Send + 'static>(
         &self,
-        request: impl Fn(&mut super::Store) -> T + Clone + Send + 'static,
+        request: impl Fn(&mut Store) -> T + Clone + Send + 'static,
     ) -> T {
         loop {
             if let Ok(value) =
@@ -182,8 +194,7 @@ impl Session for MemorySession {
 
     async fn release(&self, grant: &Grant) -> Result<()> {
         let (name, id) = (grant.name().clone(), grant.claim());
-        let request = self.server.request("release", move |store| store.remove(&name, id));
-        self.unless_closed("release", answered("release", self.ttl, request)).await?
+        self.ask("release", move |store| store.remove(&name, id)).await
     }
 
     async fn lost(&self) -> Loss {
@@ -195,5 +206,17 @@ impl Session for MemorySession {
         self.closed.cancel();
         let id = self.id;
         answered("close", self.ttl, self.server.request("close", move |store| store.end(id))).await
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        Some(self)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
+    }
+
+    fn pins(&self) -> Option<&dyn Pins> {
+        Some(self)
     }
 }

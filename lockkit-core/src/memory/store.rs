@@ -6,12 +6,15 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     FencingToken, LockName, Metadata,
-    backend::{ClaimId, Contender, Inspection},
+    backend::{ClaimId, Contender, Inspection, LeaderEntry},
 };
 
 pub(super) type SessionId = u64;
@@ -23,8 +26,17 @@ pub(super) struct Store {
     sessions: HashMap<SessionId, Lease>,
     last_session: SessionId,
     last_token: u64,
+    records: HashMap<LockName, Record>,
+    /// Wakes the watches on leaders.
+    leaders_changed: watch::Sender<()>,
     renewed_claims: u64,
     muted: bool,
+}
+
+#[derive(Debug)]
+struct Record {
+    text: String,
+    kept_until: Instant,
 }
 
 /// A claim in a queue; the first one holds the lock and has a token.
@@ -35,6 +47,10 @@ pub(super) struct Entry {
     pub(super) metadata: Metadata,
     pub(super) granted: Arc<Notify>,
     pub(super) token: Option<FencingToken>,
+    /// The holder's entry stays until then, whatever becomes of its session.
+    pub(super) pinned_until: Option<Instant>,
+    /// Its holder has left; only the pin keeps it.
+    pub(super) left: bool,
 }
 
 #[derive(Debug)]
@@ -84,7 +100,7 @@ impl Store {
     pub(super) fn claim_state(&self, name: &LockName, claim: ClaimId) -> ClaimState {
         let entry = self.queues.get(name).and_then(|queue| queue.iter().find(|entry| entry.claim == claim));
         match entry {
-            None => ClaimState::Absent,
+            None | Some(Entry { left: true, .. }) => ClaimState::Absent,
             Some(Entry { token: Some(token), .. }) => ClaimState::Holder(*token),
             Some(Entry { token: None, .. }) => ClaimState::Waiter,
         }
@@ -128,7 +144,8 @@ impl Store {
         }
         let names: Vec<LockName> = self.queues.keys().cloned().collect();
         for name in names {
-            self.retain(&name, |entry| entry.session != session);
+            self.leave_pinned(&name, |entry| entry.session == session);
+            self.retain(&name, |entry| entry.session != session || entry.left);
         }
     }
 
@@ -139,10 +156,96 @@ impl Store {
         for session in expired {
             self.end(session);
         }
+        let unpinned = |entry: &Entry| entry.left && entry.pinned_until.is_none_or(|until| until <= now);
+        let names: Vec<LockName> = self
+            .queues
+            .iter()
+            .filter(|(_, queue)| queue.front().is_some_and(unpinned))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in names {
+            self.retain(&name, |entry| !unpinned(entry));
+        }
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.sessions.values().map(|lease| lease.expires_at).min()
+        let sessions = self.sessions.values().map(|lease| lease.expires_at);
+        let left = self.queues.values().filter_map(VecDeque::front).filter(|entry| entry.left);
+        sessions.chain(left.filter_map(|entry| entry.pinned_until)).min()
+    }
+
+    /// Makes a holder's entry stay until then; returns whether the claim holds the lock.
+    pub(super) fn pin(&mut self, name: &LockName, claim: ClaimId, until: Instant) -> bool {
+        let Some(holder) = self.holder_mut(name, claim) else { return false };
+        holder.pinned_until = holder.pinned_until.max(Some(until));
+        true
+    }
+
+    /// Ends a hold, and leaves its entry until the end of its pin.
+    pub(super) fn leave(&mut self, name: &LockName, claim: ClaimId) {
+        self.leave_pinned(name, |entry| entry.claim == claim);
+        self.retain(name, |entry| entry.claim != claim || entry.left);
+    }
+
+    fn leave_pinned(&mut self, name: &LockName, of: impl Fn(&Entry) -> bool) {
+        let Some(holder) = self.queues.get_mut(name).and_then(VecDeque::front_mut) else { return };
+        if of(holder) && holder.pinned_until.is_some() {
+            holder.left = true;
+        }
+    }
+
+    fn holder_mut(&mut self, name: &LockName, claim: ClaimId) -> Option<&mut Entry> {
+        let first = self.queues.get_mut(name)?.front_mut()?;
+        Some(first).filter(|entry| entry.claim == claim && entry.token.is_some() && !entry.left)
+    }
+
+    pub(super) fn leader(&self, name: &LockName) -> Option<LeaderEntry> {
+        let first = self.queues.get(name)?.front().filter(|entry| !entry.left)?;
+        Some(LeaderEntry::of_metadata(first.token?, Some(first.metadata.clone())))
+    }
+
+    pub(super) fn watch_leaders(&self) -> watch::Receiver<()> {
+        self.leaders_changed.subscribe()
+    }
+
+    /// Replaces the metadata of the holder, unless its proposal is newer; returns whether the claim holds the lock.
+    pub(super) fn proclaim(&mut self, name: &LockName, claim: ClaimId, metadata: &Metadata) -> bool {
+        let number = |metadata: &Metadata| metadata.proposal.as_ref().map(|proposal| proposal.number);
+        let Some(holder) = self.holder_mut(name, claim) else { return false };
+        if number(&holder.metadata) <= number(metadata) {
+            holder.metadata = metadata.clone();
+        }
+        self.note_leader_change();
+        true
+    }
+
+    fn note_leader_change(&self) {
+        if !self.muted {
+            self.leaders_changed.send_replace(());
+        }
+    }
+
+    pub(super) fn record(&self, name: &LockName, now: Instant) -> Option<String> {
+        let record = self.records.get(name).filter(|record| now < record.kept_until)?;
+        Some(record.text.clone())
+    }
+
+    /// Writes a record, and drops those whose time has passed; returns whether the claim holds the lock.
+    pub(super) fn write_record(
+        &mut self,
+        name: &LockName,
+        claim: ClaimId,
+        text: &str,
+        now: Instant,
+        keep: Duration,
+    ) -> bool {
+        if self.holder_mut(name, claim).is_none() {
+            return false;
+        }
+        self.records.retain(|_, record| now < record.kept_until);
+        let kept_until = now + keep;
+        self.records.insert(name.clone(), Record { text: text.to_owned(), kept_until });
+        true
     }
 
     /// Returns when the session of the holder of this lock expires.
@@ -174,6 +277,7 @@ impl Store {
 
     pub(super) fn delete_entries(&mut self, name: &LockName) {
         self.queues.remove(name);
+        self.note_leader_change();
     }
 
     pub(super) fn mute(&mut self, muted: bool) {
@@ -202,6 +306,7 @@ impl Store {
         } else {
             self.grant_first(name);
         }
+        self.note_leader_change();
     }
 
     fn grant_first(&mut self, name: &LockName) {
@@ -212,6 +317,7 @@ impl Store {
             if !self.muted {
                 first.granted.notify_one();
             }
+            self.note_leader_change();
         }
     }
 }

@@ -33,6 +33,14 @@ pub async fn settle() {
     }
 }
 
+/// Lets the server answer the requests that are sent next, and holds back those that follow them.
+pub async fn deliver_next(server: &MemoryServer) {
+    settle().await;
+    assert!(server.held_requests() > 0, "nothing was sent");
+    server.deliver_requests();
+    server.hold_requests();
+}
+
 /// Waits until `done` returns true, moving the paused clock in small steps; panics after `within`.
 pub async fn eventually(within: Duration, what: &str, mut done: impl FnMut() -> bool) -> Duration {
     let start = tokio::time::Instant::now();

@@ -1,0 +1,222 @@
+//! Work that runs once in each period, over all nodes.
+//!
+//! A record beside the lock holds the start of the last period whose work has begun. Who begins the work takes the
+//! lock, reads the record, writes the new one under its grant, and only then works. Failure cases:
+//!
+//! * Clocks differ: a node whose clock is late still sees the old period, whose work the record shows as begun; one
+//!   whose clock is early begins the next period's work early, once. The record never moves back.
+//! * A node comes late, after the work is done: the record tells it.
+//! * The holder is paused before it writes the record, and another one takes over: the store refuses the write.
+//! * The process dies after it has written the record: nobody does the work of this period. It runs at most once.
+//! * A clock is far ahead and writes a period of the future: the others return an error, instead of doing nothing in
+//!   silence until then.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    Error, ErrorKind, Lock, LockGuard, LockName, Result, RunError,
+    backend::retry_pauses,
+    client::Handle,
+    limits::{ONCE_LOOK_PAUSE, ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE},
+};
+
+type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
+
+/// Work that runs once in each period, over all nodes that share the store and the name.
+///
+/// Periods begin at multiples of their length since 1970 (UTC): one of a day begins at 00:00 UTC. The nodes' wall
+/// clocks tell the period; they need not agree. The work runs **at most once** in a period: a node that dies while it
+/// works, and work that fails, do not make another node try again.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lockkit_core::{LockClient, memory::MemoryServer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> lockkit_core::Result<()> {
+/// let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+/// let nightly = client.once_per("invoices", Duration::from_secs(24 * 60 * 60))?;
+/// for _ in 0..2 {
+///     match nightly.run(async |_guard| "sent").await {
+///         Ok(Some(done)) => println!("{done}"),
+///         Ok(None) => println!("somebody has done it today"),
+///         Err(error) => println!("{error:#}"),
+///     }
+/// }
+/// client.close().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct OncePer {
+    client: Arc<Handle>,
+    lock: Lock,
+    period: Duration,
+    wall_clock: WallClock,
+}
+
+/// The answer to who does the work of a period.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Turn {
+    /// The caller, under this guard. The period counts as done from now on.
+    Yours(LockGuard),
+    /// Somebody has begun the work of this period already.
+    Done,
+    /// Unknown: another holder had the lock until the time limit.
+    Busy,
+}
+
+impl OncePer {
+    pub(crate) fn new(client: Arc<Handle>, name: LockName, period: Duration) -> Result<Self> {
+        client.keeper().require_records().map_err(|error| error.with_lock(&name))?;
+        if !(ONCE_PERIOD_MIN..=ONCE_PERIOD_MAX).contains(&period) {
+            return Err(Error::new(ErrorKind::InvalidConfig, "once per")
+                .with_lock(&name)
+                .with_message(format!("a period lasts {ONCE_PERIOD_MIN:?} to {ONCE_PERIOD_MAX:?}")));
+        }
+        let lock = Lock::new(Arc::clone(&client), name);
+        Ok(Self { client, lock, period, wall_clock: Arc::new(SystemTime::now) })
+    }
+
+    /// Sets the clock that tells the period; tests use it. Default: the machine's wall clock.
+    #[must_use]
+    pub fn wall_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.wall_clock = Arc::new(now);
+        self
+    }
+
+    /// Waits until it is known who does the work of this period; returns a guard if the caller must do it.
+    ///
+    /// # Errors
+    ///
+    /// As [`begin_timeout`](Self::begin_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`begin_timeout`](Self::begin_timeout).
+    pub async fn begin(&self) -> Result<Option<LockGuard>> {
+        match self.begin_until(None).await? {
+            Turn::Yours(guard) => Ok(Some(guard)),
+            Turn::Done | Turn::Busy => Ok(None),
+        }
+    }
+
+    /// Like [`begin`](Self::begin), for at most `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire`]; `Lost` if the grant was lost before the record was written; `Unexpected` if the record
+    /// shows a period that is more than one period ahead of this node's clock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no lock behind. The period may count as done although nobody did its work.
+    pub async fn begin_timeout(&self, timeout: Duration) -> Result<Turn> {
+        self.begin_until(Instant::now().checked_add(timeout)).await
+    }
+
+    async fn begin_until(&self, limit: Option<Instant>) -> Result<Turn> {
+        loop {
+            // First without the lock: whoever does the work holds it for as long as that takes.
+            if self.is_done(limit).await? {
+                return Ok(Turn::Done);
+            }
+            let rest = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
+            // In short waits, because the holder may write the record at any time.
+            let wait = rest.map_or(ONCE_LOOK_PAUSE, |rest| rest.min(ONCE_LOOK_PAUSE));
+            if let Some(guard) = self.lock.acquire_timeout(wait).await? {
+                return self.begin_under(guard, limit).await;
+            }
+            if rest.is_some_and(|rest| rest <= ONCE_LOOK_PAUSE) {
+                return Ok(if self.is_done(limit).await? { Turn::Done } else { Turn::Busy });
+            }
+        }
+    }
+
+    /// Writes the record under the lock, unless another holder has written it meanwhile.
+    async fn begin_under(&self, guard: LockGuard, limit: Option<Instant>) -> Result<Turn> {
+        if self.is_done(limit).await? {
+            // Nothing was done under the lock, whatever the outcome of the release.
+            let _ = guard.release().await;
+            return Ok(Turn::Done);
+        }
+        let start = self.period_start()?;
+        let keep = self.period * 2 + ONCE_RECORD_RESERVE;
+        guard.write_record(start.as_millis().to_string(), keep).await?;
+        Ok(Turn::Yours(guard))
+    }
+
+    /// Runs `work` under the lock if the caller must do the work of this period, and releases the lock; returns `None`
+    /// without running it otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::run`]; also [`RunError::Stopped`] with an error of [`begin`](Self::begin), before `work` starts.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` at its current await and releases the lock; the period counts as done.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<Option<T>, RunError<T>> {
+        let Some(guard) = self.begin().await.map_err(RunError::Stopped)? else { return Ok(None) };
+        let outcome = guard.run(work(&guard)).await?;
+        // The work was done under the lock, whatever the outcome of the release.
+        let _ = guard.release().await;
+        Ok(Some(outcome))
+    }
+
+    /// Returns whether the work of the current period has begun; repeats the read through an outage until `limit`.
+    async fn is_done(&self, limit: Option<Instant>) -> Result<bool> {
+        let mut pauses = retry_pauses();
+        let record = loop {
+            match self.client.keeper().record(self.lock.name()).await {
+                Err(error) if error.is_temporary() && limit.is_none_or(|limit| Instant::now() < limit) => {
+                    self.client.keeper().pause(pauses.next_pause()).await;
+                }
+                answer => break answer?,
+            }
+        };
+        let Some(record) = record else { return Ok(false) };
+        let unexpected = |what: String| {
+            Err(Error::new(ErrorKind::Unexpected, "once per").with_lock(self.lock.name()).with_message(what))
+        };
+        let Ok(begun) = record.parse::<u64>().map(Duration::from_millis) else {
+            return unexpected("the record is no period that this library writes".into());
+        };
+        let start = self.period_start()?;
+        match begun.checked_sub(start) {
+            Some(ahead) if ahead > self.period => unexpected(format!(
+                "the record is {ahead:?} ahead of this node's clock; which of the clocks is wrong?"
+            )),
+            ahead => Ok(ahead.is_some()),
+        }
+    }
+
+    /// Returns the start of the current period, as time since 1970.
+    fn period_start(&self) -> Result<Duration> {
+        let since_epoch = (self.wall_clock)().duration_since(UNIX_EPOCH).map_err(|cause| {
+            Error::new(ErrorKind::InvalidConfig, "once per")
+                .with_lock(self.lock.name())
+                .with_message("the wall clock is before 1970")
+                .with_source(cause)
+        })?;
+        let period = self.period.as_millis();
+        let start = since_epoch.as_millis() / period * period;
+        Ok(Duration::from_millis(u64::try_from(start).unwrap_or(u64::MAX)))
+    }
+}
+
+impl fmt::Debug for OncePer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OncePer")
+            .field("name", self.lock.name())
+            .field("period", &self.period)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,165 @@
+//! Elections: who leads, what it proposes, and what observers are told, on a paused clock.
+
+use std::time::Duration;
+
+use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
+use lockkit_core::{
+    ErrorKind, Leader, Observer,
+    limits::{PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX},
+    memory::MemoryServer,
+};
+use tokio::time::Instant;
+
+async fn next(observer: &mut Observer) -> Option<Leader> {
+    in_time(observer.next()).await.unwrap().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidates_lead_one_after_another_and_observers_see_each() {
+    let server = MemoryServer::new();
+    let (one, other) = (client(&server).await, client(&server).await);
+    let watching = client(&server).await.election(NAME).unwrap();
+    let mut observer = watching.observe();
+    assert_eq!(next(&mut observer).await, None, "the current state comes first");
+    let first = one.election(NAME).unwrap().campaign("one").await.unwrap();
+    let seen = next(&mut observer).await.unwrap();
+    assert_eq!((&*seen.value, seen.token), ("one", first.token()));
+    assert!(seen.since.is_some());
+    let second = tokio::spawn({
+        let election = other.election(NAME).unwrap();
+        async move { election.campaign("other").await.unwrap() }
+    });
+    eventually(TTL, "it campaigns", || server.inspect(&name()).waiters.len() == 1).await;
+    first.proclaim("one, moved").await.unwrap();
+    let moved = next(&mut observer).await.unwrap();
+    assert_eq!((&*moved.value, moved.token, moved.since), ("one, moved", seen.token, seen.since));
+    assert_eq!(watching.leader().await.unwrap(), Some(moved));
+    let start = Instant::now();
+    first.resign().await.unwrap();
+    let second = in_time(second).await.unwrap();
+    let seen = next(&mut observer).await.unwrap();
+    assert_eq!((&*seen.value, seen.token), ("other", second.token()));
+    assert_eq!(start.elapsed(), Duration::ZERO, "told by the watch");
+    drop(second);
+    assert_eq!(next(&mut observer).await, None);
+    assert_eq!(watching.leader().await.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_lost_proclaims_nothing() {
+    let server = MemoryServer::new();
+    let election = client(&server).await.election(NAME).unwrap();
+    let leadership = election.campaign("first").await.unwrap();
+    let other = client(&server).await.election(NAME).unwrap();
+    // The entry alone is gone: neither the session nor a heartbeat has told the leader.
+    server.delete_entries(&name());
+    let next = other.campaign("second").await.unwrap();
+    assert!(leadership.is_leader(), "it does not know yet");
+    assert_eq!(kind(leadership.proclaim("late").await), ErrorKind::Lost);
+    assert!(!leadership.is_leader(), "now it knows, before the next heartbeat");
+    assert_eq!(other.leader().await.unwrap().unwrap().value, "second");
+    drop(next);
+}
+
+#[tokio::test(start_paused = true)]
+async fn proclaims_take_effect_in_the_order_of_the_calls() {
+    let server = MemoryServer::new();
+    let election = client(&server).await.election(NAME).unwrap();
+    let leadership = election.campaign("0").await.unwrap();
+    server.hold_requests();
+    let ((), second, last) = tokio::join!(
+        async {
+            // Dropped: it is proclaimed all the same.
+            let call = leadership.proclaim("1");
+            tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
+        },
+        async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            leadership.proclaim("2").await
+        },
+        async {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            server.deliver_requests();
+            server.lose_replies(1);
+            leadership.proclaim("3").await
+        },
+    );
+    second.unwrap();
+    last.unwrap();
+    settle().await;
+    assert_eq!(election.leader().await.unwrap().unwrap().value, "3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_find_what_no_notification_told_them() {
+    let server = MemoryServer::new();
+    let election = client(&server).await.election(NAME).unwrap();
+    let mut observer = election.observe();
+    assert_eq!(next(&mut observer).await, None);
+    server.drop_notifications(true);
+    let start = Instant::now();
+    let leadership = client(&server).await.election(NAME).unwrap().campaign("silent").await.unwrap();
+    assert_eq!(next(&mut observer).await.unwrap().value, "silent");
+    let waited = start.elapsed();
+    assert!(waited > Duration::ZERO && waited <= RECHECK_PAUSE_MAX, "{waited:?}");
+    drop(leadership);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_go_on_through_lost_sessions_and_end_with_the_client() {
+    let server = MemoryServer::new();
+    let watching = client(&server).await;
+    let mut observer = watching.election(NAME).unwrap().observe();
+    assert_eq!(next(&mut observer).await, None);
+    for value in ["one", "two"] {
+        server.expire_all();
+        let leader = client(&server).await;
+        let leadership = leader.election(NAME).unwrap().campaign(value).await.unwrap();
+        while next(&mut observer).await.is_none_or(|leader| leader.value != value) {}
+        drop(leadership);
+        leader.close().await.unwrap();
+    }
+    watching.close().await.unwrap();
+    let end = loop {
+        match in_time(observer.next()).await.unwrap() {
+            Ok(_) => {}
+            Err(end) => break end,
+        }
+    };
+    assert_eq!(end.kind(), ErrorKind::Closed);
+    assert!(in_time(observer.next()).await.is_none(), "an error is the last item");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_observer_leaves_no_task() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    settle().await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let observers: Vec<_> = (0..5).map(|_| client.election(NAME).unwrap().observe()).collect();
+    eventually(TTL, "they observe", || tasks() == before + 5).await;
+    drop(observers);
+    eventually(TTL, "their tasks end", || tasks() == before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_without_a_value_is_a_leader_without_one() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let leader = client.election(NAME).unwrap().leader().await.unwrap().unwrap();
+    assert_eq!((&*leader.value, leader.token), ("", guard.token()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_is_too_long_is_refused() {
+    let server = MemoryServer::new();
+    let election = client(&server).await.election(NAME).unwrap();
+    let long = "x".repeat(PROPOSAL_BYTES_MAX + 1);
+    assert_eq!(kind(election.campaign(long.clone()).await), ErrorKind::InvalidConfig);
+    assert!(server.is_empty());
+    let leadership = election.campaign("\u{1}".repeat(PROPOSAL_BYTES_MAX)).await.unwrap();
+    assert_eq!(kind(leadership.proclaim(long).await), ErrorKind::InvalidConfig);
+    assert!(leadership.is_leader());
+}

@@ -1,0 +1,122 @@
+//! Work that runs once per period, with clocks that differ.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::common::{NAME, TTL, client, deliver_next, in_time, kind, name, settle};
+use lockkit_core::{
+    ErrorKind, LockClient, OncePer, Turn,
+    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN},
+    memory::MemoryServer,
+};
+use tokio::time::{Instant, sleep};
+
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Work of a node whose clock shows `ahead` more than 60 periods and the time since `start`.
+fn work(client: &LockClient, start: Instant, ahead: Duration) -> OncePer {
+    let now = move || UNIX_EPOCH + PERIOD * 60 + start.elapsed() + ahead;
+    client.once_per(NAME, PERIOD).unwrap().wall_clock(now)
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_with_different_clocks_do_the_work_once_in_each_period() {
+    let server = MemoryServer::new();
+    let (start, done) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+    let mut nodes = Vec::new();
+    for number in 0..5_u64 {
+        let (client, done) = (client(&server).await, Arc::clone(&done));
+        nodes.push(tokio::spawn(async move {
+            // Half a second apart, and each starts when its own clock shows a new period.
+            let ahead = Duration::from_millis(500 * number);
+            let work = work(&client, start, ahead);
+            for period in 1..=10_u32 {
+                let at = start + PERIOD * period - ahead;
+                tokio::time::sleep_until(at).await;
+                work.run(async |_| done.fetch_add(1, Ordering::SeqCst)).await.unwrap();
+            }
+        }));
+    }
+    for node in nodes {
+        tokio::time::timeout(PERIOD * 20, node).await.unwrap().unwrap();
+    }
+    assert_eq!(done.load(Ordering::SeqCst), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_comes_while_another_works_does_not_wait_for_it() {
+    let server = MemoryServer::new();
+    let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
+    let guard = work(&one, start, Duration::ZERO).begin().await.unwrap().unwrap();
+    assert!(matches!(work(&other, start, Duration::ZERO).begin_timeout(TTL).await.unwrap(), Turn::Done));
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_stays_busy_is_told_from_work_that_is_done() {
+    let server = MemoryServer::new();
+    let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
+    let guard = one.lock(NAME).unwrap().acquire().await.unwrap();
+    let waiting = work(&other, start, Duration::ZERO);
+    assert!(matches!(waiting.begin_timeout(Duration::from_millis(2_500)).await.unwrap(), Turn::Busy));
+    assert_eq!(start.elapsed(), Duration::from_millis(2_500));
+    let (turn, ()) = tokio::join!(waiting.begin(), async {
+        sleep(TTL).await;
+        guard.release().await.unwrap();
+    });
+    assert!(turn.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_lost_the_lock_writes_no_record() {
+    let server = MemoryServer::new();
+    let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
+    let slow = work(&one, start, Duration::ZERO);
+    server.hold_requests();
+    let beginning = tokio::spawn(async move { slow.begin().await });
+    // Its requests: the record, the lock, the record again; then it is stopped before the fourth, the new record.
+    for _ in 0..3 {
+        deliver_next(&server).await;
+    }
+    settle().await;
+    assert_eq!(server.held_requests(), 1);
+    server.delete_entries(&name());
+    server.deliver_requests();
+    let outcome = in_time(beginning).await.unwrap();
+    let guard = work(&other, start, Duration::ZERO).begin().await.unwrap();
+    match outcome {
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Lost);
+            assert!(guard.is_some(), "the work of this period is still to be done");
+        }
+        Ok(_) => panic!("it was not the holder any more"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_of_a_far_future_is_an_error() {
+    let server = MemoryServer::new();
+    let (one, start) = (client(&server).await, Instant::now());
+    drop(work(&one, start, PERIOD * 2).begin().await.unwrap().unwrap());
+    let behind = work(&one, start, Duration::ZERO);
+    assert_eq!(kind(behind.begin_timeout(TTL).await), ErrorKind::Unexpected);
+    let a_little_behind = work(&one, start, PERIOD);
+    assert!(a_little_behind.begin().await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn periods_that_make_no_sense_are_refused() {
+    let client = client(&MemoryServer::new()).await;
+    for period in [Duration::ZERO, ONCE_PERIOD_MIN / 2, ONCE_PERIOD_MAX + ONCE_PERIOD_MIN] {
+        assert_eq!(kind(client.once_per(NAME, period)), ErrorKind::InvalidConfig, "{period:?}");
+    }
+    let before_1970 = || SystemTime::UNIX_EPOCH - Duration::from_secs(1);
+    let work = client.once_per(NAME, PERIOD).unwrap().wall_clock(before_1970);
+    assert_eq!(kind(work.begin().await), ErrorKind::InvalidConfig);
+}

@@ -1,0 +1,91 @@
+//! Holds that last at least so long, on a paused clock.
+
+use std::time::Duration;
+
+use crate::common::{NAME, TTL, client, deliver_next, in_time, kind, lock_of_new_client, name, settle};
+use lockkit_core::{ErrorKind, Lock, limits::HOLD_AT_LEAST_MAX, memory::MemoryServer};
+use tokio::time::{Instant, sleep};
+
+const AT_LEAST: Duration = Duration::from_secs(60);
+
+/// Waits for the lock; returns how long that took.
+async fn granted_after(lock: &Lock) -> Duration {
+    let start = Instant::now();
+    let guard = tokio::time::timeout(AT_LEAST * 2, lock.acquire()).await.expect("granted in time").unwrap();
+    guard.release().await.unwrap();
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn entry_outlives_release_client_and_session() {
+    for end in ["release", "drop", "close", "loss"] {
+        let server = MemoryServer::new();
+        let holder = client(&server).await;
+        let guard = holder.lock(NAME).unwrap().hold_at_least(AT_LEAST).acquire().await.unwrap();
+        let start = Instant::now();
+        match end {
+            "release" => guard.release().await.unwrap(),
+            "drop" => drop(guard),
+            "close" => holder.close().await.unwrap(),
+            _ => assert!(server.expire_holder(&name())),
+        }
+        granted_after(&lock_of_new_client(&server).await).await;
+        let waited = start.elapsed();
+        assert!(waited.abs_diff(AT_LEAST) < Duration::from_millis(10), "{end}: {waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_lasts_longer_is_released_as_ever() {
+    let server = MemoryServer::new();
+    let guard = lock_of_new_client(&server).await.hold_at_least(TTL).acquire().await.unwrap();
+    sleep(TTL * 3).await;
+    assert!(guard.is_held(), "renewed beyond the pin");
+    guard.release().await.unwrap();
+    assert_eq!(granted_after(&lock_of_new_client(&server).await).await, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_no_caller_got_leaves_nothing() {
+    // Left before the claim is answered, before its pin is sent, and before the pin is answered.
+    for answered in 0..3 {
+        let server = MemoryServer::new();
+        let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST);
+        server.hold_requests();
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        for _ in 0..answered.min(1) {
+            deliver_next(&server).await;
+        }
+        if answered == 2 {
+            settle().await;
+        }
+        waiting.abort();
+        settle().await;
+        server.deliver_requests();
+        let waited = granted_after(&lock_of_new_client(&server).await).await;
+        assert_eq!(waited, Duration::ZERO, "left after {answered} steps");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_vanished_before_its_pin_is_claimed_again() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST);
+    server.hold_requests();
+    let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    deliver_next(&server).await;
+    settle().await;
+    server.delete_entries(&name());
+    server.deliver_requests();
+    let guard = in_time(waiting).await.unwrap();
+    assert!(guard.is_held() && server.inspect(&name()).holder.is_some());
+    assert_eq!(server.inspect(&name()).holder.unwrap().token, Some(guard.token()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_beyond_the_limit_is_refused() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await.hold_at_least(HOLD_AT_LEAST_MAX + Duration::from_secs(1));
+    assert_eq!(kind(lock.acquire().await), ErrorKind::InvalidConfig);
+    assert!(server.is_empty());
+}
