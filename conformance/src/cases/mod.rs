@@ -4,6 +4,7 @@ mod attempts;
 mod cancel;
 mod clocks;
 mod disk;
+mod elections;
 mod exclusion;
 mod leftovers;
 mod lifetimes;
@@ -11,8 +12,10 @@ mod links;
 mod losses;
 mod names;
 mod order;
+mod pins;
 mod processes;
 mod random;
+mod records;
 mod reentry;
 mod server;
 mod sessions;
@@ -44,6 +47,9 @@ pub(crate) fn all() -> Vec<Case> {
         disk::CASES,
         links::CASES,
         stores::CASES,
+        elections::CASES,
+        records::CASES,
+        pins::CASES,
         processes::CASES,
         random::CASES,
     ]
