@@ -22,11 +22,14 @@ const POSTGRES: &str = "postgres";
 const DEBIAN_VERSIONS: &str = "/usr/lib/postgresql";
 
 /// Creates the data and becomes the server. The arguments are the folder of the programs, that of the daemon, and the
-/// address and port to listen on.
+/// address and port to listen on. With the trap, the shell ends only after `initdb`, which would write on into a folder
+/// that is being removed.
 const SERVER: &str = r#"
+trap exit TERM
 cd "$2" || exit
 echo 'host all all 127.0.0.0/8 trust' >access || exit
 "$1/initdb" -D data -U postgres -A trust -E UTF8 --no-locale --no-sync --no-instructions --wal-segsize=1 || exit
+trap - TERM
 exec "$1/postgres" -D data -c hba_file="$2/access" -c listen_addresses="$3" -p "$4" -c unix_socket_directories= \
     -c fsync=off -c full_page_writes=off -c shared_buffers=16MB -c dynamic_shared_memory_type=mmap
 "#;
