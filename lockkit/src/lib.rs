@@ -57,9 +57,9 @@ mod connect;
 pub mod fuzzing;
 
 pub use lockkit_core::{
-    BootInstant, ClientBuilder, ClientOptions, Clock, Error, ErrorKind, Fence, FencingToken, Lock,
-    LockClient, LockGuard, LockName, Metadata, Owner, Result, RunError, Status, StatusWatch, TimeSource,
-    backend, limits, memory,
+    BootInstant, ClientBuilder, ClientOptions, Clock, Election, Error, ErrorKind, Fence, FencingToken,
+    Leader, Leadership, Lock, LockClient, LockGuard, LockName, Metadata, Observer, OncePer, Owner, Proposal,
+    Result, RunError, Status, StatusWatch, TimeSource, Turn, backend, limits, memory,
 };
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;
