@@ -18,12 +18,15 @@
 //! `cargo run -p lockkit-models` prints the table and, with a model's name, the counterexamples.
 
 pub mod etcd;
+pub mod etcd_modes;
 pub mod explore;
 mod few;
 mod frame;
 pub mod keeper;
+pub mod modes;
 mod rank;
 pub mod redis;
+pub mod redis_modes;
 pub mod redlock;
 mod walk;
 pub mod zookeeper;
