@@ -56,3 +56,52 @@ impl std::fmt::Debug for Mode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longest queue that is tried.
+    const QUEUE_MAX: u32 = 6;
+
+    const MODES: [Mode; 4] = [Mode::EXCLUSIVE, Mode::PERMIT, Mode(3), Mode::SHARED];
+
+    /// All queues of these modes with this length.
+    fn queues(length: u32) -> impl Iterator<Item = Vec<Mode>> {
+        let modes = MODES.len();
+        let place = move |number: usize, place| MODES[number / modes.pow(place) % modes];
+        (0..modes.pow(length)).map(move |number| (0..length).map(|at| place(number, at)).collect())
+    }
+
+    fn is_admitted(queue: &[Mode], nth: usize) -> bool {
+        queue[nth].is_admitted_behind(queue[..nth].iter().copied())
+    }
+
+    fn admitted(queue: &[Mode]) -> usize {
+        (0..queue.len()).filter(|nth| is_admitted(queue, *nth)).count()
+    }
+
+    #[test]
+    fn admitted_claims_are_the_first_and_may_hold_together() {
+        for queue in (1..=QUEUE_MAX).flat_map(queues) {
+            let count = admitted(&queue);
+            assert!(count > 0, "{queue:?}");
+            assert!((0..count).all(|nth| is_admitted(&queue, nth)), "{queue:?}");
+            assert!(may_hold_together(queue[..count].iter().copied()), "{queue:?}");
+            assert!(!may_hold_together(queue.iter().copied().take(count + 1)) || count == queue.len());
+        }
+    }
+
+    #[test]
+    fn admitted_claim_stays_admitted_when_another_leaves() {
+        for queue in (1..=QUEUE_MAX).flat_map(queues) {
+            for gone in 0..queue.len() {
+                let mut rest = queue.clone();
+                rest.remove(gone);
+                let left = (0..queue.len()).filter(|nth| *nth != gone && is_admitted(&queue, *nth));
+                let mut now = left.map(|nth| nth - usize::from(nth > gone));
+                assert!(now.all(|nth| is_admitted(&rest, nth)), "{queue:?} without {gone}");
+            }
+        }
+    }
+}
