@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Clock, Error, ErrorKind, Lock, LockName, Result, StatusWatch,
+    Clock, Error, ErrorKind, Lock, LockAll, LockName, Result, StatusWatch,
     backend::{Backend, BackendInfo, BackendUrl, Inspection},
     keeper::{Keeper, Runtime, Setup},
     limits::{LABEL_BYTES_MAX, TTL_DEFAULT},
@@ -81,6 +81,29 @@ impl LockClient {
     /// `InvalidName` if the name is empty or too long.
     pub fn lock(&self, name: impl AsRef<str>) -> Result<Lock> {
         Ok(Lock::new(Arc::clone(&self.0), LockName::new(name)?))
+    }
+
+    /// Returns these locks as a set that is acquired all or nothing, without I/O. A name that occurs twice counts once.
+    ///
+    /// ```
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let guard = client.lock_all(["accounts/7", "accounts/3"])?.acquire().await?;
+    /// for (name, token) in guard.tokens() {
+    ///     println!("{name} with token {token}");
+    /// }
+    /// guard.release().await?;
+    /// # client.close().await }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidName` if a name is empty or too long, if there is no name, or if there are more than
+    /// [`LOCKS_PER_SET_MAX`](crate::limits::LOCKS_PER_SET_MAX).
+    pub fn lock_all(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<LockAll> {
+        LockAll::new(&self.0, names)
     }
 
     /// Returns the properties of the backend.

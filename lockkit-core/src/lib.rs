@@ -15,16 +15,19 @@ mod keeper;
 pub mod lease;
 pub mod limits;
 mod lock;
+mod lock_all;
 pub mod memory;
 mod metadata;
 mod metrics;
 mod name;
 mod owner;
 mod run_error;
+mod set_guard;
 mod status;
 pub mod support;
 mod sync;
 mod token;
+mod while_held;
 
 pub use self::{
     client::{ClientBuilder, ClientOptions, LockClient},
@@ -32,10 +35,12 @@ pub use self::{
     error::{Error, ErrorKind, Result},
     guard::LockGuard,
     lock::Lock,
+    lock_all::LockAll,
     metadata::Metadata,
     name::LockName,
     owner::Owner,
     run_error::RunError,
+    set_guard::SetGuard,
     status::{Status, StatusWatch},
     token::{Fence, FencingToken},
 };

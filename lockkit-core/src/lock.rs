@@ -145,7 +145,7 @@ impl Lock {
         Ok(outcome)
     }
 
-    async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {
+    pub(crate) async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {
         let share = self.client.keeper().acquire(&self.request, policy).await?;
         Ok(share.map(|share| LockGuard::new(Arc::clone(&self.client), share)))
     }

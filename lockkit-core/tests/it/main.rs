@@ -14,6 +14,8 @@ mod draining;
 mod hold_lifetimes;
 mod late_grants;
 mod leaks;
+mod lock_sets;
+mod lock_sets_cancelled;
 mod panics;
 mod random_histories;
 mod reentrancy;
