@@ -7,6 +7,7 @@
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 pub mod backend;
+pub mod blocking;
 mod client;
 mod clock;
 mod error;

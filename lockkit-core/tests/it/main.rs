@@ -7,6 +7,7 @@
 
 mod answers;
 mod blocked_runtimes;
+mod blocking;
 mod cancel_safety;
 mod common;
 mod deadlines;
