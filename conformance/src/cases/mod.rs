@@ -16,6 +16,7 @@ mod random;
 mod reentry;
 mod server;
 mod sessions;
+mod several;
 mod silence;
 mod stores;
 mod trust;
@@ -36,6 +37,7 @@ pub(crate) fn all() -> Vec<Case> {
         names::CASES,
         trust::CASES,
         cancel::CASES,
+        several::CASES,
         sessions::CASES,
         silence::CASES,
         clocks::CASES,
