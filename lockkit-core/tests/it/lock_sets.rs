@@ -161,6 +161,17 @@ async fn loss_of_one_lock_is_the_loss_of_the_set() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lost_set_is_seen_by_a_look_without_any_wait() {
+    let server = MemoryServer::new();
+    let guard = set_of(&client(&server).await).await;
+    server.delete_entries(&lock_name(NAMES[2]));
+    sleep(TTL).await;
+    assert!(!guard.is_held());
+    assert_eq!(guard.check().unwrap_err().lock(), Some(&lock_name(NAMES[2])));
+    assert!(in_time(guard.lost()).await.lock() == Some(&lock_name(NAMES[2])));
+}
+
+#[tokio::test(start_paused = true)]
 async fn work_is_stopped_when_one_lock_of_its_set_is_lost() {
     let server = MemoryServer::new();
     let set = client(&server).await.lock_all(NAMES).unwrap();
