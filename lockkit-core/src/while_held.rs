@@ -19,10 +19,9 @@ pub(crate) async fn while_held<F: Future>(
 ) -> Result<F::Output, RunError<F::Output>> {
     let mut work = pin!(work);
     let mut lost = pin!(lost);
-    let mut is_lost = false;
     poll_fn(|context| {
-        // Registers this task to be woken by a loss. A future that is ready must not be polled again.
-        is_lost = is_lost || lost.as_mut().poll(context).is_ready();
+        // Registers this task to be woken by a loss. Once it is ready, `check` fails, so it is not polled again.
+        let _ = lost.as_mut().poll(context);
         check().map_err(RunError::Stopped)?;
         let Poll::Ready(outcome) = work.as_mut().poll(context) else { return Poll::Pending };
         Poll::Ready(match check() {
