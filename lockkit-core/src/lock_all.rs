@@ -142,8 +142,9 @@ impl LockAll {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire_timeout`], for one of the locks. `Lost` if a lock was lost before the last one was granted, and
-    /// the time did not suffice to start again. The others are then released.
+    /// As [`Lock::acquire_timeout`], for one of the locks: `Unavailable` also if the earlier ones left too little time
+    /// for a request. `Lost` if a lock was lost before the last one was granted, and the time did not suffice to start
+    /// again. The others are then released.
     ///
     /// # Cancel safety
     ///
