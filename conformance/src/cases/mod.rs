@@ -19,6 +19,7 @@ mod records;
 mod reentry;
 mod server;
 mod sessions;
+mod several;
 mod silence;
 mod stores;
 mod trust;
@@ -39,6 +40,7 @@ pub(crate) fn all() -> Vec<Case> {
         names::CASES,
         trust::CASES,
         cancel::CASES,
+        several::CASES,
         sessions::CASES,
         silence::CASES,
         clocks::CASES,
