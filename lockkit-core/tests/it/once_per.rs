@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::common::{NAME, TTL, client, deliver_next, in_time, kind, name, settle};
+use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
 use lockkit_core::{
     ErrorKind, LockClient, OncePer, Turn,
     limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN},
@@ -71,6 +71,26 @@ async fn a_lock_that_stays_busy_is_told_from_work_that_is_done() {
         guard.release().await.unwrap();
     });
     assert!(turn.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_waited_for_the_lock_reads_the_record_again() {
+    let server = MemoryServer::new();
+    let (holder, start) = (client(&server).await, Instant::now());
+    let guard = holder.lock(NAME).unwrap().acquire().await.unwrap();
+    // Both have read that there is no record, and wait one behind the other.
+    let mut nodes = Vec::new();
+    for waiters in 1..=2 {
+        let work = work(&client(&server).await, start, Duration::ZERO);
+        nodes.push(tokio::spawn(async move { work.run(async |_| ()).await.unwrap() }));
+        eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == waiters).await;
+    }
+    guard.release().await.unwrap();
+    let mut worked = 0;
+    for node in nodes {
+        worked += usize::from(in_time(node).await.unwrap().is_some());
+    }
+    assert_eq!(worked, 1);
 }
 
 #[tokio::test(start_paused = true)]
