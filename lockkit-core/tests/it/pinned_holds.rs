@@ -52,7 +52,10 @@ async fn a_grant_that_no_caller_got_leaves_nothing() {
         let server = MemoryServer::new();
         let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST);
         server.hold_requests();
-        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waiting = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await }
+        });
         for _ in 0..answered.min(1) {
             deliver_next(&server).await;
         }
@@ -64,6 +67,7 @@ async fn a_grant_that_no_caller_got_leaves_nothing() {
         server.deliver_requests();
         let waited = granted_after(&lock_of_new_client(&server).await).await;
         assert_eq!(waited, Duration::ZERO, "left after {answered} steps");
+        drop(lock);
     }
 }
 
