@@ -85,6 +85,8 @@ impl Backend for RedlockBackend {
         info.ttl_max = self.config.max_ttl;
         info.token = TokenStrength::ClockFloor;
         info.failover = FailoverLoss::Nothing;
+        info.powers.elections = true;
+        info.powers.records = true;
         info
     }
 
