@@ -6,6 +6,7 @@
 //! lockkit:{KEY}:queue                the waiting claims, in order of arrival
 //! lockkit:{KEY}:deadlines            when each waiter lapses unless its client extends it
 //! lockkit:{KEY}:metadata             the metadata of holder and waiters
+//! lockkit:{KEY}:record               the record of the lock, which only its holder writes
 //! lockkit:client:CLIENT              the channel that notifies a client that its claim is next
 //! ```
 //!
@@ -119,6 +120,10 @@ impl LockKeys {
 
     pub(crate) fn deadlines(&self) -> &str {
         &self.0[3]
+    }
+
+    pub(crate) fn record(&self) -> String {
+        format!("{}record", self.metadata().strip_suffix("metadata").unwrap_or_default())
     }
 }
 

@@ -13,11 +13,14 @@
 //! * A request of an attempt is delayed for long: each attempt has its own id, so it can affect no other attempt.
 
 use std::{
-    sync::{Arc, atomic::Ordering::SeqCst},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lockkit_core::{BootInstant, Clock, FencingToken, Metadata, backend::ClaimId, lease};
+use lockkit_core::{BootInstant, Clock, FencingToken, Metadata, backend::ClaimId, lease, support::lock};
 use tokio::time::Instant;
 
 use super::{
@@ -59,6 +62,10 @@ pub(super) struct WonAttempt {
     pub(super) attempt: Attempt,
     pub(super) token: FencingToken,
     pub(super) armed_at: BootInstant,
+    /// As the holder last proclaimed them.
+    metadata: Arc<Mutex<Metadata>>,
+    /// How many records the holder has written.
+    writes: Arc<AtomicU64>,
     sent: Arc<SentRequests>,
 }
 
@@ -74,6 +81,22 @@ impl WonAttempt {
     pub(super) fn may_restore_at(&self, node: usize) -> bool {
         self.sent.mark_touched(node);
         !self.sent.ended.load(SeqCst)
+    }
+
+    /// The number of the holder's next write, from 1.
+    pub(super) fn next_write(&self) -> u64 {
+        self.writes.fetch_add(1, SeqCst) + 1
+    }
+
+    /// The metadata that a restored lock gets.
+    pub(super) fn metadata(&self) -> Metadata {
+        lock(&self.metadata).clone()
+    }
+
+    /// Replaces them, before they are sent to the nodes: a restore that is sent later must not bring back what a
+    /// majority has replaced.
+    pub(super) fn set_metadata(&self, metadata: &Metadata) {
+        lock(&self.metadata).clone_from(metadata);
     }
 }
 
@@ -91,7 +114,15 @@ impl SessionContext {
         };
         let failed = match answered {
             Ok(token) if self.clock.now() < lease::deadline(armed_at, self.ttl) => {
-                return AttemptOutcome::Won(WonAttempt { attempt, token, armed_at, sent });
+                let metadata = Arc::new(Mutex::new(metadata.clone()));
+                return AttemptOutcome::Won(WonAttempt {
+                    attempt,
+                    token,
+                    armed_at,
+                    metadata,
+                    writes: Arc::default(),
+                    sent,
+                });
             }
             Ok(_) => AttemptOutcome::Failed(self.nodes.too_slow()),
             Err(votes) if votes.is_contended() => AttemptOutcome::Contended,

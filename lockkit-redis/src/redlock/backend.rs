@@ -27,6 +27,11 @@ const REQUESTS_PER_TTL: u32 = 4;
 
 /// Independent Redis servers as a lock store: the client that has a lock at a majority of them holds it.
 ///
+/// Its sessions offer elections, whose observers poll, and records. After nodes have lost their data, a record may be
+/// unreadable (`Unavailable`) until it is written again or its time is over, but never falls back to an earlier one. To
+/// give such records up, delete the field `lost` of the key `lockkit:redlock` at every node. There are no holds that
+/// outlast their holder, and no evidence for writes at one of the servers, which cannot know who has a majority.
+///
 /// ```no_run
 /// use lockkit_core::LockClient;
 /// use lockkit_redis::{RedisConfig, RedlockBackend, RedlockConfig};
@@ -85,6 +90,8 @@ impl Backend for RedlockBackend {
         info.ttl_max = self.config.max_ttl;
         info.token = TokenStrength::ClockFloor;
         info.failover = FailoverLoss::Nothing;
+        info.powers.elections = true;
+        info.powers.records = true;
         info
     }
 

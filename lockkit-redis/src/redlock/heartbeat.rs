@@ -154,8 +154,8 @@ impl RedlockSession {
         };
         let free = answers.iter().enumerate().filter(|(_, answer)| is_free(answer)).map(|(node, _)| node);
         let free = free.filter(|node| won.may_restore_at(*node));
-        let (call, limit) =
-            (Arc::new(self.context.requests.restore(&won.attempt, won.token)), self.context.nodes.limit);
+        let restore = self.context.requests.restore(&won.attempt, won.token, &won.metadata());
+        let (call, limit) = (Arc::new(restore), self.context.nodes.limit);
         let _: Round<()> = self.context.nodes.at(free, |_, node, _| {
             let call = Arc::clone(&call);
             async move {

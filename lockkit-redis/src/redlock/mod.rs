@@ -35,21 +35,42 @@
 //! The majorities of two grants share a node. At that node the later claim came after the earlier one had ended, and
 //! found the counter at or above the earlier token. This holds for any clocks and any early expiry, as long as counters
 //! are kept.
+//!
+//! # What else a session offers
+//!
+//! * *Elections* ([`elections`]): the claim that a majority has is the leader. What it proposes is the metadata with the
+//!   highest number at the nodes with that claim. A node compares the lock's value before it stores a proposal, and a
+//!   restored lock gets the token and the newest proposal, so any majority knows both. Observers poll.
+//! * *Records* ([`records`]): a majority stores the record with the token of its grant, where the grant still has the
+//!   lock; a read needs a majority that cannot have lost it. A node that came back after a loss of data says up to
+//!   which token it may lack records.
+//!
+//! Not offered:
+//!
+//! * *Pins*. The holder of a pin may be gone, so nobody restores the lock at a node that has lost its data. Such a node
+//!   counts again after the longest ttl (60 s unless configured): with one more node that never had the lock, it would
+//!   be a majority for another claim while the pin lasts. A pin could last for the longest ttl at most, which is too
+//!   short for what pins are for, and a longer one keeps emptied nodes out for as long.
+//! * *Evidence*. Data live at one server, the lock at a majority of several: no single server can tell who holds it.
 
 mod acquire;
 mod admin;
 mod attempt;
 mod backend;
 mod config;
+mod elections;
 mod heartbeat;
 mod hints;
 mod membership;
 mod node;
 mod nodes;
+mod records;
 mod release;
 mod session;
+mod view;
 mod votes;
 mod wire;
+mod write;
 
 pub use self::{
     backend::RedlockBackend,

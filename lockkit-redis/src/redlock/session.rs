@@ -20,7 +20,7 @@ use std::{
 use async_trait::async_trait;
 use lockkit_core::{
     Error, ErrorKind, Result,
-    backend::{Acquired, Claim, ClaimId, Grant, Loss, Renewals, Session},
+    backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Records, Renewals, Session},
     support::lock,
 };
 use tokio::sync::Semaphore;
@@ -125,6 +125,14 @@ impl Session for RedlockSession {
             () = self.context.nodes.members.exchanged() => {}
         }
         Loss::Session
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        Some(self)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
     }
 
     async fn close(&self) -> Result<()> {

@@ -94,6 +94,12 @@ impl Votes {
         self.counters().count() + self.missing() < self.majority()
     }
 
+    /// Whether no majority can have the claim: too few nodes have it or did not reply.
+    pub(super) fn is_lost(&self) -> bool {
+        let unknown = self.votes.iter().filter(|vote| !matches!(vote, Some(Ok(_)))).count();
+        self.counters().count() + unknown < self.majority()
+    }
+
     /// Whether no further vote on a write-back matters.
     pub(super) fn is_write_back_decided(&self) -> bool {
         self.is_owned_by_majority() || (self.is_majority_impossible() && self.is_contention_decided())
@@ -216,6 +222,19 @@ mod tests {
         assert!(!votes(3, &[busy(), Ok(ClaimReply::Empty), silence()]).is_contended());
         assert!(!votes(3, &[Ok(ClaimReply::Mine(1)), Ok(ClaimReply::Mine(1)), silence()]).is_contended());
         assert_eq!(votes(3, &[busy(), Ok(ClaimReply::Empty), silence()]).faults().count(), 2);
+    }
+
+    #[test]
+    fn write_of_a_holder_is_refused_only_if_no_majority_can_have_its_lock() {
+        let refused = || Ok(ClaimReply::Refused(0));
+        let mine = || Ok(ClaimReply::Mine(0));
+        assert!(votes(3, &[refused(), refused()]).is_lost());
+        assert!(votes(3, &[refused(), Ok(ClaimReply::Empty), mine()]).is_lost(), "as in a heartbeat");
+        for open in
+            [vec![refused()], vec![refused(), silence(), mine()], vec![silence(), refused(), silence()]]
+        {
+            assert!(!votes(3, &open).is_lost(), "{open:?}");
+        }
     }
 
     #[test]

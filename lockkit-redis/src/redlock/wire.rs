@@ -34,6 +34,11 @@ static RELEASE: LazyLock<Script> =
     script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/release.lua");
 static RESTORE: LazyLock<Script> =
     script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/restore.lua");
+static PROCLAIM: LazyLock<Script> =
+    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/proclaim.lua");
+static WRITE_RECORD: LazyLock<Script> =
+    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/write_record.lua");
+static READ_RECORD: LazyLock<Script> = script!("scripts/node.lua", "scripts/read_record.lua");
 static RENEW: LazyLock<Script> = script!("../scripts/value.lua", "scripts/node.lua", "scripts/renew.lua");
 static INSPECT: LazyLock<Script> = script!("../scripts/value.lua", "scripts/node.lua", "scripts/inspect.lua");
 static LOOK: LazyLock<Script> = script!("scripts/node.lua", "scripts/look.lua");
@@ -102,8 +107,28 @@ impl RequestBuilder {
         self.attempt_request(&RELEASE, attempt, [token.to_string(), released_channel(attempt.keys.lock())])
     }
 
-    pub(super) fn restore(&self, attempt: &Attempt, token: FencingToken) -> Request {
-        self.attempt_request(&RESTORE, attempt, [token.get().to_string()])
+    pub(super) fn restore(&self, attempt: &Attempt, token: FencingToken, metadata: &Metadata) -> Request {
+        self.attempt_request(&RESTORE, attempt, [token.get().to_string(), metadata.to_json()])
+    }
+
+    /// Replaces the metadata of a holder.
+    pub(super) fn proclaim(&self, attempt: &Attempt, metadata: &Metadata) -> Request {
+        self.attempt_request(&PROCLAIM, attempt, [metadata.to_json()])
+    }
+
+    /// Writes the record of a grant: `number` counts the writes of its holder.
+    pub(super) fn write_record(
+        &self,
+        attempt: &Attempt,
+        token: FencingToken,
+        number: u64,
+        record: &str,
+        keep_ms: u64,
+    ) -> Request {
+        let more = [token.get().to_string(), number.to_string(), record.to_owned(), keep_ms.to_string()];
+        let mut request = self.attempt_request(&WRITE_RECORD, attempt, more);
+        request.keys.push(attempt.keys.record());
+        request
     }
 
     fn attempt_request<const N: usize>(
@@ -122,7 +147,8 @@ impl RequestBuilder {
         let mut keys = vec![NODE.to_owned()];
         let mut arguments = vec![self.ttl_ms.to_string(), self.keep_ms.to_string()];
         for attempt in held {
-            keys.extend([attempt.keys.lock().to_owned(), attempt.keys.token_counter().to_owned()]);
+            let keys_of = &attempt.keys;
+            keys.extend([keys_of.lock(), keys_of.token_counter(), keys_of.metadata()].map(str::to_owned));
             arguments.push(attempt.id.to_string());
         }
         Request { script: &RENEW, keys, first: None, arguments }
@@ -148,6 +174,12 @@ pub(super) fn inspect(lock: &LockKeys) -> Request {
     }
 }
 
+/// Reads the record of a lock.
+pub(super) fn read_record(lock: &LockKeys) -> Request {
+    let keys = vec![NODE.to_owned(), lock.record()];
+    Request { script: &READ_RECORD, keys, first: None, arguments: Vec::new() }
+}
+
 /// Reads the state of a node.
 pub(super) fn look() -> Request {
     node_request(&LOOK, "", Vec::new())
@@ -158,9 +190,12 @@ pub(super) fn note_empty(note: &str) -> Request {
     node_request(&NOTE_EMPTY, "", vec![note.to_owned()])
 }
 
-/// Replaces a node's marker if it is still `instead_of`; `names`: the names of the nodes of its set.
-pub(super) fn mark(marker: &str, instead_of: &str, highest: u64, names: &str) -> Request {
-    node_request(&MARK, marker, vec![instead_of.to_owned(), highest.to_string(), names.to_owned()])
+/// Replaces a node's marker if it is still `instead_of`; `names`: the names of the nodes of its set; `lost`: what it may
+/// have lost.
+pub(super) fn mark(marker: &str, instead_of: &str, names: &str, lost: LostData) -> Request {
+    let arguments =
+        [instead_of.to_owned(), lost.highest.to_string(), names.to_owned(), lost.records_last_us.to_string()];
+    node_request(&MARK, marker, arguments.into())
 }
 
 fn node_request(script: &'static Script, first: &str, arguments: Vec<String>) -> Request {
@@ -225,14 +260,69 @@ pub(super) struct NodeState {
     pub(super) highest: u64,
     /// The names of the nodes of its set.
     pub(super) names: String,
+    /// How long records of the set last, in us.
+    pub(super) records_last_us: u64,
 }
 
 pub(super) fn node_state(answer: Value) -> Result<NodeState, RequestError> {
-    let (marker, highest, names) = redis::from_redis_value(answer)?;
-    Ok(NodeState { marker, highest, names })
+    let (marker, highest, names, records_last_us) = redis::from_redis_value(answer)?;
+    Ok(NodeState { marker, highest, names, records_last_us })
 }
 
-/// A lock's value, its counter, and its holder's metadata.
-pub(super) fn inspected_lock(answer: Value) -> Result<(Vec<u8>, u64, Vec<u8>), RequestError> {
-    Ok(redis::from_redis_value(answer)?)
+/// What a node without data may have lost; nothing if it is new.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LostData {
+    /// The highest counter.
+    pub(super) highest: u64,
+    /// How long records of the set last, in us.
+    pub(super) records_last_us: u64,
+}
+
+/// A lock as one node has it.
+#[derive(Clone, Debug)]
+pub(super) struct LockState {
+    /// Empty if nobody holds it.
+    pub(super) value: Vec<u8>,
+    pub(super) counter: u64,
+    /// Of the holder; empty if there are none, or too long ones.
+    pub(super) metadata: Vec<u8>,
+    /// Whether the holder stored metadata, as every lockkit client does.
+    pub(super) is_described: bool,
+}
+
+/// The state of a lock; `None` from a node that has lost its data.
+pub(super) fn lock_state(answer: Value) -> Result<Option<LockState>, RequestError> {
+    if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
+        return Ok(None);
+    }
+    let (value, counter, metadata, is_described) = redis::from_redis_value(answer)?;
+    Ok(Some(LockState { value, counter, metadata, is_described }))
+}
+
+/// A record as one node has it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RecordState {
+    /// Token, number of the write, text.
+    pub(super) record: Option<(u64, u64, String)>,
+    /// The node may lack the records of grants up to this token.
+    pub(super) lost: u64,
+}
+
+/// A record; `None` from a node that has lost its data.
+pub(super) fn record_state(answer: Value) -> Result<Option<RecordState>, RequestError> {
+    if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
+        return Ok(None);
+    }
+    let (text, lost): (String, u64) = redis::from_redis_value(answer)?;
+    let record = match &*text {
+        "" => None,
+        text => Some(parse_record(text).ok_or_else(|| RequestError::unexpected("not a record of lockkit"))?),
+    };
+    Ok(Some(RecordState { record, lost }))
+}
+
+fn parse_record(text: &str) -> Option<(u64, u64, String)> {
+    let (token, rest) = text.split_once(':')?;
+    let (number, text) = rest.split_once(':')?;
+    Some((token.parse().ok()?, number.parse().ok()?, text.to_owned()))
 }

@@ -3,7 +3,9 @@
 
 mod attempts;
 mod budget;
+mod elections;
 mod foreign;
+mod records;
 #[path = "../redlock/mod.rs"]
 mod redlock;
 mod scripts;

@@ -8,7 +8,7 @@ use std::sync::{
 use lockkit_core::LockName;
 use lockkit_testbed::Redis;
 
-use crate::redlock::raw::{Claimant, MARK, MARKER, NODE, NOTE_EMPTY};
+use crate::redlock::raw::{Claimant, LOOK, MARK, MARKER, NODE, NOTE_EMPTY};
 
 /// Longer than any test, in milliseconds.
 const TTL: u64 = 60_000;
@@ -118,8 +118,9 @@ fn restore_needs_that_no_other_claim_had_the_lock() {
     let (_, token) = one.ask(node, 0).unwrap();
     assert_eq!(one.restore(node, token).unwrap().0, "refused", "it is there");
     node.cli(&["DEL", &one.lock]).unwrap();
+    set_counter(node, &one, token - 1);
     assert_eq!(one.restore(node, token).unwrap(), answer("mine", token));
-    assert_eq!(value(node, &one), one.claim);
+    assert_eq!((value(node, &one), counter(node, &one)), (one.claim.clone(), token));
     assert!(node.cli(&["PTTL", &one.lock]).unwrap().number().unwrap() > 0);
     node.cli(&["DEL", &one.lock]).unwrap();
     other.ask(node, 0).unwrap();
@@ -153,16 +154,96 @@ fn heartbeat_extends_keys_and_creates_none() {
 }
 
 #[test]
-fn lock_and_counter_expire_and_heartbeats_extend_the_counter() {
+fn lock_counter_and_metadata_expire_and_heartbeats_extend_them() {
     let (node, (one, _)) = (shared(), two());
     let ttl = |key: &str| node.cli(&["PTTL", key]).unwrap().number().unwrap();
     one.ask(node, 0).unwrap();
-    for key in [&one.lock, &one.side("fence")] {
+    for key in [&one.lock, &one.side("fence"), &one.side("metadata")] {
         assert!(ttl(key) > 0, "{key} has no ttl");
     }
-    node.cli(&["PEXPIRE", &one.side("fence"), "1000"]).unwrap();
-    one.renew(node).unwrap();
-    assert!(ttl(&one.side("fence")) > 60_000);
+    for key in [one.side("fence"), one.side("metadata")] {
+        node.cli(&["PEXPIRE", &key, "1000"]).unwrap();
+        one.renew(node).unwrap();
+        assert!(ttl(&key) > 60_000, "{key}");
+    }
+}
+
+#[test]
+fn proposal_needs_the_lock() {
+    let (node, (one, other)) = (shared(), two());
+    assert_eq!(one.proclaim(node, 2).unwrap(), answer("refused", 0), "the lock is free");
+    one.ask(node, 0).unwrap();
+    assert_eq!(one.proclaim(node, 2).unwrap(), answer("mine", 0));
+    assert_eq!(other.proclaim(node, 9).unwrap(), answer("refused", 0));
+    assert_eq!((one.proposed(node).unwrap(), other.proposed(node).unwrap()), (2, 0));
+    one.release(node, 0).unwrap();
+    assert_eq!(one.proclaim(node, 3).unwrap(), answer("refused", 0));
+    assert_eq!(one.proposed(node).unwrap(), 0, "nothing was written after the release");
+}
+
+#[test]
+fn late_copies_do_not_undo_a_proposal() {
+    let (node, (one, _)) = (shared(), two());
+    let (_, token) = one.ask(node, 0).unwrap();
+    one.proclaim(node, 5).unwrap();
+    assert_eq!(one.proclaim(node, 4).unwrap(), answer("mine", 0));
+    assert_eq!(one.proposed(node).unwrap(), 5, "of another proclaim");
+    node.cli(&["DEL", &one.lock]).unwrap();
+    assert_eq!(one.restore(node, token).unwrap().0, "mine");
+    assert_eq!(one.proposed(node).unwrap(), 5, "of a restore");
+    node.cli(&["DEL", &one.lock]).unwrap();
+    assert_eq!(one.ask(node, 0).unwrap().0, "mine");
+    assert_eq!(one.proposed(node).unwrap(), 5, "of an ask");
+    node.cli(&["HSET", &one.side("metadata"), &one.claim, "junk"]).unwrap();
+    assert_eq!(one.proclaim(node, 4).unwrap(), answer("mine", 0));
+    assert_eq!(one.proposed(node).unwrap(), 4, "junk has no number");
+    node.cli(&["DEL", &one.side("metadata")]).unwrap();
+    node.cli(&["SET", &one.side("metadata"), "junk"]).unwrap();
+    assert!(one.proclaim(node, 6).is_err(), "not stored, so not confirmed");
+}
+
+#[test]
+fn record_needs_the_lock_and_no_later_record() {
+    let (node, (one, other)) = (shared(), two());
+    let record = || one.read_record(node).unwrap().unwrap();
+    assert_eq!(one.write_record(node, 7, 1, "a").unwrap(), answer("refused", 0), "the lock is free");
+    let (_, token) = one.ask(node, 7).unwrap();
+    assert_eq!(record(), answer("", 0));
+    assert_eq!(one.write_record(node, token, 2, "b:c").unwrap(), answer("mine", 0));
+    assert_eq!(record(), (format!("{token}:2:b:c"), 0));
+    assert!(node.cli(&["PTTL", &one.side("record")]).unwrap().number().unwrap() > 0);
+    assert_eq!(one.write_record(node, token, 1, "a").unwrap(), answer("mine", 0), "a late copy");
+    assert_eq!(other.write_record(node, token + 1, 1, "x").unwrap(), answer("refused", 0));
+    one.release(node, token).unwrap();
+    assert_eq!(one.write_record(node, token, 3, "d").unwrap(), answer("refused", 0));
+    assert_eq!(record(), (format!("{token}:2:b:c"), 0));
+    let (_, next) = other.ask(node, 0).unwrap();
+    assert_eq!(other.write_record(node, next, 1, "e").unwrap(), answer("mine", 0));
+    assert_eq!(other.write_record(node, next - 1, 9, "f").unwrap(), answer("refused", 0), "a lower token");
+    assert_eq!(record(), (format!("{next}:1:e"), 0));
+}
+
+#[test]
+fn node_notes_which_records_it_may_have_lost_and_until_when() {
+    let (node, (one, _)) = (node(), two());
+    one.ask(&node, 0).unwrap();
+    one.write_record(&node, 5, 1, "a").unwrap();
+    let look = || node.cli(&["EVAL", LOOK, "1", NODE, ""]).unwrap().list()[3].number().unwrap();
+    let last = look();
+    assert!((1..=50_000_000).contains(&last), "{last}");
+    node.cli(&["FLUSHALL"]).unwrap();
+    assert_eq!((look(), one.read_record(&node).unwrap()), (0, None));
+    let mark = |records_last: &str| {
+        node.cli(&["HDEL", NODE, "marker"]).unwrap();
+        node.cli(&["EVAL", MARK, "1", NODE, MARKER, "", "70", "a:1", records_last]).unwrap();
+    };
+    mark("0");
+    assert_eq!(one.read_record(&node).unwrap(), Some(answer("", 0)), "no records were written");
+    mark("40000000");
+    assert_eq!(one.read_record(&node).unwrap(), Some(answer("", 70)));
+    assert!((1..=40_000_000).contains(&look()), "the next node that is emptied learns of it");
+    node.cli(&["HSET", NODE, "lost_until", "1"]).unwrap();
+    assert_eq!(one.read_record(&node).unwrap(), Some(answer("", 0)), "they have expired");
 }
 
 #[test]
@@ -183,6 +264,9 @@ fn node_without_its_marker_does_not_count() {
         assert_eq!(one.ask(&node, 0).unwrap(), answer("empty", 0), "{marker}: not even to the owner");
         assert_eq!(one.write_back(&node, token).unwrap(), answer("empty", 0), "{marker}");
         assert_eq!(one.restore(&node, token).unwrap(), answer("empty", 0), "{marker}");
+        assert_eq!(one.proclaim(&node, 2).unwrap(), answer("empty", 0), "{marker}");
+        assert_eq!(one.write_record(&node, token, 1, "a").unwrap(), answer("empty", 0), "{marker}");
+        assert_eq!(one.read_record(&node).unwrap(), None, "{marker}");
         assert_eq!(one.renew(&node).unwrap(), None, "{marker}");
     }
     assert_eq!(one.release(&node, token).unwrap(), answer("done", 1), "its own key is removed anyway");

@@ -133,6 +133,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
         match place {
             "lockkit:redlock" => Some("the marker of the node"),
             place if place.ends_with(":fence") => Some("later tokens must be above earlier ones"),
+            place if place.ends_with(":record") => Some("records outlive holds"),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use lockkit_core::{LockName, backend::ClaimId};
+use lockkit_core::{LockName, Metadata, Proposal, backend::ClaimId};
 use lockkit_testbed::{Redis, RedisMasters, Reply};
 
 use super::encoded;
@@ -21,8 +21,14 @@ macro_rules! claim_script {
 
 pub const ASK: &str = claim_script!("ask");
 pub const WRITE_BACK: &str = claim_script!("write_back");
+pub const PROCLAIM: &str = claim_script!("proclaim");
 pub const RELEASE: &str = claim_script!("release");
 pub const RESTORE: &str = claim_script!("restore");
+pub const WRITE_RECORD: &str = claim_script!("write_record");
+pub const READ_RECORD: &str = concat!(
+    include_str!("../../src/redlock/scripts/node.lua"),
+    include_str!("../../src/redlock/scripts/read_record.lua")
+);
 pub const RENEW: &str = concat!(
     include_str!("../../src/scripts/value.lua"),
     include_str!("../../src/redlock/scripts/node.lua"),
@@ -31,6 +37,10 @@ pub const RENEW: &str = concat!(
 pub const NOTE_EMPTY: &str = concat!(
     include_str!("../../src/redlock/scripts/node.lua"),
     include_str!("../../src/redlock/scripts/note_empty.lua")
+);
+pub const LOOK: &str = concat!(
+    include_str!("../../src/redlock/scripts/node.lua"),
+    include_str!("../../src/redlock/scripts/look.lua")
 );
 pub const MARK: &str = concat!(
     include_str!("../../src/redlock/scripts/node.lua"),
@@ -41,6 +51,11 @@ pub const MARK: &str = concat!(
 pub const MARKER: &str = "ready 60000 5f0c1d2e3b4a5968 1/3";
 
 pub const NODE: &str = "lockkit:redlock";
+
+/// Metadata with a proposal.
+fn metadata(number: u64) -> String {
+    Metadata::of_this_process(None).with_proposal(Proposal::new("", number)).to_json()
+}
 
 /// One claim to one lock at single nodes.
 #[derive(Debug)]
@@ -63,8 +78,9 @@ impl Claimant {
 
     /// Runs a script. Returns the status and the number of the reply.
     pub fn run(&self, node: &Redis, script: &str, more: &[&str]) -> Result<(String, i64)> {
-        let (fence, metadata, ttl) = (self.side("fence"), self.side("metadata"), self.ttl_ms.to_string());
-        let mut words = vec!["EVAL", script, "4", NODE, &*self.lock, &*fence, &*metadata];
+        let [fence, metadata, record] = ["fence", "metadata", "record"].map(|what| self.side(what));
+        let ttl = self.ttl_ms.to_string();
+        let mut words = vec!["EVAL", script, "5", NODE, &*self.lock, &*fence, &*metadata, &*record];
         words.extend([&*self.marker, &*self.claim, &*ttl, "100000"]);
         words.extend(more);
         match node.cli(&words)?.list() {
@@ -74,7 +90,7 @@ impl Claimant {
     }
 
     pub fn ask(&self, node: &Redis, proposal: u64) -> Result<(String, i64)> {
-        self.run(node, ASK, &[&proposal.to_string(), "{}"])
+        self.run(node, ASK, &[&proposal.to_string(), &metadata(1)])
     }
 
     pub fn write_back(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
@@ -82,7 +98,32 @@ impl Claimant {
     }
 
     pub fn restore(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
-        self.run(node, RESTORE, &[&token.to_string()])
+        self.run(node, RESTORE, &[&token.to_string(), &metadata(1)])
+    }
+
+    pub fn proclaim(&self, node: &Redis, number: u64) -> Result<(String, i64)> {
+        self.run(node, PROCLAIM, &[&metadata(number)])
+    }
+
+    pub fn write_record(&self, node: &Redis, token: i64, number: u64, text: &str) -> Result<(String, i64)> {
+        self.run(node, WRITE_RECORD, &[&token.to_string(), &number.to_string(), text, "50000"])
+    }
+
+    /// The record, and the token up to which records may be lost; `None` from a node that has lost its data.
+    pub fn read_record(&self, node: &Redis) -> Result<Option<(String, i64)>> {
+        let reply = node.cli(&["EVAL", READ_RECORD, "2", NODE, &self.side("record"), &self.marker])?;
+        match reply.list() {
+            [] => Ok(None),
+            [record, lost] => Ok(Some((record.text().to_owned(), lost.number().context("no number")?))),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// The number of the proposal; 0 for none.
+    pub fn proposed(&self, node: &Redis) -> Result<u64> {
+        let text = node.cli(&["HGET", &self.side("metadata"), &self.claim])?;
+        let metadata = Metadata::from_json(text.text().as_bytes());
+        Ok(metadata.and_then(|metadata| metadata.proposal).map_or(0, |proposal| proposal.number))
     }
 
     pub fn release(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
@@ -91,8 +132,9 @@ impl Claimant {
 
     /// 1, 0 or -1; `None` from a node that has lost its data.
     pub fn renew(&self, node: &Redis) -> Result<Option<i64>> {
-        let (fence, ttl) = (self.side("fence"), self.ttl_ms.to_string());
-        let words = ["EVAL", RENEW, "3", NODE, &self.lock, &fence, &self.marker, &ttl, "100000", &self.claim];
+        let (fence, metadata, ttl) = (self.side("fence"), self.side("metadata"), self.ttl_ms.to_string());
+        let keys = ["EVAL", RENEW, "4", NODE, &self.lock, &fence, &metadata];
+        let words = [&keys[..], &[&self.marker, &ttl, "100000", &self.claim]].concat();
         Ok(node.cli(&words)?.list().first().and_then(Reply::number))
     }
 }

@@ -159,7 +159,12 @@ mod tests {
     }
 
     fn node_state(identity: &NodeIdentity) -> NodeState {
-        NodeState { marker: identity.ready(), highest: 0, names: "a:1\nb:1\nc:1".to_owned() }
+        NodeState {
+            marker: identity.ready(),
+            highest: 0,
+            names: "a:1\nb:1\nc:1".to_owned(),
+            records_last_us: 0,
+        }
     }
 
     fn members(names: [&str; 3]) -> Members {

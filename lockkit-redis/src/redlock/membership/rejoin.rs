@@ -7,6 +7,7 @@
 //!    clock measures the time, because the node's clock may step.
 //! 2. with a counter that is at least the highest one of a majority of the set, read from *other* nodes after that
 //!    time.
+//! 3. noting up to which token, and for how long, it may lack [records](super::super::records).
 //!
 //! * The client does not know the node ([`members`](super::members)): it may be a server that was never part of the
 //!   set, while other clients still use the node that it would replace. Nothing is done.
@@ -32,7 +33,7 @@ use crate::{
     error::RequestError,
     redlock::{
         nodes::Nodes,
-        wire::{NodeState, look, mark, node_state, note_empty},
+        wire::{LostData, NodeState, look, mark, node_state, note_empty},
     },
 };
 
@@ -117,7 +118,7 @@ impl Rejoiner {
     /// One pass through the two conditions.
     async fn try_rejoin(&self, number: usize) -> Result<RejoinStep, RequestError> {
         let (nodes, limit) = (&self.nodes, self.nodes.limit);
-        if self.highest_of_others(number).await.is_none() {
+        if self.known_by_others(number).await.is_none() {
             return Ok(RejoinStep::TooFewOthers);
         }
         let Some(node) = nodes.get(number) else { return Ok(RejoinStep::Done) };
@@ -134,12 +135,12 @@ impl Rejoiner {
         }
         info!(node = node.name(), wait = ?self.max_ttl, "this node has lost its data, and does not count for a while");
         self.wait_for_quarantine().await;
-        let Some(highest) = self.highest_of_others(number).await else { return Ok(RejoinStep::TooFewOthers) };
+        let Some(lost) = self.known_by_others(number).await else { return Ok(RejoinStep::TooFewOthers) };
         if nodes.members.expected_identity(number) != Some(identity) {
             // The node was found at another address meanwhile.
             return Ok(RejoinStep::UnknownNode);
         }
-        let call = mark(&ready, &state.marker, highest, &names);
+        let call = mark(&ready, &state.marker, &names, lost);
         let state = node_state(node.run(limit, &call).await?)?;
         if self.counts(number, &state) {
             info!(node = node.name(), "this node counts again");
@@ -178,10 +179,10 @@ impl Rejoiner {
         }
     }
 
-    /// The highest counter of the other nodes; `None` if fewer than a majority of the set count among them.
-    async fn highest_of_others(&self, number: usize) -> Option<u64> {
+    /// What the node may have lost, by the other nodes; `None` if fewer than a majority of the set count among them.
+    async fn known_by_others(&self, number: usize) -> Option<LostData> {
         // By marker, so that no node counts twice.
-        let others: HashMap<String, u64> = look_at_all(&self.nodes)
+        let others: HashMap<String, NodeState> = look_at_all(&self.nodes)
             .await
             .into_iter()
             .filter(|(other, _)| *other != number)
@@ -189,10 +190,19 @@ impl Rejoiner {
                 answer
                     .ok()
                     .filter(|state| self.counts(other, state))
-                    .map(|state| (state.marker, state.highest))
+                    .map(|state| (state.marker.clone(), state))
             })
             .collect();
-        (others.len() >= self.nodes.majority()).then(|| others.into_values().max()).flatten()
+        if others.len() < self.nodes.majority() {
+            return None;
+        }
+        let records_last = others.values().map(|state| state.records_last_us).max()?;
+        // The servers' clocks differ in rate.
+        let records_last = lease::quarantine(Duration::from_micros(records_last));
+        Some(LostData {
+            highest: others.values().map(|state| state.highest).max()?,
+            records_last_us: u64::try_from(records_last.as_micros()).unwrap_or(u64::MAX),
+        })
     }
 
     /// Waits until every lock that relied on the node has ended.

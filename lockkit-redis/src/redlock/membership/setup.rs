@@ -29,7 +29,7 @@ use crate::{
     redlock::{
         RedlockConfig,
         nodes::{Nodes, ReplySender},
-        wire::{NodeState, Request, mark, node_state},
+        wire::{LostData, NodeState, Request, mark, node_state},
     },
 };
 
@@ -175,7 +175,7 @@ async fn swap_markers(nodes: &Nodes, mut steps: Vec<MarkerSwap>) -> Result<(), R
 
 async fn swap_at_once(nodes: &Nodes, mut steps: Vec<MarkerSwap>) -> Result<(), RequestError> {
     steps.sort_by_key(|step| step.node.address);
-    let request = |step: &MarkerSwap| mark(&step.next, &step.seen, 0, &step.node.names);
+    let request = |step: &MarkerSwap| mark(&step.next, &step.seen, &step.node.names, LostData::default());
     let requests: Arc<HashMap<usize, Request>> =
         Arc::new(steps.iter().map(|step| (step.node.address, request(step))).collect());
     let limit = nodes.limit;

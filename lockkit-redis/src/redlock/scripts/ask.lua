@@ -15,6 +15,7 @@ if state == 'free' then
   counter = math.max(counter + 1, number_in(ARGV[5]))
   redis.call('SET', lock, claim, 'NX', 'PX', ttl)
   raise(fence, counter, keep)
+  -- Errors are ignored, because the lock does not depend on it.
   describe(ARGV[6])
 end
 return { 'mine', counter }

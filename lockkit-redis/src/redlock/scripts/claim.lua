@@ -21,14 +21,27 @@ local function look()
   return 'others'
 end
 
--- Stores the claim's metadata. Errors are ignored, because the lock does not depend on it.
+-- The number of the proposal in metadata; 0 for none, and for what no lockkit client writes.
+local function proposal_number(text)
+  local is_json, value = pcall(cjson.decode, text)
+  local proposal = is_json and type(value) == 'table' and value.proposal
+  return type(proposal) == 'table' and tonumber(proposal.number) or 0
+end
+
+-- Stores the claim's metadata, unless the node has some with a higher proposal: a late copy of an earlier request must
+-- not undo a later one. Returns the reply of the store, which may be an error.
 local function describe(text)
   local last = redis.pcall('HGET', metadata, 'holder')
   if type(last) == 'string' and last ~= claim then
     -- That claim ended without a release.
     redis.pcall('HDEL', metadata, last)
   end
-  redis.pcall('HSET', metadata, 'holder', claim, claim, text)
-  redis.pcall('PEXPIRE', metadata, keep)
+  local reply = nil
+  local known = redis.pcall('HGET', metadata, claim)
+  if type(known) ~= 'string' or proposal_number(known) <= proposal_number(text) then
+    reply = redis.pcall('HSET', metadata, 'holder', claim, claim, text)
+  end
+  redis.pcall('PEXPIRE', metadata, math.max(tonumber(keep), tonumber(ttl)))
+  return reply
 end
 

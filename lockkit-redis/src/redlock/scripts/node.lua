@@ -7,6 +7,9 @@
 --        highest  the highest counter of all locks of this node
 --        floor    the value of "highest" a moment ago
 --        floor_at when that was, by the server's clock in us
+--        records_until  when all records of this set have expired, by the server's clock in us
+--        lost           the node has lost its data: it may lack the records of grants up to this token
+--        lost_until     when those have expired, by the server's clock in us
 -- ARGV 1 the marker that the node must have
 local node, marker = KEYS[1], ARGV[1]
 
@@ -37,17 +40,35 @@ local function highest()
   return number_in(redis.call('HGET', node, 'highest'))
 end
 
+-- The server's clock in us.
+local function clock()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+-- How long records of this set last, in us; 0 if there are none.
+local function records_last()
+  return math.max(number_in(redis.call('HGET', node, 'records_until')) - clock(), 0)
+end
+
+-- Records last for this time from now, or for longer. Returns when they have expired.
+local function extend_records(us)
+  local records_until = clock() + math.max(us, records_last())
+  redis.call('HSET', node, 'records_until', digits(records_until))
+  return records_until
+end
+
 -- The state of the node.
 local function state()
-  return { redis.call('HGET', node, 'marker') or '', highest(), redis.call('HGET', node, 'names') or '' }
+  local names = redis.call('HGET', node, 'names') or ''
+  return { redis.call('HGET', node, 'marker') or '', highest(), names, records_last() }
 end
 
 -- At least as high as every counter that the node has dropped by now, because counters are kept longer than this value.
 -- It is not simply the highest counter: a lock that is new here should get the counter that its client proposes, the
 -- same at all nodes.
 local function floor()
-  local time = redis.call('TIME')
-  local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  local now = clock()
   local taken_at = number_in(redis.call('HGET', node, 'floor_at'))
   if now < taken_at or now - taken_at > FLOOR_US_MAX then
     redis.call('HSET', node, 'floor', digits(highest()), 'floor_at', digits(now))

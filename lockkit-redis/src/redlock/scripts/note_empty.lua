@@ -1,6 +1,6 @@
 -- The state of this node. If it has no marker, ARGV 2 becomes its marker: while that is there, the node has not been
 -- emptied again.
 --
--- Returns {marker, highest counter, names}.
+-- Returns the state of the node.
 redis.call('HSETNX', node, 'marker', ARGV[2])
 return state()

@@ -1,0 +1,66 @@
+//! Looking at a lock at all nodes.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    nodes::{Nodes, ReplySender},
+    wire::{LockState, inspect, lock_state},
+};
+use crate::{error::RequestError, keys::LockKeys};
+
+/// What the nodes that count have of a lock, and which of the others failed.
+#[derive(Debug, Default)]
+pub(super) struct LockView {
+    pub(super) seen: Vec<LockState>,
+    /// `None` for a node that has lost its data.
+    faults: Vec<(usize, Option<RequestError>)>,
+}
+
+impl LockView {
+    /// Asks all nodes, until `is_enough`; then the other nodes have a moment left.
+    pub(super) async fn take(
+        nodes: &Nodes,
+        keys: &LockKeys,
+        is_enough: impl Fn(&[LockState]) -> bool,
+    ) -> Self {
+        let (call, limit) = (Arc::new(inspect(keys)), nodes.limit);
+        let mut round =
+            nodes.at_all(|_, node, reply: ReplySender<Result<Option<LockState>, RequestError>>| {
+                let call = Arc::clone(&call);
+                async move { reply.send(node.run(limit, &call).await.and_then(lock_state)) }
+            });
+        let mut view = Self::default();
+        while let Some((number, answer)) = round.next(is_enough(&view.seen)).await {
+            match answer {
+                Ok(Some(state)) => view.seen.push(state),
+                Ok(None) => view.faults.push((number, None)),
+                Err(fault) => view.faults.push((number, Some(fault))),
+            }
+        }
+        view
+    }
+
+    /// The error if these answers do not suffice.
+    pub(super) fn no_majority(&self, nodes: &Nodes) -> RequestError {
+        nodes.no_majority(self.faults.iter().map(|(number, fault)| (*number, fault.as_ref())))
+    }
+}
+
+/// The value that a majority has.
+pub(super) fn majority_value<'a, T: Eq + std::hash::Hash + ?Sized>(
+    all: impl Iterator<Item = &'a T>,
+    majority: usize,
+) -> Option<&'a T> {
+    votes(all).into_iter().find(|(_, count)| *count >= majority).map(|(one, _)| one)
+}
+
+/// How often each value occurs.
+pub(super) fn votes<'a, T: Eq + std::hash::Hash + ?Sized>(
+    all: impl Iterator<Item = &'a T>,
+) -> HashMap<&'a T, usize> {
+    let mut votes = HashMap::new();
+    for one in all {
+        *votes.entry(one).or_default() += 1;
+    }
+    votes
+}

@@ -1,0 +1,63 @@
+//! Writes that only the holder of a lock may make: a proposal, a record.
+//!
+//! Each node compares the lock's value and writes in one step. A write counts once a majority of the nodes has accepted
+//! it, so a later grant, which has another majority, shares a node with it: there the write came before that grant.
+//!
+//! * The grant was lost meanwhile: too few nodes accept. What the others have accepted stays there.
+//! * A reply is lost: the node counts as unknown, and the caller repeats the write.
+//! * The client was suspended between two replies: the write does not count, because the first node may have lost its
+//!   data and may count again by now. A node stays out for longer than any ttl.
+
+use std::sync::Arc;
+
+use lockkit_core::{backend::Grant, lease};
+
+use super::{
+    attempt::WonAttempt,
+    nodes::ReplySender,
+    session::RedlockSession,
+    votes::{Vote, Votes},
+    wire::{ClaimReply, Request, claim_reply},
+};
+use crate::error::RequestError;
+
+impl RedlockSession {
+    /// Sends a write to all nodes. Returns whether a majority accepted it; `false` if none can any more.
+    pub(super) async fn write_held(&self, request: Request) -> Result<bool, RequestError> {
+        let (context, request) = (&self.context, Arc::new(request));
+        let (nodes, limit, started_at) = (&context.nodes, context.nodes.limit, context.clock.now());
+        let mut votes = Votes::new(nodes.count());
+        let mut round = nodes.at_all(|number, node, reply: ReplySender<Vote>| {
+            let (request, rejoiner) = (Arc::clone(&request), context.rejoiner.clone());
+            async move {
+                let vote = node.run(limit, &request).await.and_then(claim_reply);
+                if matches!(vote, Ok(ClaimReply::Empty)) {
+                    rejoiner.start_rejoin(number);
+                }
+                reply.send(vote);
+            }
+        });
+        while !votes.is_owned_by_majority() && !votes.is_lost() {
+            let Some((node, vote)) = round.next(false).await else { break };
+            votes.record(node, vote);
+        }
+        if votes.is_lost() {
+            return Ok(false);
+        }
+        if !votes.is_owned_by_majority() {
+            return Err(nodes.no_majority(votes.faults()));
+        }
+        if context.clock.now() >= lease::deadline(started_at, context.ttl) {
+            return Err(nodes.too_slow());
+        }
+        Ok(true)
+    }
+
+    /// The hold of a grant, unless it has ended.
+    pub(super) fn held(&self, grant: &Grant) -> Result<Option<WonAttempt>, RequestError> {
+        if self.closed.is_cancelled() {
+            return Err(RequestError::session_closed());
+        }
+        Ok(self.active_hold(grant.claim()))
+    }
+}

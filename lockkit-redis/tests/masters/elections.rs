@@ -1,0 +1,200 @@
+//! The leader of a lock, as observers see it while nodes are down or have lost keys.
+
+use std::{sync::Arc, time::Duration};
+
+use lockkit_conformance::{
+    Store,
+    direct::{HANG, until},
+};
+use lockkit_core::{
+    Clock, ErrorKind, LockName, Metadata, Proposal, Result,
+    backend::{Acquired, Backend, Claim, ClaimControl, Grant, LeaderEntry, Session},
+};
+
+use crate::redlock::{Masters, backend, encoded};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn name() -> LockName {
+    LockName::new("x").unwrap()
+}
+
+async fn open(masters: &Masters, ttl: Duration) -> Arc<dyn Session> {
+    let url = format!("{}?request_timeout=5s", masters.url());
+    backend(&url).unwrap().open_session(ttl, Clock::boot()).await.unwrap()
+}
+
+fn proposal(number: u64) -> Metadata {
+    Metadata::of_this_process(None).with_proposal(Proposal::new(format!("value {number}"), number))
+}
+
+async fn take(session: &Arc<dyn Session>, metadata: Metadata) -> Grant {
+    match session.acquire(Claim::new(name(), true, metadata, &ClaimControl::new())).await.unwrap() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn proclaim(session: &Arc<dyn Session>, grant: &Grant, number: u64) -> Result<bool> {
+    session.elections().unwrap().proclaim(grant, &proposal(number)).await
+}
+
+async fn look(session: &Arc<dyn Session>) -> Result<Option<LeaderEntry>> {
+    session.elections().unwrap().leader(&name()).await
+}
+
+/// The leader's token and the number of its proposal.
+async fn leader(session: &Arc<dyn Session>) -> Option<(u64, u64)> {
+    shown(look(session).await.unwrap())
+}
+
+/// As [`leader`], once the session has connected to a node that is back.
+async fn leader_of_majority(session: &Arc<dyn Session>) -> Option<(u64, u64)> {
+    let start = tokio::time::Instant::now();
+    loop {
+        match look(session).await {
+            Ok(leader) => return shown(leader),
+            Err(error) => assert!(start.elapsed() < HANG, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn shown(leader: Option<LeaderEntry>) -> Option<(u64, u64)> {
+    let leader = leader?;
+    if leader.proposal.number > 0 {
+        assert_eq!(leader.proposal.value, format!("value {}", leader.proposal.number));
+    }
+    Some((leader.token.get(), leader.proposal.number))
+}
+
+/// The lock's value at this node.
+async fn value(masters: &Masters, node: usize) -> String {
+    let get =
+        masters.with(move |nodes| Ok(nodes.node(node).cli(&["GET", &encoded(&name())])?.text().to_owned()));
+    get.await.unwrap()
+}
+
+/// The number of the proposal that this node has for the lock's value.
+async fn proposed(masters: &Masters, node: usize) -> u64 {
+    let (claim, hash) = (value(masters, node).await, format!("lockkit:{{{}}}:metadata", encoded(&name())));
+    let get =
+        masters.with(move |nodes| Ok(nodes.node(node).cli(&["HGET", &hash, &claim])?.text().to_owned()));
+    let metadata = Metadata::from_json(get.await.unwrap().as_bytes());
+    metadata.and_then(|metadata| metadata.proposal).map_or(0, |proposal| proposal.number)
+}
+
+async fn kill(masters: &Masters, node: usize) {
+    masters.with(move |nodes| nodes.node_mut(node).kill()).await.unwrap();
+}
+
+async fn restart(masters: &Masters, node: usize) {
+    masters.with(move |nodes| nodes.node_mut(node).restart()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_is_seen_from_the_grant_to_the_release() {
+    let masters = Masters::start(3).unwrap();
+    let (session, observer) = (open(&masters, LONG).await, open(&masters, LONG).await);
+    assert_eq!(leader(&observer).await, None);
+    let grant = take(&session, proposal(1)).await;
+    let token = grant.token().get();
+    assert_eq!(leader(&observer).await, Some((token, 1)));
+    for number in 2..4 {
+        assert!(proclaim(&session, &grant, number).await.unwrap());
+        assert_eq!(leader(&observer).await, Some((token, number)));
+    }
+    session.release(&grant).await.unwrap();
+    assert_eq!(leader(&observer).await, None);
+    assert!(!proclaim(&session, &grant, 4).await.unwrap());
+    until("nothing is left", async || masters.entries(&name()).await.unwrap().is_empty()).await;
+    let ordinary = take(&session, Metadata::of_this_process(None)).await;
+    assert_eq!(leader(&observer).await, Some((ordinary.token().get(), 0)));
+    session.close().await.unwrap();
+    let closed = [look(&session).await.err(), proclaim(&session, &ordinary, 2).await.err()];
+    assert!(closed.iter().all(|error| error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Closed)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stale_holder_proclaims_nothing() {
+    let masters = Masters::start(3).unwrap();
+    let (stale, session) = (open(&masters, Duration::from_secs(1)).await, open(&masters, LONG).await);
+    let old = take(&stale, proposal(1)).await;
+    // Granted once the first one, which nobody renews, has expired.
+    let grant = take(&session, proposal(1)).await;
+    assert!(!proclaim(&stale, &old, 9).await.unwrap());
+    assert_eq!(leader(&session).await, Some((grant.token().get(), 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proposal_of_a_majority_is_seen_by_every_majority() {
+    let masters = Masters::start(3).unwrap();
+    let (session, observer) = (open(&masters, LONG).await, open(&masters, LONG).await);
+    let grant = take(&session, proposal(1)).await;
+    until("all nodes have it", async || !value(&masters, 2).await.is_empty()).await;
+    kill(&masters, 2).await;
+    assert!(proclaim(&session, &grant, 2).await.unwrap());
+    for (back, down) in [(2, 1), (1, 0)] {
+        restart(&masters, back).await;
+        kill(&masters, down).await;
+        assert_eq!(
+            leader_of_majority(&observer).await,
+            Some((grant.token().get(), 2)),
+            "without node {down}"
+        );
+    }
+    // Without a majority it may or may not be seen, and is repeated.
+    kill(&masters, 1).await;
+    assert_eq!(proclaim(&session, &grant, 3).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(look(&observer).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    restart(&masters, 0).await;
+    until("it is confirmed", async || proclaim(&session, &grant, 3).await.unwrap_or_default()).await;
+    assert_eq!(leader_of_majority(&observer).await, Some((grant.token().get(), 3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restored_lock_has_its_token_and_proposal() {
+    let masters = Masters::start(3).unwrap();
+    let (session, observer) = (open(&masters, LONG).await, open(&masters, LONG).await);
+    kill(&masters, 2).await;
+    let grant = take(&session, proposal(1)).await;
+    assert!(proclaim(&session, &grant, 2).await.unwrap());
+    restart(&masters, 2).await;
+    until("the node has the lock", async || {
+        session.renew(std::slice::from_ref(&grant)).await;
+        !value(&masters, 2).await.is_empty()
+    })
+    .await;
+    assert_eq!(proposed(&masters, 2).await, 2);
+    kill(&masters, 0).await;
+    assert_eq!(leader_of_majority(&observer).await, Some((grant.token().get(), 2)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_that_may_be_held_is_not_without_a_leader() {
+    let masters = Masters::start(3).unwrap();
+    let (session, observer) = (open(&masters, LONG).await, open(&masters, LONG).await);
+    let grant = take(&session, proposal(1)).await;
+    until("all nodes have it", async || !value(&masters, 2).await.is_empty()).await;
+    kill(&masters, 2).await;
+    masters.with(|nodes| nodes.node(0).cli(&["DEL", "x"]).map(drop)).await.unwrap();
+    let error = look(&observer).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&masters.endpoints[2]), "{error}");
+    restart(&masters, 2).await;
+    assert_eq!(leader_of_majority(&observer).await, Some((grant.token().get(), 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_of_another_program_is_no_leader() {
+    let masters = Masters::start(3).unwrap();
+    let session = open(&masters, LONG).await;
+    // The counters of an earlier grant are the same at all nodes.
+    session.release(&take(&session, proposal(1)).await).await.unwrap();
+    until("nothing is left", async || masters.entries(&name()).await.unwrap().is_empty()).await;
+    let set = masters.with(|nodes| {
+        (0..3).try_for_each(|node| nodes.node(node).cli(&["SET", "x", "f00d", "PX", "60000"]).map(drop))
+    });
+    set.await.unwrap();
+    assert_eq!(leader(&session).await, None);
+}

@@ -1,0 +1,166 @@
+//! Records while holders change, and while nodes lose their data.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lockkit_conformance::direct::{HANG, acquire, name, release, until};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, Result, TimeSource,
+    backend::{Backend, Grant, Session},
+};
+
+use crate::redlock::{Masters, backend, raw::NODE};
+
+const LONG: Duration = Duration::from_secs(60);
+
+const LOCK: &str = "x";
+
+async fn open(url: &str, ttl: Duration) -> Arc<dyn Session> {
+    backend(url).unwrap().open_session(ttl, Clock::boot()).await.unwrap()
+}
+
+async fn write(session: &Arc<dyn Session>, grant: &Grant, record: &str) -> Result<bool> {
+    session.records().unwrap().write(grant, record, LONG).await
+}
+
+async fn try_read(session: &Arc<dyn Session>) -> Result<Option<String>> {
+    session.records().unwrap().read(&name(LOCK)).await
+}
+
+/// Reads, once the session has connected to a node that is back.
+async fn read(session: &Arc<dyn Session>) -> Option<String> {
+    let start = tokio::time::Instant::now();
+    loop {
+        match try_read(session).await {
+            Ok(record) => return record,
+            Err(error) => assert!(start.elapsed() < HANG, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn kill(masters: &Masters, node: usize) {
+    masters.with(move |nodes| nodes.node_mut(node).kill()).await.unwrap();
+}
+
+async fn restart(masters: &Masters, node: usize) {
+    masters.with(move |nodes| nodes.node_mut(node).restart()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn record_outlives_its_session_and_refuses_stale_writers() {
+    let masters = Masters::start(3).unwrap();
+    let (first, stale, last) = (
+        open(&masters.url(), LONG).await,
+        open(&masters.url(), Duration::from_secs(1)).await,
+        open(&masters.url(), LONG).await,
+    );
+    assert_eq!(read(&last).await, None);
+    let grant = acquire(&first, &name(LOCK)).await;
+    for record in ["one", "two: ä\n"] {
+        assert!(write(&first, &grant, record).await.unwrap());
+        assert_eq!(read(&last).await.as_deref(), Some(record));
+    }
+    release(&first, &grant).await;
+    assert!(!write(&first, &grant, "late").await.unwrap());
+    first.close().await.unwrap();
+    let closed = [try_read(&first).await.err(), write(&first, &grant, "late").await.err()];
+    assert!(closed.iter().all(|error| error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Closed)));
+    // The next holder does not renew, and another one follows, which writes nothing yet.
+    let old = acquire(&stale, &name(LOCK)).await;
+    let newest = acquire(&last, &name(LOCK)).await;
+    assert!(!write(&stale, &old, "stale").await.unwrap());
+    assert_eq!(read(&last).await.as_deref(), Some("two: ä\n"));
+    assert!(write(&last, &newest, "three").await.unwrap());
+    assert_eq!(read(&stale).await.as_deref(), Some("three"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn record_of_a_majority_is_read_from_every_majority() {
+    let masters = Masters::start(3).unwrap();
+    let session = open(&masters.url(), LONG).await;
+    let grant = acquire(&session, &name(LOCK)).await;
+    kill(&masters, 2).await;
+    assert!(write(&session, &grant, "one").await.unwrap());
+    for (back, down) in [(2, 1), (1, 0)] {
+        restart(&masters, back).await;
+        kill(&masters, down).await;
+        assert_eq!(read(&session).await.as_deref(), Some("one"), "without node {down}");
+    }
+    kill(&masters, 1).await;
+    assert_eq!(try_read(&session).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(write(&session, &grant, "two").await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loss_of_data_at_a_node_makes_no_read_return_an_earlier_record() {
+    const TTL: Duration = Duration::from_secs(4);
+    let masters = Masters::start_with(3, "?max_ttl=4s").unwrap();
+    let session = open(&format!("{}?max_ttl=4s", masters.url()), TTL).await;
+    let confirm = async |record: &str| {
+        until("it is written", async || {
+            let grant = acquire(&session, &name(LOCK)).await;
+            let is_written = write(&session, &grant, record).await.unwrap_or_default();
+            session.release(&grant).await.is_ok() && is_written
+        })
+        .await;
+    };
+    confirm("one").await;
+    kill(&masters, 2).await;
+    confirm("two").await;
+    restart(&masters, 2).await;
+    masters.with(|nodes| nodes.node_mut(0).wipe()).await.unwrap();
+    until("the node counts again", async || {
+        session.renew(&[]).await;
+        let marker =
+            masters.with(|nodes| Ok(nodes.node(0).cli(&["HGET", NODE, "marker"])?.text().to_owned()));
+        marker.await.unwrap().starts_with("ready")
+    })
+    .await;
+    assert_eq!(read(&session).await.as_deref(), Some("two"));
+    kill(&masters, 1).await;
+    until("the two others answer", async || {
+        let error = try_read(&session).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        error.to_string().contains("have lost their data")
+    })
+    .await;
+    // A later record makes them a majority.
+    confirm("three").await;
+    assert_eq!(read(&session).await.as_deref(), Some("three"));
+    restart(&masters, 1).await;
+    assert_eq!(read(&session).await.as_deref(), Some("three"));
+}
+
+/// A clock that jumps between two readings once it has been started.
+struct JumpingClock {
+    clock: Clock,
+    readings: Arc<AtomicU32>,
+}
+
+impl TimeSource for JumpingClock {
+    fn now(&self) -> BootInstant {
+        let is_started = |readings| (readings > 0).then_some(readings + 1);
+        let readings = self.readings.fetch_update(SeqCst, SeqCst, is_started).unwrap_or_default();
+        self.clock.now().after(LONG * readings.saturating_sub(1))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn write_across_a_suspension_is_not_confirmed() {
+    let masters = Masters::start(3).unwrap();
+    let readings = Arc::new(AtomicU32::new(0));
+    let clock = Clock::new(JumpingClock { clock: Clock::boot(), readings: Arc::clone(&readings) });
+    let session = backend(&masters.url()).unwrap().open_session(LONG, clock).await.unwrap();
+    let grant = acquire(&session, &name(LOCK)).await;
+    assert!(write(&session, &grant, "one").await.unwrap());
+    readings.store(1, SeqCst);
+    let error = write(&session, &grant, "two").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("expired"), "{error}");
+}
