@@ -15,7 +15,10 @@
 //! Both would hold the lock. So a configured root accepts only names that are spelled alike either way, unless the
 //! configuration selects a spelling ([decision 0022](../../docs/decisions/0022-zookeeper-names-in-a-named-root.md)).
 
-use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId};
+use lockkit_core::{
+    Error, ErrorKind, LockName, Result,
+    backend::{ClaimId, Powers},
+};
 
 /// How a lock's name becomes the name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,14 @@ impl Form {
     /// number distinguishes nodes, because a new directory restarts the numbers.
     pub(crate) fn names_recur(self) -> bool {
         self != Self::Curator
+    }
+
+    /// What can be done besides locking. Where names recur, a node that exists proves no grant, and ZooKeeper can
+    /// compare only the version of a node, not who has created it.
+    pub(crate) fn powers(self) -> Powers {
+        let mut powers = Powers::default();
+        powers.evidence = !self.names_recur();
+        powers
     }
 }
 

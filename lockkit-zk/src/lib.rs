@@ -11,6 +11,10 @@
 //!   They rise strictly within one data history, even when a directory is created again and its sequence numbers
 //!   restart at 0.
 //! * When a client dies, its locks pass on when its session expires.
+//! * **Writes in the same ensemble** can carry the evidence of a grant: a check of the holder's node in their multi. The
+//!   ensemble refuses them from the moment at which that node is gone, so before any later grant. See
+//!   `examples/guarded_writes.rs`. The check needs read permission on the node. Only in the default form: in the others
+//!   a later claim may get a node of the same name ([`Form`]).
 //!
 //! Requires ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) requires a C compiler.
 //!

@@ -6,6 +6,7 @@ mod bad_input;
 mod budget;
 mod cancel;
 mod common;
+mod evidence;
 mod fallbacks;
 mod faults;
 mod foreign;
