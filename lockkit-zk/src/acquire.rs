@@ -119,7 +119,7 @@ impl ZkSession {
         entry: &mut ClaimEntry,
         path: &str,
     ) -> Result<ControlFlow<ClaimOutcome, CreatedNode>, RequestError> {
-        let data = keys::data(claim.id(), &claim.metadata().to_json());
+        let data = self.layout.proposals().write(claim.id(), claim.metadata());
         let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {

@@ -20,6 +20,8 @@ use lockkit_core::{
     backend::{ClaimId, Powers},
 };
 
+use crate::node_data::ProposalForm;
+
 /// How a lock's name becomes the name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -29,6 +31,10 @@ pub enum Names {
     /// Unchanged, to share locks with other programs: with the root `/jobs`, the lock `a:1` is that of Curator's
     /// `InterProcessMutex(client, "/jobs/a:1")`. Names that are not one valid path element are refused: those with `/`
     /// or a forbidden character, `.`, `..`, and `:clients`.
+    ///
+    /// A candidate's node then holds the value that it proposes and nothing else, as that of Curator's `LeaderSelector`
+    /// holds its id: each side's `getLeader()` shows the other's value. What another program has written into its
+    /// holder's node (a client of Curator its address) is read as its proposal.
     Raw,
 }
 
@@ -68,6 +74,7 @@ impl Form {
     /// compare only the version of a node, not who has created it.
     pub(crate) fn powers(self) -> Powers {
         let mut powers = Powers::default();
+        powers.elections = !self.names_recur();
         powers.evidence = !self.names_recur();
         powers
     }
@@ -126,6 +133,15 @@ impl Layout {
         Ok(path)
     }
 
+    /// Returns how candidates write what they propose.
+    pub(crate) fn proposals(&self) -> ProposalForm {
+        match (self.names, self.form) {
+            (Some(Names::Raw), Form::Curator) => ProposalForm::Plain,
+            // In the other forms the data identify the claim.
+            _ => ProposalForm::Json,
+        }
+    }
+
     /// Returns the directory of the clients' own nodes.
     pub(crate) fn clients(&self) -> String {
         format!("{}/{CLIENTS}", self.root)
@@ -154,9 +170,12 @@ pub(crate) fn node_prefix(form: Form, claim: ClaimId) -> String {
     }
 }
 
+/// How the JSON data of a claim's node start.
+pub(crate) const DATA_START: &str = "{\"claim\":\"";
+
 /// Returns how a claim's data starts, which identifies the node where its name does not.
 pub(crate) fn data_prefix(claim: ClaimId) -> String {
-    format!("{{\"claim\":\"{claim}\",")
+    format!("{DATA_START}{claim}\",")
 }
 
 /// Returns the data of a claim's node: the claim's id and its metadata, as one JSON object.

@@ -125,6 +125,13 @@ impl Server {
         }
     }
 
+    /// Replaces a node's data, if they have this version.
+    pub(crate) async fn set_data(&self, path: &str, data: &str, version: i32) -> Result<(), RequestError> {
+        let (client, sent) = (self.client()?, self.liveness.now());
+        let written = client.set_data(path, data.as_bytes(), Some(version));
+        self.through_leader(sent, written).await.map(drop)
+    }
+
     /// Asks the leader whether all these nodes exist; returns the index of the first that does not.
     pub(crate) async fn check(&self, paths: &[&str]) -> Result<Option<usize>, RequestError> {
         let (client, sent) = (self.client()?, self.liveness.now());
@@ -268,7 +275,12 @@ impl CreatedNode {
     /// The id of the transaction that created the node. It rises with every grant, while sequence numbers restart at 0
     /// with a new directory.
     pub(crate) fn token(&self) -> FencingToken {
-        FencingToken::new(self.czxid.unsigned_abs())
+        Self::token_of(self.czxid)
+    }
+
+    /// Returns the token of a node that this transaction created.
+    pub(crate) fn token_of(czxid: i64) -> FencingToken {
+        FencingToken::new(czxid.unsigned_abs())
     }
 
     /// Returns the node's name in its directory.

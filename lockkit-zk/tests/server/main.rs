@@ -6,12 +6,14 @@ mod bad_input;
 mod budget;
 mod cancel;
 mod common;
+mod elections;
 mod evidence;
 mod fallbacks;
 mod faults;
 mod foreign;
 mod grants;
 mod heartbeats;
+mod leader_watches;
 mod lost_replies;
 mod names;
 #[cfg(feature = "zookeeper-client-0-11")]
