@@ -15,6 +15,10 @@
 //!   ensemble refuses them from the moment at which that node is gone, so before any later grant. See
 //!   `examples/guarded_writes.rs`. The check needs read permission on the node. Only in the default form: in the others
 //!   a later claim may get a node of the same name ([`Form`]).
+//! * **Elections** share the nodes of Curator's `LeaderSelector`; with [`Names::Raw`] also what they propose.
+//! * **Records**: one persistent node per name below `ROOT/:records`, which the server keeps for good. Both only in the
+//!   default form, for the same reason.
+//! * **Pins are not offered**: an ephemeral node ends with its session, so no hold can outlive its client.
 //!
 //! Requires ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) requires a C compiler.
 //!
@@ -38,6 +42,7 @@ mod leader_watch;
 mod liveness;
 mod node_data;
 mod owned;
+mod records;
 mod release;
 mod sequence;
 mod session;

@@ -19,7 +19,7 @@ use std::{
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{Acquired, Claim, Elections, Grant, Loss, Renewals, Session},
+    backend::{Acquired, Claim, Elections, Grant, Loss, Records, Renewals, Session},
 };
 use tracing::warn;
 
@@ -124,6 +124,10 @@ impl Session for ZkSession {
 
     fn elections(&self) -> Option<&dyn Elections> {
         self.layout.form.powers().elections.then_some(self)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        self.layout.form.powers().records.then_some(self)
     }
 }
 

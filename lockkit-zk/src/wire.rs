@@ -41,7 +41,7 @@ pub(crate) struct Server {
     session_id: i64,
     pub(crate) state: SessionState,
     pub(crate) liveness: Arc<Liveness>,
-    access: Access,
+    pub(crate) access: Access,
     parents: Parents,
 }
 
@@ -219,7 +219,7 @@ impl Server {
     }
 
     /// Awaits the answer to a request through the leader, which counts for [`Liveness`].
-    async fn through_leader<T>(
+    pub(crate) async fn through_leader<T>(
         &self,
         sent: BootInstant,
         request: impl Future<Output = Result<T, ClientError>>,

@@ -18,6 +18,7 @@ mod lost_replies;
 mod names;
 #[cfg(feature = "zookeeper-client-0-11")]
 mod owned;
+mod records;
 mod refusals;
 mod secure;
 mod waits;
