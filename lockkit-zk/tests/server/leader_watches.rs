@@ -109,18 +109,18 @@ async fn candidates_behind_the_leader_wake_nobody() {
         waiting.control.give_up();
         waiting.ends().await.unwrap();
     }
-    // Until the event of the list has arrived and the list is watched again, along with the leader's node.
-    let (polls, watches) = (std::cell::Cell::new(0), 2);
-    let watch = std::cell::RefCell::new(watch.as_mut());
-    until("it watches again", async || {
-        polls.set(polls.get() + 1);
-        let polled = tokio::time::timeout(Duration::from_millis(20), watch.borrow_mut().changed()).await;
-        assert!(polled.is_err(), "woken without a change");
-        polls.get() > 10 && server.watches().unwrap() == watches
-    })
-    .await;
+    // Until the event of the list has arrived, and the list is watched again beside the leader's node.
+    let watched_again = async {
+        let mut polls = 0;
+        while polls < 10 || server.watches().unwrap() != 2 {
+            let polled = tokio::time::timeout(Duration::from_millis(20), watch.changed()).await;
+            assert!(polled.is_err(), "woken without a change");
+            polls += 1;
+        }
+    };
+    bounded(watched_again).await;
     release(&session, &grant).await;
-    bounded(watch.into_inner().changed()).await;
+    bounded(watch.changed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
