@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 
 use lockkit_core::{
     Error, ErrorKind, Result,
-    backend::{Acquired, Claim, Grant, RetryPauses, recheck_pause, retry_pauses},
+    backend::{Acquired, Claim, Evidence, Grant, RetryPauses, recheck_pause, retry_pauses},
     support::SessionOver,
 };
 use tracing::{debug, warn};
@@ -80,7 +80,11 @@ impl ZkSession {
                 node: node.clone(),
             };
             self.granted_nodes.insert(claim.id(), granted);
-            return Ok(Acquired::Granted(Grant::new(claim, node.token(), self.server.liveness.armed_at())));
+            let grant = Grant::new(claim, node.token(), self.server.liveness.armed_at());
+            return Ok(Acquired::Granted(match self.layout.form.names_recur() {
+                true => grant,
+                false => grant.with_evidence(Evidence::node_exists(&node.path, node.czxid)),
+            }));
         }
         let withdrawn = self.withdraw(claim, &mut entry).await;
         match outcome.and_then(|outcome| withdrawn.map(|()| outcome)) {
@@ -115,7 +119,7 @@ impl ZkSession {
         entry: &mut ClaimEntry,
         path: &str,
     ) -> Result<ControlFlow<ClaimOutcome, CreatedNode>, RequestError> {
-        let data = keys::data(claim.id(), &claim.metadata().to_json());
+        let data = self.layout.proposals().write(claim.id(), claim.metadata());
         let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {

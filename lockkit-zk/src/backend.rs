@@ -59,6 +59,7 @@ impl Backend for ZkBackend {
         info.token = TokenStrength::History;
         info.loss = LossDetection::SessionPushed;
         info.failover = FailoverLoss::Nothing;
+        info.powers = self.config.layout().form.powers();
         info
     }
 

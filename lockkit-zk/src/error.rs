@@ -18,6 +18,8 @@ pub(crate) enum Effect {
     Missing,
     /// None: the node exists already.
     Exists,
+    /// None: the node's data have another version than expected.
+    OtherVersion,
     /// The session is over, and so are the effects of the request.
     SessionOver,
 }
@@ -108,6 +110,7 @@ impl From<Client> for RequestError {
             Client::Throttled | Client::SessionMoved | Client::NotReadOnly => (Effect::Busy, Unavailable),
             Client::NoNode => (Effect::Missing, Unexpected),
             Client::NodeExists => (Effect::Exists, Unexpected),
+            Client::BadVersion => (Effect::OtherVersion, Unexpected),
             Client::NoAuth => (Effect::Refused, Denied),
             Client::AuthFailed => (Effect::SessionOver, Denied),
             Client::SessionExpired => (Effect::SessionOver, Unavailable),
@@ -151,7 +154,7 @@ mod tests {
 
     #[test]
     fn client_errors_map_to_effect_and_kind() {
-        use Effect::{Busy, Exists, Missing, Refused, SessionOver, Unknown};
+        use Effect::{Busy, Exists, Missing, OtherVersion, Refused, SessionOver, Unknown};
         use ErrorKind::{Closed, Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
         for (error, expected) in [
             (Client::ConnectionLoss, (Unknown, Unavailable)),
@@ -161,6 +164,7 @@ mod tests {
             (Client::SessionMoved, (Busy, Unavailable)),
             (Client::NoNode, (Missing, Unexpected)),
             (Client::NodeExists, (Exists, Unexpected)),
+            (Client::BadVersion, (OtherVersion, Unexpected)),
             (Client::NoAuth, (Refused, Denied)),
             (Client::AuthFailed, (SessionOver, Denied)),
             (Client::SessionExpired, (SessionOver, Unavailable)),

@@ -5,17 +5,23 @@
 //! ROOT/NAME/lock-<number>               the same without an identity in its name (Form::Bare)
 //! ROOT/NAME                             the lock is one ephemeral node (Form::Single)
 //! ROOT/:clients/<session>               the client's own node, which heartbeats check
+//! ROOT/:records/NAME                    persistent, the record of a lock's name (Form::Curator)
 //! ```
 //!
 //! Every node in `ROOT/NAME` whose name ends in a number counts as a contender, whichever program created it; so only
-//! claims may be there. An encoded name has neither `/` nor `:`; a raw name is refused if it is `:clients` or more than
-//! one path element.
+//! claims may be there. An encoded name has neither `/` nor `:`; a raw name is refused if it is `:clients`, `:records` or
+//! more than one path element.
 //!
 //! Failure case: another program locks `/jobs/a:1`, and a client of this library with that root creates `/jobs/a%3A1`.
 //! Both would hold the lock. So a configured root accepts only names that are spelled alike either way, unless the
 //! configuration selects a spelling ([decision 0022](../../docs/decisions/0022-zookeeper-names-in-a-named-root.md)).
 
-use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId};
+use lockkit_core::{
+    Error, ErrorKind, LockName, Result,
+    backend::{ClaimId, Powers},
+};
+
+use crate::node_data::ProposalForm;
 
 /// How a lock's name becomes the name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +31,11 @@ pub enum Names {
     Encoded,
     /// Unchanged, to share locks with other programs: with the root `/jobs`, the lock `a:1` is that of Curator's
     /// `InterProcessMutex(client, "/jobs/a:1")`. Names that are not one valid path element are refused: those with `/`
-    /// or a forbidden character, `.`, `..`, and `:clients`.
+    /// or a forbidden character, `.`, `..`, `:clients`, and `:records`.
+    ///
+    /// A candidate's node then holds the value that it proposes and nothing else, as that of Curator's `LeaderSelector`
+    /// holds its id: each side's `getLeader()` shows the other's value. What another program has written into its
+    /// holder's node (a client of Curator its address) is read as its proposal.
     Raw,
 }
 
@@ -60,6 +70,16 @@ impl Form {
     pub(crate) fn names_recur(self) -> bool {
         self != Self::Curator
     }
+
+    /// What can be done besides locking. Where names recur, a node that exists proves no grant, and ZooKeeper can
+    /// compare only the version of a node, not who has created it.
+    pub(crate) fn powers(self) -> Powers {
+        let mut powers = Powers::default();
+        powers.elections = !self.names_recur();
+        powers.records = !self.names_recur();
+        powers.evidence = !self.names_recur();
+        powers
+    }
 }
 
 /// Longest node name made of a lock name, in bytes; a longer one is truncated and completed by its digest. 500 of them
@@ -68,6 +88,9 @@ const NODE_NAME_BYTES_MAX: usize = 512;
 
 /// The directory of the clients' own nodes, below the root.
 const CLIENTS: &str = ":clients";
+
+/// The directory of the records, below the root.
+const RECORDS: &str = ":records";
 
 /// ZooKeeper's own directory.
 const RESERVED: &str = "/zookeeper";
@@ -94,7 +117,9 @@ impl Layout {
         let encoded = name.encode(NODE_NAME_BYTES_MAX);
         let node = match self.names {
             Some(Names::Encoded) => encoded,
-            Some(Names::Raw) if name.as_str() == CLIENTS || !is_node_name(name.as_str()) => {
+            Some(Names::Raw)
+                if [CLIENTS, RECORDS].contains(&name.as_str()) || !is_node_name(name.as_str()) =>
+            {
                 return refused(
                     "with names=raw, the name must be one valid element of a ZooKeeper path".to_owned(),
                 );
@@ -113,6 +138,27 @@ impl Layout {
             return refused("its node would be ZooKeeper's own directory; configure a root".to_owned());
         }
         Ok(path)
+    }
+
+    /// Returns how candidates write what they propose.
+    pub(crate) fn proposals(&self) -> ProposalForm {
+        match (self.names, self.form) {
+            (Some(Names::Raw), Form::Curator) => ProposalForm::Plain,
+            // In the other forms the data identify the claim.
+            _ => ProposalForm::Json,
+        }
+    }
+
+    /// Returns the directory of the records.
+    pub(crate) fn records(&self) -> String {
+        format!("{}/{RECORDS}", self.root)
+    }
+
+    /// Returns the path of the record of a lock's name, spelled as the lock's own node.
+    pub(crate) fn record(&self, name: &LockName) -> Result<String> {
+        let lock = self.lock(name)?;
+        let node = lock.strip_prefix(&self.root).unwrap_or(&lock);
+        Ok(format!("{}{node}", self.records()))
     }
 
     /// Returns the directory of the clients' own nodes.
@@ -143,9 +189,12 @@ pub(crate) fn node_prefix(form: Form, claim: ClaimId) -> String {
     }
 }
 
+/// How the JSON data of a claim's node start.
+pub(crate) const DATA_START: &str = "{\"claim\":\"";
+
 /// Returns how a claim's data starts, which identifies the node where its name does not.
 pub(crate) fn data_prefix(claim: ClaimId) -> String {
-    format!("{{\"claim\":\"{claim}\",")
+    format!("{DATA_START}{claim}\",")
 }
 
 /// Returns the data of a claim's node: the claim's id and its metadata, as one JSON object.
@@ -176,6 +225,7 @@ mod tests {
         let layout = Layout::new("/locks", Some(Names::Encoded), Form::Curator);
         assert_eq!(layout.lock(&name("orders/42")).unwrap(), "/locks/orders%2F42");
         assert_eq!(layout.client(0x0100_00af), "/locks/:clients/10000af");
+        assert_eq!(layout.record(&name("orders/42")).unwrap(), "/locks/:records/orders%2F42");
         let claim = ClaimId::parse("0a1b2c3d4e5f60718293a4b5c6d7e8f9").unwrap();
         assert_eq!(node_prefix(Form::Curator, claim), "_c_0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9-lock-");
         assert_eq!(sequence(&format!("{}0000000012", node_prefix(Form::Bare, claim))), Some(12));
@@ -207,7 +257,7 @@ mod tests {
         }
         // Truncated, and completed by its digest.
         assert_eq!(spelled(None, &"x".repeat(NODE_NAME_BYTES_MAX + 1)), None);
-        for text in ["a/b", ".", "..", ":clients", "\u{1}", "🔒"] {
+        for text in ["a/b", ".", "..", ":clients", ":records", "\u{1}", "🔒"] {
             assert_eq!((spelled(None, text), spelled(Some(Names::Raw), text)), (None, None), "{text:?}");
         }
     }

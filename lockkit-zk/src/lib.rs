@@ -11,6 +11,14 @@
 //!   They rise strictly within one data history, even when a directory is created again and its sequence numbers
 //!   restart at 0.
 //! * When a client dies, its locks pass on when its session expires.
+//! * **Writes in the same ensemble** can carry the evidence of a grant: a check of the holder's node in their multi. The
+//!   ensemble refuses them from the moment at which that node is gone, so before any later grant. See
+//!   `examples/guarded_writes.rs`. The check needs read permission on the node. Only in the default form: in the others
+//!   a later claim may get a node of the same name ([`Form`]).
+//! * **Elections** share the nodes of Curator's `LeaderSelector`; with [`Names::Raw`] also what they propose.
+//! * **Records**: one persistent node per name below `ROOT/:records`, which the server keeps for good. Both only in the
+//!   default form, for the same reason.
+//! * **Pins are not offered**: an ephemeral node ends with its session, so no hold can outlive its client.
 //!
 //! Requires ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) requires a C compiler.
 //!
@@ -24,13 +32,17 @@ mod admin;
 mod backend;
 mod config;
 mod connect;
+mod elections;
 mod error;
 mod existence;
 mod granted_nodes;
 mod heartbeat;
 mod keys;
+mod leader_watch;
 mod liveness;
+mod node_data;
 mod owned;
+mod records;
 mod release;
 mod sequence;
 mod session;

@@ -19,7 +19,7 @@ use std::{
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{Acquired, Claim, Grant, Loss, Renewals, Session},
+    backend::{Acquired, Claim, Elections, Grant, Loss, Records, Renewals, Session},
 };
 use tracing::warn;
 
@@ -120,6 +120,14 @@ impl Session for ZkSession {
 
     async fn close(&self) -> Result<()> {
         self.server.close(self.request_timeout).await.map_err(|error| error.into_error("close"))
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        self.layout.form.powers().elections.then_some(self)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        self.layout.form.powers().records.then_some(self)
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Server {
     session_id: i64,
     pub(crate) state: SessionState,
     pub(crate) liveness: Arc<Liveness>,
-    access: Access,
+    pub(crate) access: Access,
     parents: Parents,
 }
 
@@ -123,6 +123,13 @@ impl Server {
             Err(error) if error.effect == Effect::Missing => Ok(()),
             answer => answer,
         }
+    }
+
+    /// Replaces a node's data, if they have this version.
+    pub(crate) async fn set_data(&self, path: &str, data: &str, version: i32) -> Result<(), RequestError> {
+        let (client, sent) = (self.client()?, self.liveness.now());
+        let written = client.set_data(path, data.as_bytes(), Some(version));
+        self.through_leader(sent, written).await.map(drop)
     }
 
     /// Asks the leader whether all these nodes exist; returns the index of the first that does not.
@@ -212,7 +219,7 @@ impl Server {
     }
 
     /// Awaits the answer to a request through the leader, which counts for [`Liveness`].
-    async fn through_leader<T>(
+    pub(crate) async fn through_leader<T>(
         &self,
         sent: BootInstant,
         request: impl Future<Output = Result<T, ClientError>>,
@@ -268,7 +275,12 @@ impl CreatedNode {
     /// The id of the transaction that created the node. It rises with every grant, while sequence numbers restart at 0
     /// with a new directory.
     pub(crate) fn token(&self) -> FencingToken {
-        FencingToken::new(self.czxid.unsigned_abs())
+        Self::token_of(self.czxid)
+    }
+
+    /// Returns the token of a node that this transaction created.
+    pub(crate) fn token_of(czxid: i64) -> FencingToken {
+        FencingToken::new(czxid.unsigned_abs())
     }
 
     /// Returns the node's name in its directory.

@@ -113,7 +113,10 @@ impl Harness for ZkHarness {
             return Some("of the harness: the chroot of a client");
         }
         let place = access::CHROOTS.iter().find_map(|chroot| place.strip_prefix(chroot)).unwrap_or(place);
-        // `/lockkit`, and below it one for each lock and one for all clients.
+        if place.starts_with("/lockkit/:records/") {
+            return Some("a record: ZooKeeper keeps it for good, one small node per name");
+        }
+        // `/lockkit`, and below it one for each lock, one for all clients and one for all records.
         let is_directory = place.split('/').count() <= 3 && place.starts_with("/lockkit");
         is_directory.then_some("a container: the server removes it some time after it has become empty")
     }

@@ -79,9 +79,9 @@ pub(super) fn version(answer: &str) -> Result<String> {
     version.map(str::to_owned).with_context(|| format!("no version in {answer:?}"))
 }
 
-/// The number in the answer to `wchs`.
+/// The number of watches in the answer to `mntr`.
 pub(super) fn watches(answer: &str) -> Result<u64> {
-    let total = answer.lines().find_map(|line| line.strip_prefix("Total watches:"));
+    let total = answer.lines().find_map(|line| line.strip_prefix("zk_watch_count"));
     Ok(total.with_context(|| format!("no watches in {answer:?}"))?.trim().parse()?)
 }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn watches_are_counted() {
-        assert_eq!(watches("2 connections watching 3 paths\nTotal watches:4\n").unwrap(), 4);
+        assert_eq!(watches("zk_znode_count\t9\nzk_watch_count\t4\n").unwrap(), 4);
         assert!(watches("nothing").is_err());
     }
 

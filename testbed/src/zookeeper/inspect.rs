@@ -36,13 +36,14 @@ impl ZooKeeper {
         Ok(Metrics::parse(&self.commands().ask("mntr")?))
     }
 
-    /// Returns how many watches clients of this server have set (`wchs`).
+    /// Returns how many watches clients of this server have set, on data and on lists of children (`mntr`; `wchs` counts
+    /// only the former).
     ///
     /// # Errors
     ///
     /// When the server does not answer.
     pub fn watches(&self) -> Result<u64> {
-        commands::watches(&self.commands().ask("wchs")?)
+        commands::watches(&self.commands().ask("mntr")?)
     }
 
     /// Returns the paths of all ephemeral nodes, by the session that they belong to (`dump`).

@@ -1,0 +1,258 @@
+//! Who leads and what the leader proposes, as other sessions see it.
+
+use std::{cell::Cell, sync::Arc, time::Duration};
+
+use lockkit_core::{
+    ErrorKind, LockName, Metadata, Proposal,
+    backend::{Backend, Claim, ClaimControl, Elections, Grant, LeaderEntry, Session},
+};
+use lockkit_testbed::{Proxy, ZooKeeper, ZooKeeperEnsemble};
+use zookeeper_client::{Acls, CreateMode};
+
+use crate::common::{
+    LONG, acquire, backend, bounded, contend, fresh_name, granted, node, plain, queue, release, session,
+    session_at, shared, url_through,
+};
+
+/// What a candidate stores.
+pub(crate) fn candidacy(value: &str, number: u64) -> Metadata {
+    Metadata::of_this_process(Some("test")).with_proposal(Proposal::new(value, number))
+}
+
+/// Acquires the lock as a candidate.
+pub(crate) async fn lead(session: &Arc<dyn Session>, name: &LockName, value: &str) -> Grant {
+    let claim = Claim::new(name.clone(), true, candidacy(value, 1), &ClaimControl::new());
+    granted(bounded(session.acquire(claim)).await)
+}
+
+pub(crate) fn elections(session: &Arc<dyn Session>) -> &dyn Elections {
+    session.elections().unwrap()
+}
+
+pub(crate) async fn leader(session: &Arc<dyn Session>, name: &LockName) -> Option<LeaderEntry> {
+    bounded(elections(session).leader(name)).await.unwrap()
+}
+
+/// Returns what the leader proposes.
+async fn proposal(session: &Arc<dyn Session>, name: &LockName) -> Proposal {
+    leader(session, name).await.unwrap().proposal
+}
+
+pub(crate) async fn proclaim(session: &Arc<dyn Session>, grant: &Grant, value: &str, number: u64) -> bool {
+    bounded(elections(session).proclaim(grant, &candidacy(value, number))).await.unwrap()
+}
+
+/// The same, repeated while the answer is unknown, as a keeper does.
+async fn proclaim_until_answered(
+    session: &Arc<dyn Session>,
+    grant: &Grant,
+    value: &str,
+    number: u64,
+) -> bool {
+    loop {
+        match bounded(elections(session).proclaim(grant, &candidacy(value, number))).await {
+            Ok(written) => return written,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+    }
+}
+
+/// Both ways in which a candidate writes its value.
+fn urls(server: &ZooKeeper) -> [String; 2] {
+    [server.url(), format!("{}/?root=/lockkit&names=raw", server.url())]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_is_the_holder_with_its_latest_proposal() {
+    let server = shared();
+    for url in urls(server) {
+        let (session, observer) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+        let name = fresh_name();
+        assert_eq!(leader(&observer, &name).await, None, "a lock that nobody has used");
+        let ordinary = acquire(&session, &name).await;
+        let found = leader(&observer, &name).await.unwrap();
+        assert_eq!((found.token, found.proposal), (ordinary.token(), Proposal::default()));
+        assert_eq!(found.metadata.unwrap().label.as_deref(), Some("test"));
+        release(&session, &ordinary).await;
+        assert_eq!(leader(&observer, &name).await, None, "a lock that was released");
+
+        let first = lead(&session, &name, "first").await;
+        let next = tokio::spawn({
+            let (observer, name) = (Arc::clone(&observer), name.clone());
+            async move { lead(&observer, &name, "next").await }
+        });
+        crate::common::until("it waits", async || queue(server, &name).len() == 2).await;
+        let found = leader(&observer, &name).await.unwrap();
+        assert_eq!((found.token, found.proposal), (first.token(), Proposal::new("first", 1)));
+        for (value, number) in [("second", 2), ("second", 3), ("", 4)] {
+            assert!(proclaim(&session, &first, value, number).await);
+            let found = leader(&observer, &name).await.unwrap();
+            assert_eq!((found.token, found.proposal), (first.token(), Proposal::new(value, number)), "{url}");
+        }
+        release(&session, &first).await;
+        let next = bounded(next).await.unwrap();
+        assert_eq!(proposal(&observer, &name).await, Proposal::new("next", 1));
+        assert!(!proclaim(&session, &first, "late", 5).await, "the grant was released");
+        assert_eq!(proposal(&observer, &name).await, Proposal::new("next", 1));
+        release(&observer, &next).await;
+    }
+}
+
+/// Curator's `LeaderSelector` shows the data of the first node as the leader's id.
+#[tokio::test(flavor = "multi_thread")]
+async fn raw_names_share_an_election_with_other_programs() {
+    let server = shared();
+    let (client, name) = (plain(server).await, fresh_name());
+    let session = session_at(&urls(server)[1], LONG).await;
+    let ours = lead(&session, &name, "ours:1").await;
+    let data = async || {
+        let path = format!("{}/{}", node(&name), queue(server, &name)[0]);
+        String::from_utf8(client.get_data(&path).await.unwrap().0).unwrap()
+    };
+    assert_eq!(data().await, "ours:1");
+    assert!(proclaim(&session, &ours, "ours:2", 2).await);
+    assert_eq!(data().await, "ours:2");
+    release(&session, &ours).await;
+    let theirs = contend(&client, &name, "_c_0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9-lock-").await;
+    client.set_data(&theirs, b"participant", None).await.unwrap();
+    assert_eq!(proposal(&session, &name).await, Proposal::new("participant", 2));
+    client.delete(&theirs, None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_whose_data_are_foreign_or_unreadable_leads_without_a_proposal() {
+    let server = shared();
+    let (client, name) = (plain(server).await, fresh_name());
+    let session = session(server, LONG).await;
+    release(&session, &acquire(&session, &name).await).await;
+    client.auth("digest", b"other:secret").await.unwrap();
+    for data in [&b"theirs"[..], &[0xff; 100_000]] {
+        let prefix = format!("{}/lock-", node(&name));
+        for acl in [Acls::anyone_all(), Acls::creator_all()] {
+            let options = CreateMode::EphemeralSequential.with_acls(acl);
+            let (stat, number) = client.create(&prefix, data, &options).await.unwrap();
+            let found = leader(&session, &name).await.unwrap();
+            assert_eq!((found.token.get(), found.proposal), (stat.czxid.unsigned_abs(), Proposal::default()));
+            assert_eq!(found.metadata, None);
+            client.delete(&format!("{prefix}{number}"), None).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proclaim_after_the_node_is_gone_is_refused() {
+    let server = shared();
+    for url in urls(server) {
+        let (stale, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+        let lost = lead(&stale, &name, "lost").await;
+        // An operator ends the hold without the client's knowledge.
+        let child = queue(server, &name).remove(0);
+        assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
+        let next = lead(&other, &name, "next").await;
+        assert!(!proclaim(&stale, &lost, "late", 2).await);
+        assert_eq!(proposal(&other, &name).await, Proposal::new("next", 1));
+        release(&other, &next).await;
+        assert!(!proclaim(&stale, &lost, "late", 3).await);
+        assert_eq!(leader(&other, &name).await, None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proclaim_with_lost_reply_is_written_once() {
+    let server = shared();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    for options in ["", "&root=/lockkit&names=raw"] {
+        let (session, name) =
+            (session_at(&format!("{}{options}", url_through(&proxy)), LONG).await, fresh_name());
+        let grant = lead(&session, &name, "1").await;
+        // The reply to the read, and to the write.
+        for (nth, number) in [(1, 2), (2, 3), (2, 4)] {
+            proxy.swallow_reply(nth);
+            assert!(proclaim_until_answered(&session, &grant, &number.to_string(), number).await);
+            assert_eq!(
+                proposal(&session, &name).await,
+                Proposal::new(number.to_string(), number),
+                "{options}"
+            );
+        }
+        release(&session, &grant).await;
+    }
+}
+
+/// The write is repeated over a new connection, and a later one follows, before the first copy arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_copy_of_a_proclaim_does_not_undo_a_later_one() {
+    let server = ZooKeeper::start().unwrap();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let grant = lead(&session, &name, "first").await;
+    let path = format!("{}/{}", node(&name), queue(&server, &name)[0]);
+    proxy.hold_requests_from("overtaken");
+    let error = bounded(elections(&session).proclaim(&grant, &candidacy("overtaken", 2))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(proxy.holds("overtaken"), "the write is not under way");
+    // ZooKeeper refuses late requests of a connection that a session has left. Here the later proclaim arrives by
+    // other means, so only the version can refuse the held one.
+    server.write(&path, b"later").unwrap();
+    proxy.pass();
+    let foreign = plain(&server).await;
+    let after = acquire(&session, &fresh_name()).await;
+    assert_eq!(foreign.get_data(&path).await.unwrap().0, b"later", "the late copy has undone a later write");
+    // The holder itself can still proclaim.
+    assert!(proclaim(&session, &grant, "third", 3).await);
+    assert_eq!(proposal(&session, &name).await, Proposal::new("third", 3));
+    release(&session, &after).await;
+    release(&session, &grant).await;
+}
+
+/// A follower may show an earlier leader, or an earlier proposal, but not behind a request through the leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_read_through_a_late_follower_is_current() {
+    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let (at_leader, follower) = (ensemble.member(ensemble.leader().unwrap()), ensemble.follower().unwrap());
+    let to_follower = ensemble.member(follower);
+    let (session, observer) =
+        (session_at(&at_leader.url(), LONG).await, session_at(&to_follower.url(), LONG).await);
+    let name = fresh_name();
+    let first = lead(&session, &name, "old").await;
+    assert_eq!(proposal(&observer, &name).await, Proposal::new("old", 1));
+    // Connected before the delay: a new connection would be as new as the leader.
+    let reader = plain(to_follower).await;
+    let path = format!("{}/{}", node(&name), queue(at_leader, &name)[0]);
+    ensemble.delay(follower, Duration::from_secs(1));
+    assert!(proclaim(&session, &first, "new", 2).await);
+    let shown = String::from_utf8(reader.get_data(&path).await.unwrap().0).unwrap();
+    assert!(shown.contains("\"old\""), "the follower is not late: {shown}");
+    assert_eq!(proposal(&observer, &name).await, Proposal::new("new", 2));
+    release(&session, &first).await;
+    assert_eq!(leader(&observer, &name).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unanswered_leader_is_unavailable_and_a_closed_session_is_closed() {
+    let server = shared();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    proxy.refuse();
+    let error = bounded(elections(&session).leader(&name)).await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)), "{error}");
+    proxy.pass();
+    let answered = Cell::new(false);
+    crate::common::until("it is connected again", async || {
+        answered.set(elections(&session).leader(&name).await.is_ok());
+        answered.get()
+    })
+    .await;
+    bounded(session.close()).await.unwrap();
+    let error = bounded(elections(&session).leader(&name)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forms_with_recurring_names_have_no_elections() {
+    for (form, offered) in [("curator", true), ("bare", false), ("single", false)] {
+        let url = format!("{}/?form={form}", shared().url());
+        assert_eq!(backend(&url).info().powers.elections, offered, "{form}");
+        assert_eq!(session_at(&url, LONG).await.elections().is_some(), offered, "{form}");
+    }
+}
