@@ -76,6 +76,7 @@ impl Form {
     pub(crate) fn powers(self) -> Powers {
         let mut powers = Powers::default();
         powers.elections = !self.names_recur();
+        powers.leader_watch = powers.elections;
         powers.records = !self.names_recur();
         powers.evidence = !self.names_recur();
         powers
