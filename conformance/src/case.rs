@@ -104,13 +104,19 @@ pub enum Property {
     NoResidue,
     /// A fault of one lock ends no other.
     Isolation,
+    /// Observers see who leads and what it proposes, and never an older leader after a newer one.
+    SeenLeader,
+    /// Work runs at most once per period.
+    OncePerPeriod,
+    /// A hold lasts at least as long as it was asked to, whatever becomes of its holder.
+    MinimumHold,
     /// Names are independent, foreign data harmless, secrets kept.
     Security,
 }
 
 impl Property {
     /// All properties, in the order of the tables.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::TimedExclusion,
         Self::FencedExclusion,
         Self::TokenOrder,
@@ -125,6 +131,9 @@ impl Property {
         Self::TruthfulErrors,
         Self::NoResidue,
         Self::Isolation,
+        Self::SeenLeader,
+        Self::OncePerPeriod,
+        Self::MinimumHold,
         Self::Security,
     ];
 }
@@ -152,6 +161,14 @@ pub enum Need {
     RealTime,
     /// The case needs a paused clock.
     PausedTime,
+    /// The backend claims elections.
+    Elections,
+    /// The backend claims that observers of an election are notified.
+    LeaderWatch,
+    /// The backend claims records.
+    Records,
+    /// The backend claims pins.
+    Pins,
     /// The library lacks this.
     Library(&'static str),
 }
@@ -181,6 +198,13 @@ impl Need {
                 harness.time() == Time::Paused,
                 "on a real clock the machine itself varies every moment".to_owned(),
             ),
+            Self::Elections => (info.powers.elections, "elections are not claimed".to_owned()),
+            Self::LeaderWatch => (
+                info.powers.leader_watch,
+                "observers of an election poll; notifications are not claimed".to_owned(),
+            ),
+            Self::Records => (info.powers.records, "records are not claimed".to_owned()),
+            Self::Pins => (info.powers.pins, "holds that last at least so long are not claimed".to_owned()),
             Self::Library(what) => (false, what.to_owned()),
         };
         (!met).then_some(reason)

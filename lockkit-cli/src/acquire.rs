@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit::{LockClient, LockGuard, LockName, backend::Inspection};
+use lockkit::{LockClient, LockGuard, LockName, Turn, backend::Inspection};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -18,8 +18,19 @@ const INSPECT_MAX: Duration = Duration::from_secs(2);
 /// Pause between two checks whether a late grant was renewed.
 const FRESH_CHECK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Acquires the lock within `time_limit` (zero: one attempt; none: no limit). Fails if an enclosing `lockkit run` holds
-/// the lock.
+/// How a lock is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// Zero: one attempt; none: no limit.
+    pub(crate) time_limit: Option<Duration>,
+    /// How long the lock is kept at least.
+    pub(crate) at_least: Option<Duration>,
+    /// The period in which the command runs once.
+    pub(crate) once_per: Option<Duration>,
+}
+
+/// Acquires the lock as it is wanted; returns `None` if the command has begun in this period already. Fails if an
+/// enclosing `lockkit run` holds the lock.
 ///
 /// # Cancel safety
 ///
@@ -27,9 +38,9 @@ const FRESH_CHECK_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) async fn acquire(
     client: &LockClient,
     name: &LockName,
-    time_limit: Option<Duration>,
+    wanted: Wanted,
     enclosing: &EnclosingLocks,
-) -> Result<LockGuard, Failure> {
+) -> Result<Option<LockGuard>, Failure> {
     if enclosing.has(name) && enclosing.is_holder_of(name, &client.inspect(name.as_str()).await?) {
         let message = format!(
             "cannot acquire lock {:?}: the enclosing `lockkit run` holds it; use another name",
@@ -37,19 +48,17 @@ pub(crate) async fn acquire(
         );
         return Err(Failure::new(USAGE, message));
     }
-    let lock = client.lock(name.as_str())?;
-    let until = time_limit.and_then(|time_limit| Instant::now().checked_add(time_limit));
+    let until = wanted.time_limit.and_then(|time_limit| Instant::now().checked_add(time_limit));
     loop {
-        let (guard, limit) = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-            None => (Some(lock.acquire().await?), ""),
-            Some(Duration::ZERO) => (lock.try_acquire().await?, ""),
-            Some(left) => (lock.acquire_timeout(left).await?, " within --timeout"),
-        };
-        match guard {
-            Some(guard) if is_fresh(&guard, client.ttl()).await => return Ok(guard),
-            // Lost before the job started.
-            Some(_) => {}
-            None => {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match attempt(client, name, wanted, left).await? {
+            Turn::Yours(guard) if is_fresh(&guard, client.ttl()).await => return Ok(Some(guard)),
+            // Lost before the job started. What runs once has begun by its record, and must not begin again.
+            Turn::Yours(guard) if wanted.once_per.is_some() => guard.check()?,
+            Turn::Yours(_) => {}
+            Turn::Done => return Ok(None),
+            _ => {
+                let limit = if left.is_some_and(|left| left.is_zero()) { "" } else { " within --timeout" };
                 let holder = timeout(INSPECT_MAX, client.inspect(name.as_str())).await;
                 let holder = holder.ok().and_then(Result::ok).unwrap_or_default();
                 let message =
@@ -58,6 +67,28 @@ pub(crate) async fn acquire(
             }
         }
     }
+}
+
+/// Tries to acquire the lock for the time that is `left` (zero: one attempt; none: no limit).
+async fn attempt(
+    client: &LockClient,
+    name: &LockName,
+    wanted: Wanted,
+    left: Option<Duration>,
+) -> lockkit::Result<Turn> {
+    if let Some(period) = wanted.once_per {
+        let work = client.once_per(name.as_str(), period)?;
+        return match left {
+            Some(left) => work.begin_timeout(left).await,
+            None => Ok(work.begin().await?.map_or(Turn::Done, Turn::Yours)),
+        };
+    }
+    let lock = client.lock(name.as_str())?.hold_at_least(wanted.at_least.unwrap_or_default());
+    let guard = match left {
+        None => Some(lock.acquire().await?),
+        Some(left) => lock.acquire_timeout(left).await?,
+    };
+    Ok(guard.map_or(Turn::Busy, Turn::Yours))
 }
 
 /// Waits until a job can start; returns false if the lock is lost before.

@@ -86,6 +86,16 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Option<Duration>,
 
+    /// Keep the lock for at least this time, even if the command ends earlier: a quick job does not run again on a host
+    /// whose clock is a little late. Only on etcd and Redis
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "once_per")]
+    pub(crate) at_least: Option<Duration>,
+
+    /// Run the command at most once in each period of this length, over all hosts, such as 1d (from 00:00 UTC); if it
+    /// has begun already, exit with status 0 at once
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) once_per: Option<Duration>,
+
     /// How long the lock outlives its last renewal if this host dies; no effect on file locks [default: 15s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(crate) ttl: Option<Duration>,

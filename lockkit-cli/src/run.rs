@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tokio::time::timeout;
 
 use crate::{
-    acquire::acquire,
+    acquire::{Wanted, acquire},
     args::RunArguments,
     connection::Connection,
     enclosing_locks::{self, EnclosingLocks},
@@ -38,9 +38,14 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
         Err(signal) => return Ok(ended_by(signal, &name)),
     };
     let time_limit = arguments.timeout.map(|time_limit| time_limit.saturating_sub(started.elapsed()));
-    let guard = unless_ended(&mut signals, acquire(&client, &name, time_limit, &enclosing)).await;
+    let wanted = Wanted { time_limit, at_least: arguments.at_least, once_per: arguments.once_per };
+    let guard = unless_ended(&mut signals, acquire(&client, &name, wanted, &enclosing)).await;
     let outcome = match guard {
-        Ok(Ok(guard)) => {
+        Ok(Ok(None)) => {
+            say(format_args!("{:?} not run: it has begun in this period already", name.as_str()));
+            Ok(0)
+        }
+        Ok(Ok(Some(guard))) => {
             let environment = store
                 .secret_variables()
                 .map(|secret| (secret, None))

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Clock, Election, Error, ErrorKind, Lock, LockName, OncePer, Result, StatusWatch,
+    Clock, Election, Error, ErrorKind, Lock, LockAll, LockName, OncePer, Result, StatusWatch,
     backend::{Backend, BackendInfo, BackendUrl, Inspection},
     keeper::{Keeper, Runtime, Setup},
     limits::{LABEL_BYTES_MAX, TTL_DEFAULT},
@@ -100,6 +100,29 @@ impl LockClient {
     /// or longer than [`ONCE_PERIOD_MAX`](crate::limits::ONCE_PERIOD_MAX); `Unsupported` if the backend has no records.
     pub fn once_per(&self, name: impl AsRef<str>, period: Duration) -> Result<OncePer> {
         OncePer::new(Arc::clone(&self.0), LockName::new(name)?, period)
+    }
+
+    /// Returns these locks as a set that is acquired all or nothing, without I/O. A name that occurs twice counts once.
+    ///
+    /// ```
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let guard = client.lock_all(["accounts/7", "accounts/3"])?.acquire().await?;
+    /// for (name, token) in guard.tokens() {
+    ///     println!("{name} with token {token}");
+    /// }
+    /// guard.release().await?;
+    /// # client.close().await }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidName` if a name is empty or too long, if there is no name, or if there are more than
+    /// [`LOCKS_PER_SET_MAX`](crate::limits::LOCKS_PER_SET_MAX).
+    pub fn lock_all(&self, names: impl IntoIterator<Item: AsRef<str>>) -> Result<LockAll> {
+        LockAll::new(&self.0, names)
     }
 
     /// Returns the properties of the backend.

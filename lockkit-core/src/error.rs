@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The lock name is empty, too long, or does not fit the configured key layout.
+    /// The lock name is empty, too long, or does not fit the configured key layout; or a set has no name or too many.
     InvalidName,
     /// A URL, an option or a ttl is invalid; nothing was sent.
     InvalidConfig,

@@ -1,19 +1,13 @@
 //! The guard of a lock that is held.
 
-use std::{
-    fmt,
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use crate::{
     Error, FencingToken, LockName, Proposal, Result, RunError,
     backend::Evidence,
     client::Handle,
     keeper::{HoldShare, Proclaims},
+    while_held::while_held,
 };
 
 /// A lock that is held; dropping the guard releases the lock in the background.
@@ -121,19 +115,7 @@ impl LockGuard {
     ///
     /// Dropping the future drops `work` at its current await; this guard still holds the lock.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, RunError<F::Output>> {
-        let mut work = pin!(work);
-        let mut lost = pin!(self.lost());
-        poll_fn(|context| {
-            // Registers this task to be woken by a loss. `check` also sees a loss that has not woken any task yet.
-            let _ = lost.as_mut().poll(context);
-            self.check().map_err(RunError::Stopped)?;
-            let Poll::Ready(outcome) = work.as_mut().poll(context) else { return Poll::Pending };
-            Poll::Ready(match self.check() {
-                Ok(()) => Ok(outcome),
-                Err(lost) => Err(RunError::Finished { outcome, lost }),
-            })
-        })
-        .await
+        while_held(work, self.lost(), || self.check()).await
     }
 
     /// Replaces what the holder proposes; see [`Leadership::proclaim`](crate::Leadership::proclaim).

@@ -7,6 +7,7 @@
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 pub mod backend;
+pub mod blocking;
 mod client;
 mod clock;
 mod election;
@@ -16,6 +17,7 @@ mod keeper;
 pub mod lease;
 pub mod limits;
 mod lock;
+mod lock_all;
 pub mod memory;
 mod metadata;
 mod metrics;
@@ -23,10 +25,12 @@ mod name;
 mod once_per;
 mod owner;
 mod run_error;
+mod set_guard;
 mod status;
 pub mod support;
 mod sync;
 mod token;
+mod while_held;
 
 pub use self::{
     client::{ClientBuilder, ClientOptions, LockClient},
@@ -35,11 +39,13 @@ pub use self::{
     error::{Error, ErrorKind, Result},
     guard::LockGuard,
     lock::Lock,
+    lock_all::LockAll,
     metadata::{Metadata, Proposal},
     name::LockName,
     once_per::{OncePer, Turn},
     owner::Owner,
     run_error::RunError,
+    set_guard::SetGuard,
     status::{Status, StatusWatch},
     token::{Fence, FencingToken},
 };

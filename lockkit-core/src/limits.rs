@@ -19,6 +19,9 @@ pub const LABEL_BYTES_MAX: usize = 1024;
 /// confirmed the withdrawal of its claim.
 pub const WAITERS_PER_CLIENT_MAX: usize = 65_536;
 
+/// Most locks of one set, in names: each costs a request, one after the other, and a share of every check.
+pub const LOCKS_PER_SET_MAX: usize = 256;
+
 /// The ttl of a client that does not set one.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(15);
 

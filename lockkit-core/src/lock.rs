@@ -173,7 +173,7 @@ impl Lock {
         Ok(outcome)
     }
 
-    async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {
+    pub(crate) async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {
         if self.request.at_least.is_some_and(|shortest| shortest > HOLD_AT_LEAST_MAX) {
             return Err(crate::Error::new(crate::ErrorKind::InvalidConfig, "acquire")
                 .with_lock(self.name())

@@ -43,6 +43,11 @@
 //! long others wait for a dead holder: `?ttl=10s`) and `label` (shown to others with its locks); the other options depend on
 //! the backend. Pass a backend that is not in this list to [`LockClient::builder`].
 //!
+//! # Several locks, and callers that block
+//!
+//! [`LockClient::lock_all`] acquires several locks all or nothing, in one order for all callers, so that they never wait
+//! for each other in a circle. [`blocking`] is the same API without async code.
+//!
 //! # What a lock cannot promise
 //!
 //! A process can be paused after it has looked at its guard and before it writes. It then writes without the lock,
@@ -51,15 +56,16 @@
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
+pub mod blocking;
 mod connect;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 
 pub use lockkit_core::{
-    BootInstant, ClientBuilder, ClientOptions, Clock, Error, ErrorKind, Fence, FencingToken, Lock,
-    LockClient, LockGuard, LockName, Metadata, Owner, Result, RunError, Status, StatusWatch, TimeSource,
-    backend, limits, memory,
+    BootInstant, ClientBuilder, ClientOptions, Clock, Election, Error, ErrorKind, Fence, FencingToken,
+    Leader, Leadership, Lock, LockAll, LockClient, LockGuard, LockName, Metadata, Observer, OncePer, Owner,
+    Proposal, Result, RunError, SetGuard, Status, StatusWatch, TimeSource, Turn, backend, limits, memory,
 };
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;

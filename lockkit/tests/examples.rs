@@ -54,10 +54,11 @@ fn every_example_that_connects_closes_its_client() {
     let mut seen = 0;
     for path in documents() {
         let text = fs::read_to_string(&path).unwrap();
-        let connects = |code: &String| code.contains("lockkit::connect(") || code.contains(".build().await");
+        let calls = ["lockkit::connect(", ".build().await", "blocking::connect(", ".build_blocking()"];
+        let connects = |code: &String| calls.iter().any(|call| code.contains(call));
         for code in code_blocks(&text).iter().filter(|code| connects(code)) {
             seen += 1;
-            let closes = code.contains(".close().await") || code.contains(".drain(");
+            let closes = code.contains(".close()") || code.contains(".drain(");
             assert!(closes, "{}: {code}", path.display());
         }
     }

@@ -3,7 +3,7 @@
 //! Every model is a folder. `mod.rs` says what the model contains, names its states as the code does, and lists the
 //! safety steps of the protocol (`Step`). `model.rs` says what may happen and what must be true, `property.rs` how that
 //! is judged, `scenes.rs` which scopes are explored. Every other file is one role: the clients' claims, the server, a
-//! task.
+//! task. [`modes`] is the rule that two models share.
 //!
 //! The full protocol has no counterexample in any of its scenes. Without any one of its steps there is one, and the
 //! tests assert which property breaks.
@@ -18,12 +18,15 @@
 //! `cargo run -p lockkit-models` prints the table and, with a model's name, the counterexamples.
 
 pub mod etcd;
+pub mod etcd_modes;
 pub mod explore;
 mod few;
 mod frame;
 pub mod keeper;
+pub mod modes;
 mod rank;
 pub mod redis;
+pub mod redis_modes;
 pub mod redlock;
 mod walk;
 pub mod zookeeper;

@@ -5,9 +5,11 @@
 
 use lockkit_models::{
     etcd::Etcd,
+    etcd_modes::EtcdModes,
     explore::{Protocol, explore, hunt},
     keeper::Keeper,
     redis::Redis,
+    redis_modes::RedisModes,
     redlock::Redlock,
     zookeeper::ZooKeeper,
 };
@@ -27,9 +29,11 @@ fn main() {
     let long = options.iter().any(|option| option == "--long");
     let arguments = Arguments { long, model: names.next(), step: names.next() };
     show::<Etcd>(&arguments);
+    show::<EtcdModes>(&arguments);
     show::<Keeper>(&arguments);
     show::<Redlock>(&arguments);
     show::<Redis>(&arguments);
+    show::<RedisModes>(&arguments);
     show::<ZooKeeper>(&arguments);
 }
 

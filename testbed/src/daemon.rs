@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use crate::supervised::Supervised;
+use crate::supervised::{KILLED, Supervised};
 
 /// Longest time until a started server answers: three Java virtual machines on a busy machine take half a minute.
 const START_MAX: Duration = Duration::from_secs(120);
@@ -25,10 +25,16 @@ pub(crate) struct Daemon {
     /// `None` before the start and after [`kill`](Self::kill). Declared before the folder, so that it is dropped first.
     server: Option<Supervised>,
     folder: TempDir,
+    /// What ends the server, see [`Supervised::start`].
+    signals: &'static str,
 }
 
-/// Finds a program on the PATH. The error names the Debian package that contains it.
-pub(crate) fn find_program(name: &str, debian_package: &str) -> Result<PathBuf> {
+/// Finds a program on the PATH.
+///
+/// # Errors
+///
+/// When there is none; the error names the Debian package that contains it.
+pub fn find_program(name: &str, debian_package: &str) -> Result<PathBuf> {
     which::which(name).with_context(|| {
         format!(
             "there is no program `{name}` on the PATH: install it \
@@ -46,7 +52,13 @@ impl Daemon {
 
     /// As [`new`](Self::new), with its folder inside `place`.
     pub(crate) fn new_in(name: &'static str, place: &Path) -> Result<Self> {
-        Ok(Self { name, server: None, folder: TempDir::with_prefix_in(format!("lockkit-{name}-"), place)? })
+        let folder = TempDir::with_prefix_in(format!("lockkit-{name}-"), place)?;
+        Ok(Self { name, server: None, folder, signals: KILLED })
+    }
+
+    /// Ends the server with these signals, separated by blanks, instead of `KILL`. Together they must end it always.
+    pub(crate) fn ended_by(self, signals: &'static str) -> Self {
+        Self { signals, ..self }
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -105,7 +117,7 @@ impl Daemon {
 
     /// Starts the server, which must not be running, without waiting until it answers.
     pub(crate) fn launch(&mut self, program: &Path, arguments: &[String]) -> Result<()> {
-        self.server = Some(Supervised::start(program, arguments, self.folder())?);
+        self.server = Some(Supervised::start(program, arguments, self.folder(), self.signals)?);
         Ok(())
     }
 

@@ -26,6 +26,7 @@ mod etcd;
 #[cfg(feature = "tls")]
 mod handshake;
 mod metrics;
+mod postgres;
 mod proxy;
 mod redis;
 mod resp;
@@ -40,9 +41,11 @@ mod zookeeper;
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
 pub use self::{
     blocking::Blocking,
+    daemon::find_program,
     disk::SmallDisk,
     etcd::{Etcd, EtcdCluster},
     metrics::Metrics,
+    postgres::Postgres,
     proxy::{Counts, Direction, Flow, Message, Proxy},
     redis::{
         Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, ServerClock,

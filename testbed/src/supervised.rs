@@ -18,7 +18,10 @@ const FREEZE_MAX: Duration = Duration::from_secs(10);
 /// Pause between two reads of their states.
 const FREEZE_POLL: Duration = Duration::from_millis(1);
 
-/// Starts the server, prints its process id, and waits for its own standard input. A line there means "kill the
+/// The signals of a server that holds nothing outside its process and its folder.
+pub(crate) const KILLED: &str = "KILL";
+
+/// Starts the server, prints its process id, and waits for its own standard input. A line there means "end the
 /// server". The end of the input means that the test process is gone: then the watcher also removes the folder.
 ///
 /// The test process may end before it has read the process id. Printing it must not kill the watcher then, hence the
@@ -27,13 +30,13 @@ const FREEZE_POLL: Duration = Duration::from_millis(1);
 /// A parent-death signal is no alternative: it would need unsafe code, and it follows the thread that started the
 /// process, not the process.
 const WATCHER: &str = r#"
-folder=$1; shift
+folder=$1 signals=$2; shift 2
 "$@" </dev/null >>"$folder/log" 2>&1 &
 server=$!
 trap '' PIPE
 echo $server 2>/dev/null
 read -r line && left=tests
-kill -KILL $server 2>/dev/null
+for signal in $signals; do kill -$signal $server 2>/dev/null; done
 wait $server 2>/dev/null
 [ -n "$left" ] || rm -rf "$folder"
 "#;
@@ -48,11 +51,17 @@ pub(crate) struct Supervised {
 }
 
 impl Supervised {
-    /// Starts `program` and appends its output to `folder/log`.
-    pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
+    /// Starts `program` and appends its output to `folder/log`. These signals, separated by blanks, will end it.
+    pub(crate) fn start(
+        program: &Path,
+        arguments: &[String],
+        folder: &Path,
+        signals: &'static str,
+    ) -> Result<Self> {
         let mut watcher = Command::new("/bin/sh")
             .args(["-c", WATCHER, "testbed"])
             .arg(folder)
+            .arg(signals)
             .arg(program)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -117,7 +126,7 @@ impl Supervised {
         Ok(states)
     }
 
-    /// Kills the server as `kill -9` does, and waits until it is gone.
+    /// Sends the server its signals (`kill -9` for most), and waits until it is gone.
     pub(crate) fn kill(mut self) -> Result<()> {
         if let Some(mut pipe) = self.pipe.take() {
             pipe.write_all(b"end\n")?;
@@ -151,7 +160,7 @@ mod tests {
         let mut watcher = Command::new("/bin/sh")
             .args(["-c", WATCHER, "testbed"])
             .arg(&folder)
-            .args(["sh", "-c", &server])
+            .args([KILLED, "sh", "-c", &server])
             .stdin(Stdio::piped())
             .stdout(output)
             .spawn()

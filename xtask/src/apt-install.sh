@@ -30,6 +30,8 @@ apt-get -o "$lock_wait" install -q -y --no-install-recommends "$@"
 # The tests start servers of their own; running them should not add a service to the machine's boot.
 if command -v systemctl >/dev/null; then
     for package in "$@"; do
+        # The service of PostgreSQL belongs to a package on which this one depends.
+        if [ "$package" = postgresql ]; then package=postgresql-common; fi
         dpkg -L "$package" | sed -n 's|^\(/usr\)\{0,1\}/lib/systemd/system/\([^/@]*\.service\)$|\2|p' |
             xargs -r systemctl disable
     done

@@ -24,12 +24,18 @@ struct Server {
 enum InstalledAs {
     /// A program on the PATH.
     Program(&'static str),
+    /// A program on the PATH, or in `VERSION/bin` in this folder.
+    Versioned(&'static str, &'static str),
     /// A file, or this environment variable, which names another place.
     File(&'static str, &'static str),
 }
 
+/// The packages of the databases on which the tests run the statements of `docs/fencing.md`. No backend needs them.
+#[cfg(test)]
+const DATABASES: [&str; 2] = ["postgresql", "sqlite3"];
+
 /// Every server that the tests start; `backends.rs` says which backend needs which package.
-const SERVERS: [Server; 5] = [
+const SERVERS: [Server; 7] = [
     Server {
         installed_as: InstalledAs::Program("etcd"),
         debian_package: "etcd-server",
@@ -55,6 +61,16 @@ const SERVERS: [Server; 5] = [
         installed_as: InstalledAs::Program("redis-sentinel"),
         debian_package: "redis-sentinel",
         elsewhere: "elsewhere it comes with redis-server",
+    },
+    Server {
+        installed_as: InstalledAs::Versioned("postgres", "/usr/lib/postgresql"),
+        debian_package: "postgresql",
+        elsewhere: "Fedora: `dnf install postgresql-server`; others: https://www.postgresql.org/download/",
+    },
+    Server {
+        installed_as: InstalledAs::Program("sqlite3"),
+        debian_package: "sqlite3",
+        elsewhere: "Fedora: `dnf install sqlite`; others: https://sqlite.org/download.html",
     },
 ];
 
@@ -103,6 +119,9 @@ impl InstalledAs {
     fn is_present(self) -> bool {
         match self {
             Self::Program(name) => find_program(name).is_some(),
+            Self::Versioned(name, folder) => {
+                find_program(name).or_else(|| find_version(folder, name)).is_some()
+            }
             Self::File(path, variable) => Path::new(path).exists() || env::var_os(variable).is_some(),
         }
     }
@@ -112,6 +131,7 @@ impl fmt::Display for InstalledAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Program(name) => write!(f, "program `{name}` on the PATH"),
+            Self::Versioned(name, folder) => write!(f, "program `{name}` on the PATH or in {folder}"),
             Self::File(path, _) => write!(f, "file {path}"),
         }
     }
@@ -140,6 +160,11 @@ fn is_debian(os_release: &str) -> bool {
 /// Returns the first program of this name on the PATH.
 fn find_program(name: &str) -> Option<PathBuf> {
     find_in(env::split_paths(&env::var_os("PATH")?), name)
+}
+
+/// Returns a program of this name in `VERSION/bin` in this folder.
+fn find_version(folder: impl AsRef<Path>, name: &str) -> Option<PathBuf> {
+    find_in(fs::read_dir(folder).ok()?.flatten().map(|version| version.path().join("bin")), name)
 }
 
 fn find_in(folders: impl Iterator<Item = PathBuf>, name: &str) -> Option<PathBuf> {
@@ -178,6 +203,19 @@ mod tests {
     }
 
     #[test]
+    fn programs_of_any_version_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("14")).unwrap();
+        let programs = folder.path().join("15/bin");
+        fs::create_dir_all(&programs).unwrap();
+        assert_eq!(find_version(&folder, "tool"), None);
+        let tool = programs.join("tool");
+        fs::write(&tool, "").unwrap();
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find_version(&folder, "tool"), Some(tool));
+    }
+
+    #[test]
     fn bundled_protoc_runs() {
         let protoc = protoc_bin_vendored::protoc_bin_path().unwrap();
         let output = Command::new(protoc).arg("--version").output().unwrap();
@@ -185,10 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_those_that_backends_need() {
+    fn servers_are_those_that_backends_and_recipes_need() {
         use std::collections::BTreeSet;
-        let needed: BTreeSet<_> =
-            crate::backends::BACKENDS.iter().flat_map(|backend| backend.servers).copied().collect();
+        let backends = crate::backends::BACKENDS.iter().flat_map(|backend| backend.servers);
+        let needed: BTreeSet<_> = backends.copied().chain(DATABASES).collect();
         let installed: BTreeSet<_> = SERVERS.iter().map(|server| server.debian_package).collect();
         assert_eq!(installed, needed);
     }
@@ -196,7 +234,9 @@ mod tests {
     #[test]
     fn hint_names_what_is_missing_and_its_package() {
         let hint = install_hint(&SERVERS.iter().collect::<Vec<_>>());
-        for part in ["`etcd`", "etcd-server", "Fedora", "`java`", "zookeeper.jar", "libzookeeper-java"] {
+        for part in
+            ["`etcd`", "etcd-server", "Fedora", "`java`", "zookeeper.jar", "libzookeeper-java", "`postgres`"]
+        {
             assert!(hint.contains(part), "no {part} in {hint}");
         }
     }

@@ -3,6 +3,7 @@
 //! `tests/self_check/` lists the cases that fail on each. Authors of a backend can read here what goes wrong.
 
 mod grants;
+mod powers;
 mod queue;
 mod store;
 mod wrapper;
@@ -111,11 +112,39 @@ pub enum Defect {
     TokensStartAgain,
     /// The server loses its sessions when it restarts, and confirms their renewals.
     ForgetfulRestart,
+    /// The leader that observers read is the one before.
+    StaleLeader,
+    /// The holder of a plain lock is not shown as a leader.
+    UnseenHolder,
+    /// A change of the leader notifies nobody, while notifications are claimed.
+    SilentLeaderWatch,
+    /// A value is confirmed, but not proclaimed.
+    EmptyProclaim,
+    /// A former leader's value replaces that of the current one.
+    ForeignProclaim,
+    /// A value that arrives late replaces a newer one.
+    LateProclaim,
+    /// A record is seen by the session that wrote it only.
+    RecordOfSession,
+    /// A former holder's record is written.
+    ForeignRecord,
+    /// All names share one record.
+    SharedRecord,
+    /// A pin is confirmed, but not made.
+    EmptyPin,
+    /// A pin lasts a thousand times as long.
+    EndlessPin,
+    /// A pinned entry ends with its pin, although it is held.
+    PinEndsHold,
+    /// A pinned entry stays although its grant is released.
+    StickyPin,
+    /// A pin of an ended grant is confirmed.
+    ForeignPin,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 59] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -161,6 +190,20 @@ impl Defect {
         Self::SlowHandoff,
         Self::TokensStartAgain,
         Self::ForgetfulRestart,
+        Self::StaleLeader,
+        Self::UnseenHolder,
+        Self::SilentLeaderWatch,
+        Self::EmptyProclaim,
+        Self::ForeignProclaim,
+        Self::LateProclaim,
+        Self::RecordOfSession,
+        Self::ForeignRecord,
+        Self::SharedRecord,
+        Self::EmptyPin,
+        Self::EndlessPin,
+        Self::PinEndsHold,
+        Self::StickyPin,
+        Self::ForeignPin,
     ];
 }
 

@@ -22,7 +22,7 @@ use lockkit_core::{
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Defect, grants::ADDED_TTLS, info};
+use super::{Defect, grants::ADDED_TTLS, info, powers::PowersState};
 use crate::{Access, ShownCertificate};
 
 /// What the clients of one broken store share.
@@ -48,6 +48,7 @@ pub(super) struct State {
     pub(super) left_watches: u64,
     /// Whether the disk is full.
     pub(super) is_full: bool,
+    pub(super) powers: PowersState,
 }
 
 /// A grant and its session.
@@ -282,6 +283,7 @@ impl Session for BrokenSession {
         match self.defect {
             Defect::EmptyRelease => return Ok(()),
             Defect::LeftEntry => self.shared.state().left_entries += 1,
+            Defect::StickyPin => return Pins::leave(self, grant).await,
             Defect::ForeignRelease => {
                 let holds = self.shared.state().holds.remove(grant.name()).unwrap_or_default();
                 for (session, held) in holds {
@@ -328,14 +330,14 @@ impl Session for BrokenSession {
     }
 
     fn elections(&self) -> Option<&dyn Elections> {
-        self.inner.elections()
+        Some(self)
     }
 
     fn records(&self) -> Option<&dyn Records> {
-        self.inner.records()
+        Some(self)
     }
 
     fn pins(&self) -> Option<&dyn Pins> {
-        self.inner.pins()
+        Some(self)
     }
 }

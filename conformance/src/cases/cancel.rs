@@ -72,7 +72,7 @@ async fn a_guard_that_outlives_its_runtime_is_freed_by_the_ttl(cx: Cx) -> Result
 }
 
 /// Polls a future this often, lets other tasks run in between, and drops it. Returns whether it was ready.
-async fn drop_after(steps: usize, work: impl Future) -> bool {
+pub(super) async fn drop_after(steps: usize, work: impl Future) -> bool {
     let mut work = pin!(work);
     for _ in 0..steps {
         let polled = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;

@@ -6,12 +6,12 @@ use std::sync::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lockkit_core::Lock;
+use lockkit_core::{ErrorKind, Lock, LockClient};
 
 use crate::{
     Case, Hook,
     case::{Need, case},
-    context::{Cx, within},
+    context::{Cx, kind, within},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -23,8 +23,7 @@ pub(super) const CASES: &[Case] = &[
     case!(a_clean_release_leaves_no_entry: NoResidue, needs Need::Hook(Hook::Entries); bugs 17 35),
     case!(a_lock_works_on_a_current_thread_runtime: TimedExclusion NoLostWakeUp,
         needs Need::RealTime; bugs 70),
-    case!(a_blocking_call_inside_async_code_is_refused: TruthfulErrors,
-        needs Need::Library("the library has no blocking API"); bugs 70),
+    case!(a_blocking_call_inside_async_code_is_refused: TruthfulErrors; bugs 70),
 ];
 
 async fn a_held_lock_is_busy_to_others_and_free_after_its_release(cx: Cx) -> Result<()> {
@@ -149,6 +148,28 @@ async fn a_lock_works_on_a_current_thread_runtime(cx: Cx) -> Result<()> {
     tokio::task::spawn_blocking(work).await?
 }
 
-async fn a_blocking_call_inside_async_code_is_refused(_: Cx) -> Result<()> {
-    anyhow::bail!("the library has no blocking API")
+async fn a_blocking_call_inside_async_code_is_refused(cx: Cx) -> Result<()> {
+    let (name, ttl) = (cx.name(), cx.long_ttl());
+    let (inside, outside) = (cx.backend()?, cx.backend()?);
+    let connected = LockClient::builder(inside).ttl(ttl).build_blocking();
+    ensure!(kind(connected)? == ErrorKind::Unsupported, "wrong error kind");
+    let (client, guard) = outside_any_runtime(move || {
+        let client = LockClient::builder(outside).ttl(ttl).build_blocking()?;
+        let guard = client.lock(name.as_str())?.acquire()?;
+        Ok((client, guard))
+    })?;
+    let lock = client.lock(guard.name())?;
+    for refused in [kind(lock.acquire())?, kind(lock.try_acquire())?, kind(client.close())?] {
+        ensure!(refused == ErrorKind::Unsupported, "refused as {refused:?}");
+    }
+    ensure!(guard.is_held(), "a refused call disturbed the holder");
+    outside_any_runtime(move || {
+        guard.release()?;
+        Ok(client.close()?)
+    })
+}
+
+/// Runs blocking calls on a thread of their own, on the real clock, and waits for it.
+fn outside_any_runtime<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    std::thread::spawn(work).join().map_err(|_| anyhow::anyhow!("a blocking call panicked"))?
 }

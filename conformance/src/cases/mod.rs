@@ -4,6 +4,7 @@ mod attempts;
 mod cancel;
 mod clocks;
 mod disk;
+mod elections;
 mod exclusion;
 mod leftovers;
 mod lifetimes;
@@ -11,11 +12,14 @@ mod links;
 mod losses;
 mod names;
 mod order;
+mod pins;
 mod processes;
 mod random;
+mod records;
 mod reentry;
 mod server;
 mod sessions;
+mod several;
 mod silence;
 mod stores;
 mod trust;
@@ -36,6 +40,7 @@ pub(crate) fn all() -> Vec<Case> {
         names::CASES,
         trust::CASES,
         cancel::CASES,
+        several::CASES,
         sessions::CASES,
         silence::CASES,
         clocks::CASES,
@@ -44,6 +49,9 @@ pub(crate) fn all() -> Vec<Case> {
         disk::CASES,
         links::CASES,
         stores::CASES,
+        elections::CASES,
+        records::CASES,
+        pins::CASES,
         processes::CASES,
         random::CASES,
     ]

@@ -30,7 +30,6 @@ const UNPROVEN: &[(&str, &[&str])] = &[
             "own_thread_client_ends_when_dropped_in_async_code",
         ],
     ),
-    ("the library has no blocking API, so nothing runs", &["a_blocking_call_inside_async_code_is_refused"]),
     (
         "a memory server has no connection whose bytes could be delayed",
         &["delayed_reply_shortens_the_lifetime", "a_trickle_of_bytes_neither_hangs_nor_doubles_a_lock"],
@@ -61,7 +60,11 @@ const UNPROVEN: &[(&str, &[&str])] = &[
     ),
     (
         "the client refuses it before a backend is asked",
-        &["a_ttl_of_zero_is_refused", "an_empty_or_huge_name_is_refused"],
+        &[
+            "a_ttl_of_zero_is_refused",
+            "an_empty_or_huge_name_is_refused",
+            "a_blocking_call_inside_async_code_is_refused",
+        ],
     ),
     (
         "the keeper chooses what is renewed: see keeper-4-renewal-after-release among the mutations",

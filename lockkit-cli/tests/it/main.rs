@@ -8,6 +8,7 @@ mod exclusion;
 mod harness;
 mod killed;
 mod nesting;
+mod periods;
 mod processes;
 #[cfg(feature = "redis")]
 mod redlock;

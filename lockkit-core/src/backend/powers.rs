@@ -13,6 +13,8 @@ use crate::{FencingToken, LockName, Metadata, Proposal, Result};
 pub struct Powers {
     /// [`Elections`].
     pub elections: bool,
+    /// [`Elections::watch`] notifies; otherwise observers poll.
+    pub leader_watch: bool,
     /// [`Records`].
     pub records: bool,
     /// [`Pins`].

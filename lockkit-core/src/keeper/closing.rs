@@ -98,6 +98,8 @@ impl Drop for SessionTask {
         let keeper = &self.keeper;
         keeper.begin_close();
         keeper.lose_all("the client was closed");
+        // The status first: `close` returns as soon as the session is closed.
+        keeper.status.send_replace(Status::Closed);
         let still_open = !matches!(*keeper.current.borrow(), CurrentSession::Closed(_));
         if still_open {
             let last = keeper.current.send_replace(CurrentSession::Closed(Err(closed("keep the session"))));
@@ -105,7 +107,6 @@ impl Drop for SessionTask {
                 active.end();
             }
         }
-        keeper.status.send_replace(Status::Closed);
         keeper.runtime.stop();
     }
 }

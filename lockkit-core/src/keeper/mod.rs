@@ -262,6 +262,19 @@ impl Keeper {
         Ok(AcquireStart::Waits(ticket))
     }
 
+    /// Returns `Closed` if the client refuses new claims.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.refusing.is_cancelled() { Err(closed("acquire")) } else { Ok(()) }
+    }
+
+    /// Waits until this instant, or until the client refuses new claims.
+    pub(crate) async fn pause_until(&self, until: tokio::time::Instant) {
+        tokio::select! {
+            () = self.refusing.cancelled() => {}
+            () = self.runtime.sleep_until(until) => {}
+        }
+    }
+
     /// Gives back a share of a hold; if it was the last one, waits until the release is confirmed.
     pub(crate) async fn release(&self, share: HoldShare) -> Result<()> {
         let Some(hold) = share.leave()? else { return Ok(()) };

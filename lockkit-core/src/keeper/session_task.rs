@@ -104,6 +104,8 @@ impl SessionTask {
                 }
             }
         };
+        // The status first, as above: `close` returns as soon as the session is closed.
+        keeper.status.send_replace(Status::Closed);
         keeper.current.send_replace(CurrentSession::Closed(outcome));
     }
 

@@ -33,7 +33,8 @@ impl Backend for MemoryBackend {
         info.queue = QueueKind::Fifo;
         info.loss = LossDetection::SessionPushed;
         info.failover = FailoverLoss::NoFailover;
-        (info.powers.elections, info.powers.records, info.powers.pins) = (true, true, true);
+        (info.powers.elections, info.powers.leader_watch) = (true, true);
+        (info.powers.records, info.powers.pins) = (true, true);
         info
     }
 

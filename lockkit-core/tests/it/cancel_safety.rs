@@ -10,13 +10,13 @@ use std::{
 use crate::common::{NAME, TTL, client, eventually, lock_of_new_client, name, settle};
 use lockkit_core::{Clock, LockClient, memory::MemoryServer};
 
-fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// Polls an acquire `steps` times, with one turn of the other tasks after each, and drops it. Returns whether it was
 /// complete by then.
-async fn drop_after(acquire: impl Future, steps: usize) -> bool {
+pub(crate) async fn drop_after(acquire: impl Future, steps: usize) -> bool {
     let mut acquire = pin!(acquire);
     for _ in 0..steps {
         if poll_once(acquire.as_mut()).is_ready() {

@@ -7,6 +7,7 @@
 
 mod answers;
 mod blocked_runtimes;
+mod blocking;
 mod cancel_safety;
 mod common;
 mod deadlines;
@@ -15,6 +16,8 @@ mod elections;
 mod hold_lifetimes;
 mod late_grants;
 mod leaks;
+mod lock_sets;
+mod lock_sets_cancelled;
 mod once_per;
 mod panics;
 mod pinned_holds;

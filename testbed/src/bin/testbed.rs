@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use lockkit_testbed::{Etcd, Redis, ZooKeeper};
+use lockkit_testbed::{Etcd, Postgres, Redis, ZooKeeper};
 
 fn main() -> Result<()> {
     match env::args().nth(1).as_deref() {
@@ -23,7 +23,11 @@ fn main() -> Result<()> {
             let redis = Redis::start()?;
             serve(&redis.url(), redis.pid())
         }
-        _ => bail!("name a server: etcd, redis or zk"),
+        Some("postgres") => {
+            let postgres = Postgres::start()?;
+            serve(&postgres.url(), postgres.pid())
+        }
+        _ => bail!("name a server: etcd, postgres, redis or zk"),
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod etcd;
+mod postgres;
 mod proxy;
 mod proxy_etcd;
 mod proxy_redis;

@@ -1,0 +1,194 @@
+//! Callers that block: without a runtime they need none, and inside one they are refused.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::common::{NAME, kind, name};
+use lockkit_core::{
+    Error, ErrorKind, LockClient, RunError, Status,
+    blocking::{Client, SetGuard},
+    memory::MemoryServer,
+};
+use tokio::runtime::{Builder, Runtime};
+
+/// Longest time of any step on a busy machine.
+const HANG: Duration = Duration::from_secs(30);
+
+fn client(server: &MemoryServer) -> Client {
+    LockClient::builder(server.backend()).build_blocking().unwrap()
+}
+
+fn eventually(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Runs `work` on a thread, so that a hang fails the test instead of blocking it.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, outcome) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    // The message of a panic is in the output of its thread.
+    outcome.recv_timeout(HANG * 2).expect("no hang and no panic")
+}
+
+fn runtimes() -> [Runtime; 2] {
+    let multi_thread = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    [Builder::new_current_thread().enable_all().build().unwrap(), multi_thread]
+}
+
+/// Calls everything that blocks, and returns the errors.
+fn errors_of_all_calls(server: &MemoryServer, client: &Client) -> Vec<Error> {
+    let lock = client.lock("refused").unwrap();
+    let set = client.lock_all(["refused", "too"]).unwrap();
+    let stopped = |error: RunError<()>| error.into_error();
+    vec![
+        LockClient::builder(server.backend()).build_blocking().map(drop).unwrap_err(),
+        lock.acquire().unwrap_err(),
+        lock.try_acquire().unwrap_err(),
+        lock.acquire_timeout(HANG).unwrap_err(),
+        lock.run(|_| unreachable!("begun")).map_err(stopped).unwrap_err(),
+        set.acquire().unwrap_err(),
+        set.try_acquire().unwrap_err(),
+        set.acquire_timeout(HANG).unwrap_err(),
+        set.run(|_| unreachable!("begun")).map_err(stopped).unwrap_err(),
+        client.inspect(NAME).unwrap_err(),
+        client.drain(HANG).unwrap_err(),
+        client.close().unwrap_err(),
+    ]
+}
+
+#[test]
+fn blocking_call_inside_a_runtime_is_refused_and_sends_nothing() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let client = client(&server);
+        let before = server.requests();
+        let check = |errors: Vec<Error>| {
+            for error in errors {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(error.to_string().contains("Client::as_async"), "{error}");
+            }
+        };
+        for runtime in runtimes() {
+            runtime.block_on(async {
+                check(errors_of_all_calls(&server, &client));
+                let (server, client) = (server.clone(), client.clone());
+                let in_task = |errors: fn(&MemoryServer, &Client) -> Vec<Error>| {
+                    let (server, client) = (server.clone(), client.clone());
+                    move || errors(&server, &client)
+                };
+                check(tokio::task::spawn_blocking(in_task(errors_of_all_calls)).await.unwrap());
+                let task = in_task(errors_of_all_calls);
+                check(tokio::spawn(async move { task() }).await.unwrap());
+            });
+        }
+        assert_eq!(server.requests(), before);
+        assert_eq!(client.status(), Status::Connected, "neither drained nor closed");
+        assert!(client.lock(NAME).unwrap().try_acquire().unwrap().is_some(), "outside it works");
+    });
+}
+
+#[test]
+fn guards_and_clients_are_dropped_inside_a_runtime_without_blocking() {
+    in_time(|| {
+        for runtime in runtimes() {
+            let server = MemoryServer::new();
+            let client = client(&server);
+            let guard = client.lock(NAME).unwrap().acquire().unwrap();
+            let set = client.lock_all(["a", "b"]).unwrap().acquire().unwrap();
+            let refused = client.lock("refused").unwrap().acquire().unwrap();
+            runtime.block_on(async {
+                assert!(guard.is_held() && set.is_held());
+                drop((guard, set));
+                assert_eq!(kind(refused.release()), ErrorKind::Unsupported);
+                drop(client);
+            });
+            eventually("released and closed", || server.is_empty() && server.sessions() == 0);
+        }
+    });
+}
+
+#[test]
+fn async_and_blocking_callers_share_a_client() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let client = client(&server);
+        let guard = client.lock(NAME).unwrap().acquire().unwrap();
+        let [runtime, _] = runtimes();
+        runtime.block_on(async {
+            let lock = client.as_async().lock(NAME).unwrap();
+            assert!(lock.try_acquire().await.unwrap().is_none());
+        });
+        guard.release().unwrap();
+    });
+}
+
+#[test]
+fn outcomes_are_those_of_the_async_client() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let (one, other) = (client(&server), client(&server));
+        let guard = one.lock(NAME).unwrap().acquire().unwrap();
+        let busy = other.lock(NAME).unwrap();
+        assert!(busy.try_acquire().unwrap().is_none());
+        let (start, limit) = (Instant::now(), Duration::from_millis(30));
+        assert!(busy.acquire_timeout(limit).unwrap().is_none());
+        assert!(start.elapsed() >= limit);
+        assert_eq!(other.inspect(NAME).unwrap().holder.unwrap().token, Some(guard.token()));
+        let token = guard.token();
+        guard.release().unwrap();
+        assert!(busy.acquire().unwrap().token() > token);
+        assert_eq!(kind(other.lock("")), ErrorKind::InvalidName);
+        assert_eq!(busy.run(|guard| guard.name().clone()).unwrap(), name());
+        other.close().unwrap();
+        assert_eq!(other.status(), Status::Closed);
+        assert_eq!(kind(busy.acquire()), ErrorKind::Closed);
+    });
+}
+
+#[test]
+fn work_that_finished_after_the_loss_keeps_its_outcome() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let client = client(&server);
+        let lose = |is_held: &dyn Fn() -> bool| {
+            server.expire_all();
+            eventually("the loss is reported", || !is_held());
+            "payment booked"
+        };
+        let finished = client.lock(NAME).unwrap().run(|guard| lose(&|| guard.is_held())).unwrap_err();
+        assert!(matches!(finished, RunError::Finished { outcome: "payment booked", .. }), "{finished:?}");
+        let set = client.lock_all(["a", "b"]).unwrap();
+        let finished = set.run(|guard| lose(&|| guard.is_held())).unwrap_err();
+        assert!(matches!(finished, RunError::Finished { outcome: "payment booked", .. }), "{finished:?}");
+    });
+}
+
+#[test]
+fn threads_acquire_sets_in_any_order() {
+    let server = MemoryServer::new();
+    let client = client(&server);
+    in_time(move || {
+        thread::scope(|scope| {
+            for names in [["a", "b"], ["b", "a"], ["c", "a"], ["b", "c"]] {
+                let set = client.lock_all(names).unwrap();
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        let guard = set.acquire().unwrap();
+                        assert_eq!(guard.tokens().len(), 2);
+                        guard.release().unwrap();
+                    }
+                });
+            }
+        });
+        let all = |set: SetGuard| set.token("a") > None && set.is_held();
+        assert!(client.lock_all(["a", "b", "c"]).unwrap().try_acquire().unwrap().is_some_and(all));
+        client.drain(HANG).unwrap();
+    });
+}

@@ -1,0 +1,209 @@
+//! The Redis queue with modes of [decision 0032](../../../docs/decisions/0032-modes.md), on one master. Not implemented
+//! yet.
+//!
+//! Two clients make two claims each on one lock. Each claim chooses its mode when it starts. The rule that admits
+//! claims is that of [`modes`]. Here holders leave the queue: those before a claim are the holders and the waiters.
+//!
+//! * A script is one action together with its answer. The answer may be lost; then the request is repeated.
+//! * Each holder has an entry with its own lifetime. It passes at any time, but not before its holder's own deadline.
+//!   An entry whose lifetime has passed remains until a script drops it. A waiter's entry lapses when its client has
+//!   died, or has stood still for long enough.
+//! * A script that grants the lock to a waiter sends a message to its client, which may be lost. The waiter confirms
+//!   when the message arrives.
+//! * A renewal may be executed late, after the end of its hold.
+//!
+//! In the scenes "messages alone" no waiter confirms before a message.
+//!
+//! Left out, because the model of the queue has them: copies of an acquire that are executed late, late answers,
+//! refusals, heartbeats of waiters, more lapsed waiters than one script drops, failovers. Left out as well: other
+//! programs' locks, tries.
+
+use crate::{
+    few::Few,
+    frame::{CLAIMS, ClaimNo, Faults, Tokens},
+    modes::{self, Mode},
+    rank::{self, Domain, Rank, Ranked},
+};
+
+mod claim;
+mod model;
+mod property;
+mod scenes;
+mod scripts;
+
+type Token = Rank;
+
+const TOKEN: Domain = 0;
+
+const LIMITS: &str = "no more holders than each of them allows";
+const TOKENS_RISE: &str = "tokens are unique and rise";
+const IN_ORDER: &str = "no claim overtakes one that must wait";
+const SERVED: &str = "no script leaves a waiter that is admitted";
+const NO_ORPHAN: &str = "no orphan at rest";
+const EVENTUALLY: &str = "eventually every claim is granted or ends";
+
+/// The safety steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A claim heeds the limits of the holders as well as its own.
+    HeedsLimitsOfHolders,
+    /// A script counts the holders and adds one, not two scripts.
+    CountsAndTakesAtOnce,
+    /// A claim that would be admitted enters the queue if others wait.
+    QueueBeforeNewcomers,
+    /// A script grants the lock to all waiters that are admitted, not only to the first.
+    ServesAll,
+    /// The end of a shared hold serves the queue.
+    SharedReleaseServes,
+    /// So does the withdrawal of a waiter, although the lock is not free.
+    WithdrawalServes,
+    /// A script drops the holders whose lifetime has passed before it counts.
+    DropsExpired,
+    /// Each holder has a lifetime of its own.
+    LifetimePerHolder,
+    /// A renewal never adds a holder: it may be executed after the end of the hold.
+    RenewalNeverAdds,
+    /// A shared grant has a token of its own, above all earlier ones.
+    SharedTokenRises,
+    /// A waiter confirms now and then, also without a message.
+    Recheck,
+    /// A client stops relying on a hold before its lifetime at the server has passed.
+    DeadlineBeforeExpiry,
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct RedisModes {
+    without: Option<Step>,
+    /// How many of A1, A2, B1, B2 there are.
+    claims: u8,
+    /// The modes that each claim chooses from.
+    modes: &'static [Mode],
+    /// Whether waiters confirm without a message.
+    rechecks: bool,
+    faults: Faults,
+}
+
+/// The state of the server and the claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    server: Server,
+    claims: [Claim; CLAIMS],
+    /// Renewals that are executed later.
+    late: Few<Renewal, 2>,
+    tokens: Tokens,
+    faults: Faults,
+    broken: Option<&'static str>,
+}
+
+/// The keys of the lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Server {
+    /// The holders' tokens by claim; 0 for none.
+    holders: [Token; CLAIMS],
+    /// The holders whose lifetime has passed.
+    expired: [bool; CLAIMS],
+    /// The token counter.
+    counter: Token,
+    queue: Few<ClaimNo, CLAIMS>,
+    /// The waiters whose deadline has passed.
+    lapsed: [bool; CLAIMS],
+}
+
+/// A claim. Its mode is kept as long as it has an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Claim {
+    phase: Phase,
+    mode: Mode,
+    /// That it was granted the lock.
+    message: Message,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Phase {
+    #[default]
+    New,
+    Acquiring,
+    /// Without `CountsAndTakesAtOnce`: it was counted, and takes the lock next.
+    Counted,
+    Waiting,
+    Held,
+    /// Released or withdrawn.
+    Releasing,
+    Ended,
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Message {
+    #[default]
+    None,
+    Sent,
+    Arrived,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Renewal {
+    claim: ClaimNo,
+    token: Token,
+}
+
+/// The answer of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    Granted(Token),
+    Counted,
+    Queued,
+    EntryGone,
+    Done,
+}
+
+/// What may happen.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A caller asks for the lock.
+    Start(ClaimNo, Mode),
+    /// The claim's script runs and is answered.
+    Run(ClaimNo),
+    /// The claim's script runs; the answer is lost.
+    LoseReply(ClaimNo),
+    /// The message that a claim was granted the lock arrives.
+    Deliver(ClaimNo),
+    /// That message is lost.
+    LoseMessage(ClaimNo),
+    /// The guard is dropped.
+    Release(ClaimNo),
+    /// The heartbeat does not find the entry of a hold.
+    Miss(ClaimNo),
+    /// A renewal is delayed.
+    DelayRenewal(ClaimNo),
+    /// A delayed renewal is executed.
+    RenewLate(usize),
+    /// The caller gives up.
+    GiveUp(ClaimNo),
+    /// The lifetime of a holder's entry passes.
+    Expire(ClaimNo),
+    /// A waiter's deadline passes at the server.
+    Lapse(ClaimNo),
+    /// A client dies.
+    Die(ClaimNo),
+}
+
+impl RedisModes {
+    fn has(&self, step: Step) -> bool {
+        self.without != Some(step)
+    }
+
+    fn waiters_recheck(&self) -> bool {
+        self.rechecks && self.has(Step::Recheck)
+    }
+}
+
+impl Ranked for State {
+    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+        visit(TOKEN, &mut self.server.counter);
+        self.server.holders.iter_mut().for_each(|token| visit(TOKEN, token));
+        self.late.iter_mut().for_each(|renewal| visit(TOKEN, &mut renewal.token));
+        self.tokens.each_rank(TOKEN, visit);
+    }
+}
