@@ -37,7 +37,7 @@
 //!
 //! * **Elections.** The holder file shows the leader and its value. A candidate whose holder file cannot be written is
 //!   refused, because others would see no leader. Each value is a new file that replaces the earlier one by name, so
-//!   that nobody reads a mixture. The folder does not notify: observers look again at every re-check.
+//!   that nobody reads a mixture. The folder does not notify: observers look every [`LEADER_LOOK_PAUSE`].
 //! * **Records.** Each record is a new file too, on the disk before it replaces the earlier one. So it survives a crash
 //!   and a power failure. Records stay until somebody deletes them: how long to keep one is ignored. A record has at
 //!   most 64 KiB; a foreign file of its name is an error, and is not replaced.
@@ -108,4 +108,5 @@ pub use self::{
     config::FileConfig,
     disk::CHANGES_MAX,
     local_queue::STREAK_MAX,
+    powers::LEADER_LOOK_PAUSE,
 };

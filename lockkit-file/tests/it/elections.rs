@@ -6,6 +6,7 @@ use lockkit_core::{
     ErrorKind, LockName, Proposal,
     backend::{LeaderEntry, Session},
 };
+use lockkit_file::LEADER_LOOK_PAUSE;
 
 use crate::{
     child::{Child, NAME},
@@ -170,14 +171,18 @@ async fn foreign_file_that_somebody_has_locked_shows_no_leader() {
 }
 
 #[tokio::test]
-async fn client_sees_values_and_the_end() {
+async fn observer_sees_values_and_the_end_although_nothing_notifies() {
     let folder = tempfile::tempdir().unwrap();
     let (leading, looking) = (client(folder.path()).await, client(folder.path()).await);
     let leadership = leading.election(NAME).unwrap().campaign("one").await.unwrap();
-    let election = looking.election(NAME).unwrap();
-    assert_eq!(election.leader().await.unwrap().unwrap().value, "one");
+    let mut observer = looking.election(NAME).unwrap().observe();
+    let mut next = async || {
+        let next = tokio::time::timeout(LEADER_LOOK_PAUSE * 10, observer.next()).await;
+        next.expect("before the ordinary re-check").unwrap().unwrap().map(|leader| leader.value)
+    };
+    assert_eq!(next().await.as_deref(), Some("one"));
     leadership.proclaim("two").await.unwrap();
-    assert_eq!(election.leader().await.unwrap().unwrap().value, "two");
+    assert_eq!(next().await.as_deref(), Some("two"));
     leadership.resign().await.unwrap();
-    assert_eq!(election.leader().await.unwrap(), None);
+    assert_eq!(next().await, None);
 }
