@@ -14,11 +14,12 @@ use tokio::{
 
 use crate::{
     backend::HEARTBEAT,
+    hold::Hold,
     holder::Announcement,
     keys,
     lock_file::{LockFile, TakeOutcome},
     open_file::OpenFile,
-    session::{ACQUIRE, FileSession, Hold, closed},
+    session::{ACQUIRE, FileSession, closed},
 };
 
 /// First pause between two attempts at a lock that another process holds. Each pause is longer by half, up to
@@ -94,8 +95,8 @@ impl FileSession {
                 TakeOutcome::Busy(file) => return Ok(AttemptOutcome::Busy(file)),
             };
             let path = folder.join(keys::holder_file(asked.name()));
-            let announcement = Announcement::make(&folder, path, token, asked.metadata());
-            let hold = Hold { _announcement: announcement, lock, _turn: None };
+            let announcement = Announcement::make(&folder, &path, token, asked.metadata())?;
+            let hold = Hold::new(lock, announcement);
             Ok(AttemptOutcome::Granted(Grant::new(&asked, token, armed_at), hold))
         });
         // A claim that gives up now awaits the outcome, so that no lock is taken after this call has returned.
@@ -130,7 +131,7 @@ impl FileSession {
             queue.note_contended();
             let busy = match outcome {
                 AttemptOutcome::Granted(grant, hold) => {
-                    return Ok((grant, Hold { _turn: Some(turn), ..hold }));
+                    return Ok((grant, hold.with_turn(turn)));
                 }
                 AttemptOutcome::Busy(file) => file,
             };

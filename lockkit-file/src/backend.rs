@@ -20,7 +20,7 @@ use crate::{
     FileConfig,
     disk::{ANSWER_MAX, Disk},
     folder::Folder,
-    holder, keys,
+    inspect, keys,
     session::FileSession,
 };
 
@@ -74,6 +74,8 @@ impl Backend for FileBackend {
         info.heartbeat = HeartbeatInterval::Every(HEARTBEAT);
         info.token = TokenStrength::ClockFloor;
         info.failover = FailoverLoss::NoFailover;
+        info.powers.elections = true;
+        info.powers.records = true;
         info
     }
 
@@ -96,7 +98,7 @@ impl Backend for FileBackend {
 impl Admin for FileBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
         let path = self.folder.join(keys::holder_file(name));
-        let holder = self.disk.read("inspect", ANSWER_MAX, move || holder::inspect(&path)).await;
+        let holder = self.disk.read("inspect", ANSWER_MAX, move || inspect::inspect(&path)).await;
         // Waiters are not visible in the folder.
         Ok(Inspection::new(holder.map_err(|error| error.with_lock(name))?, Vec::new()))
     }

@@ -1,6 +1,6 @@
 //! Fuzz targets for what is read from the folder. Each takes any bytes, and panics if a check fails.
 
-use crate::{holder, keys};
+use crate::{contents, keys};
 
 /// Parses the record of the last token.
 pub fn token(bytes: &[u8]) {
@@ -11,6 +11,12 @@ pub fn token(bytes: &[u8]) {
 
 /// Parses a holder file.
 pub fn holder(bytes: &[u8]) {
-    let (token, metadata) = holder::parse(bytes);
-    assert!(token.is_none() || metadata.is_some(), "a token without metadata");
+    if let Some((token, metadata)) = contents::parse_holder(bytes) {
+        let text = contents::holder(token, &metadata);
+        assert_eq!(
+            contents::parse_holder(text.as_bytes()),
+            Some((token, metadata)),
+            "it is written and read again"
+        );
+    }
 }

@@ -40,7 +40,7 @@ impl FileSession {
         let locations: Vec<Option<Arc<FileLocation>>> = {
             let holds = self.holds();
             let location =
-                |grant: &Grant| holds.get(&grant.claim()).map(|hold| Arc::clone(hold.lock.location()));
+                |grant: &Grant| holds.get(&grant.claim()).map(|hold| Arc::clone(hold.lock().location()));
             held.iter().map(location).collect()
         };
         let folder = Arc::clone(&self.folder);

@@ -1,38 +1,37 @@
 //! The holder file, which shows who holds a lock without disturbing an acquire.
 //!
 //! A file lock does not show its owner, and a probe that takes it for a moment would make a try fail. So a holder also
-//! writes its metadata to a second file, and then locks that file. An inspection tries to lock it in shared mode, so
-//! that two inspections do not take each other for a holder.
+//! writes its metadata to a second file, and then locks that file. A reader tries to lock it in shared mode, so that
+//! two readers do not take each other for a holder (`inspect.rs`).
+//!
+//! The file of a leader is never rewritten. Each value that it proposes is a new file, complete and locked before it
+//! gets the name. A reader finds one value or the other, and a failed write leaves the earlier one. The file of any
+//! other holder is rewritten: it costs less, and a user of a sticky folder may not replace the file of another user.
+//! The next holder may do that while a reader still reads; the checksum shows it.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::File,
     io::{self, Read},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    str, thread,
+    thread,
     time::Duration,
 };
 
-use lockkit_core::{FencingToken, Metadata, Result, backend::Contender, limits::METADATA_BYTES_MAX};
-use rustix::fs::OFlags;
+use lockkit_core::{FencingToken, Metadata, Result};
 
 use crate::{
+    contents::{self, HOLDER_BYTES_MAX},
     error::failed,
     folder::Folder,
     lock_file::{try_lock, unlock},
 };
 
-/// How often a holder tries to lock its file while inspections have it locked, which takes them microseconds.
+/// How often a holder tries to lock its file while readers have it locked, which takes them microseconds.
 const ANNOUNCE_TRIES: u32 = 5;
 
 /// Pause between two of these attempts.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(1);
-
-/// How often an inspection reads the file again because the holder changed meanwhile.
-const INSPECT_TRIES: u32 = 3;
-
-/// Longest holder file, in bytes: a token in decimal digits, the metadata, two line ends.
-const HOLDER_BYTES_MAX: u64 = 20 + METADATA_BYTES_MAX as u64 + 2;
 
 const WRITE: &str = "write holder file";
 
@@ -41,32 +40,41 @@ const WRITE: &str = "write holder file";
 pub(crate) struct Announcement {
     path: PathBuf,
     file: File,
+    /// The number of the proposal that the file shows; 0 without one.
+    number: u64,
 }
 
 impl Announcement {
     /// Writes and locks the holder file. The caller has locked the lock file.
     ///
-    /// Exclusion does not depend on it, so a failure is only logged, and the lock is granted.
+    /// Exclusion does not depend on it. So if it cannot be written for an ordinary lock, this is logged, and the lock
+    /// is granted without it.
+    ///
+    /// # Errors
+    ///
+    /// If the file of a candidate cannot be written: it would lead, and others would see no leader.
     pub(crate) fn make(
         folder: &Folder,
-        path: PathBuf,
+        path: &Path,
         token: FencingToken,
         metadata: &Metadata,
-    ) -> Option<Self> {
-        let text = format!("{token}\n{}\n", metadata.to_json());
-        let announced = match Self::write_in_place(folder, &path, &text) {
+    ) -> Result<Option<Self>> {
+        if metadata.proposal.is_some() {
+            return Self::replace(folder, path, token, metadata).map(Some);
+        }
+        let announced = match Self::write_in_place(folder, path, &contents::holder(token, metadata)) {
             Ok(Some(announcement)) => Ok(announcement),
             // A file that no holder wrote, or that is unusable, is replaced by name; its content is not touched.
-            Ok(None) | Err(_) => Self::replace(folder, &path, &text),
+            Ok(None) | Err(_) => Self::replace(folder, path, token, metadata),
         };
-        announced
+        Ok(announced
             .inspect_err(|error| {
                 tracing::warn!(
                     error = format_args!("{error:#}"),
                     "cannot write the holder file; inspections will not show this holder"
                 )
             })
-            .ok()
+            .ok())
     }
 
     /// `None` if no holder has written the file, or if it stays locked.
@@ -81,7 +89,7 @@ impl Announcement {
         folder.repair_permissions(&file);
         for _ in 0..ANNOUNCE_TRIES {
             if try_lock(&file).map_err(failed)? {
-                return Ok(Some(Self { path: path.to_owned(), file }));
+                return Ok(Some(Self { path: path.to_owned(), file, number: 0 }));
             }
             thread::sleep(ANNOUNCE_PAUSE);
         }
@@ -89,17 +97,31 @@ impl Announcement {
     }
 
     /// Creates a new file, which replaces the existing one.
-    fn replace(folder: &Folder, path: &Path, text: &str) -> Result<Self> {
+    pub(crate) fn replace(
+        folder: &Folder,
+        path: &Path,
+        token: FencingToken,
+        metadata: &Metadata,
+    ) -> Result<Self> {
         let failed = |cause| failed(WRITE, path, cause);
         let new = folder.new_file(path)?;
-        write(new.file(), text).map_err(failed)?;
+        write(new.file(), &contents::holder(token, metadata)).map_err(failed)?;
         if !try_lock(new.file()).map_err(failed)? {
             return Err(failed(io::ErrorKind::ResourceBusy.into()));
         }
         folder.set_permissions(new.file()).map_err(failed)?;
         let file = new.replace(path).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, number: number_of(metadata) })
     }
+
+    /// Returns whether the file shows a later proposal than that of `metadata`.
+    pub(crate) fn is_later_than(&self, metadata: &Metadata) -> bool {
+        self.number > number_of(metadata)
+    }
+}
+
+fn number_of(metadata: &Metadata) -> u64 {
+    metadata.proposal.as_ref().map_or(0, |proposal| proposal.number)
 }
 
 fn write(file: &File, text: &str) -> io::Result<()> {
@@ -110,12 +132,13 @@ fn write(file: &File, text: &str) -> io::Result<()> {
 /// Returns whether a holder wrote the file's content. Any other file may be a foreign one that was linked into the
 /// folder, and whose name here was removed after its names were counted.
 fn is_of_a_holder(file: &File) -> io::Result<bool> {
-    Ok(parse(&read(file)?).0.is_some())
+    Ok(contents::parse_holder(&read(file)?).is_some())
 }
 
-fn read(file: &File) -> io::Result<Vec<u8>> {
+/// Reads a holder file, and one byte more than the longest one has, which no checksum then fits.
+pub(crate) fn read(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.take(HOLDER_BYTES_MAX).read_to_end(&mut bytes)?;
+    file.take(HOLDER_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -123,47 +146,4 @@ impl Drop for Announcement {
     fn drop(&mut self) {
         unlock(&self.file, &self.path);
     }
-}
-
-/// Returns who holds the lock now. `path` is that of the holder file.
-pub(crate) fn inspect(path: &Path) -> Result<Option<Contender>> {
-    let failed = |cause| failed("inspect", path, cause);
-    let mut options = OpenOptions::new();
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    options.read(true).custom_flags(flags.bits().cast_signed());
-    let mut holder = None;
-    for _ in 0..INSPECT_TRIES {
-        let file = match options.open(path) {
-            Ok(file) => file,
-            // The lock was never held.
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(cause) => return Err(failed(cause)),
-        };
-        match file.try_lock_shared() {
-            Ok(()) => return Ok(None),
-            Err(TryLockError::Error(cause)) => return Err(failed(cause)),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        let (token, metadata) = parse(&read(&file).map_err(failed)?);
-        let complete = metadata.is_some();
-        let entry = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        holder = Some(Contender::new(entry, token, metadata));
-        if complete {
-            break;
-        }
-        // The next holder was writing during the read, or the file is foreign.
-        thread::sleep(ANNOUNCE_PAUSE);
-    }
-    Ok(holder)
-}
-
-/// Parses a holder file, which may have any content.
-pub(crate) fn parse(bytes: &[u8]) -> (Option<FencingToken>, Option<Metadata>) {
-    let Some((token, metadata)) = str::from_utf8(bytes).ok().and_then(|text| text.split_once('\n')) else {
-        return (None, None);
-    };
-    let metadata = Metadata::from_json(metadata.trim_end().as_bytes());
-    // A number without metadata is not a token, but the content of a foreign file.
-    let token = token.parse().ok().filter(|_| metadata.is_some()).map(FencingToken::new);
-    (token, metadata)
 }

@@ -17,6 +17,11 @@ pub(crate) fn holder_file(name: &LockName) -> String {
     stem(name) + ".holder"
 }
 
+/// Name of the file that keeps the record of this name.
+pub(crate) fn record_file(name: &LockName) -> String {
+    stem(name) + ".record"
+}
+
 /// The encoded name, made safe for file systems that do not distinguish `A` and `a` (macOS, Windows, FAT) and for those
 /// where `con` and the like are devices. It is the same on every system.
 ///
@@ -98,6 +103,7 @@ mod tests {
     fn names_become_files() {
         assert_eq!(lock_file(&name("orders/42")), "orders%2F42.lock");
         assert_eq!(holder_file(&name("Orders")), "%4Frders.holder");
+        assert_eq!(record_file(&name("Orders")), "%4Frders.record");
         assert_eq!(lock_file(&name("..")), "%2E%2E.lock");
         assert_eq!(lock_file(&name("nul")), "%6Eul.lock");
         assert_eq!(lock_file(&name("com1.x")), "%63om1.x.lock");

@@ -19,18 +19,31 @@
 //!
 //! # What is stored
 //!
-//! One folder (`file:///var/lib/locks`). Per lock name, encoded, two files that are never deleted:
+//! One folder (`file:///var/lib/locks`). Per lock name, encoded, up to three files that are never deleted:
 //!
 //! | file | contains | locked by |
 //! |---|---|---|
 //! | `NAME.lock` | the last fencing token, with a checksum | the holder: this **is** the lock |
-//! | `NAME.holder` | token, host, process and label of the last holder, for people | the holder, so that [`inspect`] can check whether it is alive without touching the lock |
+//! | `NAME.holder` | token, host, process, label and proposal of the last holder, with a checksum | the holder, so that others can check whether it is alive without touching the lock |
+//! | `NAME.record` | a record of this name, with a checksum | nobody: only the holder replaces it |
 //!
 //! The locks are the operating system's advisory file locks (`flock` on Unix). They belong to the open file of one
 //! process and end with it: a killed holder frees its locks at once, a stopped one keeps them. There is no ttl, and no
 //! other client can be granted the lock before its holder's end. So a stale write cannot happen while the files keep
 //! their names. The files are opened close-on-exec, and a release unlocks explicitly, so that no child process keeps a
 //! lock.
+//!
+//! # Besides locks
+//!
+//! * **Elections.** The holder file shows the leader and its value. A candidate whose holder file cannot be written is
+//!   refused, because others would see no leader. Each value is a new file that replaces the earlier one by name, so
+//!   that nobody reads a mixture. The folder does not notify: observers look every [`LEADER_LOOK_PAUSE`].
+//! * **Records.** Each record is a new file too, on the disk before it replaces the earlier one. So it survives a crash
+//!   and a power failure. Records stay until somebody deletes them: how long to keep one is ignored. A record has at
+//!   most 64 KiB; a foreign file of its name is an error, and is not replaced.
+//! * **Not offered: holds that last at least so long.** The lock ends with its process, and nothing else could keep it.
+//! * **Not offered: evidence of a grant** that a write to other files could be checked against. The file system
+//!   compares nothing, so use the fencing token.
 //!
 //! # Several users
 //!
@@ -49,15 +62,15 @@
 //! * Waiters are granted in no particular order. Within one client they queue, and pass the lock on among themselves
 //!   for at most [`STREAK_MAX`] at a time. Between clients they poll, with pauses of at most [`POLL_PAUSE_MAX`] and
 //!   jitter.
+//! * In a folder with the sticky bit, users cannot replace each other's files. So only one user can campaign for a name,
+//!   and only one can write its record: `Denied` for all others. They can still take the lock.
 //! * Open files: two per lock that is held, one per lock that a client waits for.
 //! * A disk that hangs blocks one thread of a client for all its holds and waiters, and at most [`CHANGES_MAX`] threads
 //!   for attempts at locks. Its holds stay as long as the process lives.
 //! * Deleting or replacing the files of a held lock ends the hold. The holder notices within [`HEARTBEAT`]; until then
-//!   there may be two holders.
+//!   there may be two holders. A leader whose holder file alone is deleted is not seen until it proclaims again.
 //! * Tokens rise across restarts of processes and of the machine. After a lock file was deleted they continue from the
 //!   wall clock, so they still rise unless it was set back.
-//!
-//! [`inspect`]: lockkit_core::backend::Admin::inspect
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
@@ -68,6 +81,7 @@ mod access;
 mod acquire;
 mod backend;
 mod config;
+mod contents;
 mod disk;
 mod error;
 mod file_system;
@@ -76,12 +90,16 @@ mod folder;
 #[doc(hidden)]
 pub mod fuzzing;
 mod heartbeat;
+mod hold;
 mod holder;
+mod inspect;
 mod keys;
 mod local_queue;
 mod lock_file;
 mod new_file;
 mod open_file;
+mod powers;
+mod record;
 mod session;
 
 pub use self::{
@@ -90,4 +108,5 @@ pub use self::{
     config::FileConfig,
     disk::CHANGES_MAX,
     local_queue::STREAK_MAX,
+    powers::LEADER_LOOK_PAUSE,
 };

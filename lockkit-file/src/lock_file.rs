@@ -131,6 +131,12 @@ impl LockFile {
         made.ok_or_else(|| refused(MAKE, ErrorKind::Unavailable, path, "was created by another client"))
     }
 
+    /// Frees the lock.
+    pub(crate) fn unlock(&self) {
+        // Closing is not enough: a forked child may have inherited the open file.
+        unlock(self.0.file(), self.location().path());
+    }
+
     /// Returns another handle of the same open file, which the lock belongs to; `None` if it has another path.
     pub(crate) fn another_handle(&self, path: &Path) -> Option<io::Result<File>> {
         (self.location().path() == path).then(|| self.0.file().try_clone())
@@ -139,8 +145,7 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // Closing is not enough: a forked child may have inherited the open file.
-        unlock(self.0.file(), self.location().path());
+        self.unlock();
     }
 }
 

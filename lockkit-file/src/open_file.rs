@@ -31,6 +31,11 @@ fn identity(found: &fs::Metadata) -> Identity {
 }
 
 impl FileLocation {
+    /// Returns the location of a file that was opened or created as `path`.
+    pub(crate) fn of(file: &File, path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(&file.metadata()?) })
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -62,8 +67,7 @@ impl OpenFile {
 
     /// Wraps a file that was opened or created as `path`.
     pub(crate) fn new(file: File, path: &Path) -> Result<Self> {
-        let found = file.metadata().map_err(|cause| failed("lock file", path, cause))?;
-        let location = FileLocation { path: path.to_owned(), identity: identity(&found) };
+        let location = FileLocation::of(&file, path).map_err(|cause| failed("lock file", path, cause))?;
         Ok(Self { location: Arc::new(location), file })
     }
 

@@ -6,7 +6,7 @@
 //!   then is returned as granted and released by the caller, or freed when the result is dropped.
 //! * **This process is killed.** The operating system frees the lock. The token was on the disk before the grant, so
 //!   the next token is higher.
-//! * **A crash while a lock file is made.** A file gets its name only when it is complete. A file `.new-*` is left,
+//! * **A crash while a file is made.** A file gets its name only when it is complete. A file `.new-*` is left,
 //!   which can be deleted.
 //! * **A foreign file** is linked or moved into the folder under the name of a lock file. Only files with a record of
 //!   this library are written, so its content survives.
@@ -15,7 +15,7 @@
 //!   creates it again.
 //! * **The disk hangs.** A heartbeat returns `Unknown` after [`HEARTBEAT`](crate::HEARTBEAT), which ends nothing:
 //!   nobody else can lock the file as long as this process has it locked. At most one hanging read per client is under
-//!   way, and waiters poll without the disk.
+//!   way, and waiters poll without the disk. A release waits for a change of the held files that hangs (`hold.rs`).
 
 use std::{
     collections::HashMap,
@@ -29,17 +29,11 @@ use std::{
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, Result,
-    backend::{Acquired, Claim, ClaimId, Grant, Loss, Renewals, Session},
+    backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Records, Renewals, Session},
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    disk::Disk,
-    folder::Folder,
-    holder::Announcement,
-    local_queue::{LocalQueues, Turn},
-    lock_file::LockFile,
-};
+use crate::{disk::Disk, folder::Folder, hold::Hold, local_queue::LocalQueues};
 
 pub(crate) const ACQUIRE: &str = "acquire";
 
@@ -52,14 +46,6 @@ pub(crate) struct FileSession {
     pub(crate) queues: LocalQueues,
     holds: Mutex<HashMap<ClaimId, Hold>>,
     pub(crate) closed: CancellationToken,
-}
-
-/// A hold. Dropping it frees, in this order: the announcement, the lock, the turn of the next local waiter.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    pub(crate) _announcement: Option<Announcement>,
-    pub(crate) lock: LockFile,
-    pub(crate) _turn: Option<Turn>,
 }
 
 impl FileSession {
@@ -80,7 +66,7 @@ impl FileSession {
 
     /// Returns another handle of the lock file at `path`, if this session holds that lock.
     pub(crate) fn locked_file(&self, path: &Path) -> Option<io::Result<File>> {
-        self.holds().values().find_map(|hold| hold.lock.another_handle(path))
+        self.holds().values().find_map(|hold| hold.lock().another_handle(path))
     }
 }
 
@@ -99,9 +85,13 @@ impl Session for FileSession {
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {
-        let hold = self.holds().remove(&grant.claim());
-        // Synchronous, because unlocking touches no disk: it also works while the runtime shuts down.
-        drop(hold);
+        let held = self.holds().get(&grant.claim()).map(|hold| Arc::clone(hold.files()));
+        let Some(files) = held else { return Ok(()) };
+        // Synchronous unless the hold is being changed, because unlocking touches no disk: it also works while the
+        // runtime shuts down.
+        files.free("release").await.map_err(|error| error.with_lock(grant.name()))?;
+        let turn = self.holds().remove(&grant.claim());
+        drop(turn);
         Ok(())
     }
 
@@ -114,8 +104,19 @@ impl Session for FileSession {
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
         let holds = std::mem::take(&mut *self.holds());
-        drop(holds);
+        for hold in holds.values() {
+            // If a change does not end: its lock is freed when it ends, all others when this returns.
+            hold.files().free("close").await?;
+        }
         Ok(())
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        Some(self)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
     }
 }
 

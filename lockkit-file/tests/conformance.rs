@@ -100,6 +100,7 @@ impl Harness for FileHarness {
                 Some("it holds the last token, and deleting it could delete the file of the next holder")
             }
             "holder" => Some("the next holder reuses it"),
+            "record" => Some("it outlives every hold; the next record replaces it"),
             _ => None,
         }
     }

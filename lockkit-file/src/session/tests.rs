@@ -12,7 +12,7 @@ use tokio::{
 use super::*;
 use crate::{
     acquire::{AttemptOutcome, EarlyEnd, YIELD_PAUSE},
-    lock_file::TakeOutcome,
+    lock_file::{LockFile, TakeOutcome},
 };
 
 fn session(folder: &tempfile::TempDir) -> Arc<FileSession> {
@@ -122,7 +122,7 @@ async fn hold_whose_file_cannot_be_checked_is_unknown() {
     let TakeOutcome::Locked(lock, token) = attempt else { panic!("{attempt:?}") };
     let location = Arc::clone(lock.location());
     let grant = Grant::new(&claim(&ClaimControl::new()), token, session.clock.now());
-    session.holds().insert(grant.claim(), Hold { _announcement: None, lock, _turn: None });
+    session.holds().insert(grant.claim(), Hold::new(lock, None));
     std::fs::rename(&deeper, folder.path().join("moved")).unwrap();
     symlink("deeper", &deeper).unwrap();
     location.is_current().unwrap_err();

@@ -17,7 +17,7 @@ use tokio::{
     process::{ChildStdout, Command},
 };
 
-use crate::{soon, try_client};
+use crate::{grant, session, soon, try_client};
 
 const ROLE: &str = "LOCKKIT_TEST_ROLE";
 const FOLDER: &str = "LOCKKIT_TEST_FOLDER";
@@ -49,6 +49,17 @@ impl Child {
     /// Like `holder_with_child`; the child has inherited the locked file.
     pub(crate) fn holder_with_heir(folder: &Path) -> Self {
         Self::spawn(command("hold with heir", folder))
+    }
+
+    /// Leads with the value `child`, prints `held TOKEN`, and lasts until it is killed.
+    pub(crate) fn leader(folder: &Path) -> Self {
+        Self::spawn(command("lead", folder))
+    }
+
+    /// Takes the lock, and writes the records `1`, `2` and so on, each with as many bytes more, until it is killed.
+    /// Prints each number after it was written.
+    pub(crate) fn writer(folder: &Path) -> Self {
+        Self::spawn(command("write records", folder))
     }
 
     /// Takes the lock repeatedly and creates a probe file while it holds it. Prints `token TOKEN` each time, or
@@ -178,6 +189,13 @@ async fn body_of_the_children() {
             hold(&folder).await;
         }
         "hold with heir" => hold_with_heir(&folder).await,
+        "lead" => {
+            let election = try_client(&folder).await.unwrap().election(NAME).unwrap();
+            let leadership = election.campaign("child").await.unwrap();
+            say(format_args!("held {}", leadership.token()));
+            std::future::pending().await
+        }
+        "write records" => write_records(&folder).await,
         "race" => race(&folder, env::var(ROUNDS).unwrap().parse().unwrap()).await,
         "wait for many" => {
             let names = env::var(ROUNDS).unwrap().parse().unwrap();
@@ -207,6 +225,16 @@ async fn hold_with_heir(folder: &Path) {
     leave_behind(backend.locked_file(guard.name()).unwrap().unwrap().into());
     say(format_args!("held {}", guard.token()));
     std::future::pending().await
+}
+
+async fn write_records(folder: &Path) {
+    let session = session(folder).await;
+    let grant = grant(&*session, None).await;
+    for number in 1_usize.. {
+        let record = format!("{number} {}", "x".repeat(number % 5000));
+        assert!(session.records().unwrap().write(&grant, &record, Duration::ZERO).await.unwrap());
+        say(format_args!("{number}"));
+    }
 }
 
 /// Starts a process that outlives this one, and prints its id.

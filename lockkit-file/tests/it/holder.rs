@@ -109,7 +109,7 @@ async fn locked_holder_file_is_replaced() {
     let lock = client(folder.path()).await.lock(NAME).unwrap();
     lock.acquire().await.unwrap().release().await.unwrap();
     let kept = fs::File::open(folder.path().join("orders%2F42.holder")).unwrap();
-    kept.lock().unwrap();
+    kept.try_lock().unwrap();
     let guard = lock.acquire().await.unwrap();
     let holder = client(folder.path()).await.inspect(NAME).await.unwrap().holder.unwrap();
     assert_eq!(holder.token, Some(guard.token()));

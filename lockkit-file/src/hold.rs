@@ -1,0 +1,138 @@
+//! A hold: its locked files, and the changes that only the holder may make.
+//!
+//! A change (a proclaim, a written record) renames files, which must not happen once another client may have the lock.
+//! So the lock file stays locked until a change that has started has ended, even if nobody waits for it any more: a
+//! release waits for the change, and no change starts once a release has begun.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use lockkit_core::{Error, ErrorKind, Result};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::timeout,
+};
+
+use crate::{disk::ANSWER_MAX, holder::Announcement, local_queue::Turn, lock_file::LockFile};
+
+/// A hold. Dropping it frees, in this order: the announcement, the lock, the turn of the next local waiter.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    files: Arc<HeldFiles>,
+    _turn: Option<Turn>,
+}
+
+/// The locked files of a hold. A change that is under way keeps them locked.
+#[derive(Debug)]
+pub(crate) struct HeldFiles {
+    /// Locked during a change.
+    announcement: Arc<Mutex<Option<Announcement>>>,
+    lock: LockFile,
+    /// A release has begun.
+    is_ending: AtomicBool,
+}
+
+/// The right to change the files of a hold; one at a time.
+#[derive(Debug)]
+pub(crate) struct HoldChange {
+    files: Arc<HeldFiles>,
+    announcement: OwnedMutexGuard<Option<Announcement>>,
+}
+
+impl Hold {
+    pub(crate) fn new(lock: LockFile, announcement: Option<Announcement>) -> Self {
+        let announcement = Arc::new(Mutex::new(announcement));
+        let files = HeldFiles { announcement, lock, is_ending: AtomicBool::new(false) };
+        Self { files: Arc::new(files), _turn: None }
+    }
+
+    pub(crate) fn with_turn(self, turn: Turn) -> Self {
+        Self { _turn: Some(turn), ..self }
+    }
+
+    pub(crate) fn files(&self) -> &Arc<HeldFiles> {
+        &self.files
+    }
+
+    pub(crate) fn lock(&self) -> &LockFile {
+        &self.files.lock
+    }
+}
+
+impl HeldFiles {
+    /// Lets no further change start, waits until the present one has ended, and frees the announcement, then the lock.
+    /// Does not wait without a change.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the disk does not end it within [`ANSWER_MAX`].
+    pub(crate) async fn free(&self, operation: &'static str) -> Result<()> {
+        self.is_ending.store(true, Ordering::SeqCst);
+        // Without an await where none is needed: this also works while the runtime shuts down.
+        let mut announcement = match self.announcement.try_lock() {
+            Ok(announcement) => announcement,
+            Err(_) => timeout(ANSWER_MAX, self.announcement.lock()).await.map_err(|_| {
+                let what = "a change of the held files has not ended: the file system does not respond";
+                Error::new(ErrorKind::Unavailable, operation).with_message(what)
+            })?,
+        };
+        *announcement = None;
+        // Not by the last reference: a change that waits for its turn has one.
+        self.lock.unlock();
+        Ok(())
+    }
+
+    /// Waits for the right to change the files; `None` if a release has begun.
+    pub(crate) async fn change(self: Arc<Self>) -> Option<HoldChange> {
+        let announcement = Arc::clone(&self.announcement).lock_owned().await;
+        // Read under the mutex: a release that begins after this waits for it.
+        if self.is_ending.load(Ordering::SeqCst) {
+            return None;
+        }
+        Some(HoldChange { files: self, announcement })
+    }
+}
+
+impl HoldChange {
+    pub(crate) fn lock(&self) -> &LockFile {
+        &self.files.lock
+    }
+
+    pub(crate) fn announcement(&mut self) -> &mut Option<Announcement> {
+        &mut self.announcement
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{folder::Folder, lock_file::TakeOutcome};
+
+    #[tokio::test(start_paused = true)]
+    async fn lock_stays_until_a_change_that_has_started_ends() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let file = folder.join("a.lock".into());
+        let take = || LockFile::take(&folder, &file, None).unwrap();
+        let TakeOutcome::Locked(lock, _) = take() else { panic!("it is free") };
+        let hold = Hold::new(lock, None);
+        let change = Arc::clone(hold.files()).change().await.unwrap();
+        let waiting = tokio::spawn(Arc::clone(hold.files()).change());
+        tokio::task::yield_now().await;
+
+        let hangs = hold.files().free("release").await.unwrap_err();
+        assert_eq!(hangs.kind(), ErrorKind::Unavailable);
+        assert!(matches!(take(), TakeOutcome::Busy(_)), "the change could rename a file of the next holder");
+
+        let mut release = std::pin::pin!(hold.files().free("release"));
+        assert!(timeout(Duration::from_millis(1), &mut release).await.is_err());
+        drop(change);
+        release.await.unwrap();
+        assert!(waiting.await.unwrap().is_none(), "a change started after the release");
+        assert!(matches!(take(), TakeOutcome::Locked(..)));
+    }
+}
