@@ -69,6 +69,7 @@ impl Backend for EtcdBackend {
         info.token = TokenStrength::History;
         info.loss = LossDetection::SessionPushed;
         info.failover = FailoverLoss::Nothing;
+        info.powers.evidence = true;
         info
     }
 

@@ -6,8 +6,10 @@
 //!
 //! * **Exclusion** while clock rates differ by less than one per cent: a client whose lease was not renewed in time
 //!   stops to rely on its locks before the server gives them to others.
-//! * **First come, first served**, and **fencing tokens** that are revisions of the store: they rise strictly within
-//!   one data history, across all clients of a queue.
+//! * **First come, first served**, and **fencing tokens** that are the create revisions of the holders' keys: they rise
+//!   strictly within one data history, across all clients of a queue, and everybody can read them.
+//! * **Evidence** of every grant: a transaction that compares the create revision of the holder's key is refused as soon
+//!   as the hold has ended, so no later than the next one begins. See `examples/guarded_writes.rs`.
 //! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s, plus
 //!   one election timeout for every change of leader in between.
 //!
