@@ -141,8 +141,8 @@ impl EtcdSession {
 
     /// Sends one copy of the enqueue. The copy counts as unanswered until it is known that it cannot be executed later.
     async fn send_enqueue(&self, claim: &Claim, entry: &QueueEntry) -> Result<EnqueueReply, RequestError> {
-        let (epoch, metadata) = (self.epoch.current(), claim.metadata().to_json());
-        let txn = wire::enqueue(&self.entry_keys(entry), epoch, metadata, claim.wait());
+        let (epoch, value) = (self.epoch.current(), self.layout.entry_value(claim.metadata()));
+        let txn = wire::enqueue(&self.entry_keys(entry), epoch, value, claim.wait());
         entry.enqueue_sent();
         let answer = self.txn(txn).await;
         match &answer {

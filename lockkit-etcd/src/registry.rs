@@ -12,7 +12,7 @@ use lockkit_core::{
 };
 use tokio::sync::watch;
 
-use crate::{handoff::Handoff, keys::Queue, wire::Revision};
+use crate::{handoff::Handoff, keys::Queue, rewrite::HeldKey, wire::Revision};
 
 /// All claims of a session that may have a key at the server.
 #[derive(Debug, Default)]
@@ -27,7 +27,12 @@ struct Table {
 impl ClaimRegistry {
     /// Registers a claim. Called before its first request is sent, because a handoff may arrive before the reply.
     pub(crate) fn enter(&self, id: ClaimId, queue: Queue, key: String) -> Arc<QueueEntry> {
-        let entry = Arc::new(QueueEntry { queue, key: key.clone(), progress: watch::Sender::default() });
+        let entry = Arc::new(QueueEntry {
+            queue,
+            key: key.clone(),
+            progress: watch::Sender::default(),
+            held: HeldKey::default(),
+        });
         let mut table = self.lock();
         table.by_id.insert(id, Arc::clone(&entry));
         table.by_key.insert(key, Arc::clone(&entry));
@@ -38,7 +43,12 @@ impl ClaimRegistry {
         self.lock().by_id.get(&id).cloned()
     }
 
-    /// Removes a claim that has left nothing at the server.
+    /// Returns whether this holds for any claim.
+    pub(crate) fn any(&self, condition: impl Fn(&QueueEntry) -> bool) -> bool {
+        self.lock().by_id.values().any(|entry| condition(entry))
+    }
+
+    /// Removes a claim that has left nothing at the server that this session would have to end.
     pub(crate) fn forget(&self, id: ClaimId) {
         let mut table = self.lock();
         if let Some(entry) = table.by_id.remove(&id) {
@@ -65,6 +75,8 @@ pub(crate) struct QueueEntry {
     pub(crate) queue: Queue,
     pub(crate) key: String,
     progress: watch::Sender<Progress>,
+    /// What is known of the key while the claim holds the lock.
+    pub(crate) held: HeldKey,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
