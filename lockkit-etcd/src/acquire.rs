@@ -17,7 +17,7 @@
 use std::{convert::Infallible, ops::ControlFlow, pin::pin, sync::Arc, time::Duration};
 
 use lockkit_core::{
-    Error, FencingToken, Result,
+    Error, Result,
     backend::{Acquired, Claim, ClaimId, Grant, recheck_pause, retry_pauses},
     support::SessionOver,
 };
@@ -25,7 +25,7 @@ use tracing::debug;
 
 use crate::{
     error::RequestError,
-    registry::QueueEntry,
+    registry::{QueueEntry, token},
     session::EtcdSession,
     wire::{self, EnqueueReply, QueuedKey, Revision, queued_keys, revision_of},
 };
@@ -44,7 +44,7 @@ const EARLY_READS_MAX: usize = 4;
 
 /// How a claim ended.
 enum ClaimEnd {
-    Granted(FencingToken),
+    Granted,
     GaveUp,
     EntryGone,
 }
@@ -62,8 +62,9 @@ impl EtcdSession {
         let key = self.key_pool.take(&queue).unwrap_or_else(|| queue.key(self.lease.id(), claim.id()));
         let entry = self.claims.enter(claim.id(), queue, key);
         let end = self.claim(claim, &entry).await;
-        if let Ok(ClaimEnd::Granted(token)) = end {
-            return Ok(Acquired::Granted(Grant::new(claim, token, self.lease.armed_at())));
+        if let (Ok(ClaimEnd::Granted), Some(own)) = (&end, entry.own_revision()) {
+            let grant = Grant::new(claim, token(own), self.lease.armed_at());
+            return Ok(Acquired::Granted(grant.with_evidence(entry.evidence(own))));
         }
         self.withdraw(claim, &entry).await;
         match end {
@@ -140,8 +141,8 @@ impl EtcdSession {
 
     /// Sends one copy of the enqueue. The copy counts as unanswered until it is known that it cannot be executed later.
     async fn send_enqueue(&self, claim: &Claim, entry: &QueueEntry) -> Result<EnqueueReply, RequestError> {
-        let (epoch, metadata) = (self.epoch.current(), claim.metadata().to_json());
-        let txn = wire::enqueue(&self.entry_keys(entry), epoch, metadata, claim.wait());
+        let (epoch, value) = (self.epoch.current(), self.layout.entry_value(claim.metadata()));
+        let txn = wire::enqueue(&self.entry_keys(entry), epoch, value, claim.wait());
         entry.enqueue_sent();
         let answer = self.txn(txn).await;
         match &answer {
@@ -175,7 +176,8 @@ impl EtcdSession {
         let alone = answer.contenders == 1;
         // A try creates its key only in an empty queue.
         if alone || !claim.wait() {
-            return Some(ControlFlow::Break(ClaimEnd::Granted(entry.grant(answer.revision, alone))));
+            entry.grant(alone);
+            return Some(ControlFlow::Break(ClaimEnd::Granted));
         }
         let predecessor = match answer.newest.as_slice() {
             [newest, next] if newest.created == own => Some(next.clone()),
@@ -202,7 +204,7 @@ impl EtcdSession {
             };
             let step = tokio::select! {
                 biased;
-                token = entry.when_granted() => return Ok(ClaimEnd::Granted(token)),
+                () = entry.when_granted() => return Ok(ClaimEnd::Granted),
                 () = claim.give_up() => return Ok(ClaimEnd::GaveUp),
                 () = self.state.over() => return Err(SessionOver.into()),
                 step = next => step?,
@@ -285,7 +287,8 @@ impl EtcdSession {
             }
             return Ok(match queued_keys(&answer).as_slice() {
                 [first] if first.created == own => {
-                    ControlFlow::Break(ClaimEnd::Granted(entry.grant(seen_at, false)))
+                    entry.grant(false);
+                    ControlFlow::Break(ClaimEnd::Granted)
                 }
                 [first, next] if first.created == own => {
                     ControlFlow::Continue(Predecessor { queued: next.clone(), seen_at })
@@ -343,7 +346,7 @@ impl EtcdSession {
     }
 
     async fn withdraw_once(&self, claim: &Claim, entry: &QueueEntry) -> Result<(), RequestError> {
-        if entry.token().is_some() {
+        if entry.is_granted() {
             // A handoff came while the claim gave up: it holds the lock, and passes it on.
             return self.release_entry(entry).await;
         }

@@ -7,7 +7,7 @@ use lockkit_core::{
     backend::{Admin, Contender, Inspection},
 };
 
-use crate::{EtcdBackend, call::Server, error::RequestError, keys::Queue};
+use crate::{EtcdBackend, call::Server, error::RequestError, keys::Queue, registry::token};
 
 /// Maximum number of contenders that an inspection returns; a longer queue is cut off.
 pub const INSPECTED_CONTENDERS_MAX: i64 = 500;
@@ -20,7 +20,11 @@ impl Admin for EtcdBackend {
         let look = async { contenders(&Server::connect(&self.config).await?, &queue).await };
         let answer = look.await.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
         let mut contenders = answer.kvs().iter().map(|kv| contender(&queue, kv));
-        Ok(Inspection::new(contenders.next(), contenders.collect()))
+        let holder = contenders.next().map(|mut holder| {
+            holder.token = answer.kvs().first().map(|kv| token(kv.create_revision()));
+            holder
+        });
+        Ok(Inspection::new(holder, contenders.collect()))
     }
 }
 
@@ -39,6 +43,5 @@ async fn contenders(server: &Server, queue: &Queue) -> Result<GetResponse, Reque
 fn contender(queue: &Queue, kv: &KeyValue) -> Contender {
     let key = String::from_utf8_lossy(kv.key());
     let entry = key.strip_prefix(queue.as_str()).unwrap_or(&key);
-    // No token: the revision of the grant is stored nowhere, and the key's create revision may be lower.
     Contender::new(entry, None, Metadata::from_json(kv.value()))
 }

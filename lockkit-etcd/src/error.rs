@@ -60,6 +60,11 @@ impl RequestError {
         Self::new(Effect::LeaseGone, ErrorKind::Unavailable, "the client's lease has ended")
     }
 
+    /// Something else interferes; it had no effect.
+    pub(crate) fn busy(what: &'static str) -> Self {
+        Self::new(Effect::Busy, ErrorKind::Unavailable, what)
+    }
+
     /// A reply or a state that etcd's interface does not allow.
     pub(crate) fn unexpected(what: &'static str) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)

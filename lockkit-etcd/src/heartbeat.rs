@@ -7,6 +7,8 @@
 //! * The store is restored from a backup. A key that exists may then be that of an earlier claim, which used it before
 //!   the hold. A reply with a lower revision than an earlier one makes the heartbeat compare create revisions
 //!   (`docs/decisions/0021-etcd-restored-from-a-backup.md`).
+//! * A hold is pinned. Its key is not among the lease's keys, so it is read by name. Its hold is renewed for no longer
+//!   than its key lives ([`pins`](crate::pins)).
 //! * The server does not answer. Each step is bounded, so that a heartbeat ends before the next one; within a step, the
 //!   request goes to other members too.
 
@@ -35,7 +37,14 @@ impl EtcdSession {
         let step = self.heartbeat_step();
         let check =
             async { if held.is_empty() { Ok(HashSet::new()) } else { self.existing_holds(held).await } };
-        let (renewed, existing) = tokio::join!(self.lease.renew(&self.server, step), check);
+        let renew = async {
+            let renewed = self.lease.renew(&self.server, step).await;
+            if let Ok(armed_at) = renewed {
+                self.end_pins(held, armed_at, step).await;
+            }
+            renewed
+        };
+        let (renewed, existing) = tokio::join!(renew, check);
         let (renewed, existing) = (self.end_if_lease_gone(renewed), self.end_if_lease_gone(existing));
         let unknown = |fault: &RequestError| Renewal::Unknown(fault.clone().into_error("renew"));
         let session = match &renewed {
@@ -46,7 +55,9 @@ impl EtcdSession {
         let hold = |grant: &Grant| match (&renewed, &existing) {
             _ if self.state.is_over() => Renewal::Gone,
             (_, Ok(existing)) if !existing.contains(&grant.claim()) => Renewal::Gone,
-            (Ok(armed_at), Ok(_)) => Renewal::Renewed { armed_at: *armed_at },
+            (Ok(armed_at), Ok(_)) => {
+                Renewal::Renewed { armed_at: self.renewed_at_most(grant.claim(), *armed_at) }
+            }
             (Err(fault), _) | (_, Err(fault)) => unknown(fault),
         };
         Renewals::new(session, held.iter().map(|grant| (grant.claim(), hold(grant))).collect())

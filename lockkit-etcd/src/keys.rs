@@ -1,11 +1,13 @@
 //! The keys in the store.
 //!
 //! ```text
-//! PREFIX NAME /<lease>-<n>-<claim>      one key per claim, with the client's lease; the oldest one holds the lock.
+//! PREFIX NAME /<lease>-<n>-<claim>      one key per claim, with the client's lease; the oldest one holds the lock, and
+//!                                       its create revision is the fencing token.
 //!                                       Later claims of the client reuse it; it is named after the first one
 //! PREFIX :clients/<lease>/mailbox       the client's handoff key: a releasing client writes here which claim is next
 //! PREFIX :clients/<lease>/epoch         the client's epoch key: bumped (put again) when a claim ends while copies of
 //!                                       its enqueue may still be under way
+//! PREFIX :records/NAME                  the record of a lock: a text that only its holder writes; NAME is always encoded
 //! ```
 //!
 //! A claim's key contains what locates its client's handoff key: the lease, and the length `n` of the client's prefix,
@@ -14,11 +16,13 @@
 //!
 //! Every key under `PREFIX NAME /` counts as a contender for all clients of the queue, including those of etcd's own Go
 //! package. So only claims may lie there. An encoded name contains neither `/` nor `:`, so no queue lies inside another
-//! one or inside `:clients/`.
+//! one or inside `:clients/` or `:records/`.
 
 use std::sync::Arc;
 
-use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX};
+use lockkit_core::{
+    Error, ErrorKind, LockName, Metadata, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX,
+};
 
 /// How a lock name becomes a part of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +33,8 @@ pub enum Names {
     Encoded,
     /// Unchanged, to share locks with other clients: the lock `x` is that of `concurrency.NewMutex(session, "x")` in Go
     /// and of `etcdctl lock x`. As there, the lock `a` also waits for all claims of `a/b`. Names that overlap with the
-    /// clients' own keys are rejected.
+    /// clients' own keys or with records are rejected. A candidate of an election stores the value that it proposes and
+    /// nothing else, as Go's `concurrency.Election` does.
     Raw,
 }
 
@@ -58,11 +63,11 @@ impl Layout {
             Names::Encoded => format!("{}{}/", self.prefix, name.encode(ENCODED_BYTES_MAX)),
             Names::Raw => format!("{}{}/", self.prefix, name.as_str()),
         };
-        let clients = self.clients();
-        if queue.starts_with(&clients) || clients.starts_with(&queue) {
+        let overlaps = |folder: &String| queue.starts_with(folder) || folder.starts_with(&queue);
+        if let Some(folder) = [clients(&self.prefix), records(&self.prefix)].into_iter().find(overlaps) {
             return Err(Error::new(ErrorKind::InvalidName, "claim")
                 .with_lock(name)
-                .with_message(format!("overlaps with the clients' own keys {clients:?}")));
+                .with_message(format!("overlaps with lockkit's own keys {folder:?}")));
         }
         Ok(Queue { path: queue.into(), prefix_bytes: self.prefix.len() })
     }
@@ -72,14 +77,33 @@ impl Layout {
         ClientKeys::new(&self.prefix, lease)
     }
 
-    fn clients(&self) -> String {
-        clients(&self.prefix)
+    /// Returns the key of a lock's record.
+    pub(crate) fn record(&self, name: &LockName) -> String {
+        format!("{}{}", records(&self.prefix), name.encode(ENCODED_BYTES_MAX))
+    }
+
+    /// Returns the value of a claim's key.
+    pub(crate) fn entry_value(&self, metadata: &Metadata) -> String {
+        match (&metadata.proposal, self.names) {
+            (Some(proposal), Names::Raw) => proposal.value.clone(),
+            _ => metadata.to_json(),
+        }
+    }
+
+    /// Returns whether the values of other programs in a queue are proposals.
+    pub(crate) fn shares_elections(&self) -> bool {
+        self.names == Names::Raw
     }
 }
 
 /// The common beginning of the own keys of all clients of this prefix.
 fn clients(prefix: &str) -> String {
     format!("{prefix}:clients/")
+}
+
+/// The common beginning of the records of all locks of this prefix.
+fn records(prefix: &str) -> String {
+    format!("{prefix}:records/")
 }
 
 /// The queue of one lock: the common beginning of its claims' keys, including the slash at its end.
@@ -172,10 +196,11 @@ mod tests {
     fn raw_names_match_those_of_other_clients() {
         let layout = Layout::new("", Names::Raw);
         assert_eq!(layout.queue(&name("/jobs/x")).unwrap().as_str(), "/jobs/x/");
-        for overlapping in [":clients", ":clients/af", ":clients/"] {
+        for overlapping in [":clients", ":clients/af", ":clients/", ":records", ":records/x"] {
             assert_eq!(layout.queue(&name(overlapping)).unwrap_err().kind(), ErrorKind::InvalidName);
         }
         assert!(layout.queue(&name(":client")).is_ok());
+        assert_eq!(layout.record(&name("/jobs/x")), ":records/%2Fjobs%2Fx");
     }
 
     #[test]
@@ -221,7 +246,9 @@ mod tests {
             let (one, other) = (layout.queue(&name(&one)).unwrap(), layout.queue(&name(&other)).unwrap());
             prop_assert!(!one.as_str().starts_with(other.as_str()));
             prop_assert!(!layout.client(7).folder.starts_with(one.as_str()));
-            prop_assert!(!one.as_str().starts_with(&layout.clients()));
+            for folder in [clients("lockkit/"), records("lockkit/")] {
+                prop_assert!(!one.as_str().starts_with(&folder) && !folder.starts_with(one.as_str()));
+            }
         }
     }
 }

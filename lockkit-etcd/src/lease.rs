@@ -1,4 +1,4 @@
-//! The client's lease. Every key that the client writes is attached to it.
+//! The client's lease. Every key that the client writes is attached to it, except pinned keys and records.
 //!
 //! Failure cases:
 //!
@@ -11,7 +11,9 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions};
+use etcd_client::{
+    Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions, LeaseTimeToLiveResponse,
+};
 use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN, support::lock};
 
 use crate::{call::Server, error::RequestError, keys::LeaseId, wire::revision_of};
@@ -50,12 +52,27 @@ impl Lease {
         })
     }
 
+    /// Requests another lease, by the same clock.
+    pub(crate) async fn another(&self, server: &Server, ttl: Duration) -> Result<Self, RequestError> {
+        Self::grant(server, ttl, self.clock.clone()).await
+    }
+
+    /// Reads the clock that the lease is measured by.
+    pub(crate) fn now(&self) -> BootInstant {
+        self.clock.now()
+    }
+
     pub(crate) fn id(&self) -> LeaseId {
         self.id
     }
 
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl
+    }
+
+    /// Returns the least instant at which the lease can end, by the clock of its request.
+    pub(crate) fn end(&self) -> BootInstant {
+        self.armed_at().after(self.ttl)
     }
 
     /// Returns the start of the lifetime: when the last answered ping, or the grant request, was sent.
@@ -110,12 +127,7 @@ impl Lease {
     /// behind a revision that this client has seen.
     pub(crate) async fn keys(&self, server: &Server) -> Result<Vec<Vec<u8>>, RequestError> {
         let known = server.highest_revision();
-        let id = self.id;
-        let request = |client: &Client| {
-            let mut lease = client.lease_client();
-            async move { lease.time_to_live(id, Some(LeaseTimeToLiveOptions::new().with_keys())).await }
-        };
-        let answer = server.call(request).await?;
+        let answer = look_up(server, self.id).await?;
         // The remaining whole seconds: 0 in the last second, -1 for a lease that does not exist.
         if answer.ttl() < 0 {
             return Err(RequestError::lease_gone());
@@ -127,12 +139,31 @@ impl Lease {
 
     /// Revokes the lease; the server deletes its keys.
     pub(crate) async fn revoke(&self, server: &Server) -> Result<(), RequestError> {
-        let id = self.id;
         drop(lock(&self.stream).take());
-        let request = |client: &Client| {
-            let mut lease = client.lease_client();
-            async move { lease.revoke(id).await }
-        };
-        server.call(request).await.map(drop)
+        revoke(server, self.id).await
+    }
+}
+
+async fn revoke(server: &Server, id: LeaseId) -> Result<(), RequestError> {
+    let request = |client: &Client| {
+        let mut lease = client.lease_client();
+        async move { lease.revoke(id).await }
+    };
+    server.call(request).await.map(drop)
+}
+
+async fn look_up(server: &Server, id: LeaseId) -> Result<LeaseTimeToLiveResponse, RequestError> {
+    let request = |client: &Client| {
+        let mut lease = client.lease_client();
+        async move { lease.time_to_live(id, Some(LeaseTimeToLiveOptions::new().with_keys())).await }
+    };
+    server.call(request).await
+}
+
+/// Revokes a lease that nothing uses any more. Another program may have attached keys to it: then it stays.
+pub(crate) async fn revoke_unused(server: &Server, id: LeaseId) -> Result<(), RequestError> {
+    match look_up(server, id).await?.keys() {
+        [] => revoke(server, id).await,
+        _ => Ok(()),
     }
 }

@@ -6,10 +6,19 @@
 //!
 //! * **Exclusion** while clock rates differ by less than one per cent: a client whose lease was not renewed in time
 //!   stops to rely on its locks before the server gives them to others.
-//! * **First come, first served**, and **fencing tokens** that are revisions of the store: they rise strictly within
-//!   one data history, across all clients of a queue.
+//! * **First come, first served**, and **fencing tokens** that are the create revisions of the holders' keys: they rise
+//!   strictly within one data history, across all clients of a queue, and everybody can read them.
+//! * **Evidence** of every grant: a transaction that compares the create revision of the holder's key is refused as soon
+//!   as the hold has ended, so no later than the next one begins. See `examples/guarded_writes.rs`.
+//! * **Elections**: the value of the holder's key has the leader's proposal. With [`Names::Raw`] it is nothing else, as in
+//!   Go's `concurrency.Election`: candidates and observers of both kinds see each other.
+//! * **Records**: one text per lock that only its holder can write, in a key of its own.
+//! * **Pins**: holds that last at least so long, whatever becomes of their holder.
 //! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s, plus
 //!   one election timeout for every change of leader in between.
+//!
+//! A pinned key may stay for one per cent longer than it was pinned for, plus up to 2 s, and never less than one ttl if its
+//! holder dies. A session that is closed with its lock pinned keeps its lease until that expires, one ttl later at most.
 //!
 //! Needs etcd 3.4 or later. 3.4.42, 3.5.28 and 3.6.9 are the first releases without a known fault that can break a
 //! lock; for older ones a warning is logged. Building needs `protoc`, because the crate `etcd-client` does; TLS
@@ -23,6 +32,7 @@ mod backend;
 mod busy;
 mod call;
 mod config;
+mod elections;
 mod epoch;
 mod error;
 #[cfg(feature = "fuzzing")]
@@ -35,8 +45,11 @@ mod keys;
 mod lease;
 mod login;
 mod outage;
+mod pins;
+mod records;
 mod registry;
 mod release;
+mod rewrite;
 mod session;
 mod tls;
 mod watch;

@@ -5,10 +5,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use lockkit_core::{FencingToken, backend::ClaimId, support::lock};
+use lockkit_core::{
+    FencingToken,
+    backend::{ClaimId, Evidence},
+    support::lock,
+};
 use tokio::sync::watch;
 
-use crate::{handoff::Handoff, keys::Queue, wire::Revision};
+use crate::{handoff::Handoff, keys::Queue, rewrite::HeldKey, wire::Revision};
 
 /// All claims of a session that may have a key at the server.
 #[derive(Debug, Default)]
@@ -23,7 +27,12 @@ struct Table {
 impl ClaimRegistry {
     /// Registers a claim. Called before its first request is sent, because a handoff may arrive before the reply.
     pub(crate) fn enter(&self, id: ClaimId, queue: Queue, key: String) -> Arc<QueueEntry> {
-        let entry = Arc::new(QueueEntry { queue, key: key.clone(), progress: watch::Sender::default() });
+        let entry = Arc::new(QueueEntry {
+            queue,
+            key: key.clone(),
+            progress: watch::Sender::default(),
+            held: HeldKey::default(),
+        });
         let mut table = self.lock();
         table.by_id.insert(id, Arc::clone(&entry));
         table.by_key.insert(key, Arc::clone(&entry));
@@ -34,7 +43,12 @@ impl ClaimRegistry {
         self.lock().by_id.get(&id).cloned()
     }
 
-    /// Removes a claim that has left nothing at the server.
+    /// Returns whether this holds for any claim.
+    pub(crate) fn any(&self, condition: impl Fn(&QueueEntry) -> bool) -> bool {
+        self.lock().by_id.values().any(|entry| condition(entry))
+    }
+
+    /// Removes a claim that has left nothing at the server that this session would have to end.
     pub(crate) fn forget(&self, id: ClaimId) {
         let mut table = self.lock();
         if let Some(entry) = table.by_id.remove(&id) {
@@ -43,10 +57,10 @@ impl ClaimRegistry {
     }
 
     /// Delivers a handoff to the claim that uses the key; the claim checks whether the handoff is for it.
-    pub(crate) fn deliver(&self, handoff: &Handoff, revision: Revision) {
+    pub(crate) fn deliver(&self, handoff: &Handoff) {
         let entry = self.lock().by_key.get(&handoff.key).cloned();
         if let Some(entry) = entry {
-            entry.deliver(handoff.created, revision);
+            entry.deliver(handoff.created);
         }
     }
 
@@ -61,6 +75,8 @@ pub(crate) struct QueueEntry {
     pub(crate) queue: Queue,
     pub(crate) key: String,
     progress: watch::Sender<Progress>,
+    /// What is known of the key while the claim holds the lock.
+    pub(crate) held: HeldKey,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,10 +87,10 @@ struct Progress {
     unanswered: u32,
     /// Whether any request that names the key was left unanswered.
     in_doubt: bool,
-    /// The newest handoff that came before `own` was known: the create revision in it, and the revision of its put.
-    early_handoff: Option<(Revision, Revision)>,
-    /// The revision of the first proof that the claim holds the lock: the fencing token.
-    granted: Option<Revision>,
+    /// The create revision in the newest handoff that came before `own` was known.
+    early_handoff: Option<Revision>,
+    /// Whether there is a proof that the claim holds the lock.
+    granted: bool,
     /// Whether the queue had no other key when the claim was granted.
     alone: bool,
     /// The revision at which the predecessor's key was deleted, until a read follows. 0: the waiter must read at once.
@@ -84,11 +100,9 @@ struct Progress {
 impl Progress {
     /// Accepts a handoff as the grant, if it is for this claim. The transaction that put it has compared the key's
     /// create revision. A handoff with another create revision is for an earlier claim that used the same key.
-    fn accept_handoff(&mut self, created: Revision, revision: Revision) -> bool {
-        let is_grant = self.granted.is_none() && self.own == Some(created);
-        if is_grant {
-            self.granted = Some(revision);
-        }
+    fn accept_handoff(&mut self, created: Revision) -> bool {
+        let is_grant = !self.granted && self.own == Some(created);
+        self.granted |= is_grant;
         is_grant
     }
 }
@@ -128,8 +142,8 @@ impl QueueEntry {
     pub(crate) fn set_own_revision(&self, own: Revision) {
         self.progress.send_modify(|progress| {
             progress.own = Some(own);
-            if let Some((created, revision)) = progress.early_handoff.take() {
-                progress.accept_handoff(created, revision);
+            if let Some(created) = progress.early_handoff.take() {
+                progress.accept_handoff(created);
             }
         });
     }
@@ -138,20 +152,22 @@ impl QueueEntry {
         self.progress.borrow().own
     }
 
-    /// Records a proof that the claim is first. Returns the token, which is the revision of the first proof.
-    pub(crate) fn grant(&self, revision: Revision, alone: bool) -> FencingToken {
-        let mut first = revision;
+    /// Records a proof that the claim is first.
+    pub(crate) fn grant(&self, alone: bool) {
         self.progress.send_modify(|progress| {
-            if progress.granted.is_none() {
-                progress.alone = alone;
-            }
-            first = *progress.granted.get_or_insert(revision);
+            progress.alone = alone && !progress.granted;
+            progress.granted = true;
         });
-        token(first)
     }
 
-    pub(crate) fn token(&self) -> Option<FencingToken> {
-        self.progress.borrow().granted.map(token)
+    /// Returns whether the claim holds the lock.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.progress.borrow().granted
+    }
+
+    /// Returns what proves the hold at the server: its key with this create revision.
+    pub(crate) fn evidence(&self, own: Revision) -> Evidence {
+        Evidence::create_revision(&*self.key, own)
     }
 
     /// Returns whether the queue had no other key when the claim was granted.
@@ -159,13 +175,13 @@ impl QueueEntry {
         self.progress.borrow().alone
     }
 
-    fn deliver(&self, created: Revision, revision: Revision) {
+    fn deliver(&self, created: Revision) {
         self.progress.send_if_modified(|progress| {
             if progress.own.is_none() {
-                progress.early_handoff = progress.early_handoff.max(Some((created, revision)));
+                progress.early_handoff = progress.early_handoff.max(Some(created));
                 return false;
             }
-            progress.accept_handoff(created, revision)
+            progress.accept_handoff(created)
         });
     }
 
@@ -178,8 +194,8 @@ impl QueueEntry {
     }
 
     /// Waits for the grant: a handoff or another proof.
-    pub(crate) async fn when_granted(&self) -> FencingToken {
-        token(self.when(|progress| progress.granted).await)
+    pub(crate) async fn when_granted(&self) {
+        self.when(|progress| progress.own.filter(|_| progress.granted)).await;
     }
 
     /// Waits until the predecessor is reported gone, and clears the report.
@@ -203,9 +219,10 @@ impl QueueEntry {
     }
 }
 
-/// The fencing token of a revision, which is never negative.
-fn token(revision: Revision) -> FencingToken {
-    FencingToken::new(revision.unsigned_abs())
+/// The fencing token of a holder whose key has this create revision, which is never negative
+/// (`docs/decisions/0029-etcd-token-is-the-create-revision.md`).
+pub(crate) fn token(created: Revision) -> FencingToken {
+    FencingToken::new(created.unsigned_abs())
 }
 
 #[cfg(test)]
@@ -229,35 +246,34 @@ mod tests {
     }
 
     #[test]
-    fn first_proof_sets_the_token() {
+    fn handoff_before_another_proof_shows_company() {
         let (claims, entry) = claims_with_one();
         entry.set_own_revision(10);
-        claims.deliver(&handoff(&entry, 10), 20);
-        claims.deliver(&handoff(&entry, 10), 30);
-        assert_eq!(entry.grant(40, true), FencingToken::new(20));
-        assert!(!entry.was_alone());
+        claims.deliver(&handoff(&entry, 10));
+        entry.grant(true);
+        assert!(entry.is_granted() && !entry.was_alone());
     }
 
     #[test]
     fn handoff_before_the_enqueue_reply_counts_after_it() {
         let (claims, entry) = claims_with_one();
-        claims.deliver(&handoff(&entry, 10), 20);
-        assert_eq!(entry.token(), None);
+        claims.deliver(&handoff(&entry, 10));
+        assert!(!entry.is_granted());
         entry.set_own_revision(10);
-        assert_eq!(entry.token(), Some(FencingToken::new(20)));
+        assert!(entry.is_granted());
     }
 
     #[test]
     fn handoff_for_an_earlier_claim_or_another_key_is_ignored() {
         let (claims, entry) = claims_with_one();
-        claims.deliver(&handoff(&entry, 8), 20);
+        claims.deliver(&handoff(&entry, 8));
         entry.set_own_revision(10);
-        claims.deliver(&handoff(&entry, 9), 20);
-        claims.deliver(&Handoff { key: format!("y{}", entry.key), created: 10 }, 20);
-        assert_eq!(entry.token(), None);
+        claims.deliver(&handoff(&entry, 9));
+        claims.deliver(&Handoff { key: format!("y{}", entry.key), created: 10 });
+        assert!(!entry.is_granted());
         let ids: Vec<ClaimId> = claims.lock().by_id.keys().copied().collect();
         claims.forget(ids[0]);
-        claims.deliver(&handoff(&entry, 10), 20);
-        assert_eq!(entry.token(), None);
+        claims.deliver(&handoff(&entry, 10));
+        assert!(!entry.is_granted());
     }
 }

@@ -39,6 +39,10 @@ impl EtcdSession {
         }
         released?;
         self.forget(grant.claim(), &entry);
+        if let Some(unused) = entry.held.pin_lease() {
+            // No key is left under it, so it may as well expire.
+            let _ = unused.revoke(&self.server).await;
+        }
         Ok(())
     }
 

@@ -1,14 +1,15 @@
 //! An etcd lease as a [`Session`].
 //!
 //! The parts: [`acquire`](crate::acquire) and [`release`](crate::release) are the life of a claim,
-//! [`heartbeat`](crate::heartbeat) renews the lease, [`watch`](crate::watch) receives handoffs and deletions.
+//! [`heartbeat`](crate::heartbeat) renews the lease, [`watch`](crate::watch) receives handoffs and deletions. What else
+//! a holder can do is in [`elections`](crate::elections), [`records`](crate::records) and [`pins`](crate::pins).
 //!
 //! Failure cases:
 //!
 //! * The lease ends at the server: it was revoked, or expired while the server could not be reached. The watch reports
 //!   the deletion of the epoch key at once; otherwise the next heartbeat or request notices. The session is lost.
 //! * The session is closed, or dropped without `close`. All its work ends at once; the lease deletes what is left at
-//!   the server.
+//!   the server, except pinned keys.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +17,7 @@ use async_trait::async_trait;
 use etcd_client::{PutOptions, Txn, TxnOp};
 use lockkit_core::{
     Clock, Result,
-    backend::{Acquired, Claim, Grant, Loss, Renewals, Session},
+    backend::{Acquired, Claim, Elections, Grant, Loss, Pins, Records, Renewals, Session},
     support::SessionState,
 };
 
@@ -141,10 +142,26 @@ impl Session for EtcdSession {
 
     async fn close(&self) -> Result<()> {
         self.state.mark_closed();
+        if self.has_pins_under_its_lease() {
+            // The lease is not renewed any more, and ends when they may end, or later.
+            return Ok(());
+        }
         match self.lease.revoke(&self.server).await {
             Err(fault) if fault.effect != Effect::LeaseGone => Err(fault.into_error("close")),
             _ => Ok(()),
         }
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        Some(self)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
+    }
+
+    fn pins(&self) -> Option<&dyn Pins> {
+        Some(self)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The one watch stream of a session: it watches the client's own keys and the predecessors of its waiting claims.
+//! The one watch stream of a session: it watches the client's own keys, the predecessors of its waiting claims, and the
+//! queues whose leaders it observes.
 //!
 //! Failure cases:
 //!
@@ -6,7 +7,9 @@
 //!   opened, with growing pauses, and every watch resumes behind the last event that it has seen.
 //! * The history that a watch needs was compacted. The client's own keys are read instead; of several handoffs only the
 //!   last one is left then. The waiter behind a compacted predecessor watch reads its queue. Re-checks find lost
-//!   handoffs.
+//!   handoffs. A compacted watch of a queue ends the stream, because its id stays in use there.
+//! * A queue changes while it is not watched. Each time the server confirms the watch, its observer is notified. So that
+//!   watch always starts with the present, and misses nothing.
 //! * The login expires. Open watches continue, new ones are refused. The stream is closed, and the next one is opened
 //!   with a new login.
 //! * The server stays silent. HTTP/2 pings end the connection; until then waiters depend on their re-checks.
@@ -37,7 +40,7 @@ use crate::{
     call::{Server, bounded},
     error::{Effect, RequestError},
     handoff::Handoff,
-    keys::ClientKeys,
+    keys::{ClientKeys, Queue},
     login::LoginNumber,
     registry::{ClaimRegistry, QueueEntry},
     wire::{Revision, revision_of},
@@ -51,7 +54,7 @@ type WatchId = i64;
 /// Start revision of a watch of future events only. The server serves watches that start in the past only every 100 ms.
 const FROM_NOW_ON: Revision = 0;
 
-/// The watches on predecessors that should exist.
+/// The watches on predecessors and queues that should exist.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     table: Mutex<Table>,
@@ -78,7 +81,26 @@ impl Table {
 struct WantedWatch {
     key: Vec<u8>,
     from: Revision,
-    waiter: Arc<QueueEntry>,
+    subscriber: Subscriber,
+}
+
+/// Who is notified by a watch.
+#[derive(Clone, Debug)]
+enum Subscriber {
+    /// A waiter, of the deletion of its predecessor's key.
+    Waiter(Arc<QueueEntry>),
+    /// An observer, of all changes to the keys of a queue.
+    Observer(Arc<Notify>),
+}
+
+impl WantedWatch {
+    fn options(&self) -> WatchOptions {
+        let options = WatchOptions::new().with_start_revision(self.from);
+        match self.subscriber {
+            Subscriber::Waiter(_) => options.with_filters([WatchFilterType::NoPut]),
+            Subscriber::Observer(_) => options.with_prefix(),
+        }
+    }
 }
 
 impl Watches {
@@ -89,10 +111,21 @@ impl Watches {
         from: Revision,
         waiter: &Arc<QueueEntry>,
     ) -> WatchGuard {
+        self.insert(WantedWatch { key, from, subscriber: Subscriber::Waiter(Arc::clone(waiter)) })
+    }
+
+    /// Watches all keys of a queue until the guard is dropped. The observer is notified of every change from now on,
+    /// and each time the watch begins.
+    pub(crate) fn observe(self: &Arc<Self>, queue: &Queue, observer: &Arc<Notify>) -> WatchGuard {
+        let (key, subscriber) = (queue.as_str().into(), Subscriber::Observer(Arc::clone(observer)));
+        self.insert(WantedWatch { key, from: FROM_NOW_ON, subscriber })
+    }
+
+    fn insert(self: &Arc<Self>, wanted: WantedWatch) -> WatchGuard {
         let mut table = self.lock();
         table.last_id = table.last_id.max(OWN_KEYS) + 1;
         let id = table.last_id;
-        table.wanted.insert(id, WantedWatch { key, from, waiter: Arc::clone(waiter) });
+        table.wanted.insert(id, wanted);
         table.changed(id);
         drop(table);
         self.changed.notify_one();
@@ -124,8 +157,8 @@ impl Watches {
         self.lock().pending = None;
     }
 
-    fn waiter(&self, id: WatchId) -> Option<Arc<QueueEntry>> {
-        self.lock().wanted.get(&id).map(|wanted| Arc::clone(&wanted.waiter))
+    fn subscriber(&self, id: WatchId) -> Option<Subscriber> {
+        self.lock().wanted.get(&id).map(|wanted| wanted.subscriber.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -133,7 +166,7 @@ impl Watches {
     }
 }
 
-/// A watch on a predecessor; ends when it is dropped.
+/// A watch on a predecessor or a queue; ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct WatchGuard {
     watches: Arc<Watches>,
@@ -248,12 +281,17 @@ impl StreamTask {
             requests.opened.remove(&id);
             return self.cancelled(id, answer).await;
         }
+        let subscriber = self.watches.subscriber(id);
+        if let Some(Subscriber::Observer(observer)) = &subscriber {
+            // Also for the reply that confirms the watch: the queue may have changed before.
+            observer.notify_one();
+        }
         for event in answer.events() {
             let Some(kv) = event.kv() else { continue };
             if id == OWN_KEYS {
                 self.next = Some(kv.mod_revision() + 1);
                 self.own_event(event, kv);
-            } else if let Some(waiter) = self.watches.waiter(id) {
+            } else if let Some(Subscriber::Waiter(waiter)) = &subscriber {
                 waiter.predecessor_gone(kv.mod_revision());
             }
         }
@@ -271,7 +309,7 @@ impl StreamTask {
 
     fn deliver_handoff(&self, kv: &KeyValue) {
         match Handoff::from_json(kv.value()) {
-            Some(handoff) => self.claims.deliver(&handoff, kv.mod_revision()),
+            Some(handoff) => self.claims.deliver(&handoff),
             None => debug!(key = %self.keys.handoff_key, "ignoring a handoff that no lockkit client wrote"),
         }
     }
@@ -281,8 +319,10 @@ impl StreamTask {
             return Err(self.own_watch_cancelled(answer).await);
         }
         if answer.compact_revision() > 0 {
-            if let Some(waiter) = self.watches.waiter(id) {
-                waiter.predecessor_gone(0);
+            match self.watches.subscriber(id) {
+                Some(Subscriber::Waiter(waiter)) => waiter.predecessor_gone(0),
+                Some(Subscriber::Observer(_)) => return Err(compacted()),
+                None => {}
             }
             Ok(())
         } else if answer.created() || !answer.cancel_reason().is_empty() {
@@ -301,7 +341,7 @@ impl StreamTask {
             return refused(answer);
         }
         let read = self.read_own_keys().await;
-        read.err().unwrap_or_else(|| RequestError::unexpected("the history of the watch was compacted"))
+        read.err().unwrap_or_else(compacted)
     }
 
     /// Reads the own keys, because events about them were compacted.
@@ -319,13 +359,17 @@ impl StreamTask {
     }
 }
 
+fn compacted() -> RequestError {
+    RequestError::unexpected("the history of the watch was compacted")
+}
+
 /// The fault of a watch that the server refuses. The server's message is the same for a missing permission and for an
 /// expired login. A stream keeps the login with which it was opened; each of its watches is checked against that login.
 fn refused(answer: &WatchResponse) -> RequestError {
     RequestError::new(Effect::LoginStale, ErrorKind::Denied, answer.cancel_reason().to_owned())
 }
 
-/// The sending half of a stream, and the predecessor watches that were opened on it.
+/// The sending half of a stream, and the watches that were opened on it, except that of the client's own keys.
 struct Requests {
     sender: WatchRequestSender,
     opened: HashSet<WatchId>,
@@ -335,12 +379,9 @@ impl Requests {
     /// Opens or cancels one watch, as the table demands.
     async fn apply(&mut self, id: WatchId, wanted: Option<WantedWatch>) -> Result<(), RequestError> {
         match wanted {
-            Some(WantedWatch { key, from, .. }) if self.opened.insert(id) => {
-                let options = WatchOptions::new()
-                    .with_watch_id(id)
-                    .with_start_revision(from)
-                    .with_filters([WatchFilterType::NoPut]);
-                Ok(self.sender.watch(key, Some(options)).await?)
+            Some(wanted) if self.opened.insert(id) => {
+                let options = wanted.options().with_watch_id(id);
+                Ok(self.sender.watch(wanted.key, Some(options)).await?)
             }
             None if self.opened.remove(&id) => Ok(self.sender.cancel(id).await?),
             _ => Ok(()),

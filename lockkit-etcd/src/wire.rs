@@ -10,7 +10,7 @@ use etcd_client::{
 use crate::{
     error::RequestError,
     handoff::Handoff,
-    keys::{ClaimKey, ClientKeys, Queue},
+    keys::{ClaimKey, ClientKeys, LeaseId, Queue},
 };
 
 /// A revision of the store: that of a reply, or the create or mod revision of a key.
@@ -60,7 +60,7 @@ pub(crate) struct EnqueueReply {
 /// Creates the claim's key, and reads the queue. Creates nothing if the key exists, if the epoch has changed, or, for a
 /// try, if the queue is not empty. An epoch that has changed means that a claim of this client ended while copies of
 /// its enqueue were under way; this may be one of them.
-pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, metadata: String, wait: bool) -> Txn {
+pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: String, wait: bool) -> Txn {
     let EntryKeys { queue, key, client } = *keys;
     let mut compares = vec![
         Compare::create_revision(key, CompareOp::Equal, 0),
@@ -76,7 +76,7 @@ pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, metadata: String, w
     let keys_only = || Some(GetOptions::new().with_keys_only());
     Txn::new()
         .when(compares)
-        .and_then([TxnOp::put(key, metadata, Some(PutOptions::new().with_lease(client.lease))), newest()])
+        .and_then([TxnOp::put(key, value, Some(PutOptions::new().with_lease(client.lease))), newest()])
         .or_else([newest(), TxnOp::get(key, keys_only()), TxnOp::get(&*client.epoch, keys_only())])
 }
 
@@ -185,6 +185,78 @@ pub(crate) fn parse_removal(answer: &TxnResponse) -> Result<Removal, RequestErro
         }
         _ => Err(RequestError::unexpected("a reply to another transaction")),
     }
+}
+
+/// What changes in the key of a held claim. The rest stays, and so does the create revision.
+#[derive(Clone, Debug)]
+pub(crate) enum Rewrite {
+    /// Its value.
+    Value(String),
+    /// The lease that it ends with.
+    Lease(LeaseId),
+}
+
+impl Rewrite {
+    /// Returns whether this key is as the rewrite leaves it.
+    pub(crate) fn is_done(&self, kv: &KeyValue) -> bool {
+        match self {
+            Self::Value(value) => kv.value() == value.as_bytes(),
+            Self::Lease(lease) => kv.lease() == *lease,
+        }
+    }
+}
+
+/// Puts the key of a held claim again. Reads it instead if it does not have both revisions.
+pub(crate) fn rewrite(key: &str, own: Revision, modified: Revision, change: &Rewrite) -> Txn {
+    let put = match change {
+        Rewrite::Value(value) => TxnOp::put(key, &**value, Some(PutOptions::new().with_ignore_lease())),
+        Rewrite::Lease(lease) => {
+            TxnOp::put(key, "", Some(PutOptions::new().with_ignore_value().with_lease(*lease)))
+        }
+    };
+    Txn::new()
+        .when([
+            Compare::create_revision(key, CompareOp::Equal, own),
+            Compare::mod_revision(key, CompareOp::Equal, modified),
+        ])
+        .and_then([put])
+        .or_else([TxnOp::get(key, None)])
+}
+
+/// Puts the record of a lock if this claim key exists, and the record is the one that was read. Otherwise reads the
+/// claim key.
+pub(crate) fn write_record(key: &str, own: Revision, record: &Record<'_>) -> Txn {
+    let put = TxnOp::put(record.key, record.value, Some(PutOptions::new().with_lease(record.lease)));
+    Txn::new()
+        .when([
+            Compare::create_revision(key, CompareOp::Equal, own),
+            Compare::mod_revision(record.key, CompareOp::Equal, record.replaces),
+        ])
+        .and_then([put])
+        .or_else([TxnOp::get(key, Some(GetOptions::new().with_keys_only()))])
+}
+
+/// A record that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) value: &'a str,
+    pub(crate) lease: LeaseId,
+    /// The mod revision of the record that it replaces; 0 if there is none.
+    pub(crate) replaces: Revision,
+}
+
+/// Returns the key that was read by a transaction whose compares have failed.
+pub(crate) fn found_instead(answer: &TxnResponse) -> Result<Option<KeyValue>, RequestError> {
+    match answer.op_responses().into_iter().next() {
+        Some(TxnOpResponse::Get(found)) => Ok(found.kvs().first().cloned()),
+        _ => Err(RequestError::unexpected("a reply to another transaction")),
+    }
+}
+
+/// Options of a read of the holder: the oldest key of the queue, with its value.
+pub(crate) fn holder() -> GetOptions {
+    GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1)
 }
 
 /// Options of a read of the next key in the queue after this create revision.

@@ -10,7 +10,7 @@ use etcd_client::ConnectOptions;
 pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
     Clock, LockName,
-    backend::{Backend, BackendUrl, Claim, Session},
+    backend::{Backend, BackendUrl, Claim, Evidence, Grant, Session},
 };
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{Etcd, Proxy};
@@ -61,6 +61,14 @@ pub(crate) fn cut(proxy: &Proxy) {
 pub(crate) fn key_of(etcd: &Etcd, claim: &Claim) -> String {
     let id = claim.id().to_string();
     etcd.keys("").unwrap().into_iter().find(|key| key.ends_with(&id)).unwrap()
+}
+
+/// The key of a grant in the store, from its evidence.
+pub(crate) fn key_of_grant(grant: &Grant) -> &str {
+    match grant.evidence() {
+        Some(Evidence::CreateRevision { key, .. }) => key,
+        other => panic!("another kind of evidence: {other:?}"),
+    }
 }
 
 /// The lease of a session, from its epoch key; for servers with one session.

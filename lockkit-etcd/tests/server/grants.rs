@@ -125,9 +125,11 @@ async fn foreign_contender_is_waited_for_and_followed() {
     let key = format!("{}{lease:x}", queue(&name));
     other.put(key.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
     let waiting = enqueued(&session, &name).await;
-    let deleted = other.delete(key.clone(), None).await.unwrap().header().unwrap().revision();
+    let own = key_of(&etcd, &waiting.claim);
+    let created = other.get(own, None).await.unwrap().kvs()[0].create_revision();
+    other.delete(key.clone(), None).await.unwrap();
     let grant = waiting.granted().await;
-    assert!(grant.token() >= FencingToken::new(deleted.unsigned_abs()));
+    assert_eq!(grant.token(), FencingToken::new(created.unsigned_abs()));
     // The foreign client is next: it watches our key, and reads no handoff.
     other.put(key.clone(), "", Some(PutOptions::new().with_lease(lease))).await.unwrap();
     release(&session, &grant).await;
@@ -176,6 +178,8 @@ async fn an_inspection_shows_holder_and_waiters_in_order() {
     let entry = |claim| key_of(etcd, claim).strip_prefix(&queue(&name)).unwrap().to_owned();
     let holder = seen.holder.unwrap();
     assert!(holder.entry.ends_with(&grant.claim().to_string()));
+    assert_eq!(holder.token, Some(grant.token()));
+    assert!(seen.waiters.iter().all(|waiter| waiter.token.is_none()));
     assert_eq!(holder.metadata.unwrap().label, Metadata::of_this_process(Some("test")).label);
     let entries: Vec<String> = seen.waiters.into_iter().map(|waiter| waiter.entry).collect();
     assert_eq!(entries, waiters.each_ref().map(|waiter| entry(&waiter.claim)));

@@ -8,12 +8,16 @@ mod chaos;
 mod client;
 mod cluster;
 mod common;
+mod elections;
+mod evidence;
 mod fallbacks;
 mod faults;
 mod grants;
 mod handoff;
 mod login;
 mod lost_replies;
+mod pins;
+mod records;
 mod rights;
 mod successors;
 #[cfg(feature = "tls")]

@@ -99,7 +99,7 @@ impl State {
                 self.claims[number.index()].call = Call::Enqueued(answer);
                 return;
             }
-            Phase::Withdrawing if claim.granted > 0 => {
+            Phase::Withdrawing if claim.granted => {
                 claim.phase = Phase::Leaving;
                 return;
             }
@@ -169,7 +169,7 @@ impl State {
         &mut self,
         model: &Etcd,
         number: ClaimNo,
-        EnqueueReply { revision, own, contenders, next, .. }: EnqueueReply,
+        EnqueueReply { own, contenders, next, .. }: EnqueueReply,
     ) {
         let claim = &mut self.claims[number.index()];
         if own == 0 {
@@ -179,20 +179,17 @@ impl State {
             return;
         }
         claim.own = own;
-        let (created, handed) = std::mem::take(&mut claim.early_handoff);
-        let counts = created == own || !model.has(Step::HandoffNamesRevision);
-        if handed > 0 && counts {
-            claim.granted = handed;
-        }
+        let created = std::mem::take(&mut claim.early_handoff);
+        claim.granted |= created > 0 && (created == own || !model.has(Step::HandoffNamesRevision));
         let alone = contenders == 1;
         if alone || !model.waits(number) {
-            return self.grant(number, revision, alone);
+            return self.grant(number, alone);
         }
         let given_up = std::mem::take(&mut claim.given_up);
         claim.phase = Phase::Waiting;
         claim.predecessor = next;
-        if claim.granted > 0 {
-            self.grant(number, revision, false);
+        if claim.granted {
+            self.grant(number, false);
         } else if given_up {
             claim.withdraw();
         } else if next.is_none() {
@@ -227,13 +224,12 @@ impl State {
         }
     }
 
-    /// `acquire` returns a grant. Its token is the first revision that showed the claim to be first.
-    pub(super) fn grant(&mut self, number: ClaimNo, revision: Revision, alone: bool) {
+    /// `acquire` returns a grant. Its token is the create revision of its key.
+    pub(super) fn grant(&mut self, number: ClaimNo, alone: bool) {
         let claim = &mut self.claims[number.index()];
-        if claim.granted == 0 {
-            (claim.granted, claim.alone) = (revision, alone);
-        }
-        let token = claim.granted;
+        claim.alone = alone && !claim.granted;
+        claim.granted = true;
+        let token = claim.own;
         claim.phase = Phase::Held;
         claim.given_up = false;
         claim.predecessor = None;
@@ -265,16 +261,16 @@ impl State {
     }
 
     pub(super) fn deliver(&mut self, model: &Etcd, client: usize) {
-        let Handoff { to: (key, created), revision } = self.handoffs[client].remove(0);
+        let (key, created) = self.handoffs[client].remove(0);
         let uses_key = |claim: &ClaimNo| self.claims[claim.index()].key == Some(key);
         let Some(number) = ClaimNo::all().find(uses_key) else { return };
         let claim = &mut self.claims[number.index()];
         if claim.own == 0 {
-            claim.early_handoff = claim.early_handoff.max((created, revision));
-        } else if claim.granted == 0 && (claim.own == created || !model.has(Step::HandoffNamesRevision)) {
-            claim.granted = revision;
+            claim.early_handoff = claim.early_handoff.max(created);
+        } else if !claim.granted && (claim.own == created || !model.has(Step::HandoffNamesRevision)) {
+            claim.granted = true;
             if claim.phase == Phase::Waiting {
-                self.grant(number, revision, false);
+                self.grant(number, false);
             }
         }
     }
@@ -288,7 +284,7 @@ impl State {
         if !there {
             self.claims[number.index()].withdraw();
         } else if predecessor.is_none() {
-            self.grant(number, self.revision, false);
+            self.grant(number, false);
         } else {
             let claim = &mut self.claims[number.index()];
             claim.notified = false;

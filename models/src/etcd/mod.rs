@@ -32,13 +32,12 @@ mod ranks;
 mod scenes;
 mod server;
 
-/// A revision of the store; 0 for none. Create revisions, those of epochs and those that become tokens are never
-/// compared with each other: they are three domains (and one more for the second client's epoch).
+/// A revision of the store; 0 for none. Create revisions, which are the tokens too, are never compared with those of
+/// epochs: they are two domains (and one more for the second client's epoch).
 type Revision = Rank;
 
 const CREATED: Domain = 0;
-const TOKEN: Domain = 1;
-const EPOCH: Domain = 2;
+const EPOCH: Domain = 1;
 
 const CLIENTS: usize = 2;
 /// One for each claim, and one of another program.
@@ -98,8 +97,6 @@ pub struct Etcd {
 /// The state of the server, the clients and everything that is on its way between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The store's revision, as far as tokens are made of it.
-    revision: Revision,
     /// The highest create revision, and the highest of each epoch, that still occur anywhere.
     created_last: Revision,
     epoch_last: [Revision; CLIENTS],
@@ -110,7 +107,7 @@ pub struct State {
     /// The mod revisions of the epoch keys, 0 when gone.
     epochs: [Revision; CLIENTS],
     /// Handoffs on their way to a client, the oldest first.
-    handoffs: [Few<Handoff, 4>; CLIENTS],
+    handoffs: [Few<Contender, 4>; CLIENTS],
     clients: [Client; CLIENTS],
     claims: [Claim; CLAIMS],
     /// Requests whose senders no longer wait for the reply.
@@ -129,12 +126,6 @@ struct Key {
 
 /// A key with its create revision.
 type Contender = (ClaimNo, Revision);
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Handoff {
-    to: Contender,
-    revision: Revision,
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
@@ -171,9 +162,9 @@ struct Claim {
     given_up: bool,
     /// An operator deleted its key when that was the first one.
     evicted: bool,
-    /// Created and own revision of a handoff that came before `own` was known.
-    early_handoff: (Revision, Revision),
-    granted: Revision,
+    /// The create revision in a handoff that came before `own` was known.
+    early_handoff: Revision,
+    granted: bool,
     alone: bool,
     call: Call,
     /// Of a waiter.
@@ -215,7 +206,6 @@ impl Default for RequestKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct EnqueueReply {
-    revision: Revision,
     /// 0 when the key does not exist.
     own: Revision,
     contenders: u8,

@@ -12,7 +12,6 @@ impl Model for Etcd {
     fn init_states(&self) -> Vec<State> {
         let client = || Client { epoch: 1, ..Client::default() };
         vec![State {
-            revision: 1,
             created_last: 0,
             epoch_last: [1; CLIENTS],
             keys: [None; KEYS],
@@ -85,7 +84,7 @@ impl Model for Etcd {
             Action::Notify(claim) if self.has(Step::ReadBeforeGrant) => {
                 state.claims[claim.index()].notified = true
             }
-            Action::Notify(claim) => state.grant(claim, state.revision, false),
+            Action::Notify(claim) => state.grant(claim, false),
             Action::LoseEvent(claim) => state.claims[claim.index()].predecessor = None,
             Action::Release(claim) | Action::Miss(claim) => {
                 state.claims[claim.index()].phase = Phase::Leaving

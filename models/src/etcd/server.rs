@@ -24,10 +24,7 @@ impl State {
             self.broken = Some(NO_FOREIGN_DELETE);
         }
         let bumps = kind.bumps() && !self.clients[claim.client()].lease_gone;
-        // A transaction that changes nothing has no revision of its own.
-        if self.keys[key.index()].take().is_some() || bumps {
-            self.revision += 1;
-        }
+        self.keys[key.index()] = None;
         if bumps {
             self.epoch_last[claim.client()] += 1;
             self.epochs[claim.client()] = self.epoch_last[claim.client()];
@@ -35,7 +32,7 @@ impl State {
         if let RequestKind::LeaveWithHandoff { to, .. } = kind
             && !self.clients[to.0.client()].session_ended
         {
-            self.handoffs[to.0.client()].push(Handoff { to, revision: self.revision });
+            self.handoffs[to.0.client()].push(to);
         }
         Deletion::Done
     }
@@ -55,7 +52,6 @@ impl State {
             && fits
             && !self.clients[client].lease_gone
         {
-            self.revision += 1;
             self.created_last += 1;
             self.keys[key.index()] = Some(Key { created: self.created_last, by: claim });
         }
@@ -64,7 +60,7 @@ impl State {
         newest.sort_unstable_by_key(|(_, created)| std::cmp::Reverse(*created));
         let next = newest.get(1).copied().filter(|_| newest[0].1 == own);
         let contenders = newest.len() as u8;
-        EnqueueReply { revision: self.revision, own, contenders, next, epoch: self.epochs[client] }
+        EnqueueReply { own, contenders, next, epoch: self.epochs[client] }
     }
 
     pub(super) fn expire(&mut self, client: usize) {
@@ -72,7 +68,6 @@ impl State {
             self.faults.lapses -= 1;
         }
         self.clients[client].lease_gone = true;
-        self.revision += 1;
         self.epochs[client] = 0;
         for key in ClaimNo::all().filter(|key| key.client() == client) {
             self.keys[key.index()] = None;
@@ -82,7 +77,6 @@ impl State {
     /// An operator deletes a key. If it was the first one, exclusion is not promised until its client has noticed.
     pub(super) fn delete(&mut self, key: ClaimNo) {
         self.faults.deletes -= 1;
-        self.revision += 1;
         let Some(deleted) = self.keys[key.index()].take() else { return };
         let first = self.contenders().all(|(_, created)| created > deleted.created);
         if first {
@@ -92,13 +86,11 @@ impl State {
 
     pub(super) fn foreign_comes(&mut self) {
         self.faults.foreign -= 1;
-        self.revision += 1;
         self.created_last += 1;
         self.keys[ClaimNo::FOREIGN.index()] = Some(Key { created: self.created_last, by: ClaimNo::FOREIGN });
     }
 
     pub(super) fn foreign_goes(&mut self) {
-        self.revision += 1;
         self.keys[ClaimNo::FOREIGN.index()] = None;
         self.foreign_holds = false;
     }

@@ -1,0 +1,204 @@
+//! Holds that last at least so long: their keys are attached to a lease of their own, which is not renewed.
+//!
+//! A pin moves the key from the session's lease to that of the pin, which lives for the pinned time and for at least
+//! one ttl. Before it ends, a heartbeat moves the key back, if it is still held.
+//!
+//! **When.** At the first heartbeat whose renewal lets the session's lease live longer than that of the pin. An earlier
+//! move would shorten the pin if the client died; a later one would leave fewer heartbeats to repeat it. The rest of
+//! the pin's lease is then between two thirds of a ttl and a whole one, as long as what an ordinary hold has left: two
+//! further heartbeats can repeat a move that failed. Until a move is confirmed, the hold is believed for no longer than
+//! the pin's lease lives.
+//!
+//! Failure cases:
+//!
+//! * The reply to the grant of a lease is lost. The lease has no key, and expires.
+//! * The reply to a move is lost. Which of the two leases the key has is unknown: the hold counts on the one that ends
+//!   first. Copies that arrive late do nothing ([`rewrite`](crate::rewrite)).
+//! * The client dies, or its session ends. The key stays until its lease ends: no earlier than the pin.
+//! * The session is closed after a key was moved back, but before the end of its pin. Its lease is then not revoked. It
+//!   expires within one ttl.
+//! * A hold ends by [`leave`](Pins::leave) after a move, or when the outcome of one is unknown. The key is moved to a
+//!   new lease that lives for the rest of the pin.
+//! * Waiters behind a key that was left get no handoff. They watch its deletion, as they do when a client dies.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+use lockkit_core::{
+    BootInstant, Result,
+    backend::{ClaimId, Grant, Pins},
+    lease,
+    limits::{CLOCK_RATE_ERROR_PERCENT, CLOCK_READ_ERROR},
+    support::lock,
+};
+use tracing::debug;
+
+use crate::{
+    error::RequestError, lease::Lease, registry::QueueEntry, rewrite::HeldKey, session::EtcdSession,
+    wire::Rewrite,
+};
+
+/// Keys that one heartbeat moves at a time.
+const MOVES_AT_A_TIME: usize = 64;
+
+/// A pinned hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Pin {
+    /// Until then the key stays.
+    until: BootInstant,
+    lease: Arc<Lease>,
+    /// The least instant at which the key can end, unless it is attached to the session's lease.
+    ends: BootInstant,
+    attached_to: AttachedTo,
+}
+
+/// The lease of a pinned key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AttachedTo {
+    Pin,
+    Session,
+    /// One of the two.
+    Unknown,
+}
+
+impl HeldKey {
+    fn pin(&self) -> Option<Pin> {
+        lock(&self.pin).clone()
+    }
+
+    /// Sets a pin whose lease the key is about to be attached to.
+    fn set_pin(&self, until: BootInstant, lease: Arc<Lease>) {
+        let mut pin = lock(&self.pin);
+        let ends = pin.as_ref().map_or(lease.end(), |before| before.ends.min(lease.end()));
+        *pin = Some(Pin { until, lease, ends, attached_to: AttachedTo::Unknown });
+    }
+
+    fn set_attached(&self, to: AttachedTo) {
+        if let Some(pin) = lock(&self.pin).as_mut() {
+            pin.attached_to = to;
+            if to == AttachedTo::Pin {
+                pin.ends = pin.lease.end();
+            }
+        }
+    }
+
+    /// Returns the lease of the pin, unless it is about to end by itself.
+    pub(crate) fn pin_lease(&self) -> Option<Arc<Lease>> {
+        self.pin().filter(|pin| pin.attached_to != AttachedTo::Session).map(|pin| pin.lease)
+    }
+}
+
+impl EtcdSession {
+    async fn pin_grant(&self, grant: &Grant, at_least: Duration) -> Result<bool, RequestError> {
+        let Some(entry) = self.claims.get(grant.claim()) else { return Ok(false) };
+        let _one_at_a_time = entry.held.one_at_a_time.lock().await;
+        let until = self.lease.now().after(at_least);
+        let until = entry.held.pin().map_or(until, |pin| pin.until.max(until));
+        // A copy of any of its requests may arrive at any time, also one that a heartbeat has given up.
+        entry.put_in_doubt();
+        self.move_to_new_lease(&entry, until, self.lease.ttl()).await
+    }
+
+    /// Moves the key of a held claim to a new lease, which lives until then, and for at least this long.
+    async fn move_to_new_lease(
+        &self,
+        entry: &QueueEntry,
+        until: BootInstant,
+        ttl_min: Duration,
+    ) -> Result<bool, RequestError> {
+        let ttl = longer(until.since(self.lease.now())).max(ttl_min);
+        let lease = self.state.unless_over(self.lease.another(&self.server, ttl)).await?;
+        let lease = Arc::new(lease);
+        let change = Rewrite::Lease(lease.id());
+        let before = entry.held.pin_lease();
+        entry.held.set_pin(until, lease);
+        let is_held = self.rewrite(entry, &change).await?;
+        entry.held.set_attached(AttachedTo::Pin);
+        if let Some(unused) = before {
+            // If this fails, it expires.
+            let _ = unused.revoke(&self.server).await;
+        }
+        Ok(is_held)
+    }
+
+    async fn leave_grant(&self, grant: &Grant) -> Result<(), RequestError> {
+        let Some(entry) = self.claims.get(grant.claim()) else { return Ok(()) };
+        let one_at_a_time = entry.held.one_at_a_time.lock().await;
+        let pin = entry.held.pin().filter(|pin| self.lease.now() < pin.until);
+        let Some(pin) = pin else {
+            drop(one_at_a_time);
+            return self.release_grant(grant).await;
+        };
+        if pin.attached_to != AttachedTo::Pin {
+            self.move_to_new_lease(&entry, pin.until, Duration::ZERO).await?;
+        }
+        debug!(claim = ?grant.claim(), "left until the end of its pin");
+        // Its key is not reused: it still exists.
+        self.claims.forget(grant.claim());
+        Ok(())
+    }
+
+    /// Moves keys back to the session's lease, which was renewed at `armed_at`, if it lives longer than their pins'.
+    pub(crate) async fn end_pins(&self, held: &[Grant], armed_at: BootInstant, step: Duration) {
+        let ends = armed_at.after(self.lease.ttl());
+        let deadline = lease::deadline(armed_at, self.lease.ttl());
+        let is_due =
+            |pin: &Pin| pin.attached_to != AttachedTo::Session && pin.ends <= ends && pin.until <= deadline;
+        let entries = held.iter().filter_map(|grant| self.claims.get(grant.claim()));
+        let due: Vec<_> = entries.filter(|entry| entry.held.pin().as_ref().is_some_and(is_due)).collect();
+        let moves = stream::iter(due)
+            .map(|entry| async move { self.end_pin(&entry).await })
+            .buffer_unordered(MOVES_AT_A_TIME)
+            .for_each(async |moved| {
+                if let Err(fault) = moved {
+                    debug!(?fault, "a key is still attached to the lease of its pin");
+                }
+            });
+        // What is not confirmed in time stays unknown, and is repeated by the next heartbeat.
+        let _ = tokio::time::timeout(step, moves).await;
+    }
+
+    async fn end_pin(&self, entry: &QueueEntry) -> Result<(), RequestError> {
+        let _one_at_a_time = entry.held.one_at_a_time.lock().await;
+        entry.held.set_attached(AttachedTo::Unknown);
+        if self.rewrite(entry, &Rewrite::Lease(self.lease.id())).await? {
+            entry.held.set_attached(AttachedTo::Session);
+        }
+        Ok(())
+    }
+
+    /// Returns the start of a lifetime of one ttl that ends before the key of this hold can; at most `armed_at`.
+    pub(crate) fn renewed_at_most(&self, claim: ClaimId, armed_at: BootInstant) -> BootInstant {
+        match self.claims.get(claim).and_then(|entry| entry.held.pin()) {
+            Some(pin) if pin.attached_to != AttachedTo::Session => {
+                armed_at.min(pin.ends.before(self.lease.ttl()))
+            }
+            _ => armed_at,
+        }
+    }
+
+    /// Returns whether the revocation of the session's lease could end a pin early.
+    pub(crate) fn has_pins_under_its_lease(&self) -> bool {
+        let now = self.lease.now();
+        self.claims.any(|entry| {
+            entry.held.pin().is_some_and(|pin| pin.attached_to != AttachedTo::Pin && now < pin.until)
+        })
+    }
+}
+
+/// Returns a lifetime that does not end before this time at a server whose clock is as fast as is allowed for.
+fn longer(time: Duration) -> Duration {
+    time.saturating_add(time / 100 * CLOCK_RATE_ERROR_PERCENT).saturating_add(CLOCK_READ_ERROR)
+}
+
+#[async_trait]
+impl Pins for EtcdSession {
+    async fn pin(&self, grant: &Grant, at_least: Duration) -> Result<bool> {
+        self.pin_grant(grant, at_least).await.map_err(|fault| fault.into_error("pin").with_lock(grant.name()))
+    }
+
+    async fn leave(&self, grant: &Grant) -> Result<()> {
+        self.leave_grant(grant).await.map_err(|fault| fault.into_error("leave").with_lock(grant.name()))
+    }
+}

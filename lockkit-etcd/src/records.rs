@@ -1,0 +1,103 @@
+//! One text per lock that only its holder can write, in a key of its own.
+//!
+//! Failure cases:
+//!
+//! * The hold has ended. The transaction compares the create revision of its key, and writes nothing.
+//! * The reply is lost, or a copy arrives late. Each write replaces the record that it has read, by its mod revision,
+//!   so a copy does nothing once a later write has been answered.
+//! * The reply to the grant of the record's lease is lost, or the record is not written. The lease has no key, and
+//!   expires after the time that the record was to be kept.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::GetOptions;
+use lockkit_core::{
+    LockName, Result,
+    backend::{Grant, Records},
+};
+
+use crate::{
+    error::RequestError,
+    keys::LeaseId,
+    lease::{Lease, revoke_unused},
+    registry::QueueEntry,
+    session::EtcdSession,
+    wire::{self, Record, Revision},
+};
+
+/// How often a write is repeated because the record has changed since it was read.
+const WRITES_MAX: usize = 8;
+
+impl EtcdSession {
+    async fn read_record(&self, name: &LockName) -> Result<Option<String>, RequestError> {
+        let key = self.layout.record(name);
+        let answer = self.state.unless_over(self.server.range(&key, GetOptions::new())).await?;
+        let text = |kv: &etcd_client::KeyValue| kv.value_str().map(str::to_owned);
+        answer
+            .kvs()
+            .first()
+            .map(text)
+            .transpose()
+            .map_err(|_| RequestError::unexpected("a record that is not UTF-8"))
+    }
+
+    async fn write_record(&self, grant: &Grant, record: &str, keep: Duration) -> Result<bool, RequestError> {
+        let Some(entry) = self.claims.get(grant.claim()) else { return Ok(false) };
+        // The lease is older than the record, by the time that the requests take.
+        let ttl = keep.saturating_add(2 * self.server.request_timeout());
+        let lease = self.state.unless_over(self.lease.another(&self.server, ttl)).await?;
+        let written = self.replace_record(grant.name(), &entry, record, &lease).await;
+        let unused = match &written {
+            Ok(Some(before)) => *before,
+            Ok(None) => lease.id(),
+            Err(fault) if fault.is_in_doubt() => 0,
+            Err(_) => lease.id(),
+        };
+        if unused != 0 {
+            // If this fails, it expires.
+            let _ = revoke_unused(&self.server, unused).await;
+        }
+        Ok(written?.is_some())
+    }
+
+    /// Replaces the record. Returns the lease of the one before (0: there is none), or `None` if the lock is not held.
+    async fn replace_record(
+        &self,
+        name: &LockName,
+        entry: &QueueEntry,
+        value: &str,
+        lease: &Lease,
+    ) -> Result<Option<LeaseId>, RequestError> {
+        let Some(own) = entry.own_revision() else { return Ok(None) };
+        let key = self.layout.record(name);
+        for _ in 0..WRITES_MAX {
+            let before = self.state.unless_over(self.server.range(&key, GetOptions::new())).await?;
+            let (replaces, unused): (Revision, LeaseId) =
+                before.kvs().first().map_or((0, 0), |kv| (kv.mod_revision(), kv.lease()));
+            let record = Record { key: &key, value, lease: lease.id(), replaces };
+            let answer =
+                self.state.unless_over(self.server.txn(wire::write_record(&entry.key, own, &record))).await?;
+            if answer.succeeded() {
+                return Ok(Some(unused));
+            }
+            if wire::found_instead(&answer)?.is_none_or(|kv| kv.create_revision() != own) {
+                return Ok(None);
+            }
+        }
+        Err(RequestError::busy("others keep changing the record of the lock"))
+    }
+}
+
+#[async_trait]
+impl Records for EtcdSession {
+    async fn read(&self, name: &LockName) -> Result<Option<String>> {
+        let read = self.read_record(name).await;
+        read.map_err(|fault| fault.into_error("read the record").with_lock(name))
+    }
+
+    async fn write(&self, grant: &Grant, record: &str, keep: Duration) -> Result<bool> {
+        let written = self.write_record(grant, record, keep).await;
+        written.map_err(|fault| fault.into_error("write the record").with_lock(grant.name()))
+    }
+}

@@ -1,0 +1,71 @@
+//! Puts the key of a held claim again, with another value or another lease.
+//!
+//! Failure cases:
+//!
+//! * The hold has ended. The create revision of the key differs, and nothing is written.
+//! * The reply is lost. The next attempt reads the key, and finds it as it shall be, or not.
+//! * A copy arrives late. Every rewrite compares the mod revision that the one before it has left, and each changes it.
+//!   So a copy does nothing once a later rewrite has been answered.
+//! * Something else has put the key: an operator, or another program. The rewrite is repeated on what it has put.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicI64, Ordering},
+};
+
+use crate::{
+    error::RequestError,
+    pins::Pin,
+    registry::QueueEntry,
+    session::EtcdSession,
+    wire::{self, Rewrite, revision_of},
+};
+
+/// How often a rewrite is repeated on what others have put meanwhile.
+const REWRITES_MAX: usize = 8;
+
+/// What is known of the key of a held claim.
+#[derive(Debug, Default)]
+pub(crate) struct HeldKey {
+    /// Taken for each rewrite: two at a time would each fail the other one's compare.
+    pub(crate) one_at_a_time: tokio::sync::Mutex<()>,
+    /// The mod revision that the latest reply has shown; 0 for that of its creation.
+    modified: AtomicI64,
+    /// That the key is to outlive the session, if so.
+    pub(crate) pin: Mutex<Option<Pin>>,
+}
+
+impl EtcdSession {
+    /// Changes the key of a held claim. The caller has taken `one_at_a_time`. Returns `false` if the claim holds
+    /// nothing any more.
+    pub(crate) async fn rewrite(&self, entry: &QueueEntry, change: &Rewrite) -> Result<bool, RequestError> {
+        let Some(own) = entry.own_revision() else { return Ok(false) };
+        let modified = &entry.held.modified;
+        for _ in 0..REWRITES_MAX {
+            let known = match modified.load(Ordering::Acquire) {
+                0 => own,
+                known => known,
+            };
+            let txn = wire::rewrite(&entry.key, own, known, change);
+            let answer = self.state.unless_over(self.server.txn(txn)).await;
+            if answer.as_ref().is_err_and(RequestError::is_in_doubt) {
+                entry.put_in_doubt();
+            }
+            let answer = answer?;
+            if answer.succeeded() {
+                modified.store(revision_of(answer.header())?, Ordering::Release);
+                return Ok(true);
+            }
+            match wire::found_instead(&answer)?.filter(|kv| kv.create_revision() == own) {
+                None => return Ok(false),
+                Some(kv) => {
+                    modified.store(kv.mod_revision(), Ordering::Release);
+                    if change.is_done(&kv) {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Err(RequestError::busy("others keep changing the key of the lock"))
+    }
+}
