@@ -69,7 +69,7 @@ impl Backend for EtcdBackend {
         info.token = TokenStrength::History;
         info.loss = LossDetection::SessionPushed;
         info.failover = FailoverLoss::Nothing;
-        info.powers.elections = true;
+        (info.powers.elections, info.powers.leader_watch) = (true, true);
         info.powers.records = true;
         info.powers.pins = true;
         info.powers.evidence = true;

@@ -10,7 +10,7 @@
 //! * The reply to a proclamation is lost, or a copy of it arrives late: see [`rewrite`](crate::rewrite).
 //! * A notification is lost, or comes without a change of the leader (a new candidate): it is only a hint.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use async_trait::async_trait;
 use etcd_client::KeyValue;
@@ -71,6 +71,11 @@ impl EtcdSession {
     async fn put_proposal(&self, grant: &Grant, metadata: &Metadata) -> Result<bool, RequestError> {
         let Some(entry) = self.claims.get(grant.claim()) else { return Ok(false) };
         let _one_at_a_time = entry.held.one_at_a_time.lock().await;
+        let number = metadata.proposal.as_ref().map_or(0, |proposal| proposal.number);
+        if entry.held.proposed.fetch_max(number, Ordering::AcqRel) > number {
+            // A later one was sent already, and must not be undone.
+            return Ok(true);
+        }
         self.rewrite(&entry, &Rewrite::Value(self.layout.entry_value(metadata))).await
     }
 }

@@ -10,7 +10,7 @@
 
 use std::sync::{
     Mutex,
-    atomic::{AtomicI64, Ordering},
+    atomic::{AtomicI64, AtomicU64, Ordering},
 };
 
 use crate::{
@@ -29,6 +29,8 @@ const REWRITES_MAX: usize = 8;
 pub(crate) struct HeldKey {
     /// Taken for each rewrite: two at a time would each fail the other one's compare.
     pub(crate) one_at_a_time: tokio::sync::Mutex<()>,
+    /// The highest number of a proposal that was to be written.
+    pub(crate) proposed: AtomicU64,
     /// The mod revision that the latest reply has shown; 0 for that of its creation.
     modified: AtomicI64,
     /// That the key is to outlive the session, if so.

@@ -50,16 +50,26 @@ impl ProposalForm {
         }
     }
 
-    /// Whether these data already say what is to be written as the proposal of this number. The same plain text may
-    /// have been proclaimed before, so its version counts, too.
+    /// Whether these data already say what is to be written as the proposal of this number, or a later one. The same
+    /// plain text may have been proclaimed before, so its version counts, too. Plain text does not show that it is
+    /// later: others may have written, which raises the version.
     pub(crate) fn is_written(self, written: &[u8], version: i32, data: &str, number: u64) -> bool {
-        written == data.as_bytes() && (self == Self::Json || number_of(version) >= number)
+        let is_same = written == data.as_bytes();
+        match self {
+            Self::Json => is_same || proposed(written) > number,
+            Self::Plain => is_same && number_of(version) >= number,
+        }
     }
 
     /// The leader's entry where its data may not be read.
     pub(crate) fn unreadable(token: FencingToken) -> LeaderEntry {
         LeaderEntry::of_metadata(token, None)
     }
+}
+
+/// The number of the proposal in these data; 0 if there is none.
+fn proposed(data: &[u8]) -> u64 {
+    own_metadata(data).and_then(|metadata| metadata.proposal).map_or(0, |proposal| proposal.number)
 }
 
 /// Parses the data of a lockkit client's node; `None` for everything else.
