@@ -43,10 +43,17 @@
 //! long others wait for a dead holder: `?ttl=10s`) and `label` (shown to others with its locks); the other options depend on
 //! the backend. Pass a backend that is not in this list to [`LockClient::builder`].
 //!
-//! # Several locks, and callers that block
+//! # Built on the lock
 //!
-//! [`LockClient::lock_all`] acquires several locks all or nothing, in one order for all callers, so that they never wait
-//! for each other in a circle. [`blocking`] is the same API without async code.
+//! * [`LockClient::election`]: one of several candidates leads, and everybody can see who.
+//! * [`LockClient::once_per`]: work that begins at most once per period, over all nodes.
+//! * [`Lock::hold_at_least`]: nobody else gets the lock for a minimum time, even if its holder dies.
+//! * [`LockClient::lock_all`]: several locks all or nothing, in one order for all callers, so that they never wait for
+//!   each other in a circle.
+//! * [`LockGuard::evidence`]: what a transaction in the same store can compare to refuse the writes of former holders.
+//! * [`blocking`]: locks and sets without async code.
+//!
+//! [`Powers`](backend::Powers) lists what a backend may lack; it then returns `Unsupported`.
 //!
 //! # What a lock cannot promise
 //!
@@ -57,6 +64,9 @@
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 
 pub mod blocking;
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/built-on-locks.md")]
+mod built_on_locks {}
 mod connect;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
