@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, FencingToken, Result,
-    backend::{Acquired, Claim, Grant, retry_pauses},
+    backend::{Acquired, Claim, Evidence, Grant, retry_pauses},
     limits::RECHECK_PAUSE_MAX,
 };
 use tokio::time::Instant;
@@ -30,6 +30,7 @@ use tracing::debug;
 use crate::{
     error::RequestError,
     expiry::ExpiryCheck,
+    keys,
     registry::{ClaimEntry, WaitExtension},
     session::RedisSession,
     wire::{Call, ClaimState, parse_claim_state},
@@ -61,7 +62,8 @@ impl RedisSession {
         let outcome = self.run_claim(claim, &entry).await;
         let answer = match outcome {
             Ok(ClaimOutcome::Granted(token, armed_at)) => {
-                let grant = Grant::new(claim, token, armed_at);
+                let evidence = Evidence::key_value(entry.keys.lock(), keys::value(entry.id, token));
+                let grant = Grant::new(claim, token, armed_at).with_evidence(evidence);
                 self.claims.settle(&entry);
                 return Ok(Acquired::Granted(grant));
             }

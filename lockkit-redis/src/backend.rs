@@ -109,6 +109,7 @@ impl Backend for RedisBackend {
             Queue::None => QueueKind::Unordered,
         };
         info.token = TokenStrength::ClockFloor;
+        info.powers.evidence = true;
         info
     }
 

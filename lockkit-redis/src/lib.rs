@@ -23,6 +23,7 @@ mod admin;
 mod backend;
 mod config;
 mod error;
+mod evidence;
 mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -49,6 +50,7 @@ pub use self::{
     admin::INSPECTED_WAITERS_MAX,
     backend::RedisBackend,
     config::{Queue, RedisConfig},
+    evidence::GUARD,
     keys::Names,
     redlock::{RedlockBackend, RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS, SetUp, init},
 };

@@ -9,7 +9,7 @@ use redis::{Cmd, Value};
 
 use crate::{
     error::RequestError,
-    keys::{CHANNEL, LockKeys},
+    keys::{self, CHANNEL, LockKeys},
 };
 
 /// Characters of an unexpected answer that an error quotes.
@@ -123,7 +123,7 @@ impl ScriptParams {
 
     /// Returns the heartbeat of held locks, each by its key and the claim and token of its grant.
     pub(crate) fn renew(&self, held: &[(String, ClaimId, FencingToken)]) -> Call {
-        let values = held.iter().map(|(_, claim, token)| format!("{claim}:{}", token.get()));
+        let values = held.iter().map(|(_, claim, token)| keys::value(*claim, *token));
         Call {
             script: &RENEW,
             keys: held.iter().map(|(lock, ..)| lock.clone()).collect(),

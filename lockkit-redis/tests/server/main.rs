@@ -7,6 +7,7 @@ mod budget;
 mod claims;
 mod cluster;
 mod common;
+mod evidence;
 mod fairness;
 mod fallbacks;
 mod faults;
