@@ -145,9 +145,18 @@ local function extend_wait(client, state)
   return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock) }
 end
 
+-- Notifies the observers of the lock's leader; `observers` is their channel, or nil if the claim takes part in no
+-- election. A refused PUBLISH must not stop a script half-way. The message is a hint.
+local function notify_observers(observers)
+  if observers then
+    redis.pcall('PUBLISH', observers, '')
+  end
+end
+
 -- Restarts the lifetime of the lock, which the claim holds.
-local function hold(token)
-  redis.call('PEXPIRE', lock, ttl)
+local function hold(token, observers)
+  prolong(lock, ttl)
+  notify_observers(observers)
   return { 'granted', token }
 end
 

@@ -5,12 +5,13 @@
 -- KEYS the locks
 -- ARGV 1 the ttl in ms
 --      1 + n the value that the nth lock must have
+--      1 + #KEYS + n the lifetime of the nth lock in ms instead of the ttl; for none, or for all
 -- Returns 1 or 0 for each lock.
 local answers = {}
 for n, lock in ipairs(KEYS) do
   answers[n] = 0
   if value_of(lock) == ARGV[1 + n] then
-    answers[n] = redis.call('PEXPIRE', lock, ARGV[1])
+    answers[n] = prolong(lock, ARGV[1 + #KEYS + n] or ARGV[1])
   end
 end
 return answers
