@@ -9,13 +9,18 @@ use std::{
     time::Duration,
 };
 
-use lockkit_core::{BootInstant, backend::ClaimId, limits::CLOCK_RATE_ERROR_PERCENT, support::lock};
+use lockkit_core::{BootInstant, backend::ClaimId, support::lock};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
 
-use crate::{keys::LockKeys, powers::Observers, topology::Listener, wire::Pttl};
+use crate::{
+    keys::LockKeys,
+    powers::{Observers, Pin},
+    topology::Listener,
+    wire::Pttl,
+};
 
 /// Redis counts whole milliseconds; a key has expired after its last one.
 const ROUNDING: Duration = Duration::from_millis(1);
@@ -162,21 +167,6 @@ pub(crate) struct ClaimEntry {
     last_extension: watch::Sender<Option<WaitExtension>>,
 }
 
-/// A confirmed pin: the server keeps the lock for so long.
-#[derive(Clone, Copy, Debug)]
-struct Pin {
-    confirmed_at: BootInstant,
-    at_least: Duration,
-}
-
-impl Pin {
-    /// Returns the time until it ends, and never less: the server's clock may be slower than this one.
-    fn left(self, now: BootInstant) -> Duration {
-        let elapsed = now.since(self.confirmed_at);
-        self.at_least.saturating_sub(elapsed / 100 * (100 - CLOCK_RATE_ERROR_PERCENT))
-    }
-}
-
 /// The extension of a wait: the server has moved the deadline of a waiting claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitExtension {
@@ -290,6 +280,36 @@ mod tests {
         claims.wake(ClaimId::random());
         claims.wake(id);
         entry.woken().await;
+    }
+
+    /// The server's clock may be one per cent slower than this one.
+    #[test]
+    fn rest_of_a_pin_is_never_too_short() {
+        let (claims, start) = (ClaimRegistry::default(), BootInstant::from_start(Duration::ZERO));
+        let (entry, seconds) = (claims.enter(ClaimId::random(), keys(), false), Duration::from_secs);
+        assert_eq!(entry.pin_left(start), Duration::ZERO);
+        entry.pin(start, seconds(200));
+        entry.pin(start, seconds(50));
+        assert_eq!(entry.pin_left(start), seconds(200));
+        assert_eq!(entry.pin_left(start.after(seconds(100))), seconds(101));
+        assert_eq!(entry.pin_left(start.after(seconds(300))), Duration::ZERO);
+        assert!(entry.outlives_session(start));
+        entry.mark_released();
+        assert!(!entry.outlives_session(start));
+    }
+
+    /// Else a release that is repeated would succeed without a confirmation.
+    #[test]
+    fn ended_hold_is_known_until_its_pin_ends() {
+        let (claims, id, start) =
+            (ClaimRegistry::default(), ClaimId::random(), BootInstant::from_start(Duration::ZERO));
+        let entry = claims.enter(id, keys(), false);
+        entry.pin(start, Duration::from_secs(99));
+        entry.begin_release(start);
+        for (seconds, is_known) in [(50, true), (101, false)] {
+            claims.forget_ended(start.after(Duration::from_secs(seconds)), Duration::from_secs(1));
+            assert_eq!(claims.get(id).is_some(), is_known, "after {seconds} s");
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,9 @@ mod pins;
 mod records;
 mod wire;
 
-pub(crate) use self::{observers::Observers, wire::parse_leader};
+#[cfg(feature = "fuzzing")]
+pub(crate) use self::wire::parse_leader;
+pub(crate) use self::{observers::Observers, pins::Pin};
 use crate::{error::RequestError, session::RedisSession, wire::Call};
 
 impl RedisSession {

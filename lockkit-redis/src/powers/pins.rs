@@ -16,13 +16,29 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Result,
+    BootInstant, Result,
     backend::{Grant, Pins},
+    limits::CLOCK_RATE_ERROR_PERCENT,
 };
 
 use crate::{
     error::RequestError, heartbeat::held_lock, registry::ClaimEntry, session::RedisSession, wire::lifetime_ms,
 };
+
+/// A confirmed pin: the server keeps the lock for so long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pin {
+    pub(crate) confirmed_at: BootInstant,
+    pub(crate) at_least: Duration,
+}
+
+impl Pin {
+    /// Returns the time until it ends, and never less: the server's clock may be slower than this one.
+    pub(crate) fn left(self, now: BootInstant) -> Duration {
+        let elapsed = now.since(self.confirmed_at);
+        self.at_least.saturating_sub(elapsed / 100 * (100 - CLOCK_RATE_ERROR_PERCENT))
+    }
+}
 
 #[async_trait]
 impl Pins for RedisSession {
