@@ -71,7 +71,7 @@ fn channels(redis: &Redis) -> Vec<String> {
 async fn watch_wakes_on_grant_proclaim_handoff_and_release() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other, observer) =
-        (session(redis, LONG).await, session(redis, LONG).await, session(redis, LONG).await);
+        (session(redis, 10 * LONG).await, session(redis, 10 * LONG).await, session(redis, LONG).await);
     assert_eq!(leader(&observer, &name).await, None);
     let mut watch = watch(&observer, &name).await;
 
@@ -105,7 +105,8 @@ async fn watch_wakes_on_grant_proclaim_handoff_and_release() {
 #[tokio::test(flavor = "multi_thread")]
 async fn release_without_a_successor_wakes_the_watch() {
     let (redis, name) = (shared(), fresh_name());
-    let (one, observer) = (session(redis, LONG).await, session(redis, LONG).await);
+    // The watch also wakes when the lock would have expired.
+    let (one, observer) = (session(redis, 10 * LONG).await, session(redis, LONG).await);
     let grant = elect(&one, &name, "a").await;
     let mut watch = watch(&observer, &name).await;
     release(&one, &grant).await;
