@@ -70,7 +70,7 @@ impl RedisSession {
         }
         entry.map(|entry| {
             entry.renew();
-            // The server never shortens a lifetime. After a failover that has lost the pin, this restores it.
+            // Never less than a pin, also where a failover has lost it.
             let lifetime = entry.pin_left(self.clock.now()).max(self.ttl);
             held_lock(&entry, grant, lifetime)
         })

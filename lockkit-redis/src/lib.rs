@@ -21,7 +21,7 @@
 //!   has ended.
 //! * **Records** of a lock, which only its holder writes. They expire when their writer has asked for it. A server at
 //!   its memory limit refuses them.
-//! * **Pins**: the lock's key has a longer ttl, which no heartbeat shortens.
+//! * **Pins**: the lock's key has a longer ttl, and heartbeats ask for the rest of it.
 //!
 //! A failover may lose all of them like a grant. [`RedisConfig::min_replicas`] applies to them as to grants.
 //!

@@ -215,10 +215,10 @@ impl ClaimEntry {
         self.release_began().take();
     }
 
-    /// Notes that the server has confirmed a pin.
-    pub(crate) fn pin(&self, confirmed_at: BootInstant, at_least: Duration) {
-        let (pin, mut latest) = (Pin { confirmed_at, at_least }, lock(&self.pin));
-        if latest.is_none_or(|latest| latest.left(confirmed_at) < at_least) {
+    /// Notes a pin, unless the present one lasts longer.
+    pub(crate) fn pin(&self, since: BootInstant, at_least: Duration) {
+        let (pin, mut latest) = (Pin { since, at_least }, lock(&self.pin));
+        if latest.is_none_or(|latest| latest.left(since) < at_least) {
             *latest = Some(pin);
         }
     }

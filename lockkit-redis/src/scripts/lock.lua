@@ -153,9 +153,12 @@ local function notify_observers(observers)
   end
 end
 
--- Restarts the lifetime of the lock, which the claim holds.
+-- Restarts the lifetime of the lock, which the claim holds. Never shortens it: the hold may be pinned for longer, and
+-- this may be a late copy of the request that was granted the lock.
 local function hold(token, observers)
-  prolong(lock, ttl)
+  if redis.call('PTTL', lock) < tonumber(ttl) then
+    redis.call('PEXPIRE', lock, ttl)
+  end
   notify_observers(observers)
   return { 'granted', token }
 end

@@ -14,12 +14,3 @@ local function value_of(lock)
   return nil
 end
 
--- Lets a lock live for at least `px` ms from now, if it exists. Never shortens its lifetime: the hold may be pinned for
--- longer, and late copies of earlier requests must not undo that. Returns whether the lock exists (1 or 0).
-local function prolong(lock, px)
-  if redis.call('PTTL', lock) > tonumber(px) then
-    return 1
-  end
-  return redis.call('PEXPIRE', lock, px)
-end
-
