@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, FencingToken, Result,
-    backend::{Acquired, Claim, Grant, retry_pauses},
+    backend::{Acquired, Claim, Evidence, Grant, retry_pauses},
     limits::RECHECK_PAUSE_MAX,
 };
 use tokio::time::Instant;
@@ -30,6 +30,7 @@ use tracing::debug;
 use crate::{
     error::RequestError,
     expiry::ExpiryCheck,
+    keys,
     registry::{ClaimEntry, WaitExtension},
     session::RedisSession,
     wire::{Call, ClaimState, parse_claim_state},
@@ -57,11 +58,13 @@ enum ClaimOutcome {
 
 impl RedisSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
-        let entry = self.claims.enter(claim.id(), self.layout.keys(claim.name())?);
+        let is_candidate = claim.metadata().proposal.is_some();
+        let entry = self.claims.enter(claim.id(), self.layout.keys(claim.name())?, is_candidate);
         let outcome = self.run_claim(claim, &entry).await;
         let answer = match outcome {
             Ok(ClaimOutcome::Granted(token, armed_at)) => {
-                let grant = Grant::new(claim, token, armed_at);
+                let evidence = Evidence::key_value(entry.keys.lock(), keys::value(entry.id, token));
+                let grant = Grant::new(claim, token, armed_at).with_evidence(evidence);
                 self.claims.settle(&entry);
                 return Ok(Acquired::Granted(grant));
             }
@@ -81,9 +84,8 @@ impl RedisSession {
     }
 
     async fn run_claim(&self, claim: &Claim, entry: &Arc<ClaimEntry>) -> Result<ClaimOutcome, RequestError> {
-        let first =
-            self.params.acquire(claim.id(), &entry.keys, claim.wait() && self.queues, claim.metadata());
-        let confirm = self.params.confirm(claim.id(), &entry.keys);
+        let first = self.params.acquire(entry, claim.wait() && self.queues, claim.metadata());
+        let confirm = self.params.confirm(entry);
         let mut expiry_check = self.expiry_checks.join(entry.keys.lock());
         let (mut call, queues) = (&first, claim.wait() && self.queues);
         loop {
@@ -193,7 +195,7 @@ impl RedisSession {
         // If anything fails from here on, the grant must be withdrawn.
         entry.mark_in_doubt();
         if let Some(replicas) = &self.replicas {
-            replicas.confirm(&self.params.confirm(entry.id, &entry.keys), token).await?;
+            replicas.confirm(&self.params.confirm(entry), token).await?;
         }
         Ok(ClaimOutcome::Granted(token, armed_at))
     }

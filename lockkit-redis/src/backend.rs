@@ -16,6 +16,7 @@ use crate::{
     error::RequestError,
     expiry::ExpiryChecks,
     keys::CHANNEL,
+    powers::Observers,
     registry::{ClaimMessages, ClaimRegistry},
     replicas::Replicas,
     server::Server,
@@ -67,7 +68,9 @@ impl RedisBackend {
         };
         let (connector, claims) = (self.config.connector(), Arc::<ClaimRegistry>::default());
         let channel = format!("{CHANNEL}{}", params.client);
-        let messages = ClaimMessages { channel, claims: Arc::clone(&claims) };
+        let observers = Arc::<Observers>::default();
+        let messages =
+            ClaimMessages { channel, claims: Arc::clone(&claims), observers: Arc::clone(&observers) };
         let server = Server::connect(connector.clone(), Arc::new(messages)).await?;
         let (info, ()) = tokio::try_join!(server.info(), server.check_publish_right())?;
         if let Some(info) = info.filter(ServerInfo::may_evict) {
@@ -80,6 +83,7 @@ impl RedisBackend {
             Some(count) => Some(Replicas::connect(connector, count).await?),
             None => None,
         };
+        tokio::spawn(Arc::clone(&observers).keep_subscribed(server.connections(), server.request_timeout()));
         Ok(RedisSession {
             server,
             layout: self.config.layout(),
@@ -88,6 +92,7 @@ impl RedisBackend {
             queues: self.config.queue_in_use() == Queue::Fifo,
             clock,
             claims,
+            observers,
             expiry_checks: ExpiryChecks::default(),
             replicas,
             closed: CancellationToken::new(),
@@ -109,6 +114,10 @@ impl Backend for RedisBackend {
             Queue::None => QueueKind::Unordered,
         };
         info.token = TokenStrength::ClockFloor;
+        info.powers.evidence = true;
+        (info.powers.elections, info.powers.leader_watch) = (true, true);
+        info.powers.records = true;
+        info.powers.pins = true;
         info
     }
 

@@ -137,15 +137,16 @@ impl RedisConfig {
     /// Logs in as this user of an access control list (ACL). It needs, with the default prefix and encoded names:
     ///
     /// ```text
-    /// ACL SETUSER app on >PASSWORD ~* &lockkit:client:* +evalsha +eval +subscribe +publish +ping +info +hello +select
-    ///     +time +getrange +exists +get +set +del +pttl +pexpire +type
+    /// ACL SETUSER app on >PASSWORD ~* &lockkit:client:* &lockkit:leader:* +evalsha +eval +subscribe +unsubscribe
+    ///     +publish +ping +info +hello +select +time +getrange +exists +get +set +del +pttl +pexpire +type
     ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen
     /// ```
     ///
-    /// Redis 6.0 has no rights to channels: leave `&lockkit:client:*` out there. With a prefix, `~PREFIX*` and
-    /// `~lockkit:{PREFIX*` suffice instead of `~*`; [raw names](Names::Raw) that contain braces also need
-    /// `~lockkit::PREFIX*`. [`min_replicas`](Self::min_replicas) needs `+wait`, several servers or Sentinels need
-    /// `+role`, and a cluster needs `+cluster|slots +asking`.
+    /// Without elections, `&lockkit:leader:*` and `+unsubscribe` are not needed. Redis 6.0 has no rights to channels:
+    /// leave those that begin with `&` out there. With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` suffice instead of
+    /// `~*`; [raw names](Names::Raw) that contain braces also need `~lockkit::PREFIX*`.
+    /// [`min_replicas`](Self::min_replicas) needs `+wait`, several servers or Sentinels need `+role`, and a cluster needs
+    /// `+cluster|slots +asking`.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));

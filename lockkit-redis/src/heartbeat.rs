@@ -7,11 +7,11 @@
 //!   server is woken and re-checks. When nobody holds the lock, one of its waiters re-checks. When this heartbeat is
 //!   not answered, each waiter re-checks in time ([`acquire`](crate::acquire)).
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use lockkit_core::{
-    BootInstant, ErrorKind, FencingToken,
-    backend::{ClaimId, Grant, Renewal, Renewals},
+    BootInstant, ErrorKind,
+    backend::{Grant, Renewal, Renewals},
     limits::RELEASE_ANSWER_MAX,
 };
 use redis::{Value, cluster_routing::Slot};
@@ -20,9 +20,9 @@ use tracing::debug;
 
 use crate::{
     error::{Effect, RequestError},
-    registry::WaitExtension,
+    registry::{ClaimEntry, WaitExtension},
     session::RedisSession,
-    wire::{parse_renewals, parse_waiters},
+    wire::{HeldLock, lifetime_ms, parse_renewals, parse_waiters},
 };
 
 /// Locks in one request.
@@ -31,32 +31,29 @@ const LOCKS_PER_REQUEST: usize = 500;
 /// A heartbeat may take ttl / 4: it must end before the next one, ttl / 3 later.
 const HEARTBEAT_WINDOW_SHARE: u32 = 4;
 
-/// A lock's key, and the claim and token of the grant that holds it.
-type HeldLock = (String, ClaimId, FencingToken);
-
 impl RedisSession {
     pub(crate) async fn heartbeat(&self, held: &[Grant]) -> Renewals {
         // A caller that waits for the end of a release asks again within this time. Until then the hold is kept: the
         // release of a forgotten hold would succeed without a confirmation.
         self.forget_ended(RELEASE_ANSWER_MAX);
         let held: Vec<HeldLock> = held.iter().filter_map(|grant| self.held_lock(grant)).collect();
-        let batches = self.batches(held, |(lock, ..)| lock);
-        let armed_at = self.clock.now();
+        let batches = self.batches(held, |held| &held.lock);
+        let (armed_at, window) = (self.clock.now(), self.heartbeat_window());
         let (renewed, alive, ()) = tokio::join!(
-            futures_util::future::join_all(batches.iter().map(|batch| self.renew_batch(batch))),
+            futures_util::future::join_all(batches.iter().map(|batch| self.renew_batch(batch, window))),
             self.ping_if_idle(batches.is_empty()),
             self.extend_waiters(),
         );
         let mut holds = Vec::new();
         let mut session_answer = alive.map(|()| armed_at);
         for (batch, answers) in batches.iter().zip(renewed) {
-            for ((_, claim, _), answer) in batch.iter().zip(answers) {
+            for (held, answer) in batch.iter().zip(answers) {
                 match &answer {
                     Ok(_) => session_answer = Ok(armed_at),
                     Err(fault) if session_answer.is_err() => session_answer = Err(fault.clone()),
                     Err(_) => {}
                 }
-                holds.push((*claim, hold_renewal(answer, armed_at)));
+                holds.push((held.claim, hold_renewal(answer, armed_at)));
             }
         }
         let session = match session_answer {
@@ -73,13 +70,19 @@ impl RedisSession {
         }
         entry.map(|entry| {
             entry.renew();
-            (entry.keys.lock().to_owned(), grant.claim(), grant.token())
+            // Never less than a pin, also where a failover has lost it.
+            let lifetime = entry.pin_left(self.clock.now()).max(self.ttl);
+            held_lock(&entry, grant, lifetime)
         })
     }
 
-    /// Returns one answer for each hold, within the time that a heartbeat may take.
-    async fn renew_batch(&self, batch: &[HeldLock]) -> Vec<Result<bool, RequestError>> {
-        let answer_by = Instant::now() + self.heartbeat_window();
+    /// Returns one answer for each hold, within this time.
+    pub(crate) async fn renew_batch(
+        &self,
+        batch: &[HeldLock],
+        window: Duration,
+    ) -> Vec<Result<bool, RequestError>> {
+        let answer_by = Instant::now() + window;
         match self.renew_together(batch, answer_by, false).await {
             Ok(answers) => answers,
             Err(fault) if matches!(fault.effect, Effect::Split | Effect::Elsewhere) => {
@@ -171,9 +174,15 @@ impl RedisSession {
         by_slot.into_values().flatten().collect()
     }
 
-    fn heartbeat_window(&self) -> std::time::Duration {
+    fn heartbeat_window(&self) -> Duration {
         self.server.request_timeout().min(self.ttl / HEARTBEAT_WINDOW_SHARE)
     }
+}
+
+/// Returns the lock that a grant holds, which must live for `lifetime` from now on.
+pub(crate) fn held_lock(entry: &ClaimEntry, grant: &Grant, lifetime: Duration) -> HeldLock {
+    let (lock, lifetime_ms) = (entry.keys.lock().to_owned(), lifetime_ms(lifetime));
+    HeldLock { lock, claim: grant.claim(), token: grant.token(), lifetime_ms }
 }
 
 /// Returns a heartbeat without an answer: every hold is unknown.

@@ -8,12 +8,15 @@
 //! lockkit:{KEY}:metadata             the metadata of holder and waiters
 //! lockkit:{KEY}:record               the record of the lock, which only its holder writes
 //! lockkit:client:CLIENT              the channel that notifies a client that its claim is next
+//! lockkit:leader:{KEY}               the channel that notifies observers of the lock's leader
 //! ```
 //!
 //! A cluster keeps keys with the same text in braces (a hash tag) on the same server. If KEY has such a tag itself, the
-//! side keys share it: `lockkit::KEY:fence`. Encoded names contain neither braces nor colons.
+//! side keys share it: `lockkit::KEY:fence`, `lockkit:leader::KEY`. Encoded names contain neither braces nor colons.
 
-use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX};
+use lockkit_core::{
+    Error, ErrorKind, FencingToken, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX,
+};
 
 /// How a lock name becomes a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +49,9 @@ const SIDE_KEY_PREFIX: &str = "lockkit:";
 /// The prefix of the channel of a client.
 pub(crate) const CHANNEL: &str = "lockkit:client:";
 
+/// The prefix of the channel for the observers of a leader.
+const LEADER_CHANNEL: &str = "lockkit:leader:";
+
 /// The layout of the keys of one configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
@@ -75,15 +81,25 @@ impl Layout {
         if lock.starts_with(SIDE_KEY_PREFIX) {
             return refused("overlaps with the side keys of locks, `lockkit:`");
         }
-        let base = match tag(&lock) {
-            Some(_) => format!("{SIDE_KEY_PREFIX}:{lock}"),
-            None if self.on_cluster && lock.contains('}') => {
-                return refused("no other key can be on the same server of a cluster");
-            }
-            None => format!("{SIDE_KEY_PREFIX}{{{lock}}}"),
-        };
-        let side = |what| format!("{base}:{what}");
-        Ok(LockKeys([lock, side("fence"), side("queue"), side("deadlines"), side("metadata")]))
+        if self.on_cluster && tag(&lock).is_none() && lock.contains('}') {
+            return refused("no other key can be on the same server of a cluster");
+        }
+        let [fence, queue, deadlines, metadata] =
+            ["fence", "queue", "deadlines", "metadata"].map(|what| side_key(&lock, what));
+        Ok(LockKeys([lock, fence, queue, deadlines, metadata]))
+    }
+}
+
+/// Returns a side key of a lock.
+fn side_key(lock: &str, what: &str) -> String {
+    format!("{}:{what}", beside(SIDE_KEY_PREFIX, lock))
+}
+
+/// Returns the start of keys and channels that a cluster keeps on the same server as this lock.
+fn beside(prefix: &str, lock: &str) -> String {
+    match tag(lock) {
+        Some(_) => format!("{prefix}:{lock}"),
+        None => format!("{prefix}{{{lock}}}"),
     }
 }
 
@@ -93,7 +109,7 @@ pub(crate) fn tag(key: &str) -> Option<&str> {
     rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
-/// The keys of one lock, in the order in which scripts take them.
+/// The keys of one lock that scripts about a claim name, in the order in which they take them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKeys([String; 5]);
 
@@ -123,8 +139,18 @@ impl LockKeys {
     }
 
     pub(crate) fn record(&self) -> String {
-        format!("{}record", self.metadata().strip_suffix("metadata").unwrap_or_default())
+        side_key(self.lock(), "record")
     }
+
+    /// Returns the channel for the observers of the leader.
+    pub(crate) fn leader_channel(&self) -> String {
+        beside(LEADER_CHANNEL, self.lock())
+    }
+}
+
+/// Returns the value of a lock that this claim holds.
+pub(crate) fn value(claim: ClaimId, token: FencingToken) -> String {
+    format!("{claim}:{}", token.get())
 }
 
 /// Parses the value of a lock that a lockkit client holds: its claim and token.
@@ -149,14 +175,21 @@ mod tests {
         Layout::new(prefix, names, true).keys(&name(text))
     }
 
+    fn every_key(keys: &LockKeys) -> Vec<String> {
+        keys.all().iter().cloned().chain([keys.record()]).collect()
+    }
+
     #[test]
     fn keys_are_as_documented() {
         let found = keys("app:", Names::Encoded, "orders/42").unwrap();
         assert_eq!(found.lock(), "app:orders%2F42");
         assert_eq!(found.all()[1], "lockkit:{app:orders%2F42}:fence");
         assert_eq!(found.deadlines(), "lockkit:{app:orders%2F42}:deadlines");
+        assert_eq!(found.record(), "lockkit:{app:orders%2F42}:record");
+        assert_eq!(found.leader_channel(), "lockkit:leader:{app:orders%2F42}");
         let tagged = keys("", Names::Raw, "{user}:1").unwrap();
         assert_eq!((tagged.lock(), &*tagged.all()[1]), ("{user}:1", "lockkit::{user}:1:fence"));
+        assert_eq!(tagged.leader_channel(), "lockkit:leader::{user}:1");
     }
 
     #[test]
@@ -174,7 +207,7 @@ mod tests {
     #[test]
     fn values_of_other_programs_are_not_parsed() {
         let claim = ClaimId::random();
-        assert_eq!(parse_value(&format!("{claim}:17")), Some((claim, 17)));
+        assert_eq!(parse_value(&value(claim, FencingToken::new(17))), Some((claim, 17)));
         for foreign in ["", "(hash)", "abc", ":17", &format!("{claim}")] {
             assert_eq!(parse_value(foreign), None, "{foreign}");
         }
@@ -193,8 +226,10 @@ mod tests {
             prop_assume!(one != other);
             let layout = Layout::new("", if raw { Names::Raw } else { Names::Encoded }, false);
             if let (Ok(one), Ok(other)) = (layout.keys(&name(&one)), layout.keys(&name(&other))) {
-                for key in one.all() {
-                    prop_assert!(!other.all().contains(key), "{key}");
+                prop_assert_ne!(one.leader_channel(), other.leader_channel());
+                let others = every_key(&other);
+                for key in every_key(&one) {
+                    prop_assert!(!others.contains(&key), "{key}");
                 }
             }
         }
@@ -204,7 +239,7 @@ mod tests {
             let names = if raw { Names::Raw } else { Names::Encoded };
             if let Ok(keys) = keys("", names, &text) {
                 let of_lock = tag(keys.lock()).unwrap_or(keys.lock());
-                for key in &keys.all()[1..] {
+                for key in every_key(&keys)[1..].iter().chain([&keys.leader_channel()]) {
                     prop_assert_eq!(tag(key), Some(of_lock));
                 }
             }

@@ -13,6 +13,18 @@
 //! * When a client dies, its lock is granted to the next waiter at the end of its ttl. When a waiting client dies, it
 //!   may still be granted the lock once, for one more ttl.
 //!
+//! Besides locks:
+//!
+//! * **Evidence**: a script of your own writes only while the grant holds its lock, see [`GUARD`].
+//! * **Elections**: observers read the leader at the master, and learn of changes by a message on a channel of the lock.
+//!   Candidates publish there; locks without a proposal cost nothing more. A leader that dies is noticed when its ttl
+//!   has ended.
+//! * **Records** of a lock, which only its holder writes. They expire when their writer has asked for it. A server at
+//!   its memory limit refuses them.
+//! * **Pins**: the lock's key has a longer ttl, and heartbeats ask for the rest of it.
+//!
+//! A failover may lose all of them like a grant. [`RedisConfig::min_replicas`] applies to them as to grants.
+//!
 //! Needs Redis 6 or later. [`RedisConfig::user`] lists the keys, channels and commands that a user with limited rights
 //! needs.
 
@@ -23,12 +35,14 @@ mod admin;
 mod backend;
 mod config;
 mod error;
+mod evidence;
 mod expiry;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod heartbeat;
 mod keys;
+mod powers;
 mod reconnect;
 mod redlock;
 mod registry;
@@ -49,6 +63,7 @@ pub use self::{
     admin::INSPECTED_WAITERS_MAX,
     backend::RedisBackend,
     config::{Queue, RedisConfig},
+    evidence::GUARD,
     keys::Names,
     redlock::{RedlockBackend, RedlockConfig, SCHEME_REDLOCK, SCHEME_REDLOCK_TLS, SetUp, init},
 };

@@ -15,7 +15,12 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{keys::LockKeys, topology::Listener, wire::Pttl};
+use crate::{
+    keys::LockKeys,
+    powers::{Observers, Pin},
+    topology::Listener,
+    wire::Pttl,
+};
 
 /// Redis counts whole milliseconds; a key has expired after its last one.
 const ROUNDING: Duration = Duration::from_millis(1);
@@ -28,11 +33,13 @@ pub(crate) struct ClaimRegistry {
     settled: Notify,
 }
 
-/// The claims of a session, as what its connection receives messages for.
+/// The claims and observers of a session, as what its connection receives messages for.
 pub(crate) struct ClaimMessages {
     /// The channel of the client. A message names a claim.
     pub(crate) channel: String,
     pub(crate) claims: Arc<ClaimRegistry>,
+    /// Receive the messages of all other channels, to which they subscribe themselves.
+    pub(crate) observers: Arc<Observers>,
 }
 
 impl Listener for ClaimMessages {
@@ -40,25 +47,33 @@ impl Listener for ClaimMessages {
         vec![self.channel.clone()]
     }
 
-    fn message(&self, _: &str, text: &str) {
-        ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
+    fn message(&self, channel: &str, text: &str) {
+        if channel == self.channel {
+            ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
+        } else {
+            self.observers.wake(channel);
+        }
     }
 
     fn gap(&self) {
         self.claims.wake_all();
+        self.observers.wake_all();
     }
 }
 
 impl ClaimRegistry {
     /// Adds a claim, before its first request is sent.
-    pub(crate) fn enter(&self, id: ClaimId, keys: LockKeys) -> Arc<ClaimEntry> {
+    pub(crate) fn enter(&self, id: ClaimId, keys: LockKeys, is_candidate: bool) -> Arc<ClaimEntry> {
         let entry = Arc::new(ClaimEntry {
             id,
+            observers: is_candidate.then(|| keys.leader_channel()),
             keys,
             is_acquiring: AtomicBool::new(true),
             is_queued: AtomicBool::default(),
             is_in_doubt: AtomicBool::default(),
             release_began: Mutex::default(),
+            pin: Mutex::default(),
+            is_released: AtomicBool::default(),
             wake_up: Notify::new(),
             last_extension: watch::Sender::new(None),
         });
@@ -75,10 +90,12 @@ impl ClaimRegistry {
         self.lock().remove(&id);
     }
 
-    /// Removes holds whose release began at least `ago` ago, confirmed or not: nothing has renewed them since.
+    /// Removes holds whose release began at least `ago` ago, confirmed or not: nothing has renewed them since. A pinned
+    /// one is kept until its pin has ended.
     pub(crate) fn forget_ended(&self, now: BootInstant, ago: Duration) {
-        let has_ended =
-            |entry: &ClaimEntry| entry.release_began().is_some_and(|began| began.after(ago) < now);
+        let has_ended = |entry: &ClaimEntry| {
+            entry.release_began().is_some_and(|began| began.after(ago) < now) && entry.pin_left(now).is_zero()
+        };
         self.lock().retain(|_, entry| !has_ended(entry));
     }
 
@@ -136,11 +153,16 @@ impl ClaimRegistry {
 pub(crate) struct ClaimEntry {
     pub(crate) id: ClaimId,
     pub(crate) keys: LockKeys,
+    /// The channel of the observers of the leader, if the claim takes part in an election.
+    pub(crate) observers: Option<String>,
     is_acquiring: AtomicBool,
     is_queued: AtomicBool,
     is_in_doubt: AtomicBool,
     /// When its release was first requested; nothing renews it from then on.
     release_began: Mutex<Option<BootInstant>>,
+    pin: Mutex<Option<Pin>>,
+    /// Whether its release was requested, which ends a pin.
+    is_released: AtomicBool,
     wake_up: Notify,
     last_extension: watch::Sender<Option<WaitExtension>>,
 }
@@ -157,11 +179,16 @@ pub(crate) struct WaitExtension {
 impl WaitExtension {
     /// Takes the lock's PTTL from an answer that has just arrived.
     pub(crate) fn new(sent_at: BootInstant, pttl: Pttl) -> Self {
-        let ends = |pttl| Instant::now() + Duration::from_millis(pttl) + ROUNDING;
         // -2: nobody holds the lock.
-        let lock_ends = if pttl < -1 { Some(Instant::now()) } else { u64::try_from(pttl).ok().map(ends) };
+        let lock_ends = if pttl < -1 { Some(Instant::now()) } else { lock_end(pttl) };
         Self { sent_at, lock_ends }
     }
+}
+
+/// Returns when a lock expires whose PTTL has just arrived; `None` if it has no ttl, or nobody holds it.
+pub(crate) fn lock_end(pttl: Pttl) -> Option<Instant> {
+    let left = u64::try_from(pttl).ok()?;
+    Instant::now().checked_add(Duration::from_millis(left) + ROUNDING)
 }
 
 impl ClaimEntry {
@@ -186,6 +213,29 @@ impl ClaimEntry {
     /// Notes a renewal: the hold no longer expires by itself.
     pub(crate) fn renew(&self) {
         self.release_began().take();
+    }
+
+    /// Notes a pin, unless the present one lasts longer.
+    pub(crate) fn pin(&self, since: BootInstant, at_least: Duration) {
+        let (pin, mut latest) = (Pin { since, at_least }, lock(&self.pin));
+        if latest.is_none_or(|latest| latest.left(since) < at_least) {
+            *latest = Some(pin);
+        }
+    }
+
+    /// Returns the time until its pin ends; zero without a pin.
+    pub(crate) fn pin_left(&self, now: BootInstant) -> Duration {
+        lock(&self.pin).map_or(Duration::ZERO, |pin| pin.left(now))
+    }
+
+    /// Notes that its release was requested.
+    pub(crate) fn mark_released(&self) {
+        self.is_released.store(true, SeqCst);
+    }
+
+    /// Returns whether the end of the session must leave its lock, which is pinned.
+    pub(crate) fn outlives_session(&self, now: BootInstant) -> bool {
+        !self.is_released.load(SeqCst) && !self.pin_left(now).is_zero()
     }
 
     fn release_began(&self) -> MutexGuard<'_, Option<BootInstant>> {
@@ -226,16 +276,46 @@ mod tests {
     #[tokio::test]
     async fn wake_before_the_wait_is_not_lost() {
         let (claims, id) = (ClaimRegistry::default(), ClaimId::random());
-        let entry = claims.enter(id, keys());
+        let entry = claims.enter(id, keys(), false);
         claims.wake(ClaimId::random());
         claims.wake(id);
         entry.woken().await;
     }
 
+    /// The server's clock may be one per cent slower than this one.
+    #[test]
+    fn rest_of_a_pin_is_never_too_short() {
+        let (claims, start) = (ClaimRegistry::default(), BootInstant::from_start(Duration::ZERO));
+        let (entry, seconds) = (claims.enter(ClaimId::random(), keys(), false), Duration::from_secs);
+        assert_eq!(entry.pin_left(start), Duration::ZERO);
+        entry.pin(start, seconds(200));
+        entry.pin(start, seconds(50));
+        assert_eq!(entry.pin_left(start), seconds(200));
+        assert_eq!(entry.pin_left(start.after(seconds(100))), seconds(101));
+        assert_eq!(entry.pin_left(start.after(seconds(300))), Duration::ZERO);
+        assert!(entry.outlives_session(start));
+        entry.mark_released();
+        assert!(!entry.outlives_session(start));
+    }
+
+    /// Else a release that is repeated would succeed without a confirmation.
+    #[test]
+    fn ended_hold_is_known_until_its_pin_ends() {
+        let (claims, id, start) =
+            (ClaimRegistry::default(), ClaimId::random(), BootInstant::from_start(Duration::ZERO));
+        let entry = claims.enter(id, keys(), false);
+        entry.pin(start, Duration::from_secs(99));
+        entry.begin_release(start);
+        for (seconds, is_known) in [(50, true), (101, false)] {
+            claims.forget_ended(start.after(Duration::from_secs(seconds)), Duration::from_secs(1));
+            assert_eq!(claims.get(id).is_some(), is_known, "after {seconds} s");
+        }
+    }
+
     #[tokio::test]
     async fn close_waits_for_every_acquire() {
         let claims = Arc::new(ClaimRegistry::default());
-        let entries = [claims.enter(ClaimId::random(), keys()), claims.enter(ClaimId::random(), keys())];
+        let entries = [(); 2].map(|()| claims.enter(ClaimId::random(), keys(), false));
         let waiting = tokio::spawn({
             let claims = Arc::clone(&claims);
             async move { claims.all_settled().await }

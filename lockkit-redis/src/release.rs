@@ -20,6 +20,7 @@ const HANDOFF_CALLS_MAX: u32 = 200;
 
 impl RedisSession {
     pub(crate) async fn release_claim(&self, entry: &ClaimEntry) -> Result<(), RequestError> {
+        entry.mark_released();
         entry.begin_release(self.clock.now());
         self.end_at_server(entry).await?;
         self.claims.forget(entry.id);
@@ -28,7 +29,7 @@ impl RedisSession {
 
     /// Ends a claim at the server, whether it holds the lock or waits.
     pub(crate) async fn end_at_server(&self, entry: &ClaimEntry) -> Result<(), RequestError> {
-        let release = self.params.release(entry.id, &entry.keys);
+        let release = self.params.release(entry);
         let mut is_unserved = leaves_queue_unserved(self.server.run(&release).await?)?;
         // The claim has ended. The repeated requests only make the handoff prompt. If they fail or are too few, the
         // next heartbeat of any waiter finds the lock free, and that waiter continues.

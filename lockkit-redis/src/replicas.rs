@@ -86,6 +86,14 @@ impl Replicas {
         Ok(parse_renewals(answer, holds)?.into_iter().map(is_known).collect())
     }
 
+    /// Executes a script about one hold. Returns whether it is held; an error if too few replicas have what the script
+    /// wrote.
+    pub(crate) async fn write_if_held(&self, call: &Call) -> Result<bool, RequestError> {
+        let (answer, acknowledged) = self.run(self.server.request_timeout(), call, false).await?;
+        let is_held = redis::from_redis_value(answer)?;
+        if is_held { acknowledged.map(|()| true) } else { Ok(false) }
+    }
+
     /// Returns the answer of a script, and whether enough replicas have what it wrote.
     async fn run(
         &self,

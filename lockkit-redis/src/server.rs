@@ -149,6 +149,11 @@ impl Server {
         }
     }
 
+    /// Returns the connections: the present one, and those that replace it until the server is dropped.
+    pub(crate) fn connections(&self) -> watch::Receiver<ConnectionState> {
+        self.state.clone()
+    }
+
     pub(crate) fn request_timeout(&self) -> Duration {
         self.timeout
     }

@@ -4,21 +4,21 @@
 //! grant, [`release`](crate::release) ends it, [`heartbeat`](crate::heartbeat) renews it, and [`server`](crate::server)
 //! keeps the connection.
 //!
-//! When the session is closed, every running acquire withdraws its claim and everything held is released. What the
-//! server does not confirm expires with its ttl.
+//! When the session is closed, every running acquire withdraws its claim. Everything held is released, except what is
+//! pinned. What the server does not confirm expires with its ttl.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, Error, ErrorKind, Result,
-    backend::{Acquired, Claim, Grant, Loss, Renewals, Session},
+    Clock, Error, ErrorKind, LockName, Result,
+    backend::{Acquired, Claim, Elections, Grant, Loss, Pins, Records, Renewals, Session},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    error::RequestError, expiry::ExpiryChecks, heartbeat, keys::Layout, registry::ClaimRegistry,
-    replicas::Replicas, server::Server, wire::ScriptParams,
+    error::RequestError, expiry::ExpiryChecks, heartbeat, keys::Layout, powers::Observers,
+    registry::ClaimRegistry, replicas::Replicas, server::Server, wire::ScriptParams,
 };
 
 /// A session.
@@ -32,6 +32,7 @@ pub(crate) struct RedisSession {
     pub(crate) queues: bool,
     pub(crate) clock: Clock,
     pub(crate) claims: Arc<ClaimRegistry>,
+    pub(crate) observers: Arc<Observers>,
     pub(crate) expiry_checks: ExpiryChecks,
     /// Set where a grant counts only when replicas acknowledged it.
     pub(crate) replicas: Option<Replicas>,
@@ -56,9 +57,7 @@ impl Session for RedisSession {
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {
-        if self.closed.is_cancelled() {
-            return Err(Error::new(ErrorKind::Closed, "release").with_lock(grant.name()));
-        }
+        self.check_open("release", grant.name())?;
         let Some(entry) = self.claims.get(grant.claim()) else { return Ok(()) };
         self.release_claim(&entry).await.map_err(|fault| fault.into_error("release").with_lock(grant.name()))
     }
@@ -74,9 +73,31 @@ impl Session for RedisSession {
         self.claims.all_settled().await;
         self.forget_ended(Duration::ZERO);
         let entries = self.claims.all();
-        let releases = entries.iter().map(|entry| self.release_claim(entry));
-        let unconfirmed = futures_util::future::join_all(releases).await.into_iter().find_map(Result::err);
+        let endings = entries.iter().map(|entry| self.end_with_session(entry));
+        let unconfirmed = futures_util::future::join_all(endings).await.into_iter().find_map(Result::err);
         unconfirmed.map_or(Ok(()), |fault| Err(fault.into_error("close")))
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        Some(self)
+    }
+
+    fn records(&self) -> Option<&dyn Records> {
+        Some(self)
+    }
+
+    fn pins(&self) -> Option<&dyn Pins> {
+        Some(self)
+    }
+}
+
+impl RedisSession {
+    /// Fails once the session is closed.
+    pub(crate) fn check_open(&self, operation: &'static str, name: &LockName) -> Result<()> {
+        if self.closed.is_cancelled() {
+            return Err(Error::new(ErrorKind::Closed, operation).with_lock(name));
+        }
+        Ok(())
     }
 }
 

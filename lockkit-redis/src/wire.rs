@@ -2,14 +2,15 @@
 //!
 //! A script is called by its digest, and sent in full if the server does not have it (any more).
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
 use lockkit_core::{FencingToken, Metadata, backend::ClaimId};
 use redis::{Cmd, Value};
 
 use crate::{
     error::RequestError,
-    keys::{CHANNEL, LockKeys},
+    keys::{self, CHANNEL, LockKeys},
+    registry::ClaimEntry,
 };
 
 /// Characters of an unexpected answer that an error quotes.
@@ -26,7 +27,12 @@ pub(crate) static CONFIRM: LazyLock<Script> = script!("value", "lock", "confirm"
 pub(crate) static RELEASE: LazyLock<Script> = script!("value", "lock", "release");
 pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
 pub(crate) static HEARTBEAT: LazyLock<Script> = script!("heartbeat");
-pub(crate) static INSPECT: LazyLock<Script> = script!("value", "inspect");
+pub(crate) static INSPECT: LazyLock<Script> = script!("value", "holder", "inspect");
+pub(crate) static LEADER: LazyLock<Script> = script!("value", "holder", "leader");
+pub(crate) static PROCLAIM: LazyLock<Script> = script!("value", "holder", "proclaim");
+pub(crate) static READ_RECORD: LazyLock<Script> = script!("read_record");
+pub(crate) static WRITE_RECORD: LazyLock<Script> = script!("value", "write_record");
+pub(crate) static LEAVE: LazyLock<Script> = script!("value", "lock", "leave");
 
 /// A script and its digest.
 #[derive(Debug)]
@@ -64,6 +70,12 @@ impl Call {
         self.command("EVAL", self.script.source)
     }
 
+    /// Adds the channel of observers as the last argument, if the claim takes part in an election.
+    fn with_observers(mut self, claim: &ClaimEntry) -> Self {
+        self.arguments.extend(claim.observers.clone());
+        self
+    }
+
     /// All keys are at the same server as this one.
     pub(crate) fn first_key(&self) -> &str {
         self.keys.first().map_or("", String::as_str)
@@ -74,6 +86,27 @@ impl Call {
         cmd.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
         cmd
     }
+}
+
+/// A lock that is held, for its heartbeat.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldLock {
+    /// Its key.
+    pub(crate) lock: String,
+    /// The claim and the token of the grant that holds it.
+    pub(crate) claim: ClaimId,
+    pub(crate) token: FencingToken,
+    /// How long it must live from now on.
+    pub(crate) lifetime_ms: u64,
+}
+
+/// The longest lifetime of a key that is asked for. Redis refuses an expiry beyond the range of its clock.
+const LIFETIME_MS_MAX: u64 = 1000 * 365 * 24 * 60 * 60 * 1000;
+
+/// Returns whole milliseconds, rounded up, as the lifetime of a key.
+pub(crate) fn lifetime_ms(lifetime: Duration) -> u64 {
+    let milliseconds = u64::try_from(lifetime.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    milliseconds.clamp(1, LIFETIME_MS_MAX)
 }
 
 /// The parameters that all scripts of a session share.
@@ -89,46 +122,46 @@ pub(crate) struct ScriptParams {
 }
 
 impl ScriptParams {
-    pub(crate) fn acquire(&self, claim: ClaimId, keys: &LockKeys, queue: bool, metadata: &Metadata) -> Call {
+    pub(crate) fn acquire(&self, claim: &ClaimEntry, queue: bool, metadata: &Metadata) -> Call {
         let mode = if queue { "wait" } else { "try" };
         let more = [self.client.clone(), mode.to_owned(), metadata.to_json()];
-        self.call(&ACQUIRE, claim, keys, more)
+        self.call(&ACQUIRE, claim, more).with_observers(claim)
     }
 
-    pub(crate) fn confirm(&self, claim: ClaimId, keys: &LockKeys) -> Call {
-        self.call(&CONFIRM, claim, keys, [self.client.clone()])
+    pub(crate) fn confirm(&self, claim: &ClaimEntry) -> Call {
+        self.call(&CONFIRM, claim, [self.client.clone()]).with_observers(claim)
     }
 
-    pub(crate) fn release(&self, claim: ClaimId, keys: &LockKeys) -> Call {
-        self.call(&RELEASE, claim, keys, [])
+    pub(crate) fn release(&self, claim: &ClaimEntry) -> Call {
+        self.call(&RELEASE, claim, []).with_observers(claim)
     }
 
-    fn call<const N: usize>(
-        &self,
-        script: &'static Script,
-        claim: ClaimId,
-        keys: &LockKeys,
-        more: [String; N],
-    ) -> Call {
+    /// Returns the call that ends a hold whose pin still lasts for `rest_ms`.
+    pub(crate) fn leave(&self, claim: &ClaimEntry, rest_ms: u64) -> Call {
+        self.call(&LEAVE, claim, [rest_ms.to_string()])
+    }
+
+    fn call<const N: usize>(&self, script: &'static Script, claim: &ClaimEntry, more: [String; N]) -> Call {
         let mut arguments = vec![
-            claim.to_string(),
+            claim.id.to_string(),
             self.ttl_ms.to_string(),
             self.counter_ttl_ms.to_string(),
             CHANNEL.to_owned(),
             self.linger_ms.to_string(),
         ];
         arguments.extend(more);
-        Call { script, keys: keys.all().to_vec(), arguments }
+        Call { script, keys: claim.keys.all().to_vec(), arguments }
     }
 
-    /// Returns the heartbeat of held locks, each by its key and the claim and token of its grant.
-    pub(crate) fn renew(&self, held: &[(String, ClaimId, FencingToken)]) -> Call {
-        let values = held.iter().map(|(_, claim, token)| format!("{claim}:{}", token.get()));
-        Call {
-            script: &RENEW,
-            keys: held.iter().map(|(lock, ..)| lock.clone()).collect(),
-            arguments: std::iter::once(self.ttl_ms.to_string()).chain(values).collect(),
+    /// Returns the heartbeat of held locks.
+    pub(crate) fn renew(&self, held: &[HeldLock]) -> Call {
+        let mut arguments = vec![self.ttl_ms.to_string()];
+        arguments.extend(held.iter().map(|held| keys::value(held.claim, held.token)));
+        // Only where a hold is pinned: otherwise all have the ttl.
+        if held.iter().any(|held| held.lifetime_ms != self.ttl_ms) {
+            arguments.extend(held.iter().map(|held| held.lifetime_ms.to_string()));
         }
+        Call { script: &RENEW, keys: held.iter().map(|held| held.lock.clone()).collect(), arguments }
     }
 
     /// Returns the heartbeat of waiting claims.

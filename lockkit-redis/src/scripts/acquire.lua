@@ -3,17 +3,19 @@
 -- ARGV 6 the client
 --      7 'wait' or 'try'
 --      8 the claim's metadata
+--      9 the channel of observers, if the claim takes part in an election
 -- Returns {'granted', token}, {'queued', PTTL of the lock in ms}, {'busy', PTTL of the lock in ms} in mode 'try', or
 -- {'unserved', _} when the request must be repeated (by `confirm` if the claim waits).
-local client, mode, description = ARGV[6], ARGV[7], ARGV[8]
+local client, mode, description, observers = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 
 local state, token = serve()
 if state == 'mine' then
-  return hold(token)
+  return hold(token, observers)
 end
 if state == 'free' then
   token = grant(claim, ttl, description)
   if token then
+    notify_observers(observers)
     return { 'granted', token }
   end
 end

@@ -3,11 +3,12 @@
 -- into the queue.
 --
 -- ARGV 6 the client
+--      7 the channel of observers, if the claim takes part in an election
 -- Returns {'granted', token}, {'queued', PTTL of the lock in ms}, {'unserved', _} when the request must be repeated, or
 -- {'gone', 0}.
 local state, token = serve()
 if state == 'mine' then
-  return hold(token)
+  return hold(token, ARGV[7])
 end
 if queued() then
   return extend_wait(ARGV[6], state)

@@ -145,9 +145,21 @@ local function extend_wait(client, state)
   return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock) }
 end
 
--- Restarts the lifetime of the lock, which the claim holds.
-local function hold(token)
-  redis.call('PEXPIRE', lock, ttl)
+-- Notifies the observers of the lock's leader; `observers` is their channel, or nil if the claim takes part in no
+-- election. A refused PUBLISH must not stop a script half-way. The message is a hint.
+local function notify_observers(observers)
+  if observers then
+    redis.pcall('PUBLISH', observers, '')
+  end
+end
+
+-- Restarts the lifetime of the lock, which the claim holds. Never shortens it: the hold may be pinned for longer, and
+-- this may be a late copy of the request that was granted the lock.
+local function hold(token, observers)
+  if redis.call('PTTL', lock) < tonumber(ttl) then
+    redis.call('PEXPIRE', lock, ttl)
+  end
+  notify_observers(observers)
   return { 'granted', token }
 end
 

@@ -1,6 +1,7 @@
 -- Ends a claim in any state: removes its entry in the queue and its hold. The lock is granted to the next waiter, also
 -- when it was free already. A later grant is never touched: it has another claim.
 --
+-- ARGV 6 the channel of observers, if the claim takes part in an election
 -- Returns whether the claim held the lock (1 or 0), and whether the next waiter was not found yet: then the request
 -- must be repeated.
 redis.call('ZREM', queue, claim)
@@ -15,5 +16,8 @@ end
 local head, more
 if state ~= 'others' then
   head, more = handoff()
+end
+if state == 'mine' or head then
+  notify_observers(ARGV[6])
 end
 return { state == 'mine' and 1 or 0, not head and more and 1 or 0 }

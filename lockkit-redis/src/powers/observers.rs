@@ -1,0 +1,251 @@
+//! Watches on leaders. All watches of a client on one lock share a subscription.
+//!
+//! Failure cases:
+//!
+//! * A message is a hint. It may come too early, twice, or never.
+//! * The connection is replaced: messages may be lost until all channels are subscribed again. Then every watch wakes.
+//! * The leader dies: Redis reports nothing. Each answer about the leader says when its lock expires, and its watches
+//!   wake at that time.
+//! * SUBSCRIBE is refused, or not answered: the new watch fails. For watches that exist it is repeated, with pauses.
+//! * A watch is dropped: the channel is unsubscribed after the last one. One task sends all subscriptions of a session,
+//!   one after another, so no UNSUBSCRIBE can overtake a later SUBSCRIBE.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use lockkit_core::{
+    backend::{LeaderWatch, retry_pauses},
+    support::lock,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep_until, timeout},
+};
+use tracing::debug;
+
+use crate::{
+    error::{Effect, RequestError},
+    reconnect::{ConnectionState, OpenConnection},
+};
+
+/// The locks that a session watches.
+#[derive(Debug, Default)]
+pub(crate) struct Observers {
+    /// By their channel, with the number of watches.
+    locks: Mutex<HashMap<String, (usize, Arc<WatchedLock>)>>,
+    /// Notified when a channel is watched for the first time, or no longer.
+    changed: Notify,
+}
+
+/// What the watches on one lock share.
+#[derive(Debug, Default)]
+struct WatchedLock {
+    /// The outcome of the last SUBSCRIBE.
+    subscribed: watch::Sender<Option<Result<(), RequestError>>>,
+    /// Changes with every hint.
+    hints: watch::Sender<()>,
+    /// When the lock expires, by the last answer; `None` if that is not known.
+    ends: watch::Sender<Option<Instant>>,
+}
+
+impl Observers {
+    /// Wakes the watches of this channel.
+    pub(crate) fn wake(&self, channel: &str) {
+        if let Some((_, watched)) = self.lock().get(channel) {
+            watched.hints.send_replace(());
+        }
+    }
+
+    /// Wakes all watches: messages may have been lost.
+    pub(crate) fn wake_all(&self) {
+        for (_, watched) in self.lock().values() {
+            watched.hints.send_replace(());
+        }
+    }
+
+    /// Notes when the lock of this channel expires.
+    pub(super) fn note_end(&self, channel: &str, ends: Option<Instant>) {
+        if let Some((_, watched)) = self.lock().get(channel) {
+            watched.ends.send_replace(ends);
+        }
+    }
+
+    /// Subscribes to the channels of all watches, over every connection, until there are no more connections.
+    pub(crate) async fn keep_subscribed(
+        self: Arc<Self>,
+        mut connections: watch::Receiver<ConnectionState>,
+        request_timeout: Duration,
+    ) {
+        let mut pauses = retry_pauses();
+        loop {
+            let state = connections.borrow_and_update().clone();
+            let mut subscribed = HashSet::new();
+            loop {
+                let is_complete = match &state {
+                    ConnectionState::Up(open) => self.adjust(open, &mut subscribed, request_timeout).await,
+                    ConnectionState::Opening | ConnectionState::Down(_) => true,
+                };
+                if is_complete {
+                    pauses = retry_pauses();
+                }
+                tokio::select! {
+                    replaced = connections.changed() => match replaced {
+                        Ok(()) => break,
+                        // The session has been dropped.
+                        Err(_) => return,
+                    },
+                    () = self.changed.notified() => {}
+                    () = pauses.wait(), if !is_complete => {}
+                }
+            }
+        }
+    }
+
+    /// Subscribes to what is watched, and unsubscribes from what is not watched any more. Returns whether all
+    /// subscriptions have succeeded.
+    async fn adjust(
+        &self,
+        open: &OpenConnection,
+        subscribed: &mut HashSet<String>,
+        request_timeout: Duration,
+    ) -> bool {
+        let wanted: HashMap<String, Arc<WatchedLock>> =
+            self.lock().iter().map(|(channel, (_, watched))| (channel.clone(), watched.clone())).collect();
+        let unwanted: Vec<String> = subscribed.extract_if(|channel| !wanted.contains_key(channel)).collect();
+        join_all(unwanted.iter().map(|channel| unsubscribe(open, channel, request_timeout))).await;
+        let outcomes = wanted.into_iter().map(|(channel, watched)| {
+            let is_new = !subscribed.contains(&channel);
+            async move {
+                let outcome = match is_new {
+                    true => subscribe(open, &channel, request_timeout).await,
+                    false => Ok(()),
+                };
+                (channel, watched, is_new, outcome)
+            }
+        });
+        let mut is_complete = true;
+        for (channel, watched, is_new, outcome) in join_all(outcomes).await {
+            is_complete &= outcome.is_ok();
+            if is_new && outcome.is_ok() {
+                // What was published before is lost.
+                watched.hints.send_replace(());
+                subscribed.insert(channel);
+            }
+            watched.subscribed.send_replace(Some(outcome));
+        }
+        is_complete
+    }
+
+    fn join(&self, channel: &str) -> Arc<WatchedLock> {
+        let mut locks = self.lock();
+        let (count, watched) = locks.entry(channel.to_owned()).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.changed.notify_one();
+        }
+        Arc::clone(watched)
+    }
+
+    fn leave(&self, channel: &str) {
+        let mut locks = self.lock();
+        let Some((count, _)) = locks.get_mut(channel) else { return };
+        *count -= 1;
+        if *count == 0 {
+            locks.remove(channel);
+            self.changed.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<WatchedLock>)>> {
+        lock(&self.locks)
+    }
+}
+
+async fn subscribe(open: &OpenConnection, channel: &str, limit: Duration) -> Result<(), RequestError> {
+    let mut connection = open.connection.clone();
+    let answer = timeout(limit, connection.subscribe(channel)).await;
+    let outcome = answer.map_or_else(|_| Err(RequestError::no_reply()), |answer| Ok(answer?));
+    outcome.inspect_err(|fault| note_failure(open, channel, fault))
+}
+
+async fn unsubscribe(open: &OpenConnection, channel: &str, limit: Duration) {
+    let mut connection = open.connection.clone();
+    let answer = timeout(limit, connection.unsubscribe(channel)).await;
+    let outcome = answer.map_or_else(|_| Err(RequestError::no_reply()), |answer| Ok(answer?));
+    // On failure, messages of the channel are ignored until the connection is replaced.
+    let _ = outcome.inspect_err(|fault: &RequestError| note_failure(open, channel, fault));
+}
+
+fn note_failure(open: &OpenConnection, channel: &str, fault: &RequestError) {
+    debug!(?fault, channel, "cannot change a subscription");
+    if fault.effect != Effect::Refused {
+        open.note_failure(fault);
+    }
+}
+
+/// A watch on the leader of one lock.
+#[derive(Debug)]
+pub(super) struct RedisLeaderWatch {
+    observers: Arc<Observers>,
+    channel: String,
+    watched: Arc<WatchedLock>,
+    hints: watch::Receiver<()>,
+    ends: watch::Receiver<Option<Instant>>,
+    /// The end of the lock at which this watch has woken.
+    reported_end: Option<Instant>,
+}
+
+impl RedisLeaderWatch {
+    /// Joins the watches of this channel.
+    pub(super) fn new(observers: Arc<Observers>, channel: String) -> Self {
+        let watched = observers.join(&channel);
+        let (hints, ends) = (watched.hints.subscribe(), watched.ends.subscribe());
+        Self { observers, channel, watched, hints, ends, reported_end: None }
+    }
+
+    /// Waits until the channel is subscribed to.
+    pub(super) async fn subscribed(&mut self) -> Result<(), RequestError> {
+        let mut subscribed = self.watched.subscribed.subscribe();
+        let outcome = subscribed.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        // The sender is never dropped before the watch.
+        outcome.ok().flatten().unwrap_or_else(|| Err(RequestError::session_closed()))?;
+        // Hints from now on are news.
+        self.hints.mark_unchanged();
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl LeaderWatch for RedisLeaderWatch {
+    async fn changed(&mut self) {
+        loop {
+            let ends = *self.ends.borrow_and_update();
+            let due = async {
+                match ends.filter(|_| ends != self.reported_end) {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                hint = self.hints.changed() => if hint.is_ok() { return },
+                () = due => {
+                    self.reported_end = ends;
+                    return;
+                }
+                _ = self.ends.changed() => {}
+            }
+        }
+    }
+}
+
+impl Drop for RedisLeaderWatch {
+    fn drop(&mut self) {
+        self.observers.leave(&self.channel);
+    }
+}

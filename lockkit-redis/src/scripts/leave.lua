@@ -1,0 +1,21 @@
+-- Ends a pinned hold, whose lock expires at the end of the pin: nobody is granted it before. Never lengthens its
+-- lifetime, so a late copy changes nothing.
+--
+-- ARGV 6 the rest of the pin, in ms
+-- Returns whether the claim held the lock (1 or 0).
+local rest = ARGV[6]
+if lock_state() ~= 'mine' then
+  return 0
+end
+local left = redis.call('PTTL', lock)
+if left == -1 or left > tonumber(rest) then
+  redis.call('PEXPIRE', lock, rest)
+  -- Waiters expect the end that their last check has found. The first one re-checks at once, and again when the lock
+  -- expires; its heartbeat would find the new end later.
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  local client = head and string.match(redis.call('HGET', deadlines, head) or '', ':(%x+)$')
+  if client then
+    redis.pcall('PUBLISH', channel .. client, head)
+  end
+end
+return 1

@@ -1,0 +1,37 @@
+-- Replaces the metadata of the claim that holds the lock, and notifies observers. A late copy does not undo a later
+-- proposal: it finds a higher number, and writes nothing.
+--
+-- KEYS 1 the lock
+--      2 the metadata
+-- ARGV 1 the value that the lock must have
+--      2 the claim
+--      3 its metadata
+--      4 the number of the proposal in them
+--      5 how long the metadata outlive their last use, in ms
+--      6 bytes of metadata to read, at most
+--      7 the channel of observers
+-- Returns whether the claim holds the lock (1 or 0).
+local metadata, claim = KEYS[2], ARGV[2]
+if value_of(KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+
+-- Returns the number of the stored proposal; nil if there is none, or if another program has written the metadata.
+local function stored_number()
+  local is_json, stored = pcall(cjson.decode, description(metadata, claim, ARGV[6]))
+  local proposal = is_json and type(stored) == 'table' and stored.proposal
+  return type(proposal) == 'table' and tonumber(proposal.number) or nil
+end
+
+local number = stored_number()
+if number and number > tonumber(ARGV[4]) then
+  return 1
+end
+-- PEXPIRE first: a server at its memory limit (maxmemory) refuses HSET as the first write of a script. The second
+-- PEXPIRE is for metadata that were missing.
+redis.call('PEXPIRE', metadata, ARGV[5])
+redis.call('HSET', metadata, 'holder', claim, claim, ARGV[3])
+redis.call('PEXPIRE', metadata, ARGV[5])
+-- A refused PUBLISH is no error: the message is a hint.
+redis.pcall('PUBLISH', ARGV[7], '')
+return 1
