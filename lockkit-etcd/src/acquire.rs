@@ -43,7 +43,7 @@ const WATCH_AFTER: Duration = Duration::from_millis(100);
 const EARLY_READS_MAX: usize = 4;
 
 /// How a claim ended.
-enum ClaimEnd {
+pub(crate) enum ClaimEnd {
     Granted(FencingToken),
     GaveUp,
     EntryGone,
@@ -58,10 +58,12 @@ struct Predecessor {
 
 impl EtcdSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
-        let queue = self.layout.queue(claim.name())?;
-        let key = self.key_pool.take(&queue).unwrap_or_else(|| queue.key(self.lease.id(), claim.id()));
-        let entry = self.claims.enter(claim.id(), queue, key);
-        let end = self.claim(claim, &entry).await;
+        let entry = self.enter(claim)?;
+        let end = if self.is_single() {
+            self.claim_single(claim, &entry).await
+        } else {
+            self.claim_with_guard(claim, &entry).await
+        };
         if let Ok(ClaimEnd::Granted(token)) = end {
             return Ok(Acquired::Granted(Grant::new(claim, token, self.lease.armed_at())));
         }
@@ -78,7 +80,11 @@ impl EtcdSession {
         fault.into_error("acquire").with_lock(claim.name())
     }
 
-    async fn claim(&self, claim: &Claim, entry: &Arc<QueueEntry>) -> Result<ClaimEnd, RequestError> {
+    pub(crate) async fn claim(
+        &self,
+        claim: &Claim,
+        entry: &Arc<QueueEntry>,
+    ) -> Result<ClaimEnd, RequestError> {
         if !claim.wait() && self.recently_busy.contains(&entry.queue) && self.is_busy(entry).await {
             return Ok(self.found_busy(claim, entry));
         }
@@ -99,7 +105,7 @@ impl EtcdSession {
     }
 
     /// Ends a try that found the lock held.
-    fn found_busy(&self, claim: &Claim, entry: &QueueEntry) -> ClaimEnd {
+    pub(crate) fn found_busy(&self, claim: &Claim, entry: &QueueEntry) -> ClaimEnd {
         claim.note_contended();
         self.recently_busy.record(&entry.queue);
         ClaimEnd::GaveUp
@@ -296,7 +302,7 @@ impl EtcdSession {
     }
 
     /// Retries a read until it is answered.
-    async fn read<T, F>(&self, read: impl Fn() -> F) -> Result<T, RequestError>
+    pub(crate) async fn read<T, F>(&self, read: impl Fn() -> F) -> Result<T, RequestError>
     where
         F: Future<Output = Result<T, RequestError>>,
     {
@@ -337,12 +343,15 @@ impl EtcdSession {
     /// Removes an ended claim from the registry. Returns its key to the pool unless a request in doubt names it.
     pub(crate) fn forget(&self, id: ClaimId, entry: &QueueEntry) {
         self.claims.forget(id);
-        if !entry.is_in_doubt() {
+        if !entry.is_in_doubt() && !self.is_single() {
             self.key_pool.put_back(&entry.queue, entry.key.clone());
         }
     }
 
     async fn withdraw_once(&self, claim: &Claim, entry: &QueueEntry) -> Result<(), RequestError> {
+        if self.is_single() {
+            return self.remove_single(entry).await;
+        }
         if entry.token().is_some() {
             // A handoff came while the claim gave up: it holds the lock, and passes it on.
             return self.release_entry(entry).await;

@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 use lockkit_core::{Error, ErrorKind, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX};
 
+use crate::form::Shape;
+
 /// How a lock name becomes a part of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -44,27 +46,55 @@ const ENCODED_BYTES_MAX: usize = 3 * LOCK_NAME_BYTES_MAX;
 pub(crate) struct Layout {
     prefix: String,
     names: Names,
+    pub(crate) shape: Shape,
 }
 
 impl Layout {
     /// `prefix` is empty or ends with a slash.
     pub(crate) fn new(prefix: &str, names: Names) -> Self {
-        Self { prefix: prefix.to_owned(), names }
+        Self { prefix: prefix.to_owned(), names, shape: Shape::default() }
+    }
+
+    /// Sets the form of the locks.
+    pub(crate) fn shaped(self, shape: Shape) -> Self {
+        Self { shape, ..self }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn names(&self) -> Names {
+        self.names
+    }
+
+    /// Returns the part of a key that a lock name becomes.
+    pub(crate) fn part(&self, name: &LockName) -> String {
+        match self.names {
+            Names::Encoded => name.encode(ENCODED_BYTES_MAX).to_string(),
+            Names::Raw => name.as_str().to_owned(),
+        }
+    }
+
+    /// Returns the key that is named like the lock.
+    pub(crate) fn path(&self, name: &LockName) -> String {
+        format!("{}{}", self.prefix, self.part(name))
+    }
+
+    pub(crate) fn as_queue(&self, path: String) -> Queue {
+        Queue { path: path.into(), prefix_bytes: self.prefix.len() }
     }
 
     /// Returns the queue of a lock.
     pub(crate) fn queue(&self, name: &LockName) -> Result<Queue> {
-        let queue = match self.names {
-            Names::Encoded => format!("{}{}/", self.prefix, name.encode(ENCODED_BYTES_MAX)),
-            Names::Raw => format!("{}{}/", self.prefix, name.as_str()),
-        };
+        let queue = self.path(name) + "/";
         let clients = self.clients();
         if queue.starts_with(&clients) || clients.starts_with(&queue) {
             return Err(Error::new(ErrorKind::InvalidName, "claim")
                 .with_lock(name)
                 .with_message(format!("overlaps with the clients' own keys {clients:?}")));
         }
-        Ok(Queue { path: queue.into(), prefix_bytes: self.prefix.len() })
+        Ok(self.as_queue(queue))
     }
 
     /// Returns the own keys of the client with this lease.
@@ -72,7 +102,7 @@ impl Layout {
         ClientKeys::new(&self.prefix, lease)
     }
 
-    fn clients(&self) -> String {
+    pub(crate) fn clients(&self) -> String {
         clients(&self.prefix)
     }
 }

@@ -25,6 +25,8 @@ mod call;
 mod config;
 mod epoch;
 mod error;
+mod exclusive;
+mod form;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -37,7 +39,9 @@ mod login;
 mod outage;
 mod registry;
 mod release;
+mod rpc;
 mod session;
+mod single;
 mod tls;
 mod watch;
 mod wire;
@@ -45,7 +49,9 @@ mod wire;
 #[doc(inline)]
 pub use lockkit_core::backend::tls::Tls;
 
-pub use self::{admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names};
+pub use self::{
+    admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, form::Form, keys::Names,
+};
 
 /// The URL scheme of this backend.
 pub const SCHEME: &str = "etcd";

@@ -8,7 +8,7 @@ use std::{
 use lockkit_core::{FencingToken, backend::ClaimId, support::lock};
 use tokio::sync::watch;
 
-use crate::{handoff::Handoff, keys::Queue, wire::Revision};
+use crate::{exclusive::ExclusiveKey, handoff::Handoff, keys::Queue, wire::Revision};
 
 /// All claims of a session that may have a key at the server.
 #[derive(Debug, Default)]
@@ -22,8 +22,15 @@ struct Table {
 
 impl ClaimRegistry {
     /// Registers a claim. Called before its first request is sent, because a handoff may arrive before the reply.
-    pub(crate) fn enter(&self, id: ClaimId, queue: Queue, key: String) -> Arc<QueueEntry> {
-        let entry = Arc::new(QueueEntry { queue, key: key.clone(), progress: watch::Sender::default() });
+    pub(crate) fn enter(
+        &self,
+        id: ClaimId,
+        queue: Queue,
+        key: String,
+        exclusive: Option<ExclusiveKey>,
+    ) -> Arc<QueueEntry> {
+        let progress = watch::Sender::default();
+        let entry = Arc::new(QueueEntry { queue, key: key.clone(), exclusive, progress });
         let mut table = self.lock();
         table.by_id.insert(id, Arc::clone(&entry));
         table.by_key.insert(key, Arc::clone(&entry));
@@ -60,6 +67,8 @@ impl ClaimRegistry {
 pub(crate) struct QueueEntry {
     pub(crate) queue: Queue,
     pub(crate) key: String,
+    /// The guard key beside the entry, or the single key instead of it.
+    pub(crate) exclusive: Option<ExclusiveKey>,
     progress: watch::Sender<Progress>,
 }
 
@@ -136,6 +145,14 @@ impl QueueEntry {
 
     pub(crate) fn own_revision(&self) -> Option<Revision> {
         self.progress.borrow().own
+    }
+
+    /// Returns the keys that a hold has at the server, with their create revisions.
+    pub(crate) fn keys_of_hold(&self) -> impl Iterator<Item = (&[u8], Option<Revision>)> {
+        let exclusive = self.exclusive.as_ref().map(|key| (key.key.as_bytes(), key.created()));
+        let is_single = exclusive.is_some_and(|(key, _)| key == self.key.as_bytes());
+        let queued = (!is_single).then(|| (self.key.as_bytes(), self.own_revision()));
+        queued.into_iter().chain(exclusive)
     }
 
     /// Records a proof that the claim is first. Returns the token, which is the revision of the first proof.
@@ -220,7 +237,7 @@ mod tests {
         let queue = Layout::new("", Names::Encoded).queue(&LockName::new("x").unwrap()).unwrap();
         let id = ClaimId::random();
         let key = queue.key(7, id);
-        let entry = claims.enter(id, queue, key);
+        let entry = claims.enter(id, queue, key, None);
         (claims, entry)
     }
 

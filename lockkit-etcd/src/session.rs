@@ -99,7 +99,8 @@ impl EtcdSession {
     }
 
     pub(crate) fn entry_keys<'a>(&'a self, entry: &'a QueueEntry) -> EntryKeys<'a> {
-        EntryKeys { queue: &entry.queue, key: &entry.key, client: &self.keys }
+        let guard = entry.exclusive.as_ref();
+        EntryKeys { queue: &entry.queue, key: &entry.key, client: &self.keys, guard }
     }
 
     /// Sends a transaction. Ends the session if the reply says that the lease is gone.
