@@ -3,6 +3,7 @@
 
 mod access;
 mod cluster;
+mod forms;
 mod link;
 mod server;
 
@@ -19,25 +20,36 @@ use lockkit_testbed::{ServerClock, SmallDisk, StartedOnce};
 
 use crate::{
     cluster::Cluster,
+    forms::Form,
     server::{BALLAST, Server},
 };
 
 fn main() -> ExitCode {
-    lockkit_conformance::main(EtcdHarness::default())
+    let shared = Arc::<StartedOnce<Server>>::default();
+    let harness = |form| {
+        let (shared, own) = (Arc::clone(&shared), StartedOnce::default());
+        Box::new(EtcdHarness { form, shared, own }) as Box<dyn Harness>
+    };
+    let forms = std::iter::once(&forms::QUEUE).chain(&forms::FURTHER);
+    lockkit_conformance::main_of(forms.map(harness).collect())
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct EtcdHarness {
-    shared: StartedOnce<Server>,
+    form: &'static Form,
+    /// One server for all forms.
+    shared: Arc<StartedOnce<Server>>,
+    /// The same, as the store of this form.
+    own: StartedOnce<Server>,
 }
 
 impl Harness for EtcdHarness {
     fn name(&self) -> String {
-        "etcd".to_owned()
+        self.form.name.to_owned()
     }
 
     fn info(&self) -> BackendInfo {
-        EtcdBackend::new(EtcdConfig::new(["127.0.0.1"]).unwrap()).info()
+        backend(&format!("etcd://127.0.0.1{}", self.form.tail("3s"))).unwrap().info()
     }
 
     fn time(&self) -> Time {
@@ -84,14 +96,20 @@ impl Harness for EtcdHarness {
             #[cfg(feature = "tls")]
             Hook::Tls,
         ];
-        if no_small_disk().is_none() {
+        if self.needs_small_disk() {
             hooks.push(Hook::FullDisk);
+        }
+        if !self.is_default() {
+            hooks.retain(|hook| !OF_THE_CONNECTION.contains(hook));
         }
         hooks
     }
 
     fn why_not(&self, hook: Hook) -> Option<String> {
         match hook {
+            _ if !self.is_default() && OF_THE_CONNECTION.contains(&hook) => {
+                Some("the same in all forms; the program tests it with \"etcd\"".to_owned())
+            }
             Hook::Tls => Some("built without the feature \"tls\"".to_owned()),
             Hook::FullDisk => no_small_disk().clone(),
             _ => None,
@@ -99,16 +117,19 @@ impl Harness for EtcdHarness {
     }
 
     fn parallel(&self) -> usize {
-        8
+        self.form.parallel
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
         match sharing {
-            Sharing::Shared => Ok(self.shared.get_or_start(Server::start)?),
-            Sharing::Own if no_small_disk().is_none() => Ok(Arc::new(Server::start_on_small_disk()?)),
-            Sharing::Own => Ok(Arc::new(Server::start()?)),
-            Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
-            Sharing::Cluster => Ok(Arc::new(Cluster::start()?)),
+            Sharing::Shared => {
+                let shared = self.shared.get_or_start(|| Server::start(&forms::QUEUE))?;
+                Ok(self.own.get_or_start(|| Ok(shared.shared_with(self.form)))?)
+            }
+            Sharing::Own if self.needs_small_disk() => Ok(Arc::new(Server::start_on_small_disk(self.form)?)),
+            Sharing::Own => Ok(Arc::new(Server::start(self.form)?)),
+            Sharing::Login => Ok(Arc::new(Server::start_with_login(self.form)?)),
+            Sharing::Cluster => Ok(Arc::new(Cluster::start(self.form)?)),
         }
     }
 
@@ -124,6 +145,19 @@ impl Harness for EtcdHarness {
         Ok(AnyBackend::new(backend(address)?))
     }
 }
+
+impl EtcdHarness {
+    fn is_default(&self) -> bool {
+        self.form.name == forms::QUEUE.name
+    }
+
+    fn needs_small_disk(&self) -> bool {
+        self.is_default() && no_small_disk().is_none()
+    }
+}
+
+/// Hooks whose cases depend on the connection and the server's disk only, not on the form of the lock.
+const OF_THE_CONNECTION: [Hook; 3] = [Hook::Tls, Hook::Secret, Hook::FullDisk];
 
 /// Returns why a small disk cannot be mounted, if so.
 fn no_small_disk() -> &'static Option<String> {
