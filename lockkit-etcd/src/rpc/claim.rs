@@ -27,8 +27,8 @@ use crate::{
 /// When a claim looks at the queue for the first time after it has called the RPC; a try repeats that.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
-/// Looks in a row that find no other claim before this one, while the RPC stays silent: its reply is lost then.
-const SILENT_LOOKS_MAX: u32 = 2;
+/// How long an RPC may stay silent after a look that found no other claim before this one: its reply is lost then.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 impl RpcSession {
     pub(super) async fn acquire_claim(&self, claim: &Claim) -> lockkit_core::Result<Acquired> {
@@ -56,15 +56,24 @@ impl RpcSession {
 
     /// Runs one attempt: a lease, the RPC, and a look at the queue that grants.
     async fn attempt(&self, claim: &Claim, queue: &Queue) -> Result<Acquired, RequestError> {
-        let first = self.server.range(queue.as_str(), count_queue());
-        if self.state.unless_over(first).await?.count() > 0 {
-            claim.note_contended();
-            if !claim.wait() {
+        let look = self.server.range(queue.as_str(), count_queue());
+        let look = async { Ok::<_, RequestError>(self.state.unless_over(look).await?.count() > 0) };
+        let granted = Lease::grant(&self.server, self.ttl, self.clock.clone());
+        let granted = self.state.unless_over(granted);
+        let (is_busy, lease) = if claim.wait() {
+            // At the same time. If the look fails, a lease without keys is left for one ttl.
+            let (is_busy, lease) = tokio::join!(look, granted);
+            (is_busy?, lease?)
+        } else {
+            if look.await? {
+                claim.note_contended();
                 return Ok(Acquired::GaveUp);
             }
+            (false, granted.await?)
+        };
+        if is_busy {
+            claim.note_contended();
         }
-        let granted = Lease::grant(&self.server, self.ttl, self.clock.clone());
-        let lease = self.state.unless_over(granted).await?;
         let key = wire::key(queue, lease.id());
         let entry = Arc::new(RpcClaim { lease, key, created: OnceLock::new() });
         self.enter(claim.id(), &entry)?;
@@ -83,10 +92,13 @@ impl RpcSession {
     ) -> Result<Acquired, RequestError> {
         let rpc = wire::lock(&self.server, queue, entry.lease.id());
         pin!(rpc);
-        let (started, mut looks, mut silent) = (Instant::now(), 0, 0);
+        let (started, mut is_first_look, mut is_silent) = (Instant::now(), true, false);
         loop {
-            let is_early = looks == 0 || !claim.wait();
-            let pause = if is_early { LOOK_AFTER } else { recheck_pause(self.ttl) };
+            let pause = match () {
+                () if is_first_look || !claim.wait() => LOOK_AFTER,
+                () if is_silent => SILENCE_MAX,
+                () => recheck_pause(self.ttl),
+            };
             tokio::select! {
                 biased;
                 () = claim.give_up() => return Ok(Acquired::GaveUp),
@@ -95,7 +107,7 @@ impl RpcSession {
                     answer?;
                     return self.confirm(claim, queue, entry).await;
                 }
-                () = tokio::time::sleep(pause) => looks += 1,
+                () = tokio::time::sleep(pause) => is_first_look = false,
             }
             let look = self.position(queue, entry);
             let position = tokio::select! {
@@ -108,14 +120,16 @@ impl RpcSession {
                     if !claim.wait() {
                         return Ok(Acquired::GaveUp);
                     }
-                    silent = 0;
+                    is_silent = false;
                 }
-                Ok(Position::First(_) | Position::Absent) => silent += 1,
+                Ok(Position::First(_) | Position::Absent) if is_silent && claim.wait() => {
+                    return Err(RequestError::no_reply());
+                }
+                Ok(Position::First(_) | Position::Absent) => is_silent = true,
                 Err(fault) if fault.is_transient() => debug!(?fault, "look at the queue not answered"),
                 Err(fault) => return Err(fault),
             }
-            let longest = self.server.request_timeout();
-            if claim.wait() && silent >= SILENT_LOOKS_MAX || !claim.wait() && started.elapsed() >= longest {
+            if !claim.wait() && started.elapsed() >= self.server.request_timeout() {
                 return Err(RequestError::no_reply());
             }
         }

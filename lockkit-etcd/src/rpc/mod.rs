@@ -9,9 +9,11 @@
 //! * It notices a release late: the server watches the predecessor from a past revision, and serves such watches every
 //!   100 ms.
 //! * It cannot try. A try reads the queue first, and writes nothing if a key is there. Otherwise it calls the RPC, and
-//!   looks at the queue every 100 ms until the RPC is answered. If another claim was faster, the lease is
-//!   revoked.
+//!   looks at the queue every 100 ms until the RPC is answered. If another claim was faster, the lease is revoked.
 //! * It stores no metadata.
+//! * Waits that are aborted at the same time, as by a connection that breaks, can block the RPC at that server for all
+//!   clients, until it restarts (etcd #13336, also in 3.5). An RPC for a free lock still returns. So a waiter progresses
+//!   by starting again, see below, but late and in no order.
 //!
 //! Failure cases:
 //!
@@ -19,7 +21,7 @@
 //!   RPC might find a key that vanishes under it. The lease is revoked, and the claim starts again, with a new lease, at
 //!   the end of the queue.
 //! * The reply is lost on an open connection. A waiter looks at the queue after each re-check pause; if its key is first
-//!   and the RPC stays silent, the claim starts again. It may not take the lock: a server that has not finished the RPC
+//!   and the RPC stays silent for another second, the claim starts again. It may not take the lock: a server that has not finished the RPC
 //!   deletes the key when the RPC is cancelled.
 //! * The RPC returns although the key is gone: etcd 3.4 does not look (etcd #11456). Only a read that shows the claim's
 //!   key, and no older one, grants.

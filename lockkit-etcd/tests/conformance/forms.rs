@@ -1,5 +1,6 @@
 //! The forms of the lock, each with keys of its own.
 
+use lockkit_conformance::Hook;
 use lockkit_core::LockName;
 
 /// A form, as the URL selects it.
@@ -11,6 +12,11 @@ pub(crate) struct Form {
     /// Its options in the URL.
     options: &'static str,
     keys: Keys,
+    /// Hooks that it lacks, and why.
+    pub(crate) lacks: &'static [(Hook, &'static str)],
+    /// Whether every case gets a server of its own: aborted waits in the Lock RPC can end the RPC's service for all
+    /// clients of a server (etcd #13336).
+    pub(crate) has_own_servers: bool,
     /// How many of its cases may run in parallel.
     pub(crate) parallel: usize,
 }
@@ -26,19 +32,65 @@ enum Keys {
 /// The prefix of guard keys.
 const GUARD: &str = "/guards/";
 
-pub(crate) static QUEUE: Form =
-    Form { name: "etcd", prefix: "lockkit", options: "", keys: Keys::Queue, parallel: 8 };
+/// The queue, with every hook.
+pub(crate) static QUEUE: Form = Form {
+    name: "etcd",
+    prefix: "lockkit",
+    options: "",
+    keys: Keys::Queue,
+    lacks: &[],
+    has_own_servers: false,
+    parallel: 8,
+};
+
+const SAME_IN_ALL: &str = "the same in all forms; the program tests it with \"etcd\"";
+const WRITES_AT_GRANT: &str = "a grant writes its key, which a full store refuses";
 
 pub(crate) static FURTHER: [Form; 3] = [
-    Form { name: "etcd-single", prefix: "single", options: "form=single&", keys: Keys::Single, parallel: 4 },
+    Form {
+        name: "etcd-single",
+        prefix: "single",
+        options: "form=single&",
+        keys: Keys::Single,
+        lacks: &[
+            (Hook::Tls, SAME_IN_ALL),
+            (Hook::Secret, SAME_IN_ALL),
+            (Hook::FullDisk, SAME_IN_ALL),
+            (Hook::FillStore, WRITES_AT_GRANT),
+            (Hook::EndSessionOfWaiter, "waiters for a single key have no entries"),
+        ],
+        has_own_servers: false,
+        parallel: 4,
+    },
     Form {
         name: "etcd-guard",
         prefix: "guarded",
         options: "guard=/guards/&",
         keys: Keys::QueueAndGuard,
+        lacks: &[
+            (Hook::Tls, SAME_IN_ALL),
+            (Hook::Secret, SAME_IN_ALL),
+            (Hook::FullDisk, SAME_IN_ALL),
+            (Hook::FillStore, WRITES_AT_GRANT),
+        ],
+        has_own_servers: false,
         parallel: 4,
     },
-    Form { name: "etcd-rpc", prefix: "rpc", options: "form=rpc&", keys: Keys::Queue, parallel: 4 },
+    Form {
+        name: "etcd-rpc",
+        prefix: "rpc",
+        options: "form=rpc&",
+        keys: Keys::Queue,
+        lacks: &[
+            (Hook::Tls, SAME_IN_ALL),
+            (Hook::Secret, SAME_IN_ALL),
+            (Hook::FullDisk, SAME_IN_ALL),
+            (Hook::FillStore, WRITES_AT_GRANT),
+            (Hook::WallClock, "the Lock RPC stores no metadata, which would show a process's wall clock"),
+        ],
+        has_own_servers: true,
+        parallel: 4,
+    },
 ];
 
 impl Form {

@@ -99,21 +99,17 @@ impl Harness for EtcdHarness {
         if self.needs_small_disk() {
             hooks.push(Hook::FullDisk);
         }
-        if !self.is_default() {
-            hooks.retain(|hook| !OF_THE_CONNECTION.contains(hook));
-        }
+        hooks.retain(|hook| self.lacks(*hook).is_none());
         hooks
     }
 
     fn why_not(&self, hook: Hook) -> Option<String> {
-        match hook {
-            _ if !self.is_default() && OF_THE_CONNECTION.contains(&hook) => {
-                Some("the same in all forms; the program tests it with \"etcd\"".to_owned())
-            }
+        let lacks = self.lacks(hook).map(str::to_owned);
+        lacks.or_else(|| match hook {
             Hook::Tls => Some("built without the feature \"tls\"".to_owned()),
             Hook::FullDisk => no_small_disk().clone(),
             _ => None,
-        }
+        })
     }
 
     fn parallel(&self) -> usize {
@@ -122,6 +118,7 @@ impl Harness for EtcdHarness {
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
         match sharing {
+            Sharing::Shared if self.form.has_own_servers => Ok(Arc::new(Server::start(self.form)?)),
             Sharing::Shared => {
                 let shared = self.shared.get_or_start(|| Server::start(&forms::QUEUE))?;
                 Ok(self.own.get_or_start(|| Ok(shared.shared_with(self.form)))?)
@@ -147,17 +144,15 @@ impl Harness for EtcdHarness {
 }
 
 impl EtcdHarness {
-    fn is_default(&self) -> bool {
-        self.form.name == forms::QUEUE.name
+    /// Returns why the form lacks this hook, if it does.
+    fn lacks(&self, hook: Hook) -> Option<&'static str> {
+        self.form.lacks.iter().find(|(lacks, _)| *lacks == hook).map(|(_, why)| *why)
     }
 
     fn needs_small_disk(&self) -> bool {
-        self.is_default() && no_small_disk().is_none()
+        self.lacks(Hook::FullDisk).is_none() && no_small_disk().is_none()
     }
 }
-
-/// Hooks whose cases depend on the connection and the server's disk only, not on the form of the lock.
-const OF_THE_CONNECTION: [Hook; 3] = [Hook::Tls, Hook::Secret, Hook::FullDisk];
 
 /// Returns why a small disk cannot be mounted, if so.
 fn no_small_disk() -> &'static Option<String> {

@@ -10,11 +10,13 @@ mod cluster;
 mod common;
 mod fallbacks;
 mod faults;
+mod foreign_keys;
 mod grants;
 mod handoff;
 mod login;
 mod lost_replies;
 mod rights;
+mod rpc;
 mod successors;
 #[cfg(feature = "tls")]
 mod tls;
