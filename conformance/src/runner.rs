@@ -364,7 +364,7 @@ mod tests {
         }
         for typo in ["memori", "Memory", "memory,fiel", "", "memory,"] {
             let error = is_wanted(typo, &MemoryHarness).unwrap_err().to_string();
-            assert!(error.contains("known are memory, file, etcd, redis"), "{typo}: {error}");
+            assert!(error.contains("known are memory, file, etcd, etcd-single"), "{typo}: {error}");
         }
     }
 

@@ -343,7 +343,7 @@ impl EtcdSession {
     /// Removes an ended claim from the registry. Returns its key to the pool unless a request in doubt names it.
     pub(crate) fn forget(&self, id: ClaimId, entry: &QueueEntry) {
         self.claims.forget(id);
-        if !entry.is_in_doubt() && !self.is_single() {
+        if !entry.is_in_doubt() {
             self.key_pool.put_back(&entry.queue, entry.key.clone());
         }
     }

@@ -59,8 +59,11 @@ impl EtcdSession {
     /// Returns the holds whose keys still exist.
     async fn existing_holds(&self, held: &[Grant]) -> Result<HashSet<ClaimId>, RequestError> {
         let step = self.heartbeat_step();
-        let listed: HashSet<Vec<u8>> = match self.server.repeat(step, || self.lease.keys(&self.server)).await
-        {
+        let list = || async {
+            // A list that confirms nothing is not requested.
+            if self.is_single() { Ok(Vec::new()) } else { self.lease.keys(&self.server).await }
+        };
+        let listed: HashSet<Vec<u8>> = match self.server.repeat(step, list).await {
             Ok(keys) => keys.into_iter().collect(),
             // For example a list that is longer than a message may be.
             Err(fault) if fault.effect == Effect::Refused => HashSet::new(),
@@ -111,9 +114,10 @@ impl EtcdSession {
     }
 
     /// Returns whether the list of the lease's keys shows that a hold has its keys. It does not show create revisions:
-    /// a late copy of the enqueue may have created a deleted key again, and a single key may be that of a later claim.
+    /// a late copy of the enqueue may have created a deleted key again. So it shows nothing about a single key, which may
+    /// be that of a later claim.
     fn shows_hold(&self, listed: &HashSet<Vec<u8>>, entry: &QueueEntry) -> bool {
         let has_all = entry.keys_of_hold().all(|(key, _)| listed.contains(key));
-        has_all && !entry.needs_epoch_bump() && !self.is_single()
+        has_all && !entry.needs_epoch_bump()
     }
 }

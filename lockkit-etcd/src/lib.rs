@@ -8,6 +8,7 @@
 //!   stops to rely on its locks before the server gives them to others.
 //! * **First come, first served**, and **fencing tokens** that are revisions of the store: they rise strictly within
 //!   one data history, across all clients of a queue.
+//! * **Other programs**: [`Form::Single`] and [`EtcdConfig::guard`] also exclude programs that lock by creating one key.
 //! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s, plus
 //!   one election timeout for every change of leader in between.
 //!

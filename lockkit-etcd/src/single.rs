@@ -46,7 +46,10 @@ impl EtcdSession {
             let lock = self.layout.single(name)?;
             let key = lock.as_str().to_owned();
             let exclusive = ExclusiveKey::new(key.clone(), claim);
-            return Ok(self.claims.enter(id, lock, key, Some(exclusive)));
+            let entry = self.claims.enter(id, lock, key, Some(exclusive));
+            // Keeps the key out of the pool of keys that later claims reuse: it is the lock's, not the claim's.
+            entry.put_in_doubt();
+            return Ok(entry);
         }
         let queue = self.layout.queue(name)?;
         let guard = self.layout.guard(name, &queue)?.map(|key| ExclusiveKey::new(key, claim));

@@ -44,6 +44,7 @@ pub(crate) static QUEUE: Form = Form {
 };
 
 const SAME_IN_ALL: &str = "the same in all forms; the program tests it with \"etcd\"";
+const OWN_LEASES: &str = "no session carries holds or waiters: each has a lease of its own";
 const WRITES_AT_GRANT: &str = "a grant writes its key, which a full store refuses";
 
 pub(crate) static FURTHER: [Form; 3] = [
@@ -60,7 +61,7 @@ pub(crate) static FURTHER: [Form; 3] = [
             (Hook::EndSessionOfWaiter, "waiters for a single key have no entries"),
         ],
         has_own_servers: false,
-        parallel: 4,
+        parallel: 3,
     },
     Form {
         name: "etcd-guard",
@@ -74,7 +75,7 @@ pub(crate) static FURTHER: [Form; 3] = [
             (Hook::FillStore, WRITES_AT_GRANT),
         ],
         has_own_servers: false,
-        parallel: 4,
+        parallel: 3,
     },
     Form {
         name: "etcd-rpc",
@@ -86,10 +87,12 @@ pub(crate) static FURTHER: [Form; 3] = [
             (Hook::Secret, SAME_IN_ALL),
             (Hook::FullDisk, SAME_IN_ALL),
             (Hook::FillStore, WRITES_AT_GRANT),
+            (Hook::EndSessionOfHolder, OWN_LEASES),
+            (Hook::EndSessionOfWaiter, OWN_LEASES),
             (Hook::WallClock, "the Lock RPC stores no metadata, which would show a process's wall clock"),
         ],
         has_own_servers: true,
-        parallel: 4,
+        parallel: 3,
     },
 ];
 

@@ -7,14 +7,15 @@ use std::{sync::Arc, time::Duration};
 use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 use lockkit_core::{
     LockName,
-    backend::{Admin, Renewal, Session},
+    backend::{Acquired, Admin, Renewal, Session},
 };
 use lockkit_testbed::{Direction, Etcd, Flow, Message, Proxy};
 use tokio::time::timeout;
 
 use crate::common::{
-    LONG, LONGEST, acquire, backend, bounded, cut, earliest_recheck, enqueued, fresh_name, is_entry_gone,
-    is_gave_up, plain, release, session_at, start, start_claim, try_acquire, until, url_through,
+    LONG, LONGEST, PendingClaim, acquire, backend, bounded, cut, earliest_recheck, enqueued, fresh_name,
+    is_entry_gone, is_gave_up, plain, release, session_at, start, start_claim, try_acquire, until,
+    url_through,
 };
 
 /// A ttl with a re-check every 2 s.
@@ -199,21 +200,54 @@ async fn hold_is_not_confirmed_by_a_later_claim_of_its_session() {
     release(&session, &held).await;
 }
 
+/// A claim behind a foreign key that is released: the claim creates the key, and the reply is lost.
+async fn created_without_reply(etcd: &Etcd, options: &str) -> (Proxy, Arc<dyn Session>, PendingClaim) {
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&format!("{}&{options}", url_through(&proxy)), LONG).await;
+    loop {
+        let name = fresh_name();
+        let mut foreign = Foreign::new(etcd, &key_of(options, &name)).await;
+        foreign.try_lock().await.unwrap();
+        let waiting = enqueued(&session, &name).await;
+        proxy.swallow_reply(1);
+        foreign.unlock().await;
+        let is_lost = || proxy.counts().dropped == 1;
+        until("the reply is lost, or arrives", async || is_lost() || !waiting.is_waiting()).await;
+        if is_lost() {
+            return (proxy, session, waiting);
+        }
+        // The proxy does not recognize a reply that comes before the end of its request.
+        proxy.pass();
+        release(&session, &waiting.granted().await).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_reply_to_the_create_is_found_by_its_value() {
     let etcd = Etcd::start().unwrap();
     for options in [SINGLE, GUARD] {
-        let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-        let session = session_at(&format!("{}&{options}", url_through(&proxy)), LONG).await;
-        let name = fresh_name();
-        let claim = {
-            proxy.set(Direction::Replies, Flow::Drop);
-            start(&session, &name)
-        };
-        until("a copy is executed", async || !lock_keys(&etcd).is_empty()).await;
-        cut(&proxy);
-        let held = claim.granted().await;
+        let (_proxy, session, waiting) = created_without_reply(&etcd, options).await;
+        let held = waiting.granted().await;
+        let heartbeat = bounded(session.renew(std::slice::from_ref(&held))).await;
+        assert!(matches!(heartbeat.holds[..], [(_, Renewal::Renewed { .. })]), "{options}: {heartbeat:?}");
         release(&session, &held).await;
+        assert_eq!(lock_keys(&etcd), [""; 0], "{options}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_that_gives_up_before_the_reply_leaves_nothing() {
+    let etcd = Etcd::start().unwrap();
+    for options in [SINGLE, GUARD] {
+        let (proxy, _session, waiting) = created_without_reply(&etcd, options).await;
+        // No second copy of the create may arrive before the claim has given up.
+        proxy.hold_new();
+        waiting.control.give_up();
+        proxy.pass();
+        match waiting.ends().await {
+            Ok(Acquired::Granted(grant)) => panic!("{grant:?}"),
+            end => assert!(is_gave_up(&end)),
+        }
         assert_eq!(lock_keys(&etcd), [""; 0], "{options}");
     }
 }
