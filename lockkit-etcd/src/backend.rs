@@ -66,7 +66,8 @@ impl Backend for EtcdBackend {
         let (lifetime, queue, loss) = match self.config.form {
             Form::Queue => (Lifetime::Session, QueueKind::Fifo, LossDetection::SessionPushed),
             Form::Single => (Lifetime::Session, QueueKind::Unordered, LossDetection::SessionPushed),
-            Form::Rpc => (Lifetime::Hold, QueueKind::Fifo, LossDetection::Heartbeat),
+            // The server's queue is ordered, but a waiter's place in it ends with its connection.
+            Form::Rpc => (Lifetime::Hold, QueueKind::Unordered, LossDetection::Heartbeat),
         };
         let mut info = BackendInfo::new("etcd", lifetime);
         info.ttl_min = TTL_MIN;

@@ -30,8 +30,8 @@ pub enum Form {
     /// reported, within milliseconds.
     Single,
     /// The queue of [`Queue`](Self::Queue) through the server's Lock RPC, with a lease of its own for every claim. For
-    /// comparison, and for servers that permit nothing else than this RPC, leases and reads. The waiter's place in the
-    /// queue ends with its connection, and the server notices a release only after up to 100 ms.
+    /// comparison, and for servers that permit nothing else than this RPC, leases and reads. **Unordered**: the waiter's place
+    /// in the queue ends with its connection, and the server notices a release only after up to 100 ms.
     Rpc,
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use etcd_client::{Client, PutOptions};
+use etcd_client::{Client, PutOptions, Txn, TxnOp};
 use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::{
     LockName,
@@ -119,9 +119,10 @@ impl Store for Server {
                 self.end_session(&name, self.etcd_backend()?.inspect(&name).await?.waiters.first()).await
             }
             StoreFault::DeleteEntries(name) => {
-                for key in self.entries(&name).await? {
-                    self.plain().await?.delete(key, None).await?;
-                }
+                let deletions = self.entries(&name).await?.into_iter().map(|key| TxnOp::delete(key, None));
+                // At once: a waiter could be granted between two deletions.
+                let all = Txn::new().and_then(deletions.collect::<Vec<_>>());
+                self.plain().await?.txn(all).await?;
                 Ok(())
             }
             StoreFault::WriteJunk(name) => {
