@@ -14,8 +14,7 @@ use tokio::time::timeout;
 
 use crate::common::{
     LONG, LONGEST, PendingClaim, acquire, backend, bounded, cut, earliest_recheck, enqueued, fresh_name,
-    is_entry_gone, is_gave_up, plain, release, session_at, start, start_claim, try_acquire, until,
-    url_through,
+    is_entry_gone, is_gave_up, plain, release, session_at, start_claim, try_acquire, until, url_through,
 };
 
 /// A ttl with a re-check every 2 s.
