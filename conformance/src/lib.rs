@@ -49,5 +49,5 @@ pub use self::{
     harness::{AnyBackend, ClientLink, Entry, Harness, Rounds, Sharing, Store, Time, WallClock},
     plain::Plain,
     report::{Figures, Outcome, Record},
-    runner::{cases, main, run_case},
+    runner::{cases, main, main_of, run_case},
 };

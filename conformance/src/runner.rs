@@ -57,11 +57,22 @@ pub fn cases() -> Vec<Case> {
 /// * `--seed N` or `LOCKKIT_SEED=N` repeats the order and the random numbers of an earlier run.
 /// * `LOCKKIT_ROUNDS=many` repeats randomized steps on a real store as often as in memory, which takes hours.
 pub fn main(harness: impl Harness) -> ExitCode {
-    if let Some(exit) = worker::serve_if_worker(&harness) {
+    main_of(vec![Box::new(harness)])
+}
+
+/// Runs the suite on several forms of one backend, side by side in one program: their cases wait in parallel. Cases of
+/// the first keep their names, those of another one have its name before them: `NAME::CASE`. Each form has a report and
+/// a closing line of its own, as with [`main`]. The first connects to the [addresses](crate::Store::address) of all.
+pub fn main_of(harnesses: Vec<Box<dyn Harness>>) -> ExitCode {
+    let harnesses: Vec<Arc<dyn Harness>> = harnesses.into_iter().map(Arc::from).collect();
+    if let Some(exit) = harnesses.first().and_then(|first| worker::serve_if_worker(&**first)) {
         return exit;
     }
     let requested = requested_seed(env::args().collect(), env::var(SEED).ok());
-    let wanted = env::var(BACKENDS).map_or(Ok(true), |wanted| is_wanted(&wanted, &harness));
+    let wanted = env::var(BACKENDS).ok().map_or_else(
+        || Ok(vec![true; harnesses.len()]),
+        |wanted| harnesses.iter().map(|harness| is_wanted(&wanted, &**harness)).collect(),
+    );
     let requested = requested.and_then(|requested| Rounds::asked_for().map(|_| requested));
     let ((arguments, seed), wanted) = match requested.and_then(|requested| Ok((requested, wanted?))) {
         Ok(((arguments, seed), wanted)) => ((Arguments::from_iter(arguments), seed), wanted),
@@ -70,11 +81,16 @@ pub fn main(harness: impl Harness) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if !wanted {
-        println!("conformance {}: not run: {BACKENDS} does not list it", harness.name());
-        return ExitCode::SUCCESS;
+    let mut forms = Vec::new();
+    for (place, (harness, is_wanted)) in harnesses.into_iter().zip(wanted).enumerate() {
+        if is_wanted {
+            let prefix = if place == 0 { String::new() } else { format!("{}::", harness.name()) };
+            forms.push(Form { harness, prefix, records: Records::default(), count: 0 });
+        } else {
+            println!("conformance {}: not run: {BACKENDS} does not list it", harness.name());
+        }
     }
-    run(&(Arc::new(harness) as Arc<dyn Harness>), arguments, seed.unwrap_or_else(|| fastrand::u64(..)))
+    run(forms, arguments, seed.unwrap_or_else(|| fastrand::u64(..)))
 }
 
 /// Whether this backend is to be tested. An unknown name is an error, since with a typo nothing would run and the run
@@ -111,14 +127,24 @@ fn requested_seed(arguments: Vec<String>, environment: Option<String>) -> Result
 
 type Records = Arc<Mutex<Vec<Record>>>;
 
+/// A form of the backend in this program, with what its cases have recorded.
+struct Form {
+    harness: Arc<dyn Harness>,
+    /// Comes before the names of its cases.
+    prefix: String,
+    records: Records,
+    /// How many cases it has.
+    count: usize,
+}
+
 /// Returns one trial per case in the order of the seed; each adds a record.
-fn trials(harness: &Arc<dyn Harness>, seed: u64, records: &Records) -> Vec<Trial> {
+fn trials(harness: &Arc<dyn Harness>, prefix: &str, seed: u64, records: &Records) -> Vec<Trial> {
     let mut cases = all_cases::all();
     cases.extend(harness.own_cases());
     fastrand::Rng::with_seed(seed).shuffle(&mut cases);
     let trial = |case: Case| {
         let (harness, records) = (Arc::clone(harness), Arc::clone(records));
-        Trial::ignorable_test(case.name, move || {
+        Trial::ignorable_test(format!("{prefix}{}", case.name), move || {
             let record = run_case(&harness, case, seed);
             let outcome = record.outcome.clone();
             lock(&records).push(record);
@@ -133,40 +159,56 @@ fn trials(harness: &Arc<dyn Harness>, seed: u64, records: &Records) -> Vec<Trial
     cases.into_iter().map(trial).collect()
 }
 
-fn run(harness: &Arc<dyn Harness>, mut arguments: Arguments, seed: u64) -> ExitCode {
-    arguments.test_threads.get_or_insert(harness.parallel());
-    let records = Records::default();
-    let trials = trials(harness, seed, &records);
-    let count = trials.len();
+fn run(mut forms: Vec<Form>, mut arguments: Arguments, seed: u64) -> ExitCode {
+    let parallel = forms.iter().map(|form| form.harness.parallel()).sum();
+    arguments.test_threads.get_or_insert(parallel);
+    let mut all = Vec::new();
+    for form in &mut forms {
+        let trials = trials(&form.harness, &form.prefix, seed, &form.records);
+        form.count = trials.len();
+        all.extend(trials);
+    }
+    if forms.len() > 1 {
+        fastrand::Rng::with_seed(seed).shuffle(&mut all);
+    }
     if !arguments.list {
         println!("seed: {seed} (--seed {seed} repeats this run)");
     }
-    let conclusion = libtest_mimic::run(&arguments, trials);
+    let conclusion = libtest_mimic::run(&arguments, all);
     if arguments.list {
         return ExitCode::SUCCESS;
     }
-    let name = harness.name();
-    let records = lock(&records);
+    let mut well = !conclusion.has_failed();
+    for form in &forms {
+        well &= conclude(form, seed);
+    }
+    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Writes the report of one form and prints its closing line. Returns whether all went well.
+fn conclude(form: &Form, seed: u64) -> bool {
+    let (name, records) = (form.harness.name(), lock(&form.records));
     for figures in records.iter().filter_map(Record::shown_figures) {
         println!("{figures}");
     }
-    let mut well = !conclusion.has_failed();
-    if records.len() == count
-        && let Err(error) = report::write(&name, &harness.info(), seed, &records)
+    let count = |ended: fn(&Outcome) -> bool| records.iter().filter(|record| ended(&record.outcome)).count();
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
+    let mut well = failed == 0;
+    if records.len() == form.count
+        && let Err(error) = report::write(&name, &form.harness.info(), seed, &records)
     {
         println!("no report: {error:#}");
         well = false;
     }
     // Residue after a failed case proves nothing.
-    if well && let Err(error) = check_shared_store(harness, &records) {
+    if well && let Err(error) = check_shared_store(&form.harness, &records) {
         println!("after the last case: {error:#}");
         well = false;
     }
-    println!(
-        "conformance {name}: {} passed, {} failed, {} ignored",
-        conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored
-    );
-    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let passed = count(|outcome| matches!(outcome, Outcome::Passed));
+    let ignored = count(|outcome| matches!(outcome, Outcome::Ignored(_)));
+    println!("conformance {name}: {passed} passed, {failed} failed, {ignored} ignored");
+    well
 }
 
 /// Checks the shared store for residue, if a case has used it.
@@ -303,7 +345,7 @@ mod tests {
     #[test]
     fn each_case_is_listed_once_in_the_order_of_the_seed() {
         let listed = |seed| {
-            let trials = trials(&memory(), seed, &Records::default());
+            let trials = trials(&memory(), "", seed, &Records::default());
             trials.iter().map(|trial| (trial.name().to_owned(), trial.kind().to_owned())).collect::<Vec<_>>()
         };
         let labels = |listed: Vec<(String, String)>| listed.into_iter().collect::<BTreeMap<_, _>>();
@@ -322,7 +364,7 @@ mod tests {
         }
         for typo in ["memori", "Memory", "memory,fiel", "", "memory,"] {
             let error = is_wanted(typo, &MemoryHarness).unwrap_err().to_string();
-            assert!(error.contains("known are memory, file, etcd, redis"), "{typo}: {error}");
+            assert!(error.contains("known are memory, file, etcd, etcd-single"), "{typo}: {error}");
         }
     }
 

@@ -18,7 +18,7 @@ use std::{convert::Infallible, ops::ControlFlow, pin::pin, sync::Arc, time::Dura
 
 use lockkit_core::{
     Error, Result,
-    backend::{Acquired, Claim, ClaimId, Grant, recheck_pause, retry_pauses},
+    backend::{Acquired, Claim, ClaimId, Evidence, Grant, recheck_pause, retry_pauses},
     support::SessionOver,
 };
 use tracing::debug;
@@ -43,7 +43,7 @@ const WATCH_AFTER: Duration = Duration::from_millis(100);
 const EARLY_READS_MAX: usize = 4;
 
 /// How a claim ended.
-enum ClaimEnd {
+pub(crate) enum ClaimEnd {
     Granted,
     GaveUp,
     EntryGone,
@@ -58,13 +58,15 @@ struct Predecessor {
 
 impl EtcdSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
-        let queue = self.layout.queue(claim.name())?;
-        let key = self.key_pool.take(&queue).unwrap_or_else(|| queue.key(self.lease.id(), claim.id()));
-        let entry = self.claims.enter(claim.id(), queue, key);
-        let end = self.claim(claim, &entry).await;
-        if let (Ok(ClaimEnd::Granted), Some(own)) = (&end, entry.own_revision()) {
-            let grant = Grant::new(claim, token(own), self.lease.armed_at());
-            return Ok(Acquired::Granted(grant.with_evidence(entry.evidence(own))));
+        let entry = self.enter(claim)?;
+        let end = if self.is_single() {
+            self.claim_single(claim, &entry).await
+        } else {
+            self.claim_with_guard(claim, &entry).await
+        };
+        if let (Ok(ClaimEnd::Granted), Some((key, created))) = (&end, entry.deciding_key()) {
+            let grant = Grant::new(claim, token(created), self.lease.armed_at());
+            return Ok(Acquired::Granted(grant.with_evidence(Evidence::create_revision(key, created))));
         }
         self.withdraw(claim, &entry).await;
         match end {
@@ -79,7 +81,11 @@ impl EtcdSession {
         fault.into_error("acquire").with_lock(claim.name())
     }
 
-    async fn claim(&self, claim: &Claim, entry: &Arc<QueueEntry>) -> Result<ClaimEnd, RequestError> {
+    pub(crate) async fn claim(
+        &self,
+        claim: &Claim,
+        entry: &Arc<QueueEntry>,
+    ) -> Result<ClaimEnd, RequestError> {
         if !claim.wait() && self.recently_busy.contains(&entry.queue) && self.is_busy(entry).await {
             return Ok(self.found_busy(claim, entry));
         }
@@ -100,7 +106,7 @@ impl EtcdSession {
     }
 
     /// Ends a try that found the lock held.
-    fn found_busy(&self, claim: &Claim, entry: &QueueEntry) -> ClaimEnd {
+    pub(crate) fn found_busy(&self, claim: &Claim, entry: &QueueEntry) -> ClaimEnd {
         claim.note_contended();
         self.recently_busy.record(&entry.queue);
         ClaimEnd::GaveUp
@@ -299,7 +305,7 @@ impl EtcdSession {
     }
 
     /// Retries a read until it is answered.
-    async fn read<T, F>(&self, read: impl Fn() -> F) -> Result<T, RequestError>
+    pub(crate) async fn read<T, F>(&self, read: impl Fn() -> F) -> Result<T, RequestError>
     where
         F: Future<Output = Result<T, RequestError>>,
     {
@@ -346,6 +352,9 @@ impl EtcdSession {
     }
 
     async fn withdraw_once(&self, claim: &Claim, entry: &QueueEntry) -> Result<(), RequestError> {
+        if self.is_single() {
+            return self.remove_single(entry).await;
+        }
         if entry.is_granted() {
             // A handoff came while the claim gave up: it holds the lock, and passes it on.
             return self.release_entry(entry).await;

@@ -1,4 +1,4 @@
-//! Inspection of a queue without a session.
+//! Inspection of a lock without a session.
 
 use async_trait::async_trait;
 use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget};
@@ -7,7 +7,7 @@ use lockkit_core::{
     backend::{Admin, Contender, Inspection},
 };
 
-use crate::{EtcdBackend, call::Server, error::RequestError, keys::Queue, registry::token};
+use crate::{EtcdBackend, Form, call::Server, error::RequestError, keys::Queue, registry::token};
 
 /// Maximum number of contenders that an inspection returns; a longer queue is cut off.
 pub const INSPECTED_CONTENDERS_MAX: i64 = 500;
@@ -15,17 +15,46 @@ pub const INSPECTED_CONTENDERS_MAX: i64 = 500;
 #[async_trait]
 impl Admin for EtcdBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
-        let queue = self.config.layout().queue(name)?;
+        let layout = self.config.layout();
         // A new connection each time: a kept one would belong to the runtime of the first caller.
-        let look = async { contenders(&Server::connect(&self.config).await?, &queue).await };
-        let answer = look.await.map_err(|fault| fault.into_error("inspect").with_lock(name))?;
+        let connect = Server::connect(&self.config);
+        let into_error = |fault: RequestError| fault.into_error("inspect").with_lock(name);
+        if self.config.form == Form::Single {
+            let key = layout.single(name)?;
+            let look = async { holder_of(&connect.await?, key.as_str()).await };
+            let found = look.await.map_err(into_error)?;
+            return Ok(Inspection::new(found.as_ref().map(key_holder), Vec::new()));
+        }
+        let queue = layout.queue(name)?;
+        let guard = layout.guard(name, &queue)?;
+        let look = async {
+            let server = connect.await?;
+            let guarded = match &guard {
+                Some(key) => holder_of(&server, key).await?,
+                None => None,
+            };
+            Ok((guarded, contenders(&server, &queue).await?))
+        };
+        let (guarded, answer) = look.await.map_err(into_error)?;
+        let first_lease = answer.kvs().first().map(KeyValue::lease);
         let mut contenders = answer.kvs().iter().map(|kv| contender(&queue, kv));
-        let holder = contenders.next().map(|mut holder| {
-            holder.token = answer.kvs().first().map(|kv| token(kv.create_revision()));
-            holder
+        let first = contenders.next().map(|mut first| {
+            // With a guard, the grant has created that key.
+            let decides = guarded.as_ref().or(answer.kvs().first());
+            first.token = decides.map(|kv| token(kv.create_revision()));
+            first
         });
+        // A guard key of another lease: another program holds the lock, and our first waits for it.
+        let foreign = guarded.as_ref().filter(|kv| Some(kv.lease()) != first_lease).map(key_holder);
+        let holder = foreign.or(first);
         Ok(Inspection::new(holder, contenders.collect()))
     }
+}
+
+/// Reads a key that excludes by its existence.
+async fn holder_of(server: &Server, key: &str) -> Result<Option<KeyValue>, RequestError> {
+    let answer = with_values_if_possible(server, key, GetOptions::new()).await?;
+    Ok(answer.kvs().first().cloned())
 }
 
 async fn contenders(server: &Server, queue: &Queue) -> Result<GetResponse, RequestError> {
@@ -33,9 +62,17 @@ async fn contenders(server: &Server, queue: &Queue) -> Result<GetResponse, Reque
         .with_prefix()
         .with_sort(SortTarget::Create, SortOrder::Ascend)
         .with_limit(INSPECTED_CONTENDERS_MAX);
-    match server.range(queue.as_str(), options.clone()).await {
+    with_values_if_possible(server, queue.as_str(), options).await
+}
+
+async fn with_values_if_possible(
+    server: &Server,
+    key: &str,
+    options: GetOptions,
+) -> Result<GetResponse, RequestError> {
+    match server.range(key, options.clone()).await {
         // Foreign values may be longer than a message may be; read the keys only.
-        Err(fault) if !fault.is_transient() => server.range(queue.as_str(), options.with_keys_only()).await,
+        Err(fault) if !fault.is_transient() => server.range(key, options.with_keys_only()).await,
         answer => answer,
     }
 }
@@ -44,4 +81,13 @@ fn contender(queue: &Queue, kv: &KeyValue) -> Contender {
     let key = String::from_utf8_lossy(kv.key());
     let entry = key.strip_prefix(queue.as_str()).unwrap_or(&key);
     Contender::new(entry, None, Metadata::from_json(kv.value()))
+}
+
+/// The holder of a lock that is one key, which the grant has created.
+fn key_holder(kv: &KeyValue) -> Contender {
+    Contender::new(
+        String::from_utf8_lossy(kv.key()),
+        Some(token(kv.create_revision())),
+        Metadata::from_json(kv.value()),
+    )
 }

@@ -11,7 +11,7 @@ use lockkit_core::{
 };
 use tracing::warn;
 
-use crate::{EtcdConfig, call::Server, error::RequestError, session::EtcdSession};
+use crate::{EtcdConfig, Form, call::Server, error::RequestError, rpc::RpcSession, session::EtcdSession};
 
 /// The shortest ttl that a server with the default election timeout grants.
 const TTL_MIN: Duration = Duration::from_secs(2);
@@ -63,20 +63,25 @@ impl EtcdBackend {
 #[async_trait]
 impl Backend for EtcdBackend {
     fn info(&self) -> BackendInfo {
-        let mut info = BackendInfo::new("etcd", Lifetime::Session);
+        let (lifetime, queue, loss) = match self.config.form {
+            Form::Queue => (Lifetime::Session, QueueKind::Fifo, LossDetection::SessionPushed),
+            Form::Single => (Lifetime::Session, QueueKind::Unordered, LossDetection::SessionPushed),
+            // The server's queue is ordered, but a waiter's place in it ends with its connection.
+            Form::Rpc => (Lifetime::Hold, QueueKind::Unordered, LossDetection::Heartbeat),
+        };
+        let mut info = BackendInfo::new("etcd", lifetime);
         info.ttl_min = TTL_MIN;
-        info.queue = QueueKind::Fifo;
+        info.queue = queue;
         info.token = TokenStrength::History;
-        info.loss = LossDetection::SessionPushed;
+        info.loss = loss;
         info.failover = FailoverLoss::Nothing;
-        (info.powers.elections, info.powers.leader_watch) = (true, true);
-        info.powers.records = true;
-        info.powers.pins = true;
-        info.powers.evidence = true;
+        info.powers = self.config.layout().powers();
         info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
+        let layout = self.config.layout();
+        layout.check()?;
         let open = async {
             let server = Server::connect(&self.config).await?;
             let version = server.version().await?;
@@ -86,10 +91,15 @@ impl Backend for EtcdBackend {
                     "this etcd has known faults that can break locks; 3.4.42, 3.5.28 and 3.6.9 have none"
                 );
             }
-            EtcdSession::open(server, self.config.layout(), ttl, clock).await
+            Ok(match self.config.form {
+                Form::Queue | Form::Single => {
+                    Arc::new(EtcdSession::open(server, layout, ttl, clock).await?) as Arc<dyn Session>
+                }
+                Form::Rpc => Arc::new(RpcSession::open(server, layout, ttl, clock).await?),
+            })
         };
         match open.await {
-            Ok(session) => Ok(Arc::new(session)),
+            Ok(session) => Ok(session),
             Err(fault) => Err(self.explained(fault).await.into_error("open session")),
         }
     }

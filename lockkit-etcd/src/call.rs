@@ -157,8 +157,9 @@ impl Server {
         }
     }
 
-    /// Sends a request; retries while the endpoint that it reached could not serve it and another one may.
-    async fn send<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, RequestError>
+    /// Sends a request; retries while the endpoint that it reached could not serve it and another one may. Has no time
+    /// limit of its own.
+    pub(crate) async fn send<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, RequestError>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {

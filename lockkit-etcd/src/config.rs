@@ -6,6 +6,7 @@ use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
 
 use crate::{
     Tls,
+    form::{Form, Shape},
     keys::{Layout, Names},
     tls,
 };
@@ -40,6 +41,8 @@ pub struct EtcdConfig {
     pub(crate) tls: Option<Tls>,
     prefix: Option<String>,
     names: Names,
+    pub(crate) form: Form,
+    guard: Option<String>,
     pub(crate) request_timeout: Duration,
 }
 
@@ -61,6 +64,8 @@ impl EtcdConfig {
             tls: None,
             prefix: None,
             names: Names::default(),
+            form: Form::default(),
+            guard: None,
             request_timeout: REQUEST_TIMEOUT_DEFAULT,
         };
         match (with_tls, config.endpoints.len()) {
@@ -73,7 +78,7 @@ impl EtcdConfig {
     }
 
     /// Parses the URL `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/PREFIX][?names=raw]
-    /// [&request_timeout=3s]`, or with TLS `etcds://...[?ca=FILE][&cert=FILE&key=FILE]`, see [`Tls`].
+    /// [&form=single|rpc][&guard=/locks/][&request_timeout=3s]`, or with TLS `etcds://...[?ca=FILE][&cert=FILE&key=FILE]`, see [`Tls`].
     ///
     /// # Errors
     ///
@@ -105,10 +110,18 @@ impl EtcdConfig {
         if let Some(names) = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])? {
             config = config.names(names);
         }
+        let forms = [("queue", Form::Queue), ("single", Form::Single), ("rpc", Form::Rpc)];
+        if let Some(form) = url.take_word("form", &forms)? {
+            config = config.form(form);
+        }
+        if let Some(guard) = url.take("guard") {
+            config = config.guard(guard);
+        }
         if let Some(timeout) = url.take_duration("request_timeout")? {
             config = config.request_timeout(timeout);
         }
         url.finish()?;
+        config.layout().check()?;
         Ok(config)
     }
 
@@ -151,6 +164,29 @@ impl EtcdConfig {
         self
     }
 
+    /// Sets what a lock is in the store. Default: [`Form::Queue`].
+    #[must_use]
+    pub fn form(mut self, form: Form) -> Self {
+        self.form = form;
+        self
+    }
+
+    /// Sets a guard: clients queue as usual, and the first in the queue also creates the *guard key*, this text with
+    /// the lock's name (spelled as in the queue's keys) appended to it, if it is absent. So the lock also excludes
+    /// programs that lock by creating that one key. A release deletes both keys at once. Default: no guard.
+    ///
+    /// With [`Names::Raw`], `guard("/locks/")` shares the lock `x` with `client.lock("x")` of the Python package etcd3,
+    /// and `guard("")` with `lock("x")` of aetcd and of the Node.js package etcd3. Waiting programs that poll have no
+    /// place in the queue. All clients of a lock need the same guard.
+    ///
+    /// Opening a session fails with `InvalidConfig` with another form than [`Form::Queue`], or if guard keys would lie
+    /// in the queue of a lock.
+    #[must_use]
+    pub fn guard(mut self, guard: impl Into<String>) -> Self {
+        self.guard = Some(guard.into());
+        self
+    }
+
     /// Sets the time limit of one request. An acquire may take any number of requests. With a short ttl, requests of a
     /// heartbeat have a shorter limit. Default 3 s; at least 10 ms, at most 60 s.
     #[must_use]
@@ -164,14 +200,15 @@ impl EtcdConfig {
             Names::Encoded => PREFIX_DEFAULT,
             Names::Raw => "",
         };
-        Layout::new(self.prefix.as_deref().unwrap_or(default), self.names)
+        let shape = Shape { form: self.form, guard: self.guard.clone() };
+        Layout::new(self.prefix.as_deref().unwrap_or(default), self.names).shaped(shape)
     }
 }
 
 impl fmt::Debug for EtcdConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Destructured in full, so that a new field does not compile until it is decided here whether it is a secret.
-        let Self { endpoints, login, tls, prefix, names, request_timeout } = self;
+        let Self { endpoints, login, tls, prefix, names, form, guard, request_timeout } = self;
         f.debug_struct("EtcdConfig")
             .field("endpoints", endpoints)
             .field("user", &login.as_ref().map(|(user, _)| user))
@@ -179,6 +216,8 @@ impl fmt::Debug for EtcdConfig {
             .field("tls", tls)
             .field("prefix", prefix)
             .field("names", names)
+            .field("form", form)
+            .field("guard", guard)
             .field("request_timeout", request_timeout)
             .finish()
     }
@@ -246,6 +285,9 @@ mod tests {
             ("redis://h", ErrorKind::InvalidConfig),
             ("etcd://h/?name=raw", ErrorKind::InvalidConfig),
             ("etcd://h/?names=row", ErrorKind::InvalidConfig),
+            ("etcd://h/?form=double", ErrorKind::InvalidConfig),
+            ("etcd://h/?form=single&guard=/locks/", ErrorKind::InvalidConfig),
+            ("etcd://h/?guard=lockkit/x/", ErrorKind::InvalidConfig),
             ("etcd://h/?request_timeout=soon", ErrorKind::InvalidConfig),
             ("https://h", ErrorKind::InvalidConfig),
             ("etcd://h/?ca=/ca.pem", ErrorKind::InvalidConfig),

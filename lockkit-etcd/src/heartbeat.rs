@@ -21,15 +21,15 @@ use crate::{
     error::{Effect, RequestError},
     registry::QueueEntry,
     session::EtcdSession,
-    wire,
+    wire::{self, Revision},
 };
 
 /// A step of a heartbeat may take the ttl divided by this. A heartbeat has two steps, and must end before the next one,
 /// ttl / 3 later.
 const HEARTBEAT_STEPS_PER_TTL: u32 = 7;
 
-/// Keys that are read in one transaction (etcd's limit is 128 operations).
-const KEYS_PER_READ: usize = 100;
+/// Entries that are read in one transaction: two keys each, if they have a guard (etcd's limit is 128 operations).
+const ENTRIES_PER_READ: usize = 60;
 
 impl EtcdSession {
     /// Renews the lease, and checks the keys of these holds. Both run at the same time.
@@ -70,8 +70,11 @@ impl EtcdSession {
     /// Returns the holds whose keys still exist.
     async fn existing_holds(&self, held: &[Grant]) -> Result<HashSet<ClaimId>, RequestError> {
         let step = self.heartbeat_step();
-        let listed: HashSet<Vec<u8>> = match self.server.repeat(step, || self.lease.keys(&self.server)).await
-        {
+        let list = || async {
+            // A list that confirms nothing is not requested.
+            if self.is_single() { Ok(Vec::new()) } else { self.lease.keys(&self.server).await }
+        };
+        let listed: HashSet<Vec<u8>> = match self.server.repeat(step, list).await {
             Ok(keys) => keys.into_iter().collect(),
             // For example a list that is longer than a message may be.
             Err(fault) if fault.effect == Effect::Refused => HashSet::new(),
@@ -80,8 +83,7 @@ impl EtcdSession {
         let (mut existing, mut unconfirmed) = (HashSet::new(), Vec::new());
         for grant in held {
             match self.claims.get(grant.claim()) {
-                // A late copy of the enqueue may have created a deleted key again; only the create revision shows that.
-                Some(entry) if listed.contains(entry.key.as_bytes()) && !entry.needs_epoch_bump() => {
+                Some(entry) if self.shows_hold(&listed, &entry) => {
                     existing.insert(grant.claim());
                 }
                 Some(entry) => unconfirmed.push((grant.claim(), entry)),
@@ -92,7 +94,7 @@ impl EtcdSession {
         // loss. In a restored store the key may be that of an earlier claim; its create revision shows that.
         let read = || async {
             let mut found = Vec::new();
-            for some in unconfirmed.chunks(KEYS_PER_READ) {
+            for some in unconfirmed.chunks(ENTRIES_PER_READ) {
                 found.extend(self.existing_by_revision(some).await?);
             }
             Ok(found)
@@ -106,12 +108,27 @@ impl EtcdSession {
         &self,
         entries: &[(ClaimId, Arc<QueueEntry>)],
     ) -> Result<Vec<ClaimId>, RequestError> {
-        let keys = entries.iter().map(|(_, entry)| entry.key.as_bytes());
+        let keys = entries.iter().flat_map(|(_, entry)| entry.keys_of_hold()).map(|(key, _)| key);
         let answer = self.server.txn(wire::read_keys(keys)).await?;
-        let created = wire::create_revisions(&answer);
-        let of_hold = |((id, entry), created): (&(ClaimId, Arc<QueueEntry>), Option<wire::Revision>)| {
-            (created.is_some() && created == entry.own_revision()).then_some(*id)
+        let mut created = wire::create_revisions(&answer).into_iter();
+        let mut is_of_hold = |own: Option<Revision>| {
+            let created = created.next().flatten();
+            created.is_some() && created == own
         };
-        Ok(entries.iter().zip(created).filter_map(of_hold).collect())
+        let mut existing = Vec::new();
+        for (id, entry) in entries {
+            // Every key takes its reply, also after one that differs.
+            let differing = entry.keys_of_hold().filter(|(_, own)| !is_of_hold(*own)).count();
+            existing.extend((differing == 0).then_some(*id));
+        }
+        Ok(existing)
+    }
+
+    /// Returns whether the list of the lease's keys shows that a hold has its keys. It does not show create revisions:
+    /// a late copy of the enqueue may have created a deleted key again. So it shows nothing about a single key, which may
+    /// be that of a later claim.
+    fn shows_hold(&self, listed: &HashSet<Vec<u8>>, entry: &QueueEntry) -> bool {
+        let has_all = entry.keys_of_hold().all(|(key, _)| listed.contains(key));
+        has_all && !entry.needs_epoch_bump()
     }
 }

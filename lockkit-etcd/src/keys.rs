@@ -24,6 +24,8 @@ use lockkit_core::{
     Error, ErrorKind, LockName, Metadata, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX,
 };
 
+use crate::form::Shape;
+
 /// How a lock name becomes a part of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,27 +51,55 @@ const ENCODED_BYTES_MAX: usize = 3 * LOCK_NAME_BYTES_MAX;
 pub(crate) struct Layout {
     prefix: String,
     names: Names,
+    pub(crate) shape: Shape,
 }
 
 impl Layout {
     /// `prefix` is empty or ends with a slash.
     pub(crate) fn new(prefix: &str, names: Names) -> Self {
-        Self { prefix: prefix.to_owned(), names }
+        Self { prefix: prefix.to_owned(), names, shape: Shape::default() }
+    }
+
+    /// Sets the form of the locks.
+    pub(crate) fn shaped(self, shape: Shape) -> Self {
+        Self { shape, ..self }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn names(&self) -> Names {
+        self.names
+    }
+
+    /// Returns the part of a key that a lock name becomes.
+    pub(crate) fn part(&self, name: &LockName) -> String {
+        match self.names {
+            Names::Encoded => name.encode(ENCODED_BYTES_MAX).to_string(),
+            Names::Raw => name.as_str().to_owned(),
+        }
+    }
+
+    /// Returns the key that is named like the lock.
+    pub(crate) fn path(&self, name: &LockName) -> String {
+        format!("{}{}", self.prefix, self.part(name))
+    }
+
+    pub(crate) fn as_queue(&self, path: String) -> Queue {
+        Queue { path: path.into(), prefix_bytes: self.prefix.len() }
     }
 
     /// Returns the queue of a lock.
     pub(crate) fn queue(&self, name: &LockName) -> Result<Queue> {
-        let queue = match self.names {
-            Names::Encoded => format!("{}{}/", self.prefix, name.encode(ENCODED_BYTES_MAX)),
-            Names::Raw => format!("{}{}/", self.prefix, name.as_str()),
-        };
+        let queue = self.path(name) + "/";
         let overlaps = |folder: &String| queue.starts_with(folder) || folder.starts_with(&queue);
-        if let Some(folder) = [clients(&self.prefix), records(&self.prefix)].into_iter().find(overlaps) {
+        if let Some(folder) = self.own_folders().into_iter().find(overlaps) {
             return Err(Error::new(ErrorKind::InvalidName, "claim")
                 .with_lock(name)
                 .with_message(format!("overlaps with lockkit's own keys {folder:?}")));
         }
-        Ok(Queue { path: queue.into(), prefix_bytes: self.prefix.len() })
+        Ok(self.as_queue(queue))
     }
 
     /// Returns the own keys of the client with this lease.
@@ -93,6 +123,11 @@ impl Layout {
     /// Returns whether the values of other programs in a queue are proposals.
     pub(crate) fn shares_elections(&self) -> bool {
         self.names == Names::Raw
+    }
+
+    /// Returns the folders of keys that belong to no lock.
+    pub(crate) fn own_folders(&self) -> [String; 2] {
+        [clients(&self.prefix), records(&self.prefix)]
     }
 }
 

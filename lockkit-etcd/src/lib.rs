@@ -14,6 +14,7 @@
 //!   Go's `concurrency.Election`: candidates and observers of both kinds see each other.
 //! * **Records**: one text per lock that only its holder can write, in a key of its own.
 //! * **Pins**: holds that last at least so long, whatever becomes of their holder.
+//! * **Other programs**: [`Form::Single`] and [`EtcdConfig::guard`] also exclude programs that lock by creating one key.
 //! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s, plus
 //!   one election timeout for every change of leader in between.
 //!
@@ -35,6 +36,8 @@ mod config;
 mod elections;
 mod epoch;
 mod error;
+mod exclusive;
+mod form;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -50,7 +53,9 @@ mod records;
 mod registry;
 mod release;
 mod rewrite;
+mod rpc;
 mod session;
+mod single;
 mod tls;
 mod watch;
 mod wire;
@@ -58,7 +63,9 @@ mod wire;
 #[doc(inline)]
 pub use lockkit_core::backend::tls::Tls;
 
-pub use self::{admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, keys::Names};
+pub use self::{
+    admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, form::Form, keys::Names,
+};
 
 /// The URL scheme of this backend.
 pub const SCHEME: &str = "etcd";

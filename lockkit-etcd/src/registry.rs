@@ -5,14 +5,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use lockkit_core::{
-    FencingToken,
-    backend::{ClaimId, Evidence},
-    support::lock,
-};
+use lockkit_core::{FencingToken, backend::ClaimId, support::lock};
 use tokio::sync::watch;
 
-use crate::{handoff::Handoff, keys::Queue, rewrite::HeldKey, wire::Revision};
+use crate::{exclusive::ExclusiveKey, handoff::Handoff, keys::Queue, rewrite::HeldKey, wire::Revision};
 
 /// All claims of a session that may have a key at the server.
 #[derive(Debug, Default)]
@@ -26,10 +22,17 @@ struct Table {
 
 impl ClaimRegistry {
     /// Registers a claim. Called before its first request is sent, because a handoff may arrive before the reply.
-    pub(crate) fn enter(&self, id: ClaimId, queue: Queue, key: String) -> Arc<QueueEntry> {
+    pub(crate) fn enter(
+        &self,
+        id: ClaimId,
+        queue: Queue,
+        key: String,
+        exclusive: Option<ExclusiveKey>,
+    ) -> Arc<QueueEntry> {
         let entry = Arc::new(QueueEntry {
             queue,
             key: key.clone(),
+            exclusive,
             progress: watch::Sender::default(),
             held: HeldKey::default(),
         });
@@ -74,6 +77,8 @@ impl ClaimRegistry {
 pub(crate) struct QueueEntry {
     pub(crate) queue: Queue,
     pub(crate) key: String,
+    /// The guard key beside the entry, or the single key instead of it.
+    pub(crate) exclusive: Option<ExclusiveKey>,
     progress: watch::Sender<Progress>,
     /// What is known of the key while the claim holds the lock.
     pub(crate) held: HeldKey,
@@ -152,6 +157,22 @@ impl QueueEntry {
         self.progress.borrow().own
     }
 
+    /// Returns the keys that a hold has at the server, with their create revisions.
+    pub(crate) fn keys_of_hold(&self) -> impl Iterator<Item = (&[u8], Option<Revision>)> {
+        let exclusive = self.exclusive.as_ref().map(|key| (key.key.as_bytes(), key.created()));
+        let is_single = exclusive.is_some_and(|(key, _)| key == self.key.as_bytes());
+        let queued = (!is_single).then(|| (self.key.as_bytes(), self.own_revision()));
+        queued.into_iter().chain(exclusive)
+    }
+
+    /// Returns the key whose creation made the claim first, with its create revision: its exclusive key if it has one.
+    pub(crate) fn deciding_key(&self) -> Option<(&str, Revision)> {
+        match &self.exclusive {
+            Some(exclusive) => Some((&exclusive.key, exclusive.created()?)),
+            None => Some((&self.key, self.own_revision()?)),
+        }
+    }
+
     /// Records a proof that the claim is first.
     pub(crate) fn grant(&self, alone: bool) {
         self.progress.send_modify(|progress| {
@@ -163,11 +184,6 @@ impl QueueEntry {
     /// Returns whether the claim holds the lock.
     pub(crate) fn is_granted(&self) -> bool {
         self.progress.borrow().granted
-    }
-
-    /// Returns what proves the hold at the server: its key with this create revision.
-    pub(crate) fn evidence(&self, own: Revision) -> Evidence {
-        Evidence::create_revision(&*self.key, own)
     }
 
     /// Returns whether the queue had no other key when the claim was granted.
@@ -237,7 +253,7 @@ mod tests {
         let queue = Layout::new("", Names::Encoded).queue(&LockName::new("x").unwrap()).unwrap();
         let id = ClaimId::random();
         let key = queue.key(7, id);
-        let entry = claims.enter(id, queue, key);
+        let entry = claims.enter(id, queue, key, None);
         (claims, entry)
     }
 

@@ -18,6 +18,7 @@ use tracing::debug;
 
 use crate::{
     error::{Effect, RequestError},
+    exclusive::ExclusiveKey,
     registry::QueueEntry,
     session::EtcdSession,
     wire::{self, QueuedKey, Removal, Revision, queued_keys, revision_of},
@@ -29,7 +30,11 @@ const SUCCESSORS_MAX: usize = 8;
 impl EtcdSession {
     pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), RequestError> {
         let Some(entry) = self.claims.get(grant.claim()) else { return Ok(()) };
-        let released = self.release_entry(&entry).await;
+        let released = if self.is_single() {
+            self.remove_single(&entry).await
+        } else {
+            self.release_entry(&entry).await
+        };
         if let Err(fault) = &released
             && !fault.is_transient()
         {
@@ -115,7 +120,9 @@ impl EtcdSession {
     ) -> Result<(), RequestError> {
         // Also if another client has deleted the key: a copy of the enqueue that is still under way would create it
         // again, and nobody would delete it.
-        if bump_epoch && removal == Removal::AlreadyGone || matches!(removal, Removal::StillThere(_)) {
+        // A guard key does not end with the entry that an operator deleted.
+        let is_left = bump_epoch || entry.exclusive.as_ref().is_some_and(ExclusiveKey::may_exist);
+        if is_left && removal == Removal::AlreadyGone || matches!(removal, Removal::StillThere(_)) {
             self.take_away(entry, wire::withdraw(&self.entry_keys(entry), bump_epoch), bump_epoch).await?;
         }
         Ok(())

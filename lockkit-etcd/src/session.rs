@@ -100,7 +100,8 @@ impl EtcdSession {
     }
 
     pub(crate) fn entry_keys<'a>(&'a self, entry: &'a QueueEntry) -> EntryKeys<'a> {
-        EntryKeys { queue: &entry.queue, key: &entry.key, client: &self.keys }
+        let guard = entry.exclusive.as_ref();
+        EntryKeys { queue: &entry.queue, key: &entry.key, client: &self.keys, guard }
     }
 
     /// Sends a transaction. Ends the session if the reply says that the lease is gone.
@@ -153,15 +154,15 @@ impl Session for EtcdSession {
     }
 
     fn elections(&self) -> Option<&dyn Elections> {
-        Some(self)
+        self.layout.powers().elections.then_some(self)
     }
 
     fn records(&self) -> Option<&dyn Records> {
-        Some(self)
+        self.layout.powers().records.then_some(self)
     }
 
     fn pins(&self) -> Option<&dyn Pins> {
-        Some(self)
+        self.layout.powers().pins.then_some(self)
     }
 }
 

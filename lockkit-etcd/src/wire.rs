@@ -9,6 +9,7 @@ use etcd_client::{
 
 use crate::{
     error::RequestError,
+    exclusive::ExclusiveKey,
     handoff::Handoff,
     keys::{ClaimKey, ClientKeys, LeaseId, Queue},
 };
@@ -40,6 +41,8 @@ pub(crate) struct EntryKeys<'a> {
     pub(crate) queue: &'a Queue,
     pub(crate) key: &'a str,
     pub(crate) client: &'a ClientKeys,
+    /// The claim's guard key.
+    pub(crate) guard: Option<&'a ExclusiveKey>,
 }
 
 /// The reply to [`enqueue`].
@@ -61,7 +64,7 @@ pub(crate) struct EnqueueReply {
 /// try, if the queue is not empty. An epoch that has changed means that a claim of this client ended while copies of
 /// its enqueue were under way; this may be one of them.
 pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: String, wait: bool) -> Txn {
-    let EntryKeys { queue, key, client } = *keys;
+    let EntryKeys { queue, key, client, .. } = *keys;
     let mut compares = vec![
         Compare::create_revision(key, CompareOp::Equal, 0),
         Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch),
@@ -156,6 +159,7 @@ pub(crate) fn withdraw(keys: &EntryKeys<'_>, bump_epoch: bool) -> Txn {
 
 fn removal_operations(keys: &EntryKeys<'_>, bump_epoch: bool) -> Vec<TxnOp> {
     let mut operations = vec![TxnOp::delete(keys.key, None)];
+    operations.extend(keys.guard.into_iter().flat_map(ExclusiveKey::removals));
     if bump_epoch {
         let options = PutOptions::new().with_lease(keys.client.lease);
         operations.push(TxnOp::put(&*keys.client.epoch, "", Some(options)));

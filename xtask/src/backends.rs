@@ -27,10 +27,13 @@ const SENTINEL: &[&str] = &["redis-server", "redis-sentinel"];
 const ZOOKEEPER: &[&str] = &["default-jre-headless", "libzookeeper-java"];
 
 /// Every backend, in the order of the tables.
-pub(crate) static BACKENDS: [Backend; 9] = [
+pub(crate) static BACKENDS: [Backend; 12] = [
     backend("memory", "lockkit-conformance", "conformance", &[]),
     backend("file", "lockkit-file", "conformance", &[]).with_sale().with_chaos(),
     backend("etcd", "lockkit-etcd", "conformance", ETCD).with_sale().with_chaos(),
+    backend("etcd-single", "lockkit-etcd", "conformance", ETCD),
+    backend("etcd-guard", "lockkit-etcd", "conformance", ETCD),
+    backend("etcd-rpc", "lockkit-etcd", "conformance", ETCD),
     backend("redis", "lockkit-redis", "conformance", REDIS).with_sale().with_chaos(),
     backend("redis-sentinel", "lockkit-redis", "conformance_sentinel", SENTINEL).with_chaos(),
     backend("redis-cluster", "lockkit-redis", "conformance_cluster", REDIS).with_chaos(),

@@ -16,11 +16,26 @@ pub(crate) fn run(project: &Project, names: &[String]) -> Result<()> {
     if selected.iter().any(|backend| !backend.servers.is_empty()) {
         setup::install_servers()?;
     }
-    for Backend { name, package, suite, .. } in selected {
-        let arguments = format!("test -p {package} --all-features --test {suite}");
-        report.step(name, |tests| project::run_tests(&mut project.cargo(&arguments), tests));
+    for (program, names) in programs(&selected) {
+        let names = names.join(",");
+        let mut command = project.cargo(&program);
+        command.env("LOCKKIT_BACKENDS", &names);
+        report.step(&names, |tests| project::run_tests(&mut command, tests));
     }
     report.close()
+}
+
+/// Returns the arguments of each test program and the names of its backends: a program may have several.
+fn programs(selected: &[&Backend]) -> Vec<(String, Vec<&'static str>)> {
+    let mut programs: Vec<(String, Vec<&'static str>)> = Vec::new();
+    for Backend { name, package, suite, .. } in selected {
+        let program = format!("test -p {package} --all-features --test {suite}");
+        match programs.iter_mut().find(|(known, _)| *known == program) {
+            Some((_, names)) => names.push(name),
+            None => programs.push((program, vec![name])),
+        }
+    }
+    programs
 }
 
 fn select(names: &[String]) -> Result<Vec<&'static Backend>> {
@@ -48,7 +63,14 @@ mod tests {
     fn backend_is_selected_by_its_name() {
         assert_eq!(select(&["file".to_owned()]).unwrap()[0].package, "lockkit-file");
         let error = select(&["fiel".to_owned()]).unwrap_err().to_string();
-        let names = "memory, file, etcd, redis, redis-sentinel, redis-cluster, redlock, redlock-3, zk";
-        assert!(error.contains(names), "{error}");
+        assert!(error.contains("memory, file, etcd, etcd-single, etcd-guard, etcd-rpc, redis, "), "{error}");
+    }
+
+    #[test]
+    fn forms_of_a_backend_run_in_one_program() {
+        let names = ["etcd", "file", "etcd-rpc"].map(str::to_owned);
+        let programs = programs(&select(&names).unwrap());
+        let names: Vec<_> = programs.iter().map(|(_, names)| names.join(",")).collect();
+        assert_eq!(names, ["etcd,etcd-rpc", "file"]);
     }
 }

@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
         needs PROCESSES, Need::Ttl; bugs 1 50 65),
     case!(process_stopped_briefly_keeps_its_lock: BoundedLoss, needs PROCESSES; bugs 66),
     case!(waiter_stopped_for_long_is_granted_once_free: TimedExclusion NoLostWakeUp,
-        needs PROCESSES, Need::SessionLifetime; bugs 1 2 3 14),
+        needs PROCESSES, Need::SessionLifetime, Need::Fifo; bugs 1 2 3 14),
     case!(tokens_rise_over_processes: TokenOrder, needs PROCESSES; bugs 49),
     case!(process_whose_wall_clock_steps_keeps_lock_and_place: TimedExclusion TokenOrder BoundedLoss,
         needs PROCESSES, Need::Hook(Hook::WallClock); bugs 65),

@@ -5,11 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Result;
 use etcd_client::{Client, ConnectOptions, Permission};
 use lockkit_conformance::{Access, AnyBackend};
-use lockkit_core::{LockName, backend::BackendUrl};
+use lockkit_core::backend::BackendUrl;
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::Etcd;
 
-use crate::server::{PASSWORD, queue};
+use crate::{forms::Form, server::PASSWORD};
 
 const RESTRICTED: &str = "restricted";
 
@@ -27,11 +27,16 @@ struct Running {
 
 impl ExtraServers {
     /// Returns a client with this access, to the store with a login at this endpoint or to an additional server.
-    pub(crate) async fn backend_for(&self, access: &Access, endpoint: &str) -> Result<AnyBackend> {
+    pub(crate) async fn backend_for(
+        &self,
+        access: &Access,
+        endpoint: &str,
+        form: &Form,
+    ) -> Result<AnyBackend> {
         let config = match access {
             Access::AllBut(name) => {
-                restrict(endpoint, name).await?;
-                config(&format!("etcd://{endpoint}"))?.user(RESTRICTED, PASSWORD)
+                restrict(endpoint, form.range(name)).await?;
+                config(&format!("etcd://{endpoint}{}", form.tail("3s")))?.user(RESTRICTED, PASSWORD)
             }
             Access::Secret { text, right } => {
                 let of_server = if *right { (*text).to_owned() } else { format!("{text}, but another") };
@@ -91,13 +96,9 @@ async fn started<T: Send + 'static>(start: impl FnOnce() -> Result<T> + Send + '
     tokio::task::spawn_blocking(start).await?
 }
 
-/// Creates a user with read and write permission for all keys but those of this lock.
-async fn restrict(endpoint: &str, name: &LockName) -> Result<()> {
+/// Creates a user with read and write permission for all keys but those of this range.
+async fn restrict(endpoint: &str, (start, end): (String, String)) -> Result<()> {
     const ROLE: &str = "all but one lock";
-    let (start, mut end) = (queue(name), queue(name));
-    // The first key behind all keys of the queue: `0` follows `/`.
-    end.pop();
-    end.push('0');
     let login = ConnectOptions::new().with_user("root", PASSWORD);
     let mut admin = Client::connect([endpoint], Some(login)).await?;
     admin.role_add(ROLE).await?;

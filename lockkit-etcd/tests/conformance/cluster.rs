@@ -8,17 +8,14 @@ use lockkit_conformance::{AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::LockName;
 use lockkit_testbed::{Blocking, EtcdCluster};
 
-use crate::{
-    backend,
-    link::ProxyLink,
-    server::{entries_of, queue},
-};
+use crate::{backend, forms::Form, link::ProxyLink, server::entries_of};
 
 /// Three members.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     cluster: Blocking<State>,
     url: String,
+    form: &'static Form,
 }
 
 #[derive(Debug)]
@@ -29,11 +26,11 @@ struct State {
 }
 
 impl Cluster {
-    pub(crate) fn start() -> Result<Self> {
+    pub(crate) fn start(form: &'static Form) -> Result<Self> {
         let cluster = EtcdCluster::start()?;
         // Short enough that a member that does not answer leaves time for another try.
-        let url = format!("{}/?request_timeout=2s", cluster.url());
-        Ok(Self { cluster: Blocking::new(State { cluster, linked: None }), url })
+        let url = format!("{}{}", cluster.url(), form.tail("2s"));
+        Ok(Self { cluster: Blocking::new(State { cluster, linked: None }), url, form })
     }
 }
 
@@ -88,19 +85,21 @@ impl Store for Cluster {
     }
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {
+        let form = self.form;
         let link = self.cluster.with(|state| {
             let linked = state.linked()?;
-            ProxyLink::new(&state.cluster.member(linked).endpoint(), "")
+            ProxyLink::new(&state.cluster.member(linked).endpoint(), "", form)
         });
         Ok(Arc::new(link.await?))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
-        let queue = queue(name);
+        let (form, name) = (self.form, name.clone());
         self.cluster
             .with(move |state| {
                 let leader = state.cluster.leader()?;
-                state.cluster.member(leader).keys(&queue).context("the keys of the cluster")
+                let keys = state.cluster.member(leader).keys("").context("the keys of the cluster")?;
+                Ok(keys.into_iter().filter(|key| form.is_of(&name, key)).collect())
             })
             .await
     }

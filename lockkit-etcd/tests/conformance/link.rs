@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use lockkit_conformance::{AnyBackend, ClientLink, LinkFault};
 use lockkit_testbed::Proxy;
 
-use crate::backend;
+use crate::{backend, forms::Form};
 
 /// A proxy in front of one server or member.
 #[derive(Debug)]
@@ -16,10 +16,10 @@ pub(crate) struct ProxyLink {
 
 impl ProxyLink {
     /// Starts a proxy. `login` is `USER:PASSWORD@` or empty.
-    pub(crate) fn new(endpoint: &str, login: &str) -> Result<Self> {
+    pub(crate) fn new(endpoint: &str, login: &str, form: &Form) -> Result<Self> {
         let proxy = Proxy::start_grpc(endpoint)?;
         // Short, so that lost requests cost little time.
-        let url = format!("etcd://{login}{}/?request_timeout=500ms", proxy.endpoint());
+        let url = format!("etcd://{login}{}{}", proxy.endpoint(), form.tail("500ms"));
         Ok(Self { proxy, url })
     }
 }

@@ -3,6 +3,7 @@
 
 mod access;
 mod cluster;
+mod forms;
 mod link;
 mod server;
 
@@ -19,25 +20,36 @@ use lockkit_testbed::{ServerClock, SmallDisk, StartedOnce};
 
 use crate::{
     cluster::Cluster,
+    forms::Form,
     server::{BALLAST, Server},
 };
 
 fn main() -> ExitCode {
-    lockkit_conformance::main(EtcdHarness::default())
+    let shared = Arc::<StartedOnce<Server>>::default();
+    let harness = |form| {
+        let (shared, own) = (Arc::clone(&shared), StartedOnce::default());
+        Box::new(EtcdHarness { form, shared, own }) as Box<dyn Harness>
+    };
+    let forms = std::iter::once(&forms::QUEUE).chain(&forms::FURTHER);
+    lockkit_conformance::main_of(forms.map(harness).collect())
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct EtcdHarness {
-    shared: StartedOnce<Server>,
+    form: &'static Form,
+    /// One server for all forms.
+    shared: Arc<StartedOnce<Server>>,
+    /// The same, as the store of this form.
+    own: StartedOnce<Server>,
 }
 
 impl Harness for EtcdHarness {
     fn name(&self) -> String {
-        "etcd".to_owned()
+        self.form.name.to_owned()
     }
 
     fn info(&self) -> BackendInfo {
-        EtcdBackend::new(EtcdConfig::new(["127.0.0.1"]).unwrap()).info()
+        backend(&format!("etcd://127.0.0.1{}", self.form.tail("3s"))).unwrap().info()
     }
 
     fn time(&self) -> Time {
@@ -84,31 +96,37 @@ impl Harness for EtcdHarness {
             #[cfg(feature = "tls")]
             Hook::Tls,
         ];
-        if no_small_disk().is_none() {
+        if self.needs_small_disk() {
             hooks.push(Hook::FullDisk);
         }
+        hooks.retain(|hook| self.lacks(*hook).is_none());
         hooks
     }
 
     fn why_not(&self, hook: Hook) -> Option<String> {
-        match hook {
+        let lacks = self.lacks(hook).map(str::to_owned);
+        lacks.or_else(|| match hook {
             Hook::Tls => Some("built without the feature \"tls\"".to_owned()),
             Hook::FullDisk => no_small_disk().clone(),
             _ => None,
-        }
+        })
     }
 
     fn parallel(&self) -> usize {
-        8
+        self.form.parallel
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
         match sharing {
-            Sharing::Shared => Ok(self.shared.get_or_start(Server::start)?),
-            Sharing::Own if no_small_disk().is_none() => Ok(Arc::new(Server::start_on_small_disk()?)),
-            Sharing::Own => Ok(Arc::new(Server::start()?)),
-            Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
-            Sharing::Cluster => Ok(Arc::new(Cluster::start()?)),
+            Sharing::Shared if self.form.has_own_servers => Ok(Arc::new(Server::start(self.form)?)),
+            Sharing::Shared => {
+                let shared = self.shared.get_or_start(|| Server::start(&forms::QUEUE))?;
+                Ok(self.own.get_or_start(|| Ok(shared.shared_with(self.form)))?)
+            }
+            Sharing::Own if self.needs_small_disk() => Ok(Arc::new(Server::start_on_small_disk(self.form)?)),
+            Sharing::Own => Ok(Arc::new(Server::start(self.form)?)),
+            Sharing::Login => Ok(Arc::new(Server::start_with_login(self.form)?)),
+            Sharing::Cluster => Ok(Arc::new(Cluster::start(self.form)?)),
         }
     }
 
@@ -122,6 +140,17 @@ impl Harness for EtcdHarness {
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
         Ok(AnyBackend::new(backend(address)?))
+    }
+}
+
+impl EtcdHarness {
+    /// Returns why the form lacks this hook, if it does.
+    fn lacks(&self, hook: Hook) -> Option<&'static str> {
+        self.form.lacks.iter().find(|(lacks, _)| *lacks == hook).map(|(_, why)| *why)
+    }
+
+    fn needs_small_disk(&self) -> bool {
+        self.lacks(Hook::FullDisk).is_none() && no_small_disk().is_none()
     }
 }
 

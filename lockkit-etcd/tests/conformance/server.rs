@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use etcd_client::{Client, PutOptions};
+use etcd_client::{Client, PutOptions, Txn, TxnOp};
 use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::{
     LockName,
@@ -14,7 +14,7 @@ use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::{Blocking, Etcd, SmallDisk};
 use tokio::time::Instant;
 
-use crate::{access::ExtraServers, backend, link::ProxyLink};
+use crate::{access::ExtraServers, backend, forms::Form, link::ProxyLink};
 
 /// The login of servers with authentication.
 const USER: &str = "app";
@@ -30,7 +30,8 @@ pub(crate) const BALLAST: &str = "ballast";
 /// A single server.
 #[derive(Debug)]
 pub(crate) struct Server {
-    etcd: Blocking<Etcd>,
+    form: &'static Form,
+    etcd: Arc<Blocking<Etcd>>,
     endpoint: String,
     /// `USER:PASSWORD@`, or empty.
     login: &'static str,
@@ -40,29 +41,35 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start() -> Result<Self> {
-        Ok(Self::of(Etcd::start()?, ""))
+    pub(crate) fn start(form: &'static Form) -> Result<Self> {
+        Ok(Self::of(form, Etcd::start()?, ""))
     }
 
-    pub(crate) fn start_on_small_disk() -> Result<Self> {
+    pub(crate) fn start_on_small_disk(form: &'static Form) -> Result<Self> {
         let disk = SmallDisk::mount(DISK_BYTES)?;
         let etcd = Etcd::start_in(disk.path())?;
-        Ok(Self { disk: Some(disk), ..Self::of(etcd, "") })
+        Ok(Self { disk: Some(disk), ..Self::of(form, etcd, "") })
     }
 
-    pub(crate) fn start_with_login() -> Result<Self> {
+    pub(crate) fn start_with_login(form: &'static Form) -> Result<Self> {
         let mut etcd = Etcd::start()?;
         etcd.enable_auth(USER, PASSWORD)?;
-        Ok(Self::of(etcd, LOGIN))
+        Ok(Self::of(form, etcd, LOGIN))
     }
 
-    fn of(etcd: Etcd, login: &'static str) -> Self {
-        let endpoint = etcd.endpoint();
-        Self { etcd: Blocking::new(etcd), endpoint, login, extra: ExtraServers::default(), disk: None }
+    fn of(form: &'static Form, etcd: Etcd, login: &'static str) -> Self {
+        let (endpoint, extra) = (etcd.endpoint(), ExtraServers::default());
+        Self { form, etcd: Arc::new(Blocking::new(etcd)), endpoint, login, extra, disk: None }
+    }
+
+    /// The same server for another form.
+    pub(crate) fn shared_with(&self, form: &'static Form) -> Self {
+        let (etcd, endpoint) = (Arc::clone(&self.etcd), self.endpoint.clone());
+        Self { form, etcd, endpoint, login: self.login, extra: ExtraServers::default(), disk: None }
     }
 
     fn url(&self) -> String {
-        format!("etcd://{}{}", self.login, self.endpoint)
+        format!("etcd://{}{}{}", self.login, self.endpoint, self.form.tail("3s"))
     }
 
     fn etcd_backend(&self) -> Result<EtcdBackend> {
@@ -77,17 +84,14 @@ impl Server {
         Ok(Client::connect([&self.endpoint], None).await?)
     }
 
-    async fn end_session(&self, claimant: Option<&Contender>) -> Result<()> {
-        let entry = &claimant.context("nobody is there")?.entry;
-        let (lease, _) = entry.split_once('-').context("LEASE-...")?;
-        self.plain().await?.lease_revoke(i64::from_str_radix(lease, 16)?).await?;
+    async fn end_session(&self, name: &LockName, claimant: Option<&Contender>) -> Result<()> {
+        let key = self.form.key(name, &claimant.context("nobody is there")?.entry);
+        let mut client = self.plain().await?;
+        let found = client.get(key, None).await?;
+        let entry = found.kvs().first().context("its key is gone")?;
+        client.lease_revoke(entry.lease()).await?;
         Ok(())
     }
-}
-
-/// The common beginning of the keys of a lock.
-pub(crate) fn queue(name: &LockName) -> String {
-    format!("lockkit/{}/", name.encode(3 * 1024))
 }
 
 /// Returns all entries of the store.
@@ -109,15 +113,16 @@ impl Store for Server {
     async fn inflict(&self, fault: StoreFault) -> Result<()> {
         match fault {
             StoreFault::EndSessionOfHolder(name) => {
-                self.end_session(self.etcd_backend()?.inspect(&name).await?.holder.as_ref()).await
+                self.end_session(&name, self.etcd_backend()?.inspect(&name).await?.holder.as_ref()).await
             }
             StoreFault::EndSessionOfWaiter(name) => {
-                self.end_session(self.etcd_backend()?.inspect(&name).await?.waiters.first()).await
+                self.end_session(&name, self.etcd_backend()?.inspect(&name).await?.waiters.first()).await
             }
             StoreFault::DeleteEntries(name) => {
-                for key in self.entries(&name).await? {
-                    self.plain().await?.delete(key, None).await?;
-                }
+                let deletions = self.entries(&name).await?.into_iter().map(|key| TxnOp::delete(key, None));
+                // At once: a waiter could be granted between two deletions.
+                let all = Txn::new().and_then(deletions.collect::<Vec<_>>());
+                self.plain().await?.txn(all).await?;
                 Ok(())
             }
             StoreFault::WriteJunk(name) => {
@@ -155,16 +160,17 @@ impl Store for Server {
     }
 
     async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
-        self.extra.backend_for(&access, &self.endpoint).await
+        self.extra.backend_for(&access, &self.endpoint, self.form).await
     }
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {
-        Ok(Arc::new(ProxyLink::new(&self.endpoint, self.login)?))
+        Ok(Arc::new(ProxyLink::new(&self.endpoint, self.login, self.form)?))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
-        let queue = queue(name);
-        self.etcd.with(move |etcd| etcd.keys(&queue)).await
+        let (form, name) = (self.form, name.clone());
+        let keys = self.etcd.with(|etcd| etcd.keys("")).await?;
+        Ok(keys.into_iter().filter(|key| form.is_of(&name, key)).collect())
     }
 
     async fn requests(&self) -> Result<u64> {

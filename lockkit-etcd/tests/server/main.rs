@@ -12,6 +12,7 @@ mod elections;
 mod evidence;
 mod fallbacks;
 mod faults;
+mod foreign_keys;
 mod grants;
 mod handoff;
 mod login;
@@ -19,6 +20,7 @@ mod lost_replies;
 mod pins;
 mod records;
 mod rights;
+mod rpc;
 mod successors;
 #[cfg(feature = "tls")]
 mod tls;

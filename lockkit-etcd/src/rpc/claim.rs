@@ -1,0 +1,193 @@
+//! A claim up to its grant: a lease, the RPC, and a look at the queue.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use lockkit_core::{
+    FencingToken,
+    backend::{Acquired, Claim, Grant, recheck_pause, retry_pauses},
+    support::SessionOver,
+};
+use tokio::{pin, time::Instant};
+use tracing::debug;
+
+use super::{
+    RpcClaim, RpcSession,
+    wire::{self, Position},
+};
+use crate::{
+    error::{Effect, RequestError},
+    keys::Queue,
+    lease::Lease,
+    wire::count_queue,
+};
+
+/// When a claim looks at the queue for the first time after it has called the RPC; a try repeats that.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+
+/// How long an RPC may stay silent after a look that found no other claim before this one: its reply is lost then.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+impl RpcSession {
+    pub(super) async fn acquire_claim(&self, claim: &Claim) -> lockkit_core::Result<Acquired> {
+        let queue = self.layout.queue(claim.name())?;
+        let mut pauses = retry_pauses();
+        while !claim.has_given_up() {
+            let fault = match self.attempt(claim, &queue).await {
+                Ok(end) => return Ok(end),
+                Err(fault) => fault,
+            };
+            // A try does not wait for an unreachable server.
+            let again = claim.wait() && (fault.is_transient() || fault.effect == Effect::LeaseGone);
+            if !again {
+                return Err(fault.into_error("acquire").with_lock(claim.name()));
+            }
+            debug!(?fault, claim = ?claim.id(), "the claim starts again");
+            tokio::select! {
+                () = pauses.wait() => {}
+                () = claim.give_up() => {}
+                () = self.state.over() => {}
+            }
+        }
+        Ok(Acquired::GaveUp)
+    }
+
+    /// Runs one attempt: a lease, the RPC, and a look at the queue that grants.
+    async fn attempt(&self, claim: &Claim, queue: &Queue) -> Result<Acquired, RequestError> {
+        let look = self.server.range(queue.as_str(), count_queue());
+        let look = async { Ok::<_, RequestError>(self.state.unless_over(look).await?.count() > 0) };
+        let granted = Lease::grant(&self.server, self.ttl, self.clock.clone());
+        let granted = self.state.unless_over(granted);
+        let (is_busy, lease) = if claim.wait() {
+            // At the same time. If the look fails, a lease without keys is left for one ttl.
+            let (is_busy, lease) = tokio::join!(look, granted);
+            (is_busy?, lease?)
+        } else {
+            if look.await? {
+                claim.note_contended();
+                return Ok(Acquired::GaveUp);
+            }
+            (false, granted.await?)
+        };
+        if is_busy {
+            claim.note_contended();
+        }
+        let key = wire::key(queue, lease.id());
+        let entry = Arc::new(RpcClaim { lease, key, created: OnceLock::new() });
+        self.enter(claim.id(), &entry)?;
+        let end = self.lock_and_confirm(claim, queue, &entry).await;
+        if !matches!(end, Ok(Acquired::Granted(_))) {
+            self.withdraw(claim, &entry).await;
+        }
+        end
+    }
+
+    async fn lock_and_confirm(
+        &self,
+        claim: &Claim,
+        queue: &Queue,
+        entry: &RpcClaim,
+    ) -> Result<Acquired, RequestError> {
+        let rpc = wire::lock(&self.server, queue, entry.lease.id());
+        pin!(rpc);
+        let (started, mut is_first_look, mut is_silent) = (Instant::now(), true, false);
+        loop {
+            let pause = match () {
+                () if is_first_look || !claim.wait() => LOOK_AFTER,
+                () if is_silent => SILENCE_MAX,
+                () => recheck_pause(self.ttl),
+            };
+            tokio::select! {
+                biased;
+                () = claim.give_up() => return Ok(Acquired::GaveUp),
+                () = self.state.over() => return Err(SessionOver.into()),
+                answer = &mut rpc => {
+                    answer?;
+                    return self.confirm(claim, queue, entry).await;
+                }
+                () = tokio::time::sleep(pause) => is_first_look = false,
+            }
+            let look = self.position(queue, entry);
+            let position = tokio::select! {
+                position = look => position,
+                () = claim.give_up() => return Ok(Acquired::GaveUp),
+            };
+            match position {
+                Ok(Position::Behind) => {
+                    claim.note_contended();
+                    if !claim.wait() {
+                        return Ok(Acquired::GaveUp);
+                    }
+                    is_silent = false;
+                }
+                Ok(Position::First(_) | Position::Absent) if is_silent && claim.wait() => {
+                    return Err(RequestError::no_reply());
+                }
+                Ok(Position::First(_) | Position::Absent) => is_silent = true,
+                Err(fault) if fault.is_transient() => debug!(?fault, "look at the queue not answered"),
+                Err(fault) => return Err(fault),
+            }
+            if !claim.wait() && started.elapsed() >= self.server.request_timeout() {
+                return Err(RequestError::no_reply());
+            }
+        }
+    }
+
+    /// Grants the claim if its key is the first in the queue.
+    async fn confirm(
+        &self,
+        claim: &Claim,
+        queue: &Queue,
+        entry: &RpcClaim,
+    ) -> Result<Acquired, RequestError> {
+        let mut pauses = retry_pauses();
+        loop {
+            match self.position(queue, entry).await {
+                Ok(Position::First(created)) => {
+                    let created = *entry.created.get_or_init(|| created);
+                    let token = FencingToken::new(created.unsigned_abs());
+                    return Ok(Acquired::Granted(Grant::new(claim, token, entry.lease.armed_at())));
+                }
+                Ok(Position::Behind | Position::Absent) => return Ok(Acquired::EntryGone),
+                Err(fault) if fault.is_transient() && claim.wait() => debug!(?fault, "not confirmed yet"),
+                Err(fault) => return Err(fault),
+            }
+            tokio::select! {
+                () = pauses.wait() => {}
+                () = claim.give_up() => return Ok(Acquired::GaveUp),
+                () = self.state.over() => return Err(SessionOver.into()),
+            }
+        }
+    }
+
+    async fn position(&self, queue: &Queue, entry: &RpcClaim) -> Result<Position, RequestError> {
+        let read = self.server.txn(wire::read_position(queue, &entry.key));
+        wire::parse_position(&self.state.unless_over(read).await?)
+    }
+
+    /// Revokes the lease of a claim without a grant. Retries until that is answered or the session is closed; then the
+    /// close revokes it.
+    async fn withdraw(&self, claim: &Claim, entry: &RpcClaim) {
+        let mut pauses = retry_pauses();
+        while !self.state.is_over() {
+            match self.revoke(claim.id(), entry).await {
+                Ok(()) => return,
+                Err(fault) if fault.is_transient() => {
+                    debug!(?fault, claim = ?claim.id(), "not withdrawn yet");
+                }
+                Err(fault) => {
+                    // Nobody renews the lease any more.
+                    debug!(?fault, claim = ?claim.id(), "withdrawal refused; the lease ends with its ttl");
+                    self.table().remove(&claim.id());
+                    return;
+                }
+            }
+            tokio::select! {
+                () = pauses.wait() => {}
+                () = self.state.over() => {}
+            }
+        }
+    }
+}

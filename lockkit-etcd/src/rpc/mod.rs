@@ -1,0 +1,168 @@
+//! A [`Session`] whose claims use the server's Lock RPC ([`Form::Rpc`](crate::Form::Rpc)).
+//!
+//! The RPC puts the key `NAME/<lease>` and returns when no older key is below `NAME/`. Its key is named after the lease,
+//! so every claim has a lease of its own, which heartbeats renew. To release or to give up is to revoke that lease: it
+//! deletes the key, and whatever of the claim is still under way fails, because its lease is gone.
+//!
+//! What the RPC cannot do:
+//!
+//! * It notices a release late: the server watches the predecessor from a past revision, and serves such watches every
+//!   100 ms.
+//! * It cannot try. A try reads the queue first, and writes nothing if a key is there. Otherwise it calls the RPC, and
+//!   looks at the queue every 100 ms until the RPC is answered. If another claim was faster, the lease is revoked.
+//! * It stores no metadata.
+//! * Waits that are aborted at the same time, as by a connection that breaks, can block the RPC at that server for all
+//!   clients, until it restarts (etcd #13336, also in 3.5). An RPC for a free lock still returns. So a waiter progresses
+//!   by starting again, see below, but late and in no order.
+//!
+//! Failure cases:
+//!
+//! * The connection breaks while a claim waits. The server then deletes the claim's key, at any later time; so a repeated
+//!   RPC might find a key that vanishes under it. The lease is revoked, and the claim starts again, with a new lease, at
+//!   the end of the queue.
+//! * The reply is lost on an open connection. A waiter looks at the queue after each re-check pause; if its key is first
+//!   and the RPC stays silent for another second, the claim starts again. It may not take the lock: a server that has not finished the RPC
+//!   deletes the key when the RPC is cancelled.
+//! * The RPC returns although the key is gone: etcd 3.4 does not look (etcd #11456). Only a read that shows the claim's
+//!   key, and no older one, grants.
+//! * The reply to the request of a lease is lost: a lease without keys stays, for one ttl.
+//! * The claim gives up: its lease is revoked, repeatedly until that is answered or the session is closed.
+//! * An operator deletes the key of a hold or revokes its lease: the next heartbeat finds out.
+//! * The server does not answer heartbeats: each hold ends at its deadline. The leases of other holds go on.
+
+mod claim;
+mod heartbeat;
+mod wire;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use lockkit_core::{
+    Clock, Error, ErrorKind, Result,
+    backend::{Acquired, Claim, ClaimId, Grant, Loss, Renewals, Session},
+    support::{SessionOver, SessionState, lock},
+};
+use tracing::debug;
+
+use crate::{
+    call::Server,
+    error::{Effect, RequestError},
+    keys::Layout,
+    lease::Lease,
+    wire::Revision,
+};
+
+/// A session: the claims, each with its lease. At the server it is nothing.
+#[derive(Debug)]
+pub(crate) struct RpcSession {
+    server: Server,
+    layout: Layout,
+    ttl: Duration,
+    clock: Clock,
+    state: SessionState,
+    claims: Mutex<HashMap<ClaimId, Arc<RpcClaim>>>,
+}
+
+/// A claim that may have a lease at the server.
+#[derive(Debug)]
+struct RpcClaim {
+    lease: Lease,
+    key: Vec<u8>,
+    /// The create revision of the key, set by the grant.
+    created: OnceLock<Revision>,
+}
+
+impl RpcSession {
+    /// Learns which ttl the server grants.
+    pub(crate) async fn open(
+        server: Server,
+        layout: Layout,
+        ttl: Duration,
+        clock: Clock,
+    ) -> Result<Self, RequestError> {
+        let probe = Lease::grant(&server, ttl, clock.clone()).await?;
+        if let Err(fault) = probe.revoke(&server).await {
+            debug!(?fault, "a lease without keys is left for its ttl");
+        }
+        let (state, claims) = (SessionState::default(), Mutex::default());
+        Ok(Self { server, layout, ttl: probe.ttl(), clock, state, claims })
+    }
+
+    /// Registers a claim, so that heartbeats renew its lease, and a close revokes it.
+    fn enter(&self, id: ClaimId, entry: &Arc<RpcClaim>) -> Result<(), RequestError> {
+        let mut claims = self.table();
+        // Checked under the lock that `close` takes after it has closed the session. The lease has no keys yet.
+        if self.state.is_over() {
+            return Err(SessionOver.into());
+        }
+        claims.insert(id, Arc::clone(entry));
+        Ok(())
+    }
+
+    async fn revoke(&self, id: ClaimId, entry: &RpcClaim) -> Result<(), RequestError> {
+        match entry.lease.revoke(&self.server).await {
+            Err(fault) if fault.effect != Effect::LeaseGone => Err(fault),
+            _ => {
+                self.table().remove(&id);
+                Ok(())
+            }
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<RpcClaim>>> {
+        lock(&self.claims)
+    }
+}
+
+#[async_trait]
+impl Session for RpcSession {
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    async fn acquire(&self, claim: Claim) -> Result<Acquired> {
+        self.acquire_claim(&claim).await
+    }
+
+    async fn renew(&self, held: &[Grant]) -> Renewals {
+        self.heartbeat(held).await
+    }
+
+    async fn release(&self, grant: &Grant) -> Result<()> {
+        if self.state.is_over() {
+            return Err(Error::new(ErrorKind::Closed, "release").with_lock(grant.name()));
+        }
+        let entry = self.table().get(&grant.claim()).cloned();
+        let Some(entry) = entry else { return Ok(()) };
+        let revoked = self.revoke(grant.claim(), &entry).await;
+        revoked.map_err(|fault| fault.into_error("release").with_lock(grant.name()))
+    }
+
+    async fn lost(&self) -> Loss {
+        // Nothing at the server carries all holds. Only a close ends a session.
+        self.state.over().await;
+        Loss::Session
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.state.mark_closed();
+        let left: Vec<_> = self.table().iter().map(|(id, entry)| (*id, Arc::clone(entry))).collect();
+        let revocations = join_all(left.iter().map(|(id, entry)| self.revoke(*id, entry))).await;
+        match revocations.into_iter().find_map(Result::err) {
+            Some(fault) => Err(fault.into_error("close")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Ends the claims of a session that was dropped without a close. Their leases end with their ttl.
+impl Drop for RpcSession {
+    fn drop(&mut self) {
+        self.state.mark_closed();
+    }
+}
