@@ -9,7 +9,7 @@
 //! * **First come, first served**, and **fencing tokens** that are the create revisions of the holders' keys: they rise
 //!   strictly within one data history, across all clients of a queue, and everybody can read them.
 //! * **Evidence** of every grant: a transaction that compares the create revision of the holder's key is refused as soon
-//!   as the hold has ended, so no later than the next one begins. See `examples/guarded_writes.rs`.
+//!   as the hold has ended, so no later than the next one begins. See `examples/etcd_guarded_writes.rs`.
 //! * **Elections**: the value of the holder's key has the leader's proposal. With [`Names::Raw`] it is nothing else, as in
 //!   Go's `concurrency.Election`: candidates and observers of both kinds see each other.
 //! * **Records**: one text per lock that only its holder can write, in a key of its own.

@@ -24,5 +24,5 @@
 /// * The value also releases the lock. Pass it as an argument, and do not print it. `MONITOR` and the slow log of the
 ///   server show it to operators.
 ///
-/// The example `guarded_writes` of this crate shows a stale writer that is refused.
+/// The example `redis_guarded_writes` of this crate shows a stale writer that is refused.
 pub const GUARD: &str = include_str!("scripts/guard.lua");

@@ -13,7 +13,7 @@
 //! * When a client dies, its locks pass on when its session expires.
 //! * **Writes in the same ensemble** can carry the evidence of a grant: a check of the holder's node in their multi. The
 //!   ensemble refuses them from the moment at which that node is gone, so before any later grant. See
-//!   `examples/guarded_writes.rs`. The check needs read permission on the node. Only in the default form: in the others
+//!   `examples/zk_guarded_writes.rs`. The check needs read permission on the node. Only in the default form: in the others
 //!   a later claim may get a node of the same name ([`Form`]).
 //! * **Elections** share the nodes of Curator's `LeaderSelector`; with [`Names::Raw`] also what they propose.
 //! * **Records**: one persistent node per name below `ROOT/:records`, which the server keeps for good. Both only in the

@@ -5,7 +5,7 @@ use lockkit_testbed::Etcd;
 
 use crate::common::{LONG, acquire, fresh_name, plain, release, session};
 
-#[path = "../../examples/guarded_writes.rs"]
+#[path = "../../examples/etcd_guarded_writes.rs"]
 #[allow(dead_code, reason = "its main function")]
 mod example;
 

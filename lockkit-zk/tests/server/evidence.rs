@@ -5,7 +5,7 @@ use zookeeper_client::{Client, Error, MultiWriteError};
 
 use crate::common::{LONG, acquire, backend, bounded, enqueued, fresh_name, release, session_at, shared};
 
-#[path = "../../examples/guarded_writes.rs"]
+#[path = "../../examples/zk_guarded_writes.rs"]
 mod guarded_writes;
 
 /// Writes if the node of this evidence exists.

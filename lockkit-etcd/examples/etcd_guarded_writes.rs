@@ -5,15 +5,13 @@
 //! refused even if the next holder has not written anything yet.
 //!
 //! ```text
-//! cargo run -p lockkit-etcd --example guarded_writes -- 127.0.0.1:2379
+//! cargo run -p lockkit-etcd --example etcd_guarded_writes -- 127.0.0.1:2379
 //! ```
-
-use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp};
 use lockkit_core::{
-    Clock, LockName, Metadata,
-    backend::{Acquired, Backend, BackendUrl, Claim, ClaimControl, Evidence, Grant, Session},
+    LockClient,
+    backend::{BackendUrl, Evidence},
 };
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 
@@ -44,30 +42,19 @@ pub(crate) async fn put_guarded(
 pub(crate) async fn stale_writer(url: &str, endpoint: &str) -> Result<String> {
     let mut client = Client::connect([endpoint], None).await?;
     let backend = EtcdBackend::new(EtcdConfig::from_url(BackendUrl::parse(url)?)?);
-    let [first, second] = [
-        backend.open_session(Duration::from_secs(15), Clock::boot()).await?,
-        backend.open_session(Duration::from_secs(15), Clock::boot()).await?,
-    ];
-    let stale = acquire(&*first).await?;
-    let stale = stale.evidence().ok_or("etcd has evidence of every grant")?;
+    let first = LockClient::builder(backend.clone()).build().await?;
+    let second = LockClient::builder(backend).build().await?;
+    let guard = first.lock("account")?.acquire().await?;
+    let stale = guard.evidence().ok_or("etcd has evidence of every grant")?;
     assert!(put_guarded(&mut client, stale, "account", "1 by the first holder").await?);
     // As if its process had paused for longer than the ttl.
     first.close().await?;
-    let held = acquire(&*second).await?;
+    let held = second.lock("account")?.acquire().await?;
     assert!(!put_guarded(&mut client, stale, "account", "2 by the first holder").await?, "not fenced");
     let evidence = held.evidence().ok_or("etcd has evidence of every grant")?;
     assert!(put_guarded(&mut client, evidence, "account", "2 by the second holder").await?);
+    held.release().await?;
     second.close().await?;
     let stored = client.get("account", None).await?;
     Ok(stored.kvs().first().ok_or("nothing is stored")?.value_str()?.to_owned())
-}
-
-/// Acquires the lock at a session. A program would use a client and its guard.
-async fn acquire(session: &dyn Session) -> Result<Grant> {
-    let name = LockName::new("account")?;
-    let claim = Claim::new(name, true, Metadata::of_this_process(None), &ClaimControl::new());
-    match session.acquire(claim).await? {
-        Acquired::Granted(grant) => Ok(grant),
-        other => Err(format!("not granted but {other:?}").into()),
-    }
 }

@@ -2,11 +2,14 @@
 //! ensemble as the lock.
 //!
 //! ```sh
-//! cargo run -p lockkit-zk --example guarded_writes -- zk://127.0.0.1:2181
+//! cargo run -p lockkit-zk --example zk_guarded_writes -- zk://127.0.0.1:2181
 //! ```
 
-use anyhow::{Context, Result, ensure};
-use lockkit_core::{LockClient, backend::BackendUrl};
+use anyhow::{Context, Result, bail, ensure};
+use lockkit_core::{
+    LockClient,
+    backend::{BackendUrl, Evidence},
+};
 use lockkit_zk::{ZkBackend, ZkConfig};
 use zookeeper_client::{Acls, Client, CreateMode, Error, MultiWriteError};
 
@@ -32,8 +35,10 @@ pub(crate) async fn run(url: &str) -> Result<()> {
 
     let first = LockClient::builder(backend.clone()).build().await?;
     let guard = first.lock("guarded-writes")?.acquire().await?;
-    let holder = backend.owned(&guard)?.path().to_owned();
-    write(&zookeeper, &holder, b"by the first").await?;
+    let Some(Evidence::NodeExists { path: holder, .. }) = guard.evidence() else {
+        bail!("this form of the lock has no evidence");
+    };
+    write(&zookeeper, holder, b"by the first").await?;
 
     // Instead of a pause that is longer than the ttl: the session ends, and the writer still has its evidence.
     first.close().await?;
@@ -41,7 +46,7 @@ pub(crate) async fn run(url: &str) -> Result<()> {
     let _guard = second.lock("guarded-writes")?.acquire().await?;
 
     // The second holder has written nothing yet.
-    let stale = write(&zookeeper, &holder, b"late").await;
+    let stale = write(&zookeeper, holder, b"late").await;
     ensure!(
         stale == Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode }),
         "the stale writer was not refused: {stale:?}"
