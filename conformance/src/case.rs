@@ -218,6 +218,7 @@ impl Hook {
             Self::Processes
             | Self::Entries
             | Self::BareNotification
+            | Self::Evidence
             | Self::Lifetimes
             | Self::EndSessionOfHolder
             | Self::EndSessionOfWaiter

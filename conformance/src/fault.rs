@@ -17,6 +17,8 @@ pub enum Hook {
     Requests,
     /// [`Store::bare_notification`](crate::Store::bare_notification).
     BareNotification,
+    /// [`Store::proves`](crate::Store::proves).
+    Evidence,
     /// [`Store::contents`](crate::Store::contents) and [`Harness::may_stay`](crate::Harness::may_stay).
     Contents,
     /// [`Store::counts`](crate::Store::counts).

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName,
-    backend::{Admin, Backend, BackendInfo, Session},
+    backend::{Admin, Backend, BackendInfo, Evidence, Session},
 };
 
 use crate::{
@@ -270,6 +270,16 @@ pub trait Store: Debug + Send + Sync {
     /// When the notification does not arrive.
     async fn bare_notification(&self) -> Result<Duration> {
         bail!("the harness declares {:?}, but cannot measure one", Hook::BareNotification)
+    }
+
+    /// Returns whether a write that compares this evidence would be applied now, by a client of the store's own. Called
+    /// with [`Hook::Evidence`] only.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer.
+    async fn proves(&self, evidence: &Evidence) -> Result<bool> {
+        bail!("the harness declares {:?}, but cannot compare {evidence:?}", Hook::Evidence)
     }
 
     /// Returns all entries of clients in the store, without what the server keeps for itself. Called with

@@ -5,6 +5,7 @@ mod cancel;
 mod clocks;
 mod disk;
 mod elections;
+mod evidence;
 mod exclusion;
 mod leftovers;
 mod lifetimes;
@@ -52,6 +53,7 @@ pub(crate) fn all() -> Vec<Case> {
         elections::CASES,
         records::CASES,
         pins::CASES,
+        evidence::CASES,
         processes::CASES,
         random::CASES,
     ]

@@ -31,6 +31,13 @@ const UNPROVEN: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "a memory server has no evidence: nothing can be written to it",
+        &[
+            "evidence_holds_as_long_as_its_grant",
+            "evidence_of_a_silent_holder_fails_before_the_next_one_writes",
+        ],
+    ),
+    (
         "a memory server has no connection whose bytes could be delayed",
         &["delayed_reply_shortens_the_lifetime", "a_trickle_of_bytes_neither_hangs_nor_doubles_a_lock"],
     ),

@@ -99,6 +99,9 @@ impl Harness for EtcdHarness {
         if self.needs_small_disk() {
             hooks.push(Hook::FullDisk);
         }
+        if self.info().powers.evidence {
+            hooks.push(Hook::Evidence);
+        }
         hooks.retain(|hook| self.lacks(*hook).is_none());
         hooks
     }

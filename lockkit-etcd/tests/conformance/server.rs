@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use async_trait::async_trait;
-use etcd_client::{Client, PutOptions, Txn, TxnOp};
+use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::{
     LockName,
-    backend::{Admin, Contender},
+    backend::{Admin, Contender, Evidence},
 };
 use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::{Blocking, Etcd, SmallDisk};
@@ -188,6 +188,14 @@ impl Store for Server {
         let took = start.elapsed();
         writer.delete(KEY, None).await?;
         Ok(took)
+    }
+
+    async fn proves(&self, evidence: &Evidence) -> Result<bool> {
+        let Evidence::CreateRevision { key, revision, .. } = evidence else {
+            bail!("not of etcd: {evidence:?}")
+        };
+        let compare = Compare::create_revision(&**key, CompareOp::Equal, *revision);
+        Ok(self.plain().await?.txn(Txn::new().when([compare])).await?.succeeded())
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {

@@ -8,14 +8,14 @@ mod servers;
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use lockkit_conformance::{
     AnyBackend, Case, ClientLink, Entry, Harness, Hook, LinkFault, Rounds, Sharing, Store, StoreFault, Time,
 };
 use lockkit_core::{
     LockName,
-    backend::{Backend, BackendInfo, BackendUrl},
+    backend::{Backend, BackendInfo, BackendUrl, Evidence},
     limits::LOCK_NAME_BYTES_MAX,
 };
 use lockkit_redis::{RedisBackend, RedisConfig};
@@ -103,6 +103,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
             Hook::WriteJunk,
             Hook::Freeze,
             Hook::Restart,
+            Hook::Evidence,
         ];
         if self.has_links {
             hooks.push(Hook::BareNotification);
@@ -260,6 +261,19 @@ impl<S: Servers> Store for Place<S> {
             Ok(masters.first().context("no master")?.endpoint())
         });
         bare::bare_notification(&endpoint.await?).await
+    }
+
+    async fn proves(&self, evidence: &Evidence) -> Result<bool> {
+        let Evidence::KeyValue { key, value, .. } = evidence.clone() else {
+            bail!("not of Redis: {evidence:?}")
+        };
+        self.servers
+            .with(move |servers| {
+                // A master of a cluster that has not the key's slot answers with an error.
+                let answers = servers.masters()?.into_iter().filter_map(|node| node.cli(&["GET", &key]).ok());
+                Ok(answers.into_iter().any(|answer| answer.text() == value.expose()))
+            })
+            .await
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {

@@ -51,6 +51,7 @@ impl Harness for ZkHarness {
             Hook::Entries,
             Hook::Requests,
             Hook::BareNotification,
+            Hook::Evidence,
             Hook::Lifetimes,
             Hook::Contents,
             Hook::Counts,

@@ -9,16 +9,16 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, LinkFault, Store, StoreFault};
 use lockkit_core::{
     LockName,
-    backend::{Admin, Contender},
+    backend::{Admin, Contender, Evidence},
 };
 use lockkit_testbed::{Blocking, Proxy, ZooKeeper};
 use tokio::time::Instant;
-use zookeeper_client::{Acls, Client, CreateMode};
+use zookeeper_client::{Acls, Client, CreateMode, MultiWriteError};
 
 use crate::{access::ExtraServers, backend};
 
@@ -180,6 +180,20 @@ impl Store for Server {
         writer.delete(&path, None).await?;
         changed.changed().await;
         Ok(start.elapsed())
+    }
+
+    async fn proves(&self, evidence: &Evidence) -> Result<bool> {
+        let Evidence::NodeExists { path, .. } = evidence else { bail!("not of ZooKeeper: {evidence:?}") };
+        let client = Client::connect(&self.gate.endpoint()).await?;
+        let mut checks = client.new_multi_writer();
+        checks.add_check_version(path, -1)?;
+        match checks.commit().await {
+            Ok(_) => Ok(true),
+            Err(MultiWriteError::OperationFailed { source: zookeeper_client::Error::NoNode, .. }) => {
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {
