@@ -53,8 +53,9 @@ pub(crate) async fn acquire(
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         match attempt(client, name, wanted, left).await? {
             Turn::Yours(guard) if is_fresh(&guard, client.ttl()).await => return Ok(Some(guard)),
-            // Lost before the job started. What runs once has begun by its record, and must not begin again.
-            Turn::Yours(guard) if wanted.once_per.is_some() => guard.check()?,
+            // Lost before the job started. What runs once has begun by its record, and must not begin again; a lock that is
+            // kept for a time is not free before.
+            Turn::Yours(guard) if wanted.once_per.or(wanted.at_least).is_some() => guard.check()?,
             Turn::Yours(_) => {}
             Turn::Done => return Ok(None),
             _ => {

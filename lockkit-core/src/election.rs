@@ -4,6 +4,7 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
     sync::{
         Arc,
@@ -21,7 +22,7 @@ use crate::{
     backend::{Evidence, LeaderEntry},
     client::Handle,
     keeper::{LockRequest, Proclaims, WaitPolicy},
-    limits::PROPOSAL_BYTES_MAX,
+    limits::{PROPOSAL_BYTES_MAX, TRY_ANSWER_MAX},
 };
 
 /// An election: candidates campaign for a name, one of them leads, and everybody can see who and what it proposes.
@@ -92,7 +93,8 @@ impl Election {
         }
     }
 
-    /// Like [`campaign`](Self::campaign), for at most `timeout`; returns `None` if others led all the time.
+    /// Like [`campaign`](Self::campaign), for at most `timeout`; returns `None` if others led all the time. A zero
+    /// `timeout` is one request, as in a [try](crate::Lock::try_acquire).
     ///
     /// # Errors
     ///
@@ -106,7 +108,11 @@ impl Election {
         value: impl Into<String>,
         timeout: Duration,
     ) -> Result<Option<Leadership>> {
-        let policy = Instant::now().checked_add(timeout).map_or(WaitPolicy::Unlimited, WaitPolicy::Until);
+        let now = Instant::now();
+        let policy = match timeout {
+            Duration::ZERO => WaitPolicy::Try(now + TRY_ANSWER_MAX),
+            _ => now.checked_add(timeout).map_or(WaitPolicy::Unlimited, WaitPolicy::Until),
+        };
         self.campaign_within(value.into(), policy).await
     }
 
@@ -139,13 +145,14 @@ impl Election {
     /// a leader after a newer one. The observation goes on through outages and new sessions; an error is its last item.
     pub fn observe(&self) -> Observer {
         let changes = self.client.keeper().observe(self.name.clone());
-        Observer { changes, _client: Arc::clone(&self.client) }
+        Observer { changes, has_ended: false, _client: Arc::clone(&self.client) }
     }
 }
 
 /// The leaders of an election, as they follow each other; see [`Election::observe`].
 pub struct Observer {
     changes: mpsc::Receiver<Result<Option<LeaderEntry>>>,
+    has_ended: bool,
     /// The observation needs an open client.
     _client: Arc<Handle>,
 }
@@ -161,7 +168,20 @@ impl Observer {
     ///
     /// Cancel safe: no change is lost.
     pub async fn next(&mut self) -> Option<Result<Option<Leader>>> {
-        self.changes.recv().await.map(leader_of)
+        poll_fn(|context| self.poll_change(context)).await
+    }
+}
+
+impl Observer {
+    fn poll_change(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Option<Leader>>>> {
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
+        // Without an error the observation ends only with the runtime of the client.
+        let closed = || Err(Error::new(ErrorKind::Closed, "observe"));
+        let change = std::task::ready!(self.changes.poll_recv(context)).unwrap_or_else(closed);
+        self.has_ended = change.is_err();
+        Poll::Ready(Some(leader_of(change)))
     }
 }
 
@@ -169,7 +189,7 @@ impl Stream for Observer {
     type Item = Result<Option<Leader>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.changes.poll_recv(context).map(|change| change.map(leader_of))
+        self.poll_change(context)
     }
 }
 

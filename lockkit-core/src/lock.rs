@@ -72,10 +72,11 @@ impl Lock {
     /// Once granted, nobody else is granted the lock for this time, even if the guard is released earlier, the client is
     /// closed or the process is killed: the store keeps the entry by its own lifetime. This keeps a job that takes a
     /// second from running again on a node whose clock is a little late. A grant that no caller got (a cancelled
-    /// acquire) is removed at once.
+    /// acquire) is removed at once; only if the session ends at this moment, acquiring returns `Lost` and the entry may
+    /// stay for the time.
     ///
-    /// The time counts from the grant. A guard that lives longer holds the lock as ever. At most
-    /// [`HOLD_AT_LEAST_MAX`]. Without the power [`pins`](crate::backend::Powers::pins) the backend cannot keep the
+    /// The time counts from the grant. A guard that lives longer holds the lock as ever, and a re-entry shares the hold
+    /// as it was granted. At most [`HOLD_AT_LEAST_MAX`]. Without the power [`pins`](crate::backend::Powers::pins) the backend cannot keep the
     /// promise: acquiring then returns `Unsupported`.
     ///
     /// ```

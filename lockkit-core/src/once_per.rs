@@ -23,7 +23,7 @@ use crate::{
     Error, ErrorKind, Lock, LockGuard, LockName, Result, RunError,
     backend::retry_pauses,
     client::Handle,
-    limits::{ONCE_LOOK_PAUSE, ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE},
+    limits::{ONCE_LOOK_PAUSE, ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
 };
 
 type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -108,46 +108,70 @@ impl OncePer {
         }
     }
 
-    /// Like [`begin`](Self::begin), for at most `timeout`.
+    /// Like [`begin`](Self::begin), for at most `timeout`; a store that does not answer may take [`TRY_ANSWER_MAX`]
+    /// longer. Goes through outages of the store within that time.
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`]; `Lost` if the grant was lost before the record was written; `Unexpected` if the record
+    /// As [`Lock::acquire_timeout`]; `Lost` if the grant was lost before the record was written; `Unexpected` if the record
     /// shows a period that is more than one period ahead of this node's clock.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves no lock behind. The period may count as done although nobody did its work.
     pub async fn begin_timeout(&self, timeout: Duration) -> Result<Turn> {
-        self.begin_until(Instant::now().checked_add(timeout)).await
+        let limit = Instant::now().checked_add(timeout);
+        let answer_max = limit.and_then(|limit| limit.checked_add(TRY_ANSWER_MAX));
+        let Some(answer_max) = answer_max else { return self.begin_until(None).await };
+        tokio::select! {
+            biased;
+            turn = self.begin_until(limit) => turn,
+            () = self.client.keeper().pause_until(answer_max) => Err(Error::new(ErrorKind::Unavailable, "once per")
+                .with_lock(self.lock.name())
+                .with_message("the store did not answer in time; this period may count as done")),
+        }
     }
 
     async fn begin_until(&self, limit: Option<Instant>) -> Result<Turn> {
+        let (mut pauses, mut was_busy) = (retry_pauses(), false);
         loop {
-            // First without the lock: whoever does the work holds it for as long as that takes.
-            if self.is_done(limit).await? {
-                return Ok(Turn::Done);
-            }
-            let rest = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
-            // In short waits, because the holder may write the record at any time.
-            let wait = rest.map_or(ONCE_LOOK_PAUSE, |rest| rest.min(ONCE_LOOK_PAUSE));
-            if let Some(guard) = self.lock.acquire_timeout(wait).await? {
-                return self.begin_under(guard, limit).await;
-            }
-            if rest.is_some_and(|rest| rest <= ONCE_LOOK_PAUSE) {
-                return Ok(if self.is_done(limit).await? { Turn::Done } else { Turn::Busy });
+            let is_over = limit.is_some_and(|limit| limit <= Instant::now());
+            match self.begin_once(limit).await {
+                // Another holder may write the record at any time.
+                Ok(Turn::Busy) => {
+                    was_busy = true;
+                    if is_over {
+                        return Ok(Turn::Busy);
+                    }
+                }
+                Err(error) if error.is_temporary() => {
+                    if is_over {
+                        return if was_busy { Ok(Turn::Busy) } else { Err(error) };
+                    }
+                    let keeper = self.client.keeper();
+                    keeper.pause_until(Instant::now() + pauses.next_pause()).await;
+                    keeper.check_open().map_err(|error| error.with_lock(self.lock.name()))?;
+                }
+                answer => return answer,
             }
         }
     }
 
-    /// Writes the record under the lock, unless another holder has written it meanwhile.
-    async fn begin_under(&self, guard: LockGuard, limit: Option<Instant>) -> Result<Turn> {
-        if self.is_done(limit).await? {
+    /// Looks at the record, and waits for the lock for a short while.
+    async fn begin_once(&self, limit: Option<Instant>) -> Result<Turn> {
+        // First without the lock: whoever does the work holds it for as long as that takes.
+        if self.start_unless_begun().await?.is_none() {
+            return Ok(Turn::Done);
+        }
+        let rest = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
+        let wait = rest.map_or(ONCE_LOOK_PAUSE, |rest| rest.min(ONCE_LOOK_PAUSE));
+        let Some(guard) = self.lock.acquire_timeout(wait).await? else { return Ok(Turn::Busy) };
+        // Again under the lock: another holder may have written it meanwhile.
+        let Some(start) = self.start_unless_begun().await? else {
             // Nothing was done under the lock, whatever the outcome of the release.
             let _ = guard.release().await;
             return Ok(Turn::Done);
-        }
-        let start = self.period_start()?;
+        };
         let keep = self.period * 2 + ONCE_RECORD_RESERVE;
         guard.write_record(start.as_millis().to_string(), keep).await?;
         Ok(Turn::Yours(guard))
@@ -171,30 +195,24 @@ impl OncePer {
         Ok(Some(outcome))
     }
 
-    /// Returns whether the work of the current period has begun; repeats the read through an outage until `limit`.
-    async fn is_done(&self, limit: Option<Instant>) -> Result<bool> {
-        let mut pauses = retry_pauses();
-        let record = loop {
-            match self.client.keeper().record(self.lock.name()).await {
-                Err(error) if error.is_temporary() && limit.is_none_or(|limit| Instant::now() < limit) => {
-                    self.client.keeper().pause(pauses.next_pause()).await;
-                }
-                answer => break answer?,
-            }
-        };
-        let Some(record) = record else { return Ok(false) };
+    /// Returns the start of the current period, or `None` if its work has begun already.
+    async fn start_unless_begun(&self) -> Result<Option<Duration>> {
+        let record = self.client.keeper().record(self.lock.name()).await?;
+        // One reading of the clock decides, and is written.
+        let start = self.period_start()?;
+        let Some(record) = record else { return Ok(Some(start)) };
         let unexpected = |what: String| {
             Err(Error::new(ErrorKind::Unexpected, "once per").with_lock(self.lock.name()).with_message(what))
         };
         let Ok(begun) = record.parse::<u64>().map(Duration::from_millis) else {
             return unexpected("the record is no period that this library writes".into());
         };
-        let start = self.period_start()?;
         match begun.checked_sub(start) {
             Some(ahead) if ahead > self.period => unexpected(format!(
                 "the record is {ahead:?} ahead of this node's clock; which of the clocks is wrong?"
             )),
-            ahead => Ok(ahead.is_some()),
+            Some(_) => Ok(None),
+            None => Ok(Some(start)),
         }
     }
 

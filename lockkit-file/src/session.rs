@@ -104,9 +104,13 @@ impl Session for FileSession {
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
         let holds = std::mem::take(&mut *self.holds());
-        for hold in holds.values() {
-            // If a change does not end: its lock is freed when it ends, all others when this returns.
-            hold.files().free("close").await?;
+        for (claim, hold) in holds {
+            if let Err(error) = hold.files().free("close").await {
+                // A change does not end: its lock is freed when it ends, all others when this returns. It is kept, so
+                // that the next close does not confirm what has not happened.
+                self.holds().insert(claim, hold);
+                return Err(error);
+            }
         }
         Ok(())
     }

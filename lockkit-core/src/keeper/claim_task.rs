@@ -16,7 +16,7 @@ use super::{
     releases::{ReleaseKind, Releaser},
 };
 use crate::{
-    BootInstant, Error, ErrorKind, Result,
+    BootInstant, Error, ErrorKind, LockName, Result,
     backend::{Acquired, Claim, Grant, Lifetime, retry_pauses},
     lease,
     sync::lock,
@@ -97,13 +97,20 @@ impl ClaimTask {
                     {
                         return Ok(Some(Granted { active, grant, pinned_until }));
                     }
+                    let has_ended = active.has_ended();
                     warn!(token = %grant.token(), "granted too late; released");
                     // If this is not confirmed at once, the next claim waits behind the late grant until it is.
                     Releaser::new(Arc::clone(keeper), active).release(grant, ReleaseKind::Remove, None).await;
-                    if let Err(error) = pinned
-                        && error.kind() != ErrorKind::Lost
-                    {
-                        return Err(error);
+                    match pinned {
+                        // The session could not remove the entry any more, and a new claim would wait behind it.
+                        Ok(Some(_)) if has_ended => return Err(pinned_in_vain(&request.name)),
+                        Err(error)
+                            if has_ended && error.kind() != ErrorKind::Lost && !is_final(error.kind()) =>
+                        {
+                            return Err(pinned_in_vain(&request.name).with_source(error));
+                        }
+                        Err(error) if is_final(error.kind()) => return Err(error),
+                        _ => {}
                     }
                 }
                 _ if attempt.is_over() => return Ok(None),
@@ -238,6 +245,13 @@ struct Granted {
     grant: Grant,
     /// Until when a pin keeps its entry.
     pinned_until: Option<BootInstant>,
+}
+
+/// The error for a grant that was lost while it was pinned.
+fn pinned_in_vain(name: &LockName) -> Error {
+    Error::new(ErrorKind::Lost, "acquire").with_lock(name).with_message(
+        "the session ended while the grant was pinned; its entry may stay until the end of the pin",
+    )
 }
 
 /// Returns whether a claim in another session would fail in the same way.

@@ -186,11 +186,6 @@ impl Keeper {
         inspecting.await.unwrap_or_else(|_| Err(closed("inspect")))
     }
 
-    /// Waits, by a timer of the caller's runtime if it has one.
-    pub(crate) async fn pause(&self, pause: Duration) {
-        self.runtime.sleep_until(tokio::time::Instant::now() + pause).await;
-    }
-
     pub(crate) fn info(&self) -> &BackendInfo {
         &self.info
     }
@@ -212,7 +207,10 @@ impl Keeper {
     ) -> AcquireAnswer {
         let called = Instant::now();
         let mut ticket = match self.begin(request, policy)? {
-            AcquireStart::Held(share) => return Ok(Some(share)),
+            AcquireStart::Held(share) => {
+                share.hold().note_used();
+                return Ok(Some(share));
+            }
             AcquireStart::Waits(ticket) => ticket,
         };
         let time_limit = async {

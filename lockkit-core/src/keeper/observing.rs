@@ -95,6 +95,7 @@ impl Observing {
             }
             tokio::select! {
                 () = pauses.wait() => {}
+                () = self.keeper.closing.cancelled() => return End::Failed(closed("observe")),
                 () = self.changes.closed() => return End::NobodyListens,
             }
         }

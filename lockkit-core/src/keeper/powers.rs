@@ -23,19 +23,25 @@ use super::{Keeper, active_session::ActiveSession, caught, closed, hold::Hold, o
 use crate::{
     Error, ErrorKind, LockName, Metadata, Proposal, Result,
     backend::{Grant, LeaderEntry, Session, retry_pauses},
-    limits::{OBSERVED_CHANGES_MAX, TRY_ANSWER_MAX},
+    limits::{OBSERVED_CHANGES_MAX, PROCLAIMS_WAITING_MAX, TRY_ANSWER_MAX},
 };
 /// The proclaims of one leadership, which are sent one after another.
 #[derive(Debug)]
 pub(crate) struct Proclaims {
     turn: Semaphore,
+    /// Bounds the proclaims that are not confirmed yet; their callers may have left.
+    waiting: Arc<Semaphore>,
     /// The highest number that the store has confirmed.
     confirmed: AtomicU64,
 }
 
 impl Default for Proclaims {
     fn default() -> Self {
-        Self { turn: Semaphore::new(1), confirmed: AtomicU64::new(0) }
+        Self {
+            turn: Semaphore::new(1),
+            waiting: Arc::new(Semaphore::new(PROCLAIMS_WAITING_MAX)),
+            confirmed: AtomicU64::new(0),
+        }
     }
 }
 
@@ -123,8 +129,14 @@ impl Keeper {
         proclaims: &Arc<Proclaims>,
         proposal: Proposal,
     ) -> Result<()> {
+        let waiting = Arc::clone(&proclaims.waiting).try_acquire_owned().map_err(|_| {
+            Error::new(ErrorKind::Unavailable, "proclaim")
+                .with_lock(hold.grant().name())
+                .with_message(format!("{PROCLAIMS_WAITING_MAX} values are waiting to be proclaimed already"))
+        })?;
         let (keeper, held, proclaims) = (Arc::clone(self), Arc::clone(hold), Arc::clone(proclaims));
         let proclaiming = self.runtime.spawn(async move {
+            let _waiting = waiting;
             let _turn = proclaims.turn.acquire().await;
             let number = proposal.number;
             if number < proclaims.confirmed.load(Ordering::Acquire) {
@@ -144,11 +156,14 @@ impl Keeper {
         let operation = request.operation();
         let mut pauses = retry_pauses();
         loop {
-            if let Some(lost) = hold.loss() {
-                return Err(lost);
+            if hold.end().is_some() {
+                return Err(gone(hold));
             }
-            // While a hold is not lost, its session is the open one.
-            let active = self.active_session().await.ok_or_else(|| closed(operation))?;
+            // While a hold lasts, its session is the open one.
+            let active = tokio::select! {
+                active = self.active_session() => active.ok_or_else(|| closed(operation))?,
+                _ = hold.ended() => return Err(gone(hold)),
+            };
             let sent = request.send(&**active.session(), hold.grant());
             let Some(sent) = sent else { return Err(self.unsupported(operation)) };
             match caught(operation, sent).await.unwrap_or_else(Err) {
@@ -161,7 +176,7 @@ impl Keeper {
             }
             tokio::select! {
                 () = pauses.wait() => {}
-                _ = hold.ended() => return Err(hold.loss().unwrap_or_else(|| gone(hold))),
+                _ = hold.ended() => return Err(gone(hold)),
             }
         }
     }
@@ -173,23 +188,32 @@ impl Keeper {
         name: &LockName,
         request: impl FnOnce(Arc<ActiveSession>) -> F + Send + 'static,
     ) -> Result<T> {
-        let keeper = Arc::clone(self);
-        let asking = self.runtime.spawn(async move {
-            let active = keeper.active_session().await.ok_or_else(|| closed(operation))?;
-            caught(operation, request(active)).await?
-        });
+        let answer = async {
+            // Waited for by the caller: a task for each of them would pile up during an outage.
+            let active = self.active_session().await.ok_or_else(|| closed(operation))?;
+            let asking = self.runtime.spawn(async move { caught(operation, request(active)).await? });
+            asking.await.unwrap_or_else(|_| Err(closed(operation)))
+        };
         let limit = self.runtime.sleep_until(tokio::time::Instant::now() + TRY_ANSWER_MAX);
+        let unavailable = |why| Error::new(ErrorKind::Unavailable, operation).with_message(why);
         tokio::select! {
             biased;
-            answer = asking => answer.unwrap_or_else(|_| Err(closed(operation))),
-            () = limit => Err(Error::new(ErrorKind::Unavailable, operation)
-                .with_message("the store did not answer in time")),
+            answer = answer => answer,
+            () = limit => Err(unavailable("the store did not answer in time")),
         }
+        .map_err(|error| match error.kind() {
+            // The session was closed, not the client: another one follows.
+            ErrorKind::Closed if !self.refusing.is_cancelled() => {
+                unavailable("the session ended").with_source(error)
+            }
+            _ => error,
+        })
         .map_err(|error| error.with_lock(name))
     }
 }
 
-/// The store has no entry of this hold any more: it is lost now, not at the next heartbeat.
+/// Returns why the hold has ended. If it has not, the store has no entry of it any more: it is lost now, and not only at
+/// the next heartbeat.
 fn gone(hold: &Hold) -> Error {
     hold.lose("the store reported that it is over");
     let released = || Error::new(ErrorKind::Lost, "hold").with_lock(hold.grant().name());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
 use lockkit_core::{
-    ErrorKind, Leader, Observer,
+    ErrorKind, Leader, LockClient, Observer,
     limits::{PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX},
     memory::MemoryServer,
 };
@@ -128,6 +128,64 @@ async fn observers_go_on_through_lost_sessions_and_end_with_the_client() {
     };
     assert_eq!(end.kind(), ErrorKind::Closed);
     assert!(in_time(observer.next()).await.is_none(), "an error is the last item");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_the_end_of_its_session_cut_off_may_be_repeated() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let election = client.election(NAME).unwrap();
+    server.hold_requests();
+    let reading = tokio::spawn(async move { election.leader().await });
+    settle().await;
+    server.expire_all();
+    let answer = in_time(reading).await.unwrap();
+    // Another session follows: the client is not closed.
+    assert_eq!(kind(answer), ErrorKind::Unavailable);
+    server.deliver_requests();
+}
+
+#[tokio::test]
+async fn an_observer_of_a_client_on_its_own_thread_is_told_of_the_end() {
+    let server = MemoryServer::new();
+    let client = LockClient::builder(server.backend()).own_thread().build().await.unwrap();
+    let mut observer = client.election(NAME).unwrap().observe();
+    assert_eq!(next(&mut observer).await, None);
+    client.close().await.unwrap();
+    let end = in_time(observer.next()).await.unwrap();
+    assert_eq!(kind(end), ErrorKind::Closed);
+    assert!(in_time(observer.next()).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_without_patience_is_one_request() {
+    let server = MemoryServer::new();
+    let election = client(&server).await.election(NAME).unwrap();
+    let leadership = election.campaign_timeout("at once", Duration::ZERO).await.unwrap().unwrap();
+    let requests = server.requests();
+    let other = client(&server).await.election(NAME).unwrap();
+    assert!(other.campaign_timeout("too late", Duration::ZERO).await.unwrap().is_none());
+    assert_eq!(server.requests() - requests, 2, "the session and the try");
+    drop(leadership);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_proclaimed_after_the_resignation() {
+    let server = MemoryServer::new();
+    let election = client(&server).await.election(NAME).unwrap();
+    let leadership = election.campaign("first").await.unwrap();
+    server.hold_requests();
+    for number in 0..10 {
+        let call = leadership.proclaim(number.to_string());
+        tokio::time::timeout(Duration::from_millis(1), call).await.unwrap_err();
+    }
+    let requests = server.requests();
+    let resigning = tokio::spawn(leadership.resign());
+    settle().await;
+    server.deliver_requests();
+    in_time(resigning).await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(server.requests() - requests, 2, "the proclaim that was under way, and the release");
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use std::{
 use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
 use lockkit_core::{
     ErrorKind, LockClient, OncePer, Turn,
-    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN},
+    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, TRY_ANSWER_MAX},
     memory::MemoryServer,
 };
 use tokio::time::{Instant, sleep};
@@ -117,6 +117,25 @@ async fn a_holder_that_lost_the_lock_writes_no_record() {
         }
         Ok(_) => panic!("it was not the holder any more"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_begins_after_an_outage() {
+    let server = MemoryServer::new();
+    let (client, start) = (client(&server).await, Instant::now());
+    let work = work(&client, start, Duration::ZERO);
+    server.hold_requests();
+    let outage = TTL * 2;
+    let (begun, ()) = tokio::join!(work.begin(), async {
+        sleep(outage).await;
+        server.deliver_requests();
+    });
+    assert!(begun.unwrap().is_some(), "it waits through the outage");
+    server.hold_requests();
+    let later = client.once_per("other", PERIOD).unwrap();
+    let start = Instant::now();
+    assert_eq!(kind(later.begin_timeout(TTL).await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= TTL + TRY_ANSWER_MAX, "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
