@@ -36,18 +36,21 @@ impl Admin for EtcdBackend {
             Ok((guarded, contenders(&server, &queue).await?))
         };
         let (guarded, answer) = look.await.map_err(into_error)?;
+        let mut queued = answer.kvs().iter().map(|kv| contender(&queue, kv));
         let first_lease = answer.kvs().first().map(KeyValue::lease);
-        let mut contenders = answer.kvs().iter().map(|kv| contender(&queue, kv));
-        let first = contenders.next().map(|mut first| {
-            // With a guard, the grant has created that key.
-            let decides = guarded.as_ref().or(answer.kvs().first());
-            first.token = decides.map(|kv| token(kv.create_revision()));
-            first
+        let decides = match (&guard, &guarded) {
+            (None, _) => answer.kvs().first(),
+            // Another program's: our first waits for it. Without a guard key, our first is about to create it.
+            (Some(_), Some(kv)) if Some(kv.lease()) != first_lease => {
+                return Ok(Inspection::new(Some(key_holder(kv)), queued.collect()));
+            }
+            (Some(_), found) => found.as_ref(),
+        };
+        let holder = queued.next().map(|mut holder| {
+            holder.token = decides.map(|kv| token(kv.create_revision()));
+            holder
         });
-        // A guard key of another lease: another program holds the lock, and our first waits for it.
-        let foreign = guarded.as_ref().filter(|kv| Some(kv.lease()) != first_lease).map(key_holder);
-        let holder = foreign.or(first);
-        Ok(Inspection::new(holder, contenders.collect()))
+        Ok(Inspection::new(holder, queued.collect()))
     }
 }
 

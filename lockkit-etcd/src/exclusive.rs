@@ -125,6 +125,11 @@ impl ExclusiveKey {
         self.known().in_doubt = true;
     }
 
+    /// Returns whether a copy of the create was not answered.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.known().in_doubt
+    }
+
     /// Returns whether the key may exist at the server.
     pub(crate) fn may_exist(&self) -> bool {
         let known = self.known();

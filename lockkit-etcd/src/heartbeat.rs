@@ -19,6 +19,7 @@ use tracing::debug;
 
 use crate::{
     error::{Effect, RequestError},
+    exclusive::ExclusiveKey,
     registry::QueueEntry,
     session::EtcdSession,
     wire::{self, Revision},
@@ -125,10 +126,11 @@ impl EtcdSession {
     }
 
     /// Returns whether the list of the lease's keys shows that a hold has its keys. It does not show create revisions:
-    /// a late copy of the enqueue may have created a deleted key again. So it shows nothing about a single key, which may
+    /// a late copy of the enqueue, or of the create of a guard, may have created a deleted key again. So it shows nothing about a single key, which may
     /// be that of a later claim.
     fn shows_hold(&self, listed: &HashSet<Vec<u8>>, entry: &QueueEntry) -> bool {
         let has_all = entry.keys_of_hold().all(|(key, _)| listed.contains(key));
-        has_all && !entry.needs_epoch_bump()
+        let guard_in_doubt = entry.exclusive.as_ref().is_some_and(ExclusiveKey::is_in_doubt);
+        has_all && !entry.needs_epoch_bump() && !guard_in_doubt
     }
 }

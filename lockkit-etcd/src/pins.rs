@@ -83,6 +83,10 @@ impl HeldKey {
         }
     }
 
+    fn forget_pin(&self) {
+        lock(&self.pin).take();
+    }
+
     /// Returns the lease of the pin, unless it is about to end by itself.
     pub(crate) fn pin_lease(&self) -> Option<Arc<Lease>> {
         self.pin().filter(|pin| pin.attached_to != AttachedTo::Session).map(|pin| pin.lease)
@@ -133,6 +137,8 @@ impl EtcdSession {
         if pin.attached_to != AttachedTo::Pin {
             self.move_to_new_lease(&entry, pin.until, Duration::ZERO).await?;
         }
+        // A heartbeat that has chosen this entry must not move the key back: nothing would end it then.
+        entry.held.forget_pin();
         debug!(claim = ?grant.claim(), "left until the end of its pin");
         // Its key is not reused: it still exists.
         self.claims.forget(grant.claim());
@@ -143,12 +149,13 @@ impl EtcdSession {
     pub(crate) async fn end_pins(&self, held: &[Grant], armed_at: BootInstant, step: Duration) {
         let ends = armed_at.after(self.lease.ttl());
         let deadline = lease::deadline(armed_at, self.lease.ttl());
-        let is_due =
-            |pin: &Pin| pin.attached_to != AttachedTo::Session && pin.ends <= ends && pin.until <= deadline;
+        let is_due = move |pin: &Pin| {
+            pin.attached_to != AttachedTo::Session && pin.ends <= ends && pin.until <= deadline
+        };
         let entries = held.iter().filter_map(|grant| self.claims.get(grant.claim()));
         let due: Vec<_> = entries.filter(|entry| entry.held.pin().as_ref().is_some_and(is_due)).collect();
         let moves = stream::iter(due)
-            .map(|entry| async move { self.end_pin(&entry).await })
+            .map(|entry| async move { self.end_pin(&entry, is_due).await })
             .buffer_unordered(MOVES_AT_A_TIME)
             .for_each(async |moved| {
                 if let Err(fault) = moved {
@@ -159,8 +166,12 @@ impl EtcdSession {
         let _ = tokio::time::timeout(step, moves).await;
     }
 
-    async fn end_pin(&self, entry: &QueueEntry) -> Result<(), RequestError> {
+    async fn end_pin(&self, entry: &QueueEntry, is_due: impl Fn(&Pin) -> bool) -> Result<(), RequestError> {
         let _one_at_a_time = entry.held.one_at_a_time.lock().await;
+        // It may have been left, or pinned again, meanwhile.
+        if !entry.held.pin().as_ref().is_some_and(is_due) {
+            return Ok(());
+        }
         entry.held.set_attached(AttachedTo::Unknown);
         if self.rewrite(entry, &Rewrite::Lease(self.lease.id())).await? {
             entry.held.set_attached(AttachedTo::Session);
@@ -178,11 +189,22 @@ impl EtcdSession {
         }
     }
 
+    /// Ends the pins of grants that were released, but whose release was not confirmed.
+    pub(crate) async fn revoke_released_pins(&self) {
+        for lease in
+            self.claims.select(|entry| entry.held.is_released().then(|| entry.held.pin_lease()).flatten())
+        {
+            // If this fails, it expires.
+            let _ = lease.revoke(&self.server).await;
+        }
+    }
+
     /// Returns whether the revocation of the session's lease could end a pin early.
     pub(crate) fn has_pins_under_its_lease(&self) -> bool {
         let now = self.lease.now();
         self.claims.any(|entry| {
-            entry.held.pin().is_some_and(|pin| pin.attached_to != AttachedTo::Pin && now < pin.until)
+            !entry.held.is_released()
+                && entry.held.pin().is_some_and(|pin| pin.attached_to != AttachedTo::Pin && now < pin.until)
         })
     }
 }

@@ -51,14 +51,14 @@ impl EtcdSession {
         let unused = match &written {
             Ok(Some(before)) => *before,
             Ok(None) => lease.id(),
-            Err(fault) if fault.is_in_doubt() => 0,
+            Err(error) if error.in_doubt => 0,
             Err(_) => lease.id(),
         };
         if unused != 0 {
             // If this fails, it expires.
             let _ = revoke_unused(&self.server, unused).await;
         }
-        Ok(written?.is_some())
+        written.map(|before| before.is_some()).map_err(|error| error.fault)
     }
 
     /// Replaces the record. Returns the lease of the one before (0: there is none), or `None` if the lock is not held.
@@ -68,11 +68,13 @@ impl EtcdSession {
         entry: &QueueEntry,
         value: &str,
         lease: &Lease,
-    ) -> Result<Option<LeaseId>, RequestError> {
+    ) -> Result<Option<LeaseId>, WriteError> {
         let Some(own) = entry.own_revision() else { return Ok(None) };
         let key = self.layout.record(name);
         for _ in 0..WRITES_MAX {
-            let before = self.state.unless_over(self.server.range(&key, GetOptions::new())).await?;
+            let before = self.state.unless_over(self.server.range(&key, GetOptions::new())).await;
+            // Every write before this read was answered.
+            let before = before.map_err(|fault| WriteError { fault, in_doubt: false })?;
             let (replaces, unused): (Revision, LeaseId) =
                 before.kvs().first().map_or((0, 0), |kv| (kv.mod_revision(), kv.lease()));
             let record = Record { key: &key, value, lease: lease.id(), replaces };
@@ -85,7 +87,19 @@ impl EtcdSession {
                 return Ok(None);
             }
         }
-        Err(RequestError::busy("others keep changing the record of the lock"))
+        Err(RequestError::busy("others keep changing the record of the lock").into())
+    }
+}
+
+/// The error of a write, and whether the record may have been written or may still be.
+struct WriteError {
+    fault: RequestError,
+    in_doubt: bool,
+}
+
+impl From<RequestError> for WriteError {
+    fn from(fault: RequestError) -> Self {
+        Self { in_doubt: fault.is_in_doubt(), fault }
     }
 }
 

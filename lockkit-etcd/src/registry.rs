@@ -51,6 +51,11 @@ impl ClaimRegistry {
         self.lock().by_id.values().any(|entry| condition(entry))
     }
 
+    /// Returns what this finds in any claim.
+    pub(crate) fn select<T>(&self, find: impl Fn(&QueueEntry) -> Option<T>) -> Vec<T> {
+        self.lock().by_id.values().filter_map(|entry| find(entry)).collect()
+    }
+
     /// Removes a claim that has left nothing at the server that this session would have to end.
     pub(crate) fn forget(&self, id: ClaimId) {
         let mut table = self.lock();

@@ -30,6 +30,7 @@ const SUCCESSORS_MAX: usize = 8;
 impl EtcdSession {
     pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), RequestError> {
         let Some(entry) = self.claims.get(grant.claim()) else { return Ok(()) };
+        entry.held.mark_released();
         let released = if self.is_single() {
             self.remove_single(&entry).await
         } else {

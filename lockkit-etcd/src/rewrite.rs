@@ -10,7 +10,7 @@
 
 use std::sync::{
     Mutex,
-    atomic::{AtomicI64, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
 };
 
 use crate::{
@@ -33,8 +33,20 @@ pub(crate) struct HeldKey {
     pub(crate) proposed: AtomicU64,
     /// The mod revision that the latest reply has shown; 0 for that of its creation.
     modified: AtomicI64,
+    /// Whether its release was requested, which ends a pin.
+    released: AtomicBool,
     /// That the key is to outlive the session, if so.
     pub(crate) pin: Mutex<Option<Pin>>,
+}
+
+impl HeldKey {
+    pub(crate) fn mark_released(&self) {
+        self.released.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
 }
 
 impl EtcdSession {

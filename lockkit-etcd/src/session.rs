@@ -143,6 +143,7 @@ impl Session for EtcdSession {
 
     async fn close(&self) -> Result<()> {
         self.state.mark_closed();
+        self.revoke_released_pins().await;
         if self.has_pins_under_its_lease() {
             // The lease is not renewed any more, and ends when they may end, or later.
             return Ok(());

@@ -28,6 +28,9 @@ use crate::{
 /// Locks in one request.
 const LOCKS_PER_REQUEST: usize = 500;
 
+/// How often metadata are kept while they are stored.
+const LINGER_SHARE: u32 = 4;
+
 /// A heartbeat may take ttl / 4: it must end before the next one, ttl / 3 later.
 const HEARTBEAT_WINDOW_SHARE: u32 = 4;
 
@@ -36,13 +39,15 @@ impl RedisSession {
         // A caller that waits for the end of a release asks again within this time. Until then the hold is kept: the
         // release of a forgotten hold would succeed without a confirmation.
         self.forget_ended(RELEASE_ANSWER_MAX);
+        let describe = self.keep_descriptions(held);
         let held: Vec<HeldLock> = held.iter().filter_map(|grant| self.held_lock(grant)).collect();
         let batches = self.batches(held, |held| &held.lock);
         let (armed_at, window) = (self.clock.now(), self.heartbeat_window());
-        let (renewed, alive, ()) = tokio::join!(
+        let (renewed, alive, (), ()) = tokio::join!(
             futures_util::future::join_all(batches.iter().map(|batch| self.renew_batch(batch, window))),
             self.ping_if_idle(batches.is_empty()),
             self.extend_waiters(),
+            describe,
         );
         let mut holds = Vec::new();
         let mut session_answer = alive.map(|()| armed_at);
@@ -127,6 +132,23 @@ impl RedisSession {
     /// Pings the server when no hold is renewed, so that the session still gets an answer.
     async fn ping_if_idle(&self, is_idle: bool) -> Result<(), RequestError> {
         if is_idle { self.server.ping(self.heartbeat_window()).await } else { Err(RequestError::no_reply()) }
+    }
+
+    /// Keeps the metadata of leaders, which expire unless something is stored beside them. Renewals name only the locks.
+    async fn keep_descriptions(&self, held: &[Grant]) {
+        let (now, age) = (self.clock.now(), Duration::from_millis(self.params.linger_ms) / LINGER_SHARE);
+        let entries = held.iter().filter_map(|grant| self.claims.get(grant.claim()));
+        let old: Vec<_> = entries.filter(|entry| entry.is_description_older(age, now)).collect();
+        let confirms = old.iter().map(|entry| async move {
+            let confirm = self.params.confirm(entry);
+            if let Err(fault) = self.server.run_within(self.heartbeat_window(), &confirm).await {
+                debug!(
+                    ?fault,
+                    "what a leader proposes was not kept; it is stored for longer than until the next time"
+                );
+            }
+        });
+        futures_util::future::join_all(confirms).await;
     }
 
     async fn extend_waiters(&self) {

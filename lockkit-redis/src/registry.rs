@@ -67,6 +67,7 @@ impl ClaimRegistry {
         let entry = Arc::new(ClaimEntry {
             id,
             observers: is_candidate.then(|| keys.leader_channel()),
+            described_at: Mutex::default(),
             keys,
             is_acquiring: AtomicBool::new(true),
             is_queued: AtomicBool::default(),
@@ -155,6 +156,8 @@ pub(crate) struct ClaimEntry {
     pub(crate) keys: LockKeys,
     /// The channel of the observers of the leader, if the claim takes part in an election.
     pub(crate) observers: Option<String>,
+    /// When the metadata of a candidate were last known to be stored for their full time.
+    described_at: Mutex<Option<BootInstant>>,
     is_acquiring: AtomicBool,
     is_queued: AtomicBool,
     is_in_doubt: AtomicBool,
@@ -192,6 +195,16 @@ pub(crate) fn lock_end(pttl: Pttl) -> Option<Instant> {
 }
 
 impl ClaimEntry {
+    /// Returns whether the metadata of a candidate were stored longer ago than this, and counts from now on then.
+    pub(crate) fn is_description_older(&self, age: Duration, now: BootInstant) -> bool {
+        let mut described_at = lock(&self.described_at);
+        let is_older = self.observers.is_some() && now.since(*described_at.get_or_insert(now)) > age;
+        if is_older {
+            *described_at = Some(now);
+        }
+        is_older
+    }
+
     pub(crate) fn mark_queued(&self) {
         self.is_queued.store(true, SeqCst);
     }

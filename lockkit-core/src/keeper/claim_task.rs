@@ -64,11 +64,14 @@ impl ClaimTask {
             task.keep_hold(&hold).instrument(debug_span!("hold", %token)).await;
             cleanup.forget_hold();
             task.abandon_if_expired(&active, &hold);
-            let is_pinned = pinned_until.is_some_and(|until| task.keeper.clock.now() < until);
-            let how = if is_pinned && hold.was_used() { ReleaseKind::Leave } else { ReleaseKind::Remove };
+            let kind = match pinned_until.filter(|until| task.keeper.clock.now() < *until) {
+                Some(_) if hold.was_used() => ReleaseKind::Leave,
+                Some(pinned_until) => ReleaseKind::Unpin { pinned_until },
+                None => ReleaseKind::Remove,
+            };
             drop(hold);
             let releaser = Releaser::new(task.keeper, active);
-            releaser.release(grant, how, Some(cleanup)).instrument(debug_span!("release", %token)).await;
+            releaser.release(grant, kind, Some(cleanup)).instrument(debug_span!("release", %token)).await;
         }
         .instrument(span)
     }
@@ -100,7 +103,10 @@ impl ClaimTask {
                     let has_ended = active.has_ended();
                     warn!(token = %grant.token(), "granted too late; released");
                     // If this is not confirmed at once, the next claim waits behind the late grant until it is.
-                    Releaser::new(Arc::clone(keeper), active).release(grant, ReleaseKind::Remove, None).await;
+                    let kind = self.request.at_least.map_or(ReleaseKind::Remove, |at_least| {
+                        ReleaseKind::Unpin { pinned_until: keeper.clock.now().after(at_least) }
+                    });
+                    Releaser::new(Arc::clone(keeper), active).release(grant, kind, None).await;
                     match pinned {
                         // The session could not remove the entry any more, and a new claim would wait behind it.
                         Ok(Some(_)) if has_ended => return Err(pinned_in_vain(&request.name)),

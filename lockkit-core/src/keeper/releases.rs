@@ -51,6 +51,8 @@ struct Unconfirmed {
 pub(super) enum ReleaseKind {
     /// Removes it.
     Remove,
+    /// Removes it, although it may be pinned until then: no caller has got the grant.
+    Unpin { pinned_until: BootInstant },
     /// Leaves it until the end of its pin.
     Leave,
 }
@@ -106,9 +108,12 @@ impl Releaser {
     /// until it is confirmed.
     pub(super) async fn release(&self, grant: Grant, kind: ReleaseKind, cleanup: Option<CleanupGuard>) {
         let Self { keeper, active } = self;
-        let until = match keeper.info.lifetime {
-            Lifetime::Session | Lifetime::Hold => keeper.clock.now().after(active.ttl()),
-            Lifetime::Process => BootInstant::NEVER,
+        let ttl = keeper.clock.now().after(active.ttl());
+        let until = match (keeper.info.lifetime, kind) {
+            // Until then the entry stays by itself.
+            (Lifetime::Hold, ReleaseKind::Unpin { pinned_until }) => ttl.max(pinned_until),
+            (Lifetime::Session | Lifetime::Hold, _) => ttl,
+            (Lifetime::Process, _) => BootInstant::NEVER,
         };
         let release = Unconfirmed { grant, kind, until, pauses: retry_pauses(), cleanup };
         if let Some(unconfirmed) = self.try_release(release).await {

@@ -1,5 +1,5 @@
--- Ends a pinned hold, whose lock expires at the end of the pin: nobody is granted it before. Never lengthens its
--- lifetime, so a late copy changes nothing.
+-- Ends a pinned hold, whose lock expires at the end of the pin: nobody is granted it before. Lengthens a lifetime that is
+-- too short, too: a failover may have lost the pin. A late copy keeps the lock longer, at most by its own delay.
 --
 -- ARGV 6 the rest of the pin, in ms
 -- Returns whether the claim held the lock (1 or 0).
@@ -8,7 +8,7 @@ if lock_state() ~= 'mine' then
   return 0
 end
 local left = redis.call('PTTL', lock)
-if left == -1 or left > tonumber(rest) then
+if left ~= tonumber(rest) then
   redis.call('PEXPIRE', lock, rest)
   -- Waiters expect the end that their last check has found. The first one re-checks at once, and again when the lock
   -- expires; its heartbeat would find the new end later.

@@ -154,10 +154,15 @@ local function notify_observers(observers)
 end
 
 -- Restarts the lifetime of the lock, which the claim holds. Never shortens it: the hold may be pinned for longer, and
--- this may be a late copy of the request that was granted the lock.
+-- this may be a late copy of the request that was granted the lock. Writes also if the lifetime is the same: where
+-- replicas must acknowledge a grant, they acknowledge this write.
 local function hold(token, observers)
-  if redis.call('PTTL', lock) < tonumber(ttl) then
+  if redis.call('PTTL', lock) <= tonumber(ttl) then
     redis.call('PEXPIRE', lock, ttl)
+  end
+  if observers then
+    -- Candidates confirm now and then while they lead, so that what they propose does not expire.
+    describe('PEXPIRE', linger)
   end
   notify_observers(observers)
   return { 'granted', token }
