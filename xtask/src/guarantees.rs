@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{backends::BACKENDS, project::Project};
 
 /// What the suite tests, in the order of the table: the property and its sentence.
-const PROMISES: [(&str, &str); 15] = [
+const PROMISES: [(&str, &str); 18] = [
     ("TimedExclusion", "two guards of one name are never both held"),
     ("FencedExclusion", "the token orders writes, whatever clocks and pauses do"),
     ("TokenOrder", "tokens are distinct, and rise in the order of the grants"),
@@ -31,6 +31,9 @@ const PROMISES: [(&str, &str); 15] = [
     ("TruthfulErrors", "errors are true: an unknown outcome is never reported as busy or granted"),
     ("NoResidue", "nothing is left behind"),
     ("Isolation", "a fault of one lock ends no other"),
+    ("SeenLeader", "observers see who leads and what it proposes, and nothing older after something newer"),
+    ("OncePerPeriod", "work runs at most once per period"),
+    ("MinimumHold", "a hold lasts at least as long as it was asked to, whatever becomes of its holder"),
     ("Security", "names are independent, foreign data harmless, secrets kept"),
 ];
 
