@@ -31,6 +31,7 @@
 
 mod active_session;
 mod attempt;
+mod caught;
 mod claim_task;
 mod cleanup;
 mod closing;
@@ -45,9 +46,7 @@ mod timer;
 
 use std::{
     collections::HashMap,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -57,6 +56,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use self::{
     active_session::{ActiveSession, CurrentSession},
     attempt::{AcquireAnswer, Attempt, Ticket},
+    caught::{caught, panicked},
     claim_task::ClaimTask,
     hold::Hold,
     reentry::{ReentryKey, ReentryTable, WaitStart},
@@ -390,21 +390,4 @@ enum AcquireStart {
 
 fn closed(operation: &'static str) -> Error {
     Error::new(ErrorKind::Closed, operation)
-}
-
-/// Returns an error if the backend panics. A panic of the task itself would leave its entry to a session that lives on.
-async fn caught<T>(operation: &'static str, work: impl Future<Output = T>) -> Result<T> {
-    let mut work = std::pin::pin!(work);
-    std::future::poll_fn(|context| {
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
-        match polled {
-            Ok(polled) => polled.map(Ok),
-            Err(_) => Poll::Ready(Err(panicked(operation))),
-        }
-    })
-    .await
-}
-
-fn panicked(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unexpected, operation).with_message("the backend panicked")
 }
