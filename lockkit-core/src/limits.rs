@@ -72,13 +72,13 @@ pub const RECHECK_PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest mean pause between two re-checks of a waiter, however long the ttl is.
 pub const RECHECK_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Most changes of a leader that wait for a slow observer; then it is told of several changes as one.
+/// Most changes of a leader that wait for a slow observer; then several changes are reported as one.
 pub const OBSERVED_CHANGES_MAX: usize = 64;
 
 /// Most values of one leadership that wait to be proclaimed: beyond it a proclaim fails as `Unavailable`.
 pub const PROCLAIMS_WAITING_MAX: usize = 1_024;
 
-/// How many answers in succession may show an older leader than an observer was told of, before the observation ends.
+/// How many answers in succession may show an older leader than the last report, before the observation ends.
 pub const OLDER_LEADERS_MAX: u32 = 3;
 
 /// Shortest period of work that runs once per period.

@@ -1,11 +1,11 @@
 //! Work that runs once in each period, over all nodes.
 //!
-//! A record beside the lock holds the start of the last period whose work has begun. Who begins the work takes the
+//! A record that belongs to the lock holds the start of the last period whose work has begun. Who begins the work takes the
 //! lock, reads the record, writes the new one under its grant, and only then works. Failure cases:
 //!
 //! * Clocks differ: a node whose clock is late still sees the old period, whose work the record shows as begun; one
 //!   whose clock is early begins the next period's work early, once. The record never moves back.
-//! * A node comes late, after the work is done: the record tells it.
+//! * A node comes late, after the work is done: it reads the record.
 //! * The holder is paused before it writes the record, and another one takes over: the store refuses the write.
 //! * The process dies after it has written the record: nobody does the work of this period. It runs at most once.
 //! * A clock is far ahead and writes a period of the future: the others return an error, instead of doing nothing in

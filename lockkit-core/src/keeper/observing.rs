@@ -31,7 +31,7 @@ pub(super) struct Observing {
     reported: Reported,
 }
 
-/// What an observer has been told.
+/// What was reported to an observer.
 #[derive(Debug, Default)]
 struct Reported {
     /// The last report; `None` before the first one.

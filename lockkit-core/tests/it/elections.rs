@@ -157,6 +157,24 @@ async fn an_observer_of_a_client_on_its_own_thread_is_told_of_the_end() {
     assert!(in_time(observer.next()).await.is_none());
 }
 
+/// Its task is dropped with that runtime, before it can report anything.
+#[test]
+fn an_observation_ends_with_an_error_when_the_runtime_of_its_client_ends() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = MemoryServer::new();
+    let of_client = runtime();
+    let mut observer = of_client.block_on(async {
+        let mut observer = client(&server).await.election(NAME).unwrap().observe();
+        assert_eq!(next(&mut observer).await, None);
+        observer
+    });
+    drop(of_client);
+    runtime().block_on(async {
+        assert_eq!(kind(in_time(observer.next()).await.unwrap()), ErrorKind::Closed);
+        assert!(in_time(observer.next()).await.is_none());
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_campaign_without_patience_is_one_request() {
     let server = MemoryServer::new();

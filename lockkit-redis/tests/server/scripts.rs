@@ -23,6 +23,28 @@ fn a_free_lock_is_granted_and_a_repeated_acquire_finds_it() {
     assert_eq!(Claimant::token(one.confirm()), token);
 }
 
+/// Where replicas must acknowledge a grant, they acknowledge the write of its confirm. It often comes in the millisecond in
+/// which the lock was granted, when its lifetime is still the same.
+#[test]
+fn every_confirm_writes_something_that_replicas_can_acknowledge() {
+    const GRANTS: u64 = 200;
+    let redis = Redis::start().unwrap();
+    let writes = |confirms: bool| {
+        let before = redis.calls("pexpire").unwrap();
+        for _ in 0..GRANTS {
+            let name = fresh_name();
+            let one = Claimant::new(&redis, &name);
+            one.acquire();
+            if confirms {
+                one.confirm();
+            }
+        }
+        redis.calls("pexpire").unwrap() - before
+    };
+    let without = writes(false);
+    assert_eq!(writes(true) - without, GRANTS);
+}
+
 #[test]
 fn a_release_leaves_nothing_but_the_counter() {
     let (redis, name) = (shared(), fresh_name());
