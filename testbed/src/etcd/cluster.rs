@@ -118,6 +118,11 @@ impl EtcdCluster {
     /// connections to them.
     pub fn deafen(&self, number: usize) {
         self.set(number, Flow::Hold);
+        // etcd posts its messages, over connections of its own, to a member that is just connecting to it. Each of
+        // these requests names its sender's URL.
+        for other in (0..self.len()).filter(|&other| other != number) {
+            self.peers[other].hold_requests_from(&self.members[number].peer_url);
+        }
     }
 
     /// Delays everything on the connections of the others to a member, until [`heal`](Self::heal).

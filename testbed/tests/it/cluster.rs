@@ -36,6 +36,9 @@ fn members_are_cut_killed_and_paused() {
     until(|| cluster.member(first).keys("").is_ok_and(|keys| keys == ["a", "b"]));
 
     let deafened = cluster.leader().unwrap();
+    // The others have to connect to it again, and meanwhile it posts its messages over connections of its own.
+    cluster.cut(deafened).unwrap();
+    cluster.heal();
     cluster.deafen(deafened);
     until(|| cluster.leader().unwrap() != deafened);
     cluster.heal();
