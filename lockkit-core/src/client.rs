@@ -2,10 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use crate::{
-    Clock, Election, Error, ErrorKind, Lock, LockAll, LockName, OncePer, Result, StatusWatch,
-    backend::{Backend, BackendInfo, BackendUrl, Inspection},
-    keeper::{Keeper, Runtime, Setup},
+    Clock, Election, Error, ErrorKind, Listing, Lock, LockAll, LockName, OncePer, Result, StatusWatch,
+    backend::{Backend, BackendInfo, BackendUrl, Contender, Inspection},
+    keeper::{Keeper, Patience, Runtime, Setup},
     limits::{LABEL_BYTES_MAX, TTL_DEFAULT},
 };
 
@@ -59,6 +61,7 @@ impl LockClient {
             label: None,
             clock: Clock::boot(),
             own_thread: false,
+            connect_timeout: Duration::ZERO,
         }
     }
 
@@ -159,6 +162,64 @@ impl LockClient {
         self.0.keeper().inspect(LockName::new(name)?).await
     }
 
+    /// Returns the locks that are held or waited for and whose names begin with `prefix` (all for an empty one), page by
+    /// page and without I/O yet. For people, as [`inspect`](Self::inspect).
+    ///
+    /// ```
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let guard = client.lock("orders/42")?.acquire().await?;
+    /// let mut listing = client.list("orders/");
+    /// while let Some(page) = listing.next_page().await? {
+    ///     for lock in page {
+    ///         println!("{:?}", lock.name);
+    ///     }
+    /// }
+    /// # guard.release().await?;
+    /// # client.close().await }
+    /// ```
+    pub fn list(&self, prefix: impl AsRef<str>) -> Listing {
+        Listing::new(Arc::clone(&self.0), prefix.as_ref())
+    }
+
+    /// Ends the hold of `holder`, which an [`inspect`](Self::inspect) has shown, and of nobody else; returns `false` if it
+    /// does not hold the lock any more.
+    ///
+    /// For operators: the holder may still be working. It learns of the loss at once where the store can notify it, and
+    /// otherwise from its next heartbeat; until then two callers believe that they hold the lock. The next grant has a
+    /// higher fencing token, so a resource that checks tokens refuses late writes of the broken holder. Each break is
+    /// logged as a warning of the target `lockkit::audit`.
+    ///
+    /// ```
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let server = MemoryServer::new();
+    /// # let client = LockClient::builder(server.backend()).build().await?;
+    /// # let operator = LockClient::builder(server.backend()).build().await?;
+    /// let guard = client.lock("orders/42")?.acquire().await?;
+    /// if let Some(holder) = operator.inspect("orders/42").await?.holder {
+    ///     assert!(operator.break_lock("orders/42", &holder).await?);
+    /// }
+    /// guard.lost().await;
+    /// # operator.close().await?;
+    /// # client.close().await }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidName`; `Unsupported` if the store has no way to do it (`info().powers.break_lock`); `Unavailable` if it did
+    /// not answer: inspect again; `Denied` from the store; `Closed` if the runtime has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, the break is carried out even if the future is dropped.
+    pub async fn break_lock(&self, name: impl AsRef<str>, holder: &Contender) -> Result<bool> {
+        self.0.keeper().break_lock(LockName::new(name)?, holder.clone()).await
+    }
+
     /// Waits until all held locks are released, then [closes](Self::close) the client: an orderly shutdown.
     ///
     /// From now on nothing new is acquired: waiting and later calls return `Closed`, except an owner's re-entry into a
@@ -215,16 +276,22 @@ pub struct ClientOptions {
     pub ttl: Option<Duration>,
     /// The option `label`; see [`ClientBuilder::label`].
     pub label: Option<String>,
+    /// The option `connect_timeout`; see [`ClientBuilder::connect_timeout`].
+    pub connect_timeout: Option<Duration>,
 }
 
 impl ClientOptions {
-    /// Removes the options `ttl` and `label` from a URL; the others belong to the backend.
+    /// Removes the options `ttl`, `label` and `connect_timeout` from a URL; the others belong to the backend.
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` if the ttl is not a duration.
+    /// `InvalidConfig` if the ttl or the timeout is not a duration.
     pub fn take_from(url: &mut BackendUrl) -> Result<Self> {
-        Ok(Self { ttl: url.take_duration("ttl")?, label: url.take("label") })
+        Ok(Self {
+            ttl: url.take_duration("ttl")?,
+            label: url.take("label"),
+            connect_timeout: url.take_duration("connect_timeout")?,
+        })
     }
 }
 
@@ -237,6 +304,7 @@ pub struct ClientBuilder {
     label: Option<String>,
     clock: Clock,
     own_thread: bool,
+    connect_timeout: Duration,
 }
 
 impl ClientBuilder {
@@ -253,6 +321,14 @@ impl ClientBuilder {
     pub fn options(mut self, options: ClientOptions) -> Self {
         self.ttl = options.ttl.unwrap_or(self.ttl);
         self.label = options.label.or(self.label);
+        self.connect_timeout = options.connect_timeout.unwrap_or(self.connect_timeout);
+        self
+    }
+
+    /// Sets how long [`build`](Self::build) goes on connecting to a store that does not answer, as a service that may
+    /// start before its store. Default zero: one attempt, within the request timeout of the backend.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
         self
     }
 
@@ -284,13 +360,40 @@ impl ClientBuilder {
     /// # Errors
     ///
     /// `InvalidConfig` for a ttl of zero or above the backend's maximum, and for a label that is too long;
-    /// `Unsupported` outside a tokio runtime without [`own_thread`](Self::own_thread); `Unavailable` and `Denied` from
-    /// the store; `Closed` if the keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
+    /// `Unsupported` outside a tokio runtime without [`own_thread`](Self::own_thread); `Unavailable` from the store, the
+    /// last error within the [`connect_timeout`](Self::connect_timeout); `Denied` from the store, at once; `Closed` if the
+    /// keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, a session that is being opened is closed again.
     pub async fn build(self) -> Result<LockClient> {
+        let patience = match self.connect_timeout {
+            Duration::ZERO => Patience::OneAttempt,
+            // Beyond the range of the clock is never.
+            limit => Instant::now().checked_add(limit).map_or(Patience::Unlimited, Patience::Until),
+        };
+        self.start(patience).await
+    }
+
+    /// Returns a client at once; its session is opened in the background, as long as it takes. Meanwhile its
+    /// [`status`](LockClient::status) is [`Status::Lost`](crate::Status::Lost), `acquire` waits, and calls with a time
+    /// limit return `Unavailable` at its end.
+    ///
+    /// An error that no retry can mend, such as a wrong password, ends the client: its calls return this error.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build), without those of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`build`](Self::build).
+    pub async fn build_lazy(self) -> Result<LockClient> {
+        self.start(Patience::Lazy).await
+    }
+
+    async fn start(self, patience: Patience) -> Result<LockClient> {
         let info = self.backend.info();
         let invalid = |what: String| Err(Error::new(ErrorKind::InvalidConfig, "connect").with_message(what));
         if self.ttl.is_zero() {
@@ -305,7 +408,7 @@ impl ClientBuilder {
         }
         let runtime = if self.own_thread { Runtime::on_own_thread().await? } else { Runtime::of_caller()? };
         let Self { backend, label, clock, .. } = self;
-        let setup = Setup { backend, ttl: self.ttl.max(info.ttl_min), label, clock, runtime };
+        let setup = Setup { backend, ttl: self.ttl.max(info.ttl_min), label, clock, runtime, patience };
         Keeper::start(setup).await.map(|keeper| LockClient(Arc::new(Handle(keeper))))
     }
 }

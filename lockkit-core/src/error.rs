@@ -31,6 +31,16 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Returns whether a hold ended without a release.
+    pub const fn is_lost(self) -> bool {
+        matches!(self, Self::Lost)
+    }
+
+    /// Returns whether the client was closed.
+    pub const fn is_closed(self) -> bool {
+        matches!(self, Self::Closed)
+    }
+
     const fn text(self) -> &'static str {
         match self {
             Self::InvalidName => "invalid name",
@@ -42,6 +52,12 @@ impl ErrorKind {
             Self::Closed => "client closed",
             Self::Unexpected => "unexpected state",
         }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.text())
     }
 }
 
@@ -106,6 +122,16 @@ impl Error {
         self.0.kind == ErrorKind::Unavailable
     }
 
+    /// Returns whether the hold ended without a release.
+    pub fn is_lost(&self) -> bool {
+        self.0.kind.is_lost()
+    }
+
+    /// Returns whether the client was closed.
+    pub fn is_closed(&self) -> bool {
+        self.0.kind.is_closed()
+    }
+
     fn map(mut self, change: impl FnOnce(&mut Inner)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self
@@ -118,7 +144,7 @@ impl fmt::Display for Error {
         if let Some(lock) = &self.0.lock {
             write!(f, " {lock:?}")?;
         }
-        write!(f, ": {}", self.0.kind.text())?;
+        write!(f, ": {}", self.0.kind)?;
         if let Some(message) = &self.0.message {
             write!(f, ": {message}")?;
         }

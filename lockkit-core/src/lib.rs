@@ -16,6 +16,7 @@ mod guard;
 mod keeper;
 pub mod lease;
 pub mod limits;
+mod listing;
 mod lock;
 mod lock_all;
 pub mod memory;
@@ -38,6 +39,7 @@ pub use self::{
     election::{Election, Leader, Leadership, Observer},
     error::{Error, ErrorKind, Result},
     guard::LockGuard,
+    listing::Listing,
     lock::Lock,
     lock_all::LockAll,
     metadata::{Metadata, Proposal},

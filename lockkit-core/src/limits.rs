@@ -72,6 +72,9 @@ pub const RECHECK_PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest mean pause between two re-checks of a waiter, however long the ttl is.
 pub const RECHECK_PAUSE_MAX: Duration = Duration::from_secs(10);
 
+/// How many locks a page of a listing has, roughly.
+pub const LISTED_PER_PAGE: usize = 256;
+
 /// Most changes of a leader that wait for a slow observer; then several changes are reported as one.
 pub const OBSERVED_CHANGES_MAX: usize = 64;
 

@@ -2,7 +2,8 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind, Result, limits::LOCK_NAME_BYTES_MAX};
 
@@ -19,7 +20,8 @@ use crate::{Error, ErrorKind, Result, limits::LOCK_NAME_BYTES_MAX};
 /// assert!("".parse::<LockName>().is_err());
 /// # Ok::<(), lockkit_core::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct LockName(Arc<str>);
 
 impl LockName {
@@ -76,6 +78,24 @@ impl LockName {
         };
         format!("{}{DIGEST_MARK}{digest}", &plain[..cut])
     }
+
+    /// Returns the name of which [`encode`](Self::encode) has made this text; `None` for a name that was cut, and for a
+    /// text that `encode` never returns.
+    pub fn decode(encoded: &str) -> Option<Self> {
+        let name = Self::new(percent_decode_str(encoded).decode_utf8().ok()?).ok()?;
+        (name.encode(usize::MAX) == encoded).then_some(name)
+    }
+
+    /// Returns what the encoded forms of all names that begin with `prefix` begin with. Some other names may begin with
+    /// it too: compare what [`decode`](Self::decode) returns.
+    pub fn encode_prefix(prefix: &str) -> String {
+        let encoded = percent_encode(prefix.as_bytes(), ENCODED).to_string();
+        // A dot at either end of a name is encoded, and nobody knows yet where the name ends.
+        match encoded.strip_prefix('.') {
+            Some(_) => "%2E".to_owned() + encoded[1..].trim_end_matches('.'),
+            None => encoded.trim_end_matches('.').to_owned(),
+        }
+    }
 }
 
 /// All characters except ASCII letters, digits and a few marks that are plain text in every store.
@@ -108,6 +128,28 @@ impl FromStr for LockName {
     }
 }
 
+impl TryFrom<&str> for LockName {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<String> for LockName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::new(text)
+    }
+}
+
+impl From<LockName> for String {
+    fn from(name: LockName) -> Self {
+        name.as_str().to_owned()
+    }
+}
+
 impl AsRef<str> for LockName {
     fn as_ref(&self) -> &str {
         &self.0
@@ -128,7 +170,6 @@ impl fmt::Debug for LockName {
 
 #[cfg(test)]
 mod tests {
-    use percent_encoding::percent_decode_str;
     use proptest::prelude::*;
 
     use super::*;
@@ -193,9 +234,18 @@ mod tests {
             let safe = |byte: u8| byte.is_ascii_graphic() && !b"/{}*?[]\\:\"<>|".contains(&byte);
             prop_assert!(a.bytes().all(safe), "{}", a);
             prop_assert!(!a.starts_with('.') && !a.ends_with('.'));
-            if !a.contains("%-") {
-                prop_assert_eq!(percent_decode_str(&a).decode_utf8().unwrap(), one);
+            let whole = name(&one);
+            prop_assert_eq!(LockName::decode(&whole.encode(usize::MAX)), Some(whole));
+            if a.contains("%-") {
+                prop_assert_eq!(LockName::decode(&a), None);
             }
+        }
+
+        #[test]
+        fn encoded_names_begin_with_their_encoded_prefix(text in "[.a/]{1,12}|\\PC{1,20}", length in 0_usize..12) {
+            let prefix: String = text.chars().take(length).collect();
+            let (encoded, beginning) = (name(&text).encode(usize::MAX), LockName::encode_prefix(&prefix));
+            prop_assert!(encoded.starts_with(&beginning), "{} {}", encoded, beginning);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use serde::{Deserialize, Serialize};
+
 /// The number of a grant; it rises strictly over the grants of one lock name.
 ///
 /// Send it with every write that the lock protects. A resource that refuses tokens lower than the highest one it has
@@ -19,7 +21,8 @@ use std::{
 /// assert!(FencingToken::new(8) > FencingToken::new(7));
 /// assert_eq!(FencingToken::new(8).to_string(), "8");
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
@@ -31,6 +34,26 @@ impl FencingToken {
     /// Returns the number, to be stored or sent.
     pub const fn get(self) -> u64 {
         self.0
+    }
+}
+
+impl From<u64> for FencingToken {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// For columns and protocols whose integers are signed.
+///
+/// ```
+/// # use lockkit_core::FencingToken;
+/// assert_eq!(i64::try_from(FencingToken::new(7)), Ok(7));
+/// ```
+impl TryFrom<FencingToken> for i64 {
+    type Error = std::num::TryFromIntError;
+
+    fn try_from(token: FencingToken) -> Result<Self, Self::Error> {
+        token.0.try_into()
     }
 }
 

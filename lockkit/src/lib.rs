@@ -74,7 +74,7 @@ pub mod fuzzing;
 
 pub use lockkit_core::{
     BootInstant, ClientBuilder, ClientOptions, Clock, Election, Error, ErrorKind, Fence, FencingToken,
-    Leader, Leadership, Lock, LockAll, LockClient, LockGuard, LockName, Metadata, Observer, OncePer, Owner,
+    Leader, Leadership, Listing, Lock, LockAll, LockClient, LockGuard, LockName, Metadata, Observer, OncePer, Owner,
     Proposal, Result, RunError, SetGuard, Status, StatusWatch, TimeSource, Turn, backend, limits, memory,
 };
 #[cfg(feature = "etcd")]

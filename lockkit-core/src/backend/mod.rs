@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use backon::BackoffBuilder;
 
 pub use self::{
-    admin::{Admin, Contender, Inspection},
+    admin::{Admin, Contender, Inspection, ListedLock, Page},
     claim::{Claim, ClaimControl, ClaimId},
     evidence::{Evidence, SecretValue},
     grant::{Acquired, Grant, Loss, Renewal, Renewals},
@@ -111,7 +111,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// `InvalidConfig` for errors that no retry can fix.
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>>;
 
-    /// Optional: inspection without a session.
+    /// Optional: what an operator asks of a store.
     fn admin(&self) -> Option<&dyn Admin>;
 }
 

@@ -21,6 +21,10 @@ pub struct Powers {
     pub pins: bool,
     /// Every [`Grant`] has an [`Evidence`](super::Evidence).
     pub evidence: bool,
+    /// [`Admin::list`](super::Admin::list).
+    pub list: bool,
+    /// [`Admin::break_lock`](super::Admin::break_lock).
+    pub break_lock: bool,
 }
 
 /// Reads, watches and changes what the holder of a lock proposes. Elections are built on it.

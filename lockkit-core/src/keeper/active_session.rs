@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::releases::Releases;
 use crate::{
-    BootInstant, Result,
+    BootInstant, Error, Result,
     backend::Session,
     lease,
     sync::{Mutex, lock},
@@ -16,10 +16,20 @@ use crate::{
 /// The session of a client, as its tasks see it.
 #[derive(Clone, Debug)]
 pub(super) enum CurrentSession {
-    Opening,
+    /// Being opened; for the first session, with the error of the last attempt.
+    Opening(Option<Error>),
     Open(Arc<ActiveSession>),
+    /// The first session could not be opened, which no further attempt would change.
+    Refused(Error),
     /// Closed for good, with the result of `close`.
     Closed(Result<()>),
+}
+
+impl CurrentSession {
+    /// Whether there will be no other session.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Closed(_))
+    }
 }
 
 /// An open session.

@@ -86,8 +86,8 @@ impl ClaimTask {
             let active = tokio::select! {
                 biased;
                 () = attempt.control().given_up() => return Ok(None),
-                () = keeper.refusing.cancelled() => return Err(closed("acquire").with_lock(&request.name)),
-                active = keeper.active_session() => active.ok_or_else(|| closed("acquire").with_lock(&request.name))?,
+                () = keeper.refusing.cancelled() => return Err(keeper.not_open("acquire").with_lock(&request.name)),
+                active = keeper.active_session() => active.ok_or_else(|| keeper.not_open("acquire").with_lock(&request.name))?,
             };
             let metadata = keeper.metadata(request.proposal.clone());
             let claim = Claim::new(request.name.clone(), *waits, metadata, attempt.control());

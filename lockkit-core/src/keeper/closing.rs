@@ -100,7 +100,7 @@ impl Drop for SessionTask {
         keeper.lose_all("the client was closed");
         // The status first: `close` returns as soon as the session is closed.
         keeper.status.send_replace(Status::Closed);
-        let still_open = !matches!(*keeper.current.borrow(), CurrentSession::Closed(_));
+        let still_open = !keeper.current.borrow().is_final();
         if still_open {
             let last = keeper.current.send_replace(CurrentSession::Closed(Err(closed("keep the session"))));
             if let CurrentSession::Open(active) = last {

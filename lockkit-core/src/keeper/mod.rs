@@ -30,6 +30,7 @@
 //! * The runtime ends and drops every task: [`cleanup`] and [`closing`] return `Closed` to all who wait.
 
 mod active_session;
+mod admin;
 mod attempt;
 mod caught;
 mod claim_task;
@@ -65,7 +66,7 @@ use self::{
 pub(crate) use self::{hold::HoldShare, powers::Proclaims, runtime::Runtime};
 use crate::{
     Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status,
-    backend::{Backend, BackendInfo, ClaimId, Grant, Inspection},
+    backend::{Backend, BackendInfo, ClaimId, Grant},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     sync::{Mutex, lock},
 };
@@ -136,12 +137,26 @@ pub(crate) struct Setup {
     pub(crate) label: Option<String>,
     pub(crate) clock: Clock,
     pub(crate) runtime: Runtime,
+    pub(crate) patience: Patience,
+}
+
+/// How long a client waits for a store that does not answer yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// One attempt.
+    OneAttempt,
+    /// Attempts until this time limit.
+    Until(tokio::time::Instant),
+    /// Attempts without a time limit.
+    Unlimited,
+    /// No wait: the first session is opened in the background.
+    Lazy,
 }
 
 impl Keeper {
-    /// Opens the first session and starts the session task.
+    /// Starts the session task, and waits for the first session as long as the setup says.
     pub(crate) async fn start(setup: Setup) -> Result<Arc<Self>> {
-        let Setup { backend, ttl, label, clock, runtime } = setup;
+        let Setup { backend, ttl, label, clock, runtime, patience } = setup;
         let keeper = Arc::new(Self {
             info: backend.info(),
             backend,
@@ -150,7 +165,7 @@ impl Keeper {
             label,
             clock,
             runtime,
-            current: watch::Sender::new(CurrentSession::Opening),
+            current: watch::Sender::new(CurrentSession::Opening(None)),
             status: watch::Sender::new(Status::Lost),
             holds: Mutex::default(),
             reentry: ReentryTable::default(),
@@ -159,31 +174,37 @@ impl Keeper {
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         });
-        // If this future is dropped, the session that is being opened is closed.
-        let abandoned = keeper.closing.clone().drop_guard();
-        let mut opened = keeper.current.subscribe();
-        keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper)).run());
-        let first = opened.wait_for(|current| !matches!(current, CurrentSession::Opening)).await;
-        match first.as_deref() {
-            Ok(CurrentSession::Open(_)) => {}
-            Ok(CurrentSession::Closed(Err(error))) => return Err(error.clone()),
-            _ => return Err(closed("connect")),
+        keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper), patience).run());
+        if patience != Patience::Lazy {
+            // If this future is dropped or fails, the session that is being opened is closed.
+            let abandoned = keeper.closing.clone().drop_guard();
+            keeper.first_session(patience).await?;
+            abandoned.disarm();
         }
-        drop(first);
-        abandoned.disarm();
         Ok(keeper)
     }
 
-    /// Inspects a lock, on the keeper's runtime because it drives the backend's connections.
-    pub(crate) async fn inspect(&self, name: LockName) -> Result<Inspection> {
-        let backend = Arc::clone(&self.backend);
-        let inspecting = self.runtime.spawn(async move {
-            match backend.admin() {
-                Some(admin) => admin.inspect(&name).await,
-                None => Err(Error::new(ErrorKind::Unsupported, "inspect").with_lock(&name)),
+    /// Waits for the first session.
+    async fn first_session(&self, patience: Patience) -> Result<()> {
+        let mut current = self.current.subscribe();
+        let time_limit = async {
+            match patience {
+                Patience::Until(time) => self.runtime.sleep_until(time).await,
+                Patience::OneAttempt | Patience::Unlimited | Patience::Lazy => std::future::pending().await,
             }
-        });
-        inspecting.await.unwrap_or_else(|_| Err(closed("inspect")))
+        };
+        tokio::select! {
+            biased;
+            _ = current.wait_for(|current| !matches!(current, CurrentSession::Opening(_))) => {}
+            () = time_limit => {}
+        }
+        match &*current.borrow() {
+            CurrentSession::Open(_) => Ok(()),
+            CurrentSession::Opening(Some(error)) | CurrentSession::Refused(error) => Err(error.clone()),
+            CurrentSession::Opening(None) => Err(Error::new(ErrorKind::Unavailable, "connect")
+                .with_message("the store did not answer within the connect timeout")),
+            CurrentSession::Closed(_) => Err(closed("connect")),
+        }
     }
 
     pub(crate) fn info(&self) -> &BackendInfo {
@@ -239,7 +260,7 @@ impl Keeper {
             return Ok(AcquireStart::Held(share));
         }
         if self.refusing.is_cancelled() {
-            return Err(closed("acquire").with_lock(&request.name));
+            return Err(self.not_open("acquire").with_lock(&request.name));
         }
         if request.at_least.is_some() && !self.info.powers.pins {
             return Err(self.unsupported("hold at least").with_lock(&request.name));
@@ -262,7 +283,7 @@ impl Keeper {
 
     /// Returns `Closed` if the client refuses new claims.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.refusing.is_cancelled() { Err(closed("acquire")) } else { Ok(()) }
+        if self.refusing.is_cancelled() { Err(self.not_open("acquire")) } else { Ok(()) }
     }
 
     /// Waits until this instant, or until the client refuses new claims.
@@ -312,10 +333,18 @@ impl Keeper {
     /// Waits for an open session; returns `None` if the client is closed.
     async fn active_session(&self) -> Option<Arc<ActiveSession>> {
         let mut current = self.current.subscribe();
-        let current = current.wait_for(|current| !matches!(current, CurrentSession::Opening)).await.ok()?;
+        let current = current.wait_for(|current| !matches!(current, CurrentSession::Opening(_))).await.ok()?;
         match &*current {
             CurrentSession::Open(active) => Some(Arc::clone(active)),
-            CurrentSession::Opening | CurrentSession::Closed(_) => None,
+            CurrentSession::Opening(_) | CurrentSession::Refused(_) | CurrentSession::Closed(_) => None,
+        }
+    }
+
+    /// Returns why there is no session: the client was closed, or the store has refused its first session.
+    fn not_open(&self, operation: &'static str) -> Error {
+        match &*self.current.borrow() {
+            CurrentSession::Refused(error) => error.clone(),
+            _ => closed(operation),
         }
     }
 
@@ -375,8 +404,9 @@ impl Keeper {
     pub(crate) async fn close(&self) -> Result<()> {
         self.begin_close();
         let mut current = self.current.subscribe();
-        match current.wait_for(|current| matches!(current, CurrentSession::Closed(_))).await.as_deref() {
+        match current.wait_for(CurrentSession::is_final).await.as_deref() {
             Ok(CurrentSession::Closed(outcome)) => outcome.clone(),
+            Ok(CurrentSession::Refused(_)) => Ok(()),
             _ => Err(closed("close")),
         }
     }

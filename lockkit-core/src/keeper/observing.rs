@@ -80,7 +80,7 @@ impl Observing {
                 active = self.keeper.active_session() => active,
                 () = self.changes.closed() => return End::NobodyListens,
             };
-            let Some(active) = active else { return End::Failed(closed("observe")) };
+            let Some(active) = active else { return End::Failed(self.keeper.not_open("observe")) };
             let last = self.reported.last.clone();
             let Err(end) = self.observe_in(&active).await;
             match end {

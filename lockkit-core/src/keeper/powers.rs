@@ -161,7 +161,7 @@ impl Keeper {
             }
             // While a hold lasts, its session is the open one.
             let active = tokio::select! {
-                active = self.active_session() => active.ok_or_else(|| closed(operation))?,
+                active = self.active_session() => active.ok_or_else(|| self.not_open(operation))?,
                 _ = hold.ended() => return Err(gone(hold)),
             };
             let sent = request.send(&**active.session(), hold.grant());
@@ -190,7 +190,7 @@ impl Keeper {
     ) -> Result<T> {
         let answer = async {
             // Waited for by the caller: a task for each of them would pile up during an outage.
-            let active = self.active_session().await.ok_or_else(|| closed(operation))?;
+            let active = self.active_session().await.ok_or_else(|| self.not_open(operation))?;
             let asking = self.runtime.spawn(async move { caught(operation, request(active)).await? });
             asking.await.unwrap_or_else(|_| Err(closed(operation)))
         };

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::{
-    Keeper,
+    Keeper, Patience,
     active_session::{ActiveSession, CurrentSession},
     caught,
     closing::close_once_open,
@@ -25,6 +25,8 @@ use crate::{
 /// Keeps a session open for one client. Dropping it closes the client (see [`closing`](super::closing)).
 pub(super) struct SessionTask {
     pub(super) keeper: Arc<Keeper>,
+    /// For the first session.
+    patience: Patience,
     /// Time limit for ending the sessions of a closing client; set when the task notices the close.
     pub(super) close_until: OnceLock<tokio::time::Instant>,
 }
@@ -50,8 +52,8 @@ enum Event {
 }
 
 impl SessionTask {
-    pub(super) fn new(keeper: Arc<Keeper>) -> Self {
-        Self { keeper, close_until: OnceLock::new() }
+    pub(super) fn new(keeper: Arc<Keeper>, patience: Patience) -> Self {
+        Self { keeper, patience, close_until: OnceLock::new() }
     }
 
     /// Runs from the first session to the end of the client.
@@ -68,13 +70,13 @@ impl SessionTask {
                     endings.extend(unopened);
                     break self.wait_closed(endings).await;
                 }
-                Err(error) => break Err(error),
+                Err(error) => return self.refuse(error),
             };
             if let Err(error) = self.renew_if_late(&active).await {
                 warn!(error = format_args!("{error:#}"), "session opened too late");
                 endings = vec![self.start_closing(&active)];
-                if first {
-                    break Err(error);
+                if first && self.is_final(&error) {
+                    return self.refuse(error);
                 }
                 self.pause(&mut pauses).await;
                 continue;
@@ -89,7 +91,7 @@ impl SessionTask {
                 SessionEnd::Closing => break self.close_session(&active).await,
                 SessionEnd::Lost(why) => {
                     warn!(why, "session lost");
-                    keeper.current.send_replace(CurrentSession::Opening);
+                    keeper.current.send_replace(CurrentSession::Opening(None));
                     keeper.status.send_replace(Status::Lost);
                     active.end();
                     keeper.lose_all(why);
@@ -109,8 +111,19 @@ impl SessionTask {
         keeper.current.send_replace(CurrentSession::Closed(outcome));
     }
 
-    /// Opens a session, with growing pauses between retries. The first session is tried only once, so that the caller
-    /// of `build` gets configuration errors.
+    /// Ends the client, which never had a session.
+    fn refuse(&self, error: Error) {
+        self.keeper.status.send_replace(Status::Closed);
+        self.keeper.current.send_replace(CurrentSession::Refused(error));
+    }
+
+    /// Whether no further attempt follows this error of an attempt to open the first session. Only a silent store is
+    /// waited for: a wrong address or password is reported to the person who has just typed it.
+    fn is_final(&self, error: &Error) -> bool {
+        self.patience == Patience::OneAttempt || !error.is_temporary()
+    }
+
+    /// Opens a session, with growing pauses between retries.
     async fn open_session(&self, first: bool, pauses: &mut RetryPauses) -> Result<OpenOutcome> {
         let keeper = &self.keeper;
         while !keeper.closing.is_cancelled() {
@@ -134,10 +147,13 @@ impl SessionTask {
                 }
                 Err(error) => error,
             };
-            if first {
+            if first && self.is_final(&error) {
                 return Err(error);
             }
             warn!(error = format_args!("{error:#}"), "no new session yet");
+            if first {
+                keeper.current.send_replace(CurrentSession::Opening(Some(error)));
+            }
             self.pause(pauses).await;
         }
         Ok(OpenOutcome::Closing(None))

@@ -7,16 +7,16 @@ use tokio::time::Instant;
 
 use super::{MemoryServer, session::MemorySession};
 use crate::{
-    Clock, LockName, Result,
+    Clock, Result,
     backend::{
-        Admin, Backend, BackendInfo, FailoverLoss, Inspection, Lifetime, LossDetection, QueueKind, Session,
+        Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
     },
 };
 
 /// Connects a client to a [`MemoryServer`].
 #[derive(Clone, Debug)]
 pub struct MemoryBackend {
-    server: MemoryServer,
+    pub(super) server: MemoryServer,
 }
 
 impl MemoryBackend {
@@ -35,24 +35,18 @@ impl Backend for MemoryBackend {
         info.failover = FailoverLoss::NoFailover;
         (info.powers.elections, info.powers.leader_watch) = (true, true);
         (info.powers.records, info.powers.pins) = (true, true);
+        (info.powers.list, info.powers.break_lock) = (true, true);
         info
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
         let armed_at = clock.now();
         let request = self.server.request("open session", move |store| store.open(ttl, Instant::now()));
-        let (id, ended) = super::session::answered("open session", ttl, request).await?;
-        Ok(Arc::new(MemorySession::new(self.server.clone(), id, ended, ttl, clock, armed_at)))
+        let opened = super::session::answered("open session", ttl, request).await?;
+        Ok(Arc::new(MemorySession::new(self.server.clone(), opened, ttl, clock, armed_at)))
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
         Some(self)
-    }
-}
-
-#[async_trait]
-impl Admin for MemoryBackend {
-    async fn inspect(&self, name: &LockName) -> Result<Inspection> {
-        Ok(self.server.inspect(name))
     }
 }

@@ -4,6 +4,7 @@
 //! so a test with a paused clock needs no real time. With the feature `testing`, fault methods simulate networks and
 //! servers: they end sessions, drop notifications, lose replies, hold requests back and delete entries.
 
+mod admin;
 mod backend;
 mod powers;
 mod session;
@@ -78,8 +79,9 @@ impl MemoryServer {
     /// Returns the holder and the waiters of this lock, without a request.
     pub fn inspect(&self, name: &LockName) -> Inspection {
         let mut inner = lock(&self.0);
-        inner.store.sweep(Instant::now());
-        inner.store.inspect(name)
+        let now = Instant::now();
+        inner.store.sweep(now);
+        inner.store.inspect(name, now)
     }
 
     /// Sends a request. Dropping the future does not cancel it.

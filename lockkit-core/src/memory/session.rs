@@ -8,16 +8,19 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     MemoryServer,
-    store::{ClaimState, Entry, SessionId, Store},
+    store::{ClaimState, Entry, OpenedSession, SessionId, Store},
 };
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
-    backend::{Acquired, Claim, Elections, Grant, Loss, Pins, Records, Renewal, Renewals, Session},
+    backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Pins, Records, Renewal, Renewals, Session},
     limits::RETRY_PAUSE_MIN,
     sync::{Mutex, lock},
 };
@@ -33,6 +36,8 @@ pub(super) struct MemorySession {
     armed_at: Mutex<BootInstant>,
     /// Cancelled by the server when the session ends.
     ended: CancellationToken,
+    /// The holds that an operator has broken.
+    broken: tokio::sync::Mutex<mpsc::UnboundedReceiver<ClaimId>>,
     /// Cancelled by `close`.
     closed: CancellationToken,
 }
@@ -40,14 +45,14 @@ pub(super) struct MemorySession {
 impl MemorySession {
     pub(super) fn new(
         server: MemoryServer,
-        id: SessionId,
-        ended: CancellationToken,
+        opened: OpenedSession,
         ttl: Duration,
         clock: Clock,
         armed_at: BootInstant,
     ) -> Self {
-        let armed_at = Mutex::new(armed_at);
-        Self { server, id, ttl, clock, armed_at, ended, closed: CancellationToken::new() }
+        let OpenedSession { id, ended, broken } = opened;
+        let (armed_at, broken) = (Mutex::new(armed_at), tokio::sync::Mutex::new(broken));
+        Self { server, id, ttl, clock, armed_at, ended, broken, closed: CancellationToken::new() }
     }
 
     async fn acquire_until_answered(&self, claim: &Claim) -> Acquired {
@@ -198,8 +203,14 @@ impl Session for MemorySession {
     }
 
     async fn lost(&self) -> Loss {
-        self.ended.cancelled().await;
-        Loss::Session
+        // Waiting for a message discards none.
+        let broken = async { self.broken.lock().await.recv().await };
+        tokio::select! {
+            biased;
+            () = self.ended.cancelled() => Loss::Session,
+            // The channel ends with the session.
+            broken = broken => broken.map_or(Loss::Session, Loss::Grant),
+        }
     }
 
     async fn close(&self) -> Result<()> {

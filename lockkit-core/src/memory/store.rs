@@ -7,14 +7,14 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     FencingToken, LockName, Metadata,
-    backend::{ClaimId, Contender, Inspection, LeaderEntry},
+    backend::{ClaimId, LeaderEntry},
 };
 
 pub(super) type SessionId = u64;
@@ -22,15 +22,15 @@ pub(super) type SessionId = u64;
 /// The queues and sessions of a server.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    queues: HashMap<LockName, VecDeque<Entry>>,
-    sessions: HashMap<SessionId, Lease>,
+    pub(super) queues: HashMap<LockName, VecDeque<Entry>>,
+    pub(super) sessions: HashMap<SessionId, Lease>,
     last_session: SessionId,
     last_token: u64,
     records: HashMap<LockName, Record>,
     /// Wakes the watches on leaders.
     leaders_changed: watch::Sender<()>,
     renewed_claims: u64,
-    muted: bool,
+    pub(super) muted: bool,
 }
 
 #[derive(Debug)]
@@ -53,11 +53,23 @@ pub(super) struct Entry {
     pub(super) left: bool,
 }
 
+/// A session, as the server keeps it.
 #[derive(Debug)]
-struct Lease {
+pub(super) struct Lease {
     ttl: Duration,
-    expires_at: Instant,
+    pub(super) expires_at: Instant,
     ended: CancellationToken,
+    /// Reports the holds that an operator has broken; at most one for each grant of the session.
+    pub(super) broken: mpsc::UnboundedSender<ClaimId>,
+}
+
+/// What the server gives to a new session.
+#[derive(Debug)]
+pub(super) struct OpenedSession {
+    pub(super) id: SessionId,
+    /// Cancelled by the server when the session ends.
+    pub(super) ended: CancellationToken,
+    pub(super) broken: mpsc::UnboundedReceiver<ClaimId>,
 }
 
 /// The state of a claim at the store.
@@ -72,12 +84,13 @@ pub(super) enum ClaimState {
 }
 
 impl Store {
-    pub(super) fn open(&mut self, ttl: Duration, now: Instant) -> (SessionId, CancellationToken) {
+    pub(super) fn open(&mut self, ttl: Duration, now: Instant) -> OpenedSession {
         self.last_session += 1;
         let ended = CancellationToken::new();
-        let lease = Lease { ttl, expires_at: now + ttl, ended: ended.clone() };
+        let (report, broken) = mpsc::unbounded_channel();
+        let lease = Lease { ttl, expires_at: now + ttl, ended: ended.clone(), broken: report };
         self.sessions.insert(self.last_session, lease);
-        (self.last_session, ended)
+        OpenedSession { id: self.last_session, ended, broken }
     }
 
     /// Adds a claim to the queue; idempotent by its id. `wait` is false for a try.
@@ -282,16 +295,6 @@ impl Store {
 
     pub(super) fn mute(&mut self, muted: bool) {
         self.muted = muted;
-    }
-
-    pub(super) fn inspect(&self, name: &LockName) -> Inspection {
-        let contender = |entry: &Entry| Contender {
-            entry: entry.claim.to_string(),
-            token: entry.token,
-            metadata: Some(entry.metadata.clone()),
-        };
-        let mut entries = self.queues.get(name).into_iter().flatten().map(contender);
-        Inspection { holder: entries.next(), waiters: entries.collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
