@@ -86,3 +86,18 @@ fn answer_after_the_expiry_grants() {
 fn refused_claim_leaves_its_entry() {
     assert_step_is_needed::<Redis>(Step::RefusalWithdraws);
 }
+
+#[test]
+fn push_from_before_the_answer_grants_an_expired_lock() {
+    assert_step_is_needed::<Redis>(Step::PushAfterAnswer);
+}
+
+#[test]
+fn push_whose_hold_counts_from_its_arrival_outlives_the_key() {
+    assert_step_is_needed::<Redis>(Step::PushCountsFromAnswer);
+}
+
+#[test]
+fn push_of_the_former_master_grants_after_a_failover() {
+    assert_step_is_needed::<Redis>(Step::PushOfSameMaster);
+}

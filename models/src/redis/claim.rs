@@ -86,10 +86,11 @@ impl State {
     /// The script runs. An answer that grants is late.
     pub(super) fn call_with_late_reply(&mut self, model: &Redis, number: ClaimNo) {
         let answer = self.run(model, self.request(number, self.script_of(number)));
-        let Reply::Granted(token) = answer else { return self.receive(number, answer) };
+        let Reply::Granted(token) = answer else { return self.receive(model, number, answer) };
         self.faults.late -= 1;
         let claim = self.claim(number);
-        (claim.phase, claim.late_token, claim.message) = (Phase::Answered, token, Message::None);
+        claim.forget_message();
+        (claim.phase, claim.late_token) = (Phase::Answered, token);
     }
 
     /// The late answer arrives. The deadline counts from the sending, so the client knows by itself whether it has
@@ -105,14 +106,41 @@ impl State {
 
     pub(super) fn give_up(&mut self, number: ClaimNo) {
         let claim = self.claim(number);
-        (claim.phase, claim.late_token, claim.expired) = (Phase::Releasing, 0, false);
+        *claim = Claim { phase: Phase::Releasing, excused: claim.excused, ..Claim::default() };
     }
 
     /// The lock's key expires, perhaps before the answer that grants it has arrived.
     pub(super) fn expire(&mut self) {
         let Some((claim, _)) = self.server.lock.take() else { return };
         let claim = self.claim(claim);
-        claim.expired |= claim.phase == Phase::Answered;
+        let is_pushed = claim.phase == Phase::Waiting && claim.late_token > 0;
+        claim.expired |= claim.phase == Phase::Answered || is_pushed;
+    }
+
+    /// The push that grants the lock arrives.
+    ///
+    /// The client's deadline counts from the sending of the request whose answer it has heard. If the lock was granted
+    /// after that answer, the key does not expire before that deadline; otherwise the client knows nothing of the key.
+    pub(super) fn receive_push(&mut self, model: &Redis, number: ClaimNo) {
+        let is_former = self.has_failed_over && !self.claims[number.index()].pushed_by_new_master;
+        let claim = self.claim(number);
+        let (token, expired) = (claim.late_token, claim.expired);
+        let follows_answer = token > claim.heard;
+        let is_of_former_master = is_former && claim.heard_new_master;
+        let is_too_late = expired && follows_answer && model.has(Step::PushCountsFromAnswer);
+        claim.forget_message();
+        if is_too_late
+            || !follows_answer && model.has(Step::PushAfterAnswer)
+            || is_of_former_master && model.has(Step::PushOfSameMaster)
+        {
+            // Now it is a hint only.
+            claim.message = Message::Arrived;
+            return;
+        }
+        if is_of_former_master {
+            self.broken = Some(NO_FORMER_GRANT);
+        }
+        self.grant(number, token);
     }
 
     /// The claim ends with the error. What it may have left is withdrawn, once.
@@ -143,15 +171,19 @@ impl State {
 
     pub(super) fn call(&mut self, model: &Redis, number: ClaimNo) {
         let answer = self.run(model, self.request(number, self.script_of(number)));
-        self.receive(number, answer);
+        self.receive(model, number, answer);
     }
 
-    fn receive(&mut self, number: ClaimNo, answer: Reply) {
+    fn receive(&mut self, model: &Redis, number: ClaimNo, answer: Reply) {
         match answer {
             Reply::Granted(token) => self.grant(number, token),
             Reply::Queued => {
+                let (counter, has_failed_over) = (self.server.counter, self.has_failed_over);
                 let claim = self.claim(number);
                 claim.phase = Phase::Waiting;
+                if model.pushes {
+                    (claim.heard, claim.heard_new_master) = (counter, has_failed_over);
+                }
                 if claim.message == Message::Arrived {
                     claim.message = Message::None;
                 }
@@ -167,7 +199,7 @@ impl State {
             self.broken = Some(TOKENS_RISE);
         }
         let claim = self.claim(number);
-        (claim.phase, claim.message) = (Phase::Held, Message::None);
+        *claim = Claim { phase: Phase::Held, excused: claim.excused, ..Claim::default() };
     }
 
     /// The heartbeat of a hold.
@@ -185,5 +217,12 @@ impl State {
         let phase = |claim: ClaimNo| self.claims[claim.index()].phase;
         let acquires = |claim| matches!(phase(claim), Phase::Acquiring | Phase::Waiting | Phase::Answered);
         self.tokens.forget_old(acquires, |claim| matches!(phase(claim), Phase::Ended | Phase::Dead));
+    }
+}
+
+impl Claim {
+    pub(super) fn forget_message(&mut self) {
+        (self.message, self.late_token, self.expired) = (Message::None, 0, false);
+        self.pushed_by_new_master = false;
     }
 }

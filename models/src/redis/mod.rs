@@ -8,6 +8,9 @@
 //!   client has died, or has stood still for long enough.
 //! * Any waiter may confirm at any time (its timers). A message to a waiter makes no difference, except in scenes with
 //!   messages, where one may be lost, and where a step is removed that needs it.
+//! * In scenes with pushes, the message grants: a design that the code does not have yet (see `docs/models.md`). It
+//!   carries the token, and each answer to a waiter carries the token counter, so that the client knows which of the two
+//!   came first.
 //! * The server refuses a request (the user's rights or password have changed). A withdrawal that is refused as well is
 //!   given up; what the claim has left ends with its ttl.
 //! * A renewal may be executed late, after the end of its hold. (A late answer to it belongs to the keeper's model.)
@@ -42,6 +45,7 @@ const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
 const NO_FOREIGN_RELEASE: &str = "no claim releases another claim's lock";
 const NO_STALE_RENEWAL: &str = "a heartbeat renews no other grant";
+const NO_FORMER_GRANT: &str = "a claim that waits at the new master is not granted by the former one";
 const NO_ORPHAN: &str = "no orphan at rest";
 const NOT_TURNED_AWAY: &str = "no claim with the lock or a queue entry is rejected";
 const EVENTUALLY: &str = "eventually every claim is granted or ends";
@@ -79,6 +83,12 @@ pub enum Step {
     DeadlineFromSending,
     /// A refused claim withdraws what an earlier request of it may have left.
     RefusalWithdraws,
+    /// A push grants only if its token is above the counter in the last answer: then the lock was granted after it.
+    PushAfterAnswer,
+    /// The lifetime of a pushed grant counts from the sending of the request that had this answer.
+    PushCountsFromAnswer,
+    /// A push grants only if it is of the master that gave this answer.
+    PushOfSameMaster,
 }
 
 /// The model.
@@ -88,6 +98,8 @@ pub struct Redis {
     claims: u8,
     /// Whether waiters are notified that they are next.
     notifies: bool,
+    /// Whether these messages grant.
+    pushes: bool,
     faults: Faults,
 }
 
@@ -124,11 +136,16 @@ struct Claim {
     phase: Phase,
     /// What it has left ends with its ttl: a copy of its acquire ran after its end, or its withdrawal was refused.
     excused: bool,
-    /// The token in an answer that is late, and whether the key has expired since.
+    /// The token in an answer or a push that is late, and whether the key has expired since.
     late_token: Token,
     expired: bool,
     /// In scenes with messages: the message that it is next.
     message: Message,
+    /// In scenes with pushes: the token counter in the last answer, and whether the new master gave that answer and sent
+    /// that push.
+    heard: Token,
+    heard_new_master: bool,
+    pushed_by_new_master: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -234,7 +251,7 @@ impl Redis {
     }
 
     fn sends_messages(&self) -> bool {
-        self.notifies || !self.has(Step::ConfirmBeforeGrant)
+        self.notifies || self.pushes || !self.has(Step::ConfirmBeforeGrant)
     }
 }
 
@@ -245,7 +262,10 @@ impl Ranked for State {
             visit(TOKEN, &mut server.counter);
             server.lock.iter_mut().for_each(|(_, token)| visit(TOKEN, token));
         }
-        self.claims.iter_mut().for_each(|claim| visit(TOKEN, &mut claim.late_token));
+        self.claims
+            .iter_mut()
+            .flat_map(|claim| [&mut claim.late_token, &mut claim.heard])
+            .for_each(|token| visit(TOKEN, token));
         self.late.iter_mut().for_each(|request| visit(TOKEN, &mut request.token));
         visit(TOKEN, &mut self.minted_last);
         self.tokens.each_rank(TOKEN, visit);

@@ -89,6 +89,7 @@ impl Model for Redis {
                 state.tokens.end(claim);
                 *state.claim(claim) = Claim { phase: Phase::Dead, ..Claim::default() };
             }
+            Action::Deliver(claim) if self.pushes => state.receive_push(self, claim),
             Action::Deliver(claim) if self.has(Step::ConfirmBeforeGrant) => {
                 state.claim(claim).message = Message::Arrived;
             }
@@ -99,7 +100,7 @@ impl Model for Redis {
             }
             Action::LoseMessage(claim) => {
                 state.faults.lost -= 1;
-                state.claim(claim).message = Message::None;
+                state.claim(claim).forget_message();
             }
             Action::FallBehind => {
                 state.faults.failovers -= 1;
@@ -125,6 +126,7 @@ impl Model for Redis {
             recorded!(IN_ORDER),
             recorded!(NO_FOREIGN_RELEASE),
             recorded!(NO_STALE_RENEWAL),
+            recorded!(NO_FORMER_GRANT),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             recorded!(NOT_TURNED_AWAY),
             Property::sometimes("all claims are granted", |model, state: &State| {

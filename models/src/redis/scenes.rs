@@ -17,13 +17,22 @@ impl Protocol for Redis {
     }
 
     fn scenes() -> Vec<(&'static str, Self)> {
-        let scene = |claims, faults| Self { without: None, claims, notifies: false, faults };
+        let scene = |claims, faults| Self { without: None, claims, notifies: false, pushes: false, faults };
         let none = Faults::NONE;
         vec![
             (
                 "2 + 1, notified, lost, death",
                 Self { notifies: true, ..scene(3, Faults { lost: 1, deaths: 1, ..none }) },
             ),
+            (
+                "2 + 1, pushed, lost, lapse",
+                Self { pushes: true, ..scene(3, Faults { lost: 1, lapses: 1, ..none }) },
+            ),
+            (
+                "2 + 1, pushed, lost, death",
+                Self { pushes: true, ..scene(3, Faults { lost: 1, deaths: 1, ..none }) },
+            ),
+            ("2 + 1, pushed, failover", Self { pushes: true, ..scene(3, Faults { failovers: 1, ..none }) }),
             ("2 + 1, lost, refused", scene(3, Faults { lost: 1, refusals: 1, ..none })),
             ("2 + 1, lost, late answer", scene(3, Faults { lost: 1, late: 1, ..none })),
             ("2 x 2, cancel, lapse", scene(4, Faults { cancels: 1, lapses: 1, ..none })),
@@ -36,7 +45,7 @@ impl Protocol for Redis {
     }
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
-        let scene = |faults| Self { without: None, claims: 4, notifies: false, faults };
+        let scene = |faults| Self { without: None, claims: 4, notifies: false, pushes: false, faults };
         let none = Faults::NONE;
         vec![
             ("2 x 2, failover", scene(Faults { failovers: 1, ..none })),
@@ -48,7 +57,16 @@ impl Protocol for Redis {
         let none = Faults::NONE;
         let removal = |step, breaks, claims, faults| Removal {
             step,
-            model: Self { without: Some(step), claims, notifies: step == Step::Recheck, faults },
+            model: Self {
+                without: Some(step),
+                claims,
+                notifies: step == Step::Recheck,
+                pushes: matches!(
+                    step,
+                    Step::PushAfterAnswer | Step::PushCountsFromAnswer | Step::PushOfSameMaster
+                ),
+                faults,
+            },
             breaks,
         };
         let failover = Faults { failovers: 1, ..none };
@@ -68,6 +86,9 @@ impl Protocol for Redis {
             removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, none),
             removal(Step::DeadlineFromSending, ONE_HOLDER, 3, Faults { late: 1, ..none }),
             removal(Step::RefusalWithdraws, NO_ORPHAN, 3, Faults { lost: 1, refusals: 1, ..none }),
+            removal(Step::PushAfterAnswer, ONE_HOLDER, 4, Faults { lost: 1, ..none }),
+            removal(Step::PushCountsFromAnswer, ONE_HOLDER, 3, none),
+            removal(Step::PushOfSameMaster, NO_FORMER_GRANT, 3, failover),
         ]
     }
 }

@@ -108,9 +108,15 @@ impl State {
             let lapsed = self.server.lapsed[head.index()];
             self.leave_queue(head);
             if !lapsed {
-                self.give_to(model, head);
+                let token = self.give_to(model, head);
                 if model.sends_messages() {
                     self.claim(head).message = Message::Sent;
+                }
+                if model.pushes {
+                    let has_failed_over = self.has_failed_over;
+                    let claim = self.claim(head);
+                    (claim.late_token, claim.expired) = (token, false);
+                    claim.pushed_by_new_master = has_failed_over;
                 }
                 return false;
             }
