@@ -25,6 +25,7 @@
 //! lock; for older ones a warning is logged. TLS ([`Tls`], feature `tls`) needs a C compiler.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
 mod admin;
@@ -38,7 +39,7 @@ mod epoch;
 mod error;
 mod exclusive;
 mod form;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod handoff;

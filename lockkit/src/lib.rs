@@ -62,13 +62,14 @@
 //! resource refuse every token lower than the highest it has seen, as [`Fence`] does.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod blocking;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/built-on-locks.md")]
 mod built_on_locks {}
 mod connect;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 
