@@ -5,6 +5,7 @@
 //! contains no server-specific code; a third-party backend depends on this crate alone.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backend;
 pub mod blocking;

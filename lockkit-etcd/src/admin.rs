@@ -1,13 +1,19 @@
 //! Inspection of a lock without a session.
 
 use async_trait::async_trait;
-use etcd_client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget};
 use lockkit_core::{
     LockName, Metadata, Result,
     backend::{Admin, Contender, Inspection},
 };
 
-use crate::{EtcdBackend, Form, call::Server, error::RequestError, keys::Queue, registry::token};
+use crate::{
+    EtcdBackend, Form,
+    call::Server,
+    client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget},
+    error::RequestError,
+    keys::Queue,
+    registry::token,
+};
 
 /// Maximum number of contenders that an inspection returns; a longer queue is cut off.
 pub const INSPECTED_CONTENDERS_MAX: i64 = 500;

@@ -1,10 +1,10 @@
 //! Requests with a time limit, and the connection that carries them.
 //!
-//! The client crate has no time limit of its own and retries nothing. While one of several endpoints is down, or one
-//! member is cut from the others, a fixed share of all calls fails at once, because the balancer picks that endpoint.
-//! Here every request ends within the configured time. A request that provably had no effect, because of the endpoint
-//! that it reached, is sent again at once. A member that is cut from the others does not refuse: it is silent. Requests
-//! of a heartbeat are therefore [sent again](Server::repeat) while the first copies wait.
+//! The [client](crate::client) has no time limit of its own and retries nothing. While one of several endpoints is down,
+//! or one member is cut from the others, a fixed share of all calls fails at once, because the balancer picks that
+//! endpoint. Here every request ends within the configured time. A request that provably had no effect, because of the
+//! endpoint that it reached, is sent again at once. A member that is cut from the others does not refuse: it is silent.
+//! Requests of a heartbeat are therefore [sent again](Server::repeat) while the first copies wait.
 
 use std::{
     future::Future,
@@ -15,13 +15,13 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use lockkit_core::backend::retry_pauses;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     EtcdConfig,
+    client::{self, Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse},
     error::{Effect, RequestError},
     login::{Login, LoginNumber},
     outage::Outage,
@@ -61,11 +61,10 @@ impl Server {
     /// Prepares the connection, which the first request opens: that is the login, if one is configured.
     pub(crate) async fn connect(config: &EtcdConfig) -> Result<Self, RequestError> {
         let options = connect_options(config)?
-            // Otherwise a watch on a member that has lost its leader stays silent forever.
-            .with_require_leader(true)
+            .with_user(config.login.clone())
             .with_connect_timeout(config.request_timeout)
             .with_keep_alive(PING_INTERVAL, config.request_timeout);
-        let client = Client::connect(&config.endpoints, Some(options)).await?;
+        let client = Client::connect(&config.endpoints, options)?;
         let server = Self {
             client,
             request_timeout: config.request_timeout,
@@ -75,11 +74,6 @@ impl Server {
             highest_revision: Arc::default(),
         };
         if config.login.is_some() {
-            // Not by an option of `connect`, which would open a new connection for every retry.
-            let log_in = |client: &Client| {
-                let (mut client, login) = (client.clone(), config.login.clone());
-                async move { client.update_user(login).await }
-            };
             server.call(log_in).await?;
         }
         Ok(server)
@@ -87,13 +81,11 @@ impl Server {
 
     /// Returns the version that the server reports.
     pub(crate) async fn version(&self) -> Result<String, RequestError> {
-        let status = self
-            .call(|client| {
-                let mut maintenance = client.maintenance_client();
-                async move { maintenance.status().await }
-            })
-            .await?;
-        Ok(status.version().to_owned())
+        let request = |client: &Client| {
+            let client = client.clone();
+            async move { client.version().await }
+        };
+        self.call(request).await
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
@@ -129,7 +121,7 @@ impl Server {
     /// Sends a request until a server accepts its login. One time limit covers all attempts.
     pub(crate) async fn call<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, RequestError>
     where
-        F: Future<Output = Result<T, etcd_client::Error>>,
+        F: Future<Output = Result<T, client::Error>>,
     {
         let until = Instant::now() + self.request_timeout;
         let mut pauses = None;
@@ -161,7 +153,7 @@ impl Server {
     /// limit of its own.
     pub(crate) async fn send<T, F>(&self, request: impl Fn(&Client) -> F) -> Result<T, RequestError>
     where
-        F: Future<Output = Result<T, etcd_client::Error>>,
+        F: Future<Output = Result<T, client::Error>>,
     {
         // Dead endpoints refuse faster than the live one connects, and the balancer does not prefer the live one.
         let retry_for = if self.endpoints > 1 { self.request_timeout / 2 } else { Duration::ZERO };
@@ -224,19 +216,17 @@ impl Server {
 
     /// Logs in, unless another request has done so since the server refused this login.
     pub(crate) async fn log_in_after(&self, refused: LoginNumber) -> Result<(), RequestError> {
-        // The future of `refresh_token` borrows the client.
-        let log_in = || {
-            self.send(|client| {
-                let client = client.clone();
-                async move { client.refresh_token().await }
-            })
-        };
-        bounded(self.request_timeout, self.login.renew_after(refused, log_in)).await
+        bounded(self.request_timeout, self.login.renew_after(refused, || self.send(log_in))).await
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
         self.request_timeout
     }
+}
+
+fn log_in(client: &Client) -> impl Future<Output = Result<(), client::Error>> + use<> {
+    let client = client.clone();
+    async move { client.log_in().await }
 }
 
 fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, RequestError> {

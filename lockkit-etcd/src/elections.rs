@@ -13,7 +13,6 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use async_trait::async_trait;
-use etcd_client::KeyValue;
 use lockkit_core::{
     LockName, Metadata, Proposal, Result,
     backend::{Elections, Grant, LeaderEntry, LeaderWatch},
@@ -21,6 +20,7 @@ use lockkit_core::{
 use tokio::sync::Notify;
 
 use crate::{
+    client::KeyValue,
     error::RequestError,
     keys::{ClaimKey, Layout},
     registry::token,

@@ -1,9 +1,11 @@
-//! Failed requests: their possible effect, and the table that maps the client crate's errors to ours.
+//! Failed requests: their possible effect, and the table that maps the client's errors to ours.
 
 use std::{borrow::Cow, error::Error as StdError};
 
 use lockkit_core::{Error, ErrorKind, backend::tls::is_distrust, support::SessionOver};
 use tonic::{Code, ConnectError};
+
+use crate::client;
 
 /// The text of hyper's error for a request whose connection was closed before it was sent.
 const CLOSED: &str = "connection closed";
@@ -52,7 +54,7 @@ impl RequestError {
     /// No connection to send it on. A lack of trust lasts until an operator acts, but another endpoint may be trusted.
     pub(crate) fn not_connected(error: &(dyn StdError + 'static)) -> Self {
         let kind = if causes(error).any(is_distrust) { ErrorKind::Denied } else { ErrorKind::Unavailable };
-        Self::new(Effect::NotSent, kind, last_cause(error))
+        Self::new(Effect::NotSent, kind, format!("cannot connect: {}", last_cause(error)))
     }
 
     /// The client's lease has ended.
@@ -99,7 +101,7 @@ impl RequestError {
 
     /// Converts the fault to the error that a user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
-        // As a text, not as the source: the `Debug` output of the client crate's errors contains whole requests.
+        // As a text, not as the source: the `Debug` output of the client's errors contains whole requests.
         Error::new(self.kind, operation).with_message(self.message)
     }
 }
@@ -111,20 +113,23 @@ impl From<SessionOver> for RequestError {
 }
 
 /// The table. Its texts are those of etcd, `api/v3rpc/rpctypes/error.go`.
-impl From<etcd_client::Error> for RequestError {
-    fn from(error: etcd_client::Error) -> Self {
-        use etcd_client::Error as Client;
+impl From<client::Error> for RequestError {
+    fn from(error: client::Error) -> Self {
+        use client::Error as Client;
         match error {
-            Client::GRpcStatus(status) => Self::from(status),
-            Client::TransportError(error) if is_connect_error(&error) => Self::not_connected(&error),
-            Client::InvalidArgs(_) | Client::InvalidUri(_) | Client::EndpointError(_) => {
+            Client::Status(status) => Self::from(status),
+            #[cfg(feature = "tls")]
+            Client::Tls(error) => {
+                Self::new(Effect::NotSent, ErrorKind::InvalidConfig, format!("TLS: {}", last_cause(&error)))
+            }
+            Client::InvalidEndpoint => {
                 Self::new(Effect::NotSent, ErrorKind::InvalidConfig, "an endpoint is not HOST:PORT")
             }
-            Client::InvalidMetadataValue(_) => {
+            Client::InvalidToken => {
                 Self::new(Effect::Refused, ErrorKind::Unexpected, "a login token that is no text")
             }
-            Client::LeaseKeepAliveError(text) if text == "lease not found" => Self::lease_gone(),
-            other => Self::new(Effect::Unknown, ErrorKind::Unavailable, other.to_string()),
+            Client::LeaseNotFound => Self::lease_gone(),
+            Client::StreamEnded => Self::new(Effect::Unknown, ErrorKind::Unavailable, "the stream has ended"),
         }
     }
 }
@@ -181,8 +186,8 @@ fn is_closed(status: &tonic::Status) -> bool {
 }
 
 /// Describes the last cause: "Connection refused" is more useful than "transport error".
-fn last_cause(error: &(dyn StdError + 'static)) -> String {
-    format!("cannot connect: {}", causes(error).last().unwrap_or(error))
+fn last_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    causes(error).last().unwrap_or(error)
 }
 
 fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -196,7 +201,7 @@ mod tests {
     use super::*;
 
     fn fault(code: Code, text: &str) -> (Effect, ErrorKind) {
-        let fault = RequestError::from(etcd_client::Error::GRpcStatus(Status::new(code, text)));
+        let fault = RequestError::from(client::Error::Status(Status::new(code, text)));
         (fault.effect, fault.kind)
     }
 

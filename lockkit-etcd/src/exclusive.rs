@@ -6,12 +6,10 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
-};
 use lockkit_core::{backend::Claim, support::lock};
 
 use crate::{
+    client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse},
     error::RequestError,
     keys::LeaseId,
     wire::{Revision, revision_of},
@@ -88,7 +86,7 @@ impl ExclusiveKey {
     pub(crate) fn parse_create(&self, answer: &TxnResponse) -> Result<CreateReply, RequestError> {
         let revision = revision_of(answer.header())?;
         match answer.op_responses().as_slice() {
-            [TxnOpResponse::Put(_)] => Ok(CreateReply::Created(revision)),
+            [TxnOpResponse::Put] => Ok(CreateReply::Created(revision)),
             [TxnOpResponse::Get(found), TxnOpResponse::Get(condition)] => {
                 let condition = condition.kvs().first().map_or_else(FoundCondition::default, |kv| {
                     FoundCondition { created: kv.create_revision(), modified: kv.mod_revision() }
@@ -143,8 +141,7 @@ impl ExclusiveKey {
         let by_revision =
             created.map(|created| Compare::create_revision(&*self.key, CompareOp::Equal, created));
         let by_value = in_doubt.then(|| Compare::value(&*self.key, CompareOp::Equal, &*self.value));
-        let delete =
-            |own: Compare| TxnOp::txn(Txn::new().when([own]).and_then([TxnOp::delete(&*self.key, None)]));
+        let delete = |own: Compare| TxnOp::txn(Txn::new().when([own]).and_then([TxnOp::delete(&*self.key)]));
         by_revision.into_iter().chain(by_value).map(delete).collect()
     }
 

@@ -11,12 +11,15 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use etcd_client::{
-    Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions, LeaseTimeToLiveResponse,
-};
 use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN, support::lock};
 
-use crate::{call::Server, error::RequestError, keys::LeaseId, wire::revision_of};
+use crate::{
+    call::Server,
+    client::{Client, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions, LeaseTimeToLiveResponse},
+    error::RequestError,
+    keys::LeaseId,
+    wire::revision_of,
+};
 
 /// A lease, and the send time of the last request that has renewed it.
 #[derive(Debug)]
@@ -37,7 +40,7 @@ impl Lease {
         let armed_at = clock.now();
         let request = |client: &Client| {
             let mut lease = client.lease_client();
-            async move { lease.grant(seconds, None).await }
+            async move { lease.grant(seconds).await }
         };
         let answer = server.call(request).await?;
         let granted =

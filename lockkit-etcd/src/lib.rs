@@ -22,23 +22,24 @@
 //! holder dies. A session that is closed with its lock pinned keeps its lease until that expires, one ttl later at most.
 //!
 //! Needs etcd 3.4 or later. 3.4.42, 3.5.28 and 3.6.9 are the first releases without a known fault that can break a
-//! lock; for older ones a warning is logged. Building needs `protoc`, because the crate `etcd-client` does; TLS
-//! ([`Tls`], feature `tls`) needs a C compiler.
+//! lock; for older ones a warning is logged. TLS ([`Tls`], feature `tls`) needs a C compiler.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
 mod admin;
 mod backend;
 mod busy;
 mod call;
+mod client;
 mod config;
 mod elections;
 mod epoch;
 mod error;
 mod exclusive;
 mod form;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod handoff;

@@ -11,13 +11,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use etcd_client::GetOptions;
 use lockkit_core::{
     LockName, Result,
     backend::{Grant, Records},
 };
 
 use crate::{
+    client::{GetOptions, KeyValue},
     error::RequestError,
     keys::LeaseId,
     lease::{Lease, revoke_unused},
@@ -33,7 +33,7 @@ impl EtcdSession {
     async fn read_record(&self, name: &LockName) -> Result<Option<String>, RequestError> {
         let key = self.layout.record(name);
         let answer = self.state.unless_over(self.server.range(&key, GetOptions::new())).await?;
-        let text = |kv: &etcd_client::KeyValue| kv.value_str().map(str::to_owned);
+        let text = |kv: &KeyValue| kv.value_str().map(str::to_owned);
         answer
             .kvs()
             .first()

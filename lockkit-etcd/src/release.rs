@@ -12,11 +12,11 @@
 //!   abandoned, and the lock ends with the lease, one ttl after its last renewal.
 //! * The read of the successor is stale. Only the reply to a transaction shows that a key does not exist.
 
-use etcd_client::Txn;
 use lockkit_core::backend::Grant;
 use tracing::debug;
 
 use crate::{
+    client::Txn,
     error::{Effect, RequestError},
     exclusive::ExclusiveKey,
     registry::QueueEntry,

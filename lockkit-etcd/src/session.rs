@@ -14,7 +14,6 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use etcd_client::{PutOptions, Txn, TxnOp};
 use lockkit_core::{
     Clock, Result,
     backend::{Acquired, Claim, Elections, Grant, Loss, Pins, Records, Renewals, Session},
@@ -24,6 +23,7 @@ use lockkit_core::{
 use crate::{
     busy::RecentlyBusy,
     call::Server,
+    client::{PutOptions, Txn, TxnOp, TxnResponse},
     epoch::Epoch,
     error::{Effect, RequestError},
     key_pool::KeyPool,
@@ -105,7 +105,7 @@ impl EtcdSession {
     }
 
     /// Sends a transaction. Ends the session if the reply says that the lease is gone.
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<etcd_client::TxnResponse, RequestError> {
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
         let answer = self.state.unless_over(self.server.txn(txn)).await;
         self.end_if_lease_gone(answer)
     }

@@ -20,7 +20,6 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use etcd_client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp};
 use lockkit_core::{
     backend::{Claim, recheck_pause, retry_pauses},
     support::SessionOver,
@@ -29,6 +28,7 @@ use tracing::debug;
 
 use crate::{
     acquire::ClaimEnd,
+    client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp},
     error::RequestError,
     exclusive::{Condition, CreateReply, ExclusiveKey, FoundCondition, FoundKey},
     form::Form,

@@ -1,9 +1,11 @@
-//! TLS options for etcd's client crate.
+//! TLS options of the connection.
 
-use etcd_client::ConnectOptions;
 use lockkit_core::{Error, ErrorKind, backend::tls::Tls};
 
-use crate::error::{Effect, RequestError};
+use crate::{
+    client::ConnectOptions,
+    error::{Effect, RequestError},
+};
 
 const NOT_IN_THIS_BUILD: &str = "TLS (https://, etcds://) needs the feature \"tls\"";
 
@@ -14,7 +16,7 @@ pub(crate) fn not_in_this_build() -> Error {
 /// Returns the options with TLS.
 #[cfg(feature = "tls")]
 pub(crate) fn with_tls(options: ConnectOptions, tls: &Tls) -> Result<ConnectOptions, RequestError> {
-    use etcd_client::{Certificate, Identity, TlsOptions};
+    use tonic::transport::{Certificate, ClientTlsConfig as TlsOptions, Identity};
 
     let unusable = |file: lockkit_core::backend::tls::UnusableFile| {
         RequestError::new(Effect::NotSent, ErrorKind::InvalidConfig, file.to_string())

@@ -23,10 +23,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use etcd_client::{
-    Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
-    WatchResponse, WatchStream,
-};
 use lockkit_core::{
     ErrorKind,
     backend::retry_pauses,
@@ -38,6 +34,10 @@ use tracing::debug;
 
 use crate::{
     call::{Server, bounded},
+    client::{
+        Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
+        WatchResponse, WatchStream,
+    },
     error::{Effect, RequestError},
     handoff::Handoff,
     keys::{ClientKeys, Queue},
@@ -97,7 +97,7 @@ impl WantedWatch {
     fn options(&self) -> WatchOptions {
         let options = WatchOptions::new().with_start_revision(self.from);
         match self.subscriber {
-            Subscriber::Waiter(_) => options.with_filters([WatchFilterType::NoPut]),
+            Subscriber::Waiter(_) => options.with_filters([WatchFilterType::Noput]),
             Subscriber::Observer(_) => options.with_prefix(),
         }
     }

@@ -2,12 +2,11 @@
 //!
 //! A queue is ordered by *create* revisions, so a key that is put a second time keeps its place.
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    TxnOpResponse, TxnResponse,
-};
-
 use crate::{
+    client::{
+        Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, SortOrder,
+        SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    },
     error::RequestError,
     exclusive::ExclusiveKey,
     handoff::Handoff,
@@ -87,7 +86,7 @@ pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: String, wait
 pub(crate) fn parse_enqueue(answer: &TxnResponse) -> Result<EnqueueReply, RequestError> {
     let revision = revision_of(answer.header())?;
     match answer.op_responses().as_slice() {
-        [TxnOpResponse::Put(_), TxnOpResponse::Get(newest)] => Ok(EnqueueReply {
+        [TxnOpResponse::Put, TxnOpResponse::Get(newest)] => Ok(EnqueueReply {
             revision,
             own: Some(revision),
             contenders: newest.count(),
@@ -158,7 +157,7 @@ pub(crate) fn withdraw(keys: &EntryKeys<'_>, bump_epoch: bool) -> Txn {
 }
 
 fn removal_operations(keys: &EntryKeys<'_>, bump_epoch: bool) -> Vec<TxnOp> {
-    let mut operations = vec![TxnOp::delete(keys.key, None)];
+    let mut operations = vec![TxnOp::delete(keys.key)];
     operations.extend(keys.guard.into_iter().flat_map(ExclusiveKey::removals));
     if bump_epoch {
         let options = PutOptions::new().with_lease(keys.client.lease);
@@ -294,10 +293,8 @@ pub(crate) fn queued_keys(answer: &GetResponse) -> Vec<QueuedKey> {
 }
 
 /// Returns the revision of a reply.
-pub(crate) fn revision_of(header: Option<&etcd_client::ResponseHeader>) -> Result<Revision, RequestError> {
-    header
-        .map(etcd_client::ResponseHeader::revision)
-        .ok_or_else(|| RequestError::unexpected("a reply without a header"))
+pub(crate) fn revision_of(header: Option<&ResponseHeader>) -> Result<Revision, RequestError> {
+    header.map(ResponseHeader::revision).ok_or_else(|| RequestError::unexpected("a reply without a header"))
 }
 
 /// A linearizable read of these keys; at most 128, the limit of one transaction.

@@ -86,7 +86,7 @@ mod disk;
 mod error;
 mod file_system;
 mod folder;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod heartbeat;

@@ -29,6 +29,7 @@
 //! needs.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
 mod admin;
@@ -37,7 +38,7 @@ mod config;
 mod error;
 mod evidence;
 mod expiry;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod heartbeat;

@@ -25,6 +25,7 @@
 //! The public interface has no type of the client crate, except in [`Owned`] behind a feature named after its version.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod access;
 mod acquire;

@@ -23,7 +23,7 @@
 //! | URL | feature | requires |
 //! |---|---|---|
 //! | `memory:NAME` | always there | nothing; all clients of one NAME in one process share a server, also those of `memory:` without a name |
-//! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later; `protoc` to build the client crate |
+//! | `etcd://h1:2379,h2:2379/prefix` | `etcd` | etcd 3.4 or later |
 //! | `etcds://h1:2379/?ca=/etc/etcd/ca.pem` | `etcd`, `tls` | as `etcd`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
 //! | `zk://h1:2181,h2:2181/chroot` | `zk` | ZooKeeper 3.6 or later; the chroot must exist |
 //! | `zks://h1:2281/?ca=/etc/zookeeper/ca.pem` | `zk`, `tls` | as `zk`, with TLS; `&cert=FILE&key=FILE` for a client certificate |
@@ -62,13 +62,14 @@
 //! resource refuse every token lower than the highest it has seen, as [`Fence`] does.
 
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod blocking;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/built-on-locks.md")]
 mod built_on_locks {}
 mod connect;
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 

@@ -1,4 +1,5 @@
-//! What the checks need besides the Rust toolchain: servers to test against, and `protoc` to build the etcd client.
+//! What the checks need besides the Rust toolchain: servers to test against, and `protoc` to build the crate
+//! etcd-client, which tests use.
 
 use std::{
     env, fmt, fs,
@@ -103,7 +104,7 @@ pub(crate) fn bundled_protoc() -> Option<PathBuf> {
     if env::var_os("PROTOC").is_some() || find_program("protoc").is_some() {
         return None;
     }
-    // None is bundled for this platform: the build of the etcd client reports that.
+    // None is bundled for this platform: the build of etcd-client reports that.
     protoc_bin_vendored::protoc_bin_path().ok()
 }
 

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use etcd_client::{
-    Client, GetOptions, LockOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
-};
-
 use crate::{
     call::Server,
+    client::{
+        Client, GetOptions, LockRequest, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    },
     error::RequestError,
     keys::{LeaseId, Queue},
     wire::{QueuedKey, Revision, queued_keys},
@@ -36,8 +35,8 @@ pub(crate) fn key(queue: &Queue, lease: LeaseId) -> Vec<u8> {
 pub(crate) async fn lock(server: &Server, queue: &Queue, lease: LeaseId) -> Result<(), RequestError> {
     let name = queue.as_str().strip_suffix('/').unwrap_or(queue.as_str());
     let request = |client: &Client| {
-        let mut locks = client.lock_client();
-        async move { locks.lock(name, Some(LockOptions::new().with_lease(lease))).await }
+        let (client, name) = (client.clone(), name.into());
+        async move { client.lock(LockRequest { name, lease }).await }
     };
     server.send(request).await.map(drop)
 }

@@ -39,6 +39,14 @@ async fn lease_that_has_ended_is_not_renewed_on_an_open_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lease_that_has_ended_is_not_renewed_on_a_new_stream() {
+    let (etcd, _proxy, session) = without_events().await;
+    revoke_lease(&etcd).await;
+    let heartbeat = bounded(session.renew(&[])).await;
+    assert!(matches!(heartbeat.session, Renewal::Gone), "{heartbeat:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn claim_that_finds_the_epoch_key_gone_ends_the_session() {
     let (etcd, _proxy, session) = without_events().await;
     delete_epoch(&etcd);

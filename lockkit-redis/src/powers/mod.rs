@@ -6,7 +6,7 @@ mod pins;
 mod records;
 mod wire;
 
-#[cfg(feature = "fuzzing")]
+#[cfg(feature = "_fuzzing")]
 pub(crate) use self::wire::parse_leader;
 pub(crate) use self::{observers::Observers, pins::Pin};
 use crate::{error::RequestError, session::RedisSession, wire::Call};

@@ -23,6 +23,13 @@ fn breaks(rule: Rule, kind: Kind, source: &str) {
 }
 
 #[test]
+fn generated_code_keeps_no_rule() {
+    let waiting = "pub async fn f() {}";
+    breaks(Rule::CancelSafety, Kind::PublishedLibrary, &format!("\n{waiting}"));
+    keeps(Rule::CancelSafety, Kind::PublishedLibrary, &format!("// This file is @generated.\n{waiting}"));
+}
+
+#[test]
 fn public_functions_that_wait_need_the_section() {
     for waiting in [
         "pub async fn f() {}",
