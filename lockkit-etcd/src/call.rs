@@ -98,7 +98,12 @@ impl Server {
         Ok(answer)
     }
 
-    pub(crate) async fn range(&self, key: &str, options: GetOptions) -> Result<GetResponse, RequestError> {
+    pub(crate) async fn range(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: GetOptions,
+    ) -> Result<GetResponse, RequestError> {
+        let key = key.as_ref();
         let request = |client: &Client| {
             let (mut kv, options) = (client.kv_client(), options.clone());
             async move { kv.get(key, Some(options)).await }

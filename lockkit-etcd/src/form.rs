@@ -65,6 +65,7 @@ impl Layout {
         (powers.elections, powers.leader_watch) = (by_queue, by_queue);
         (powers.records, powers.pins) = (by_queue, by_queue);
         powers.evidence = self.shape.form != Form::Rpc;
+        (powers.list, powers.break_lock) = (self.unlistable().is_none(), true);
         powers
     }
 

@@ -7,6 +7,7 @@
 //! PREFIX :clients/<lease>/mailbox       the client's handoff key: a releasing client writes here which claim is next
 //! PREFIX :clients/<lease>/epoch         the client's epoch key: bumped (put again) when a claim ends while copies of
 //!                                       its enqueue may still be under way
+//! PREFIX :clients/<lease>/broken        which hold of the client an operator has broken
 //! PREFIX :records/NAME                  the record of a lock: a text that only its holder writes; NAME is always encoded
 //! ```
 //!
@@ -190,19 +191,22 @@ impl<'a> ClaimKey<'a> {
     }
 }
 
-/// A client's lease and its two own keys, in a folder that one watch covers.
+/// A client's lease and its own keys, in a folder that one watch covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientKeys {
     pub(crate) lease: LeaseId,
     pub(crate) folder: String,
     pub(crate) handoff_key: String,
     pub(crate) epoch: String,
+    /// Written by who breaks a hold of the client.
+    pub(crate) broken: String,
 }
 
 impl ClientKeys {
     fn new(prefix: &str, lease: LeaseId) -> Self {
         let folder = format!("{}{lease:x}/", clients(prefix));
-        Self { lease, handoff_key: format!("{folder}mailbox"), epoch: format!("{folder}epoch"), folder }
+        let key = |name| format!("{folder}{name}");
+        Self { lease, handoff_key: key("mailbox"), epoch: key("epoch"), broken: key("broken"), folder }
     }
 }
 

@@ -15,6 +15,9 @@
 //! * **Records**: one text per lock that only its holder can write, in a key of its own.
 //! * **Pins**: holds that last at least so long, whatever becomes of their holder.
 //! * **Other programs**: [`Form::Single`] and [`EtcdConfig::guard`] also exclude programs that lock by creating one key.
+//! * **Operators** see holders and waiters with their leases, list the locks of a prefix, and break a hold; the holder
+//!   learns of it at once, if it is a lockkit client with a watch (any form but [`Form::Rpc`]). Programs of other kinds
+//!   are not told: most never look at their key again, so only the fencing token stops them.
 //! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s, plus
 //!   one election timeout for every change of leader in between.
 //!
@@ -30,6 +33,7 @@
 mod acquire;
 mod admin;
 mod backend;
+mod broken;
 mod busy;
 mod call;
 mod client;
@@ -65,7 +69,11 @@ mod wire;
 pub use lockkit_core::backend::tls::Tls;
 
 pub use self::{
-    admin::INSPECTED_CONTENDERS_MAX, backend::EtcdBackend, config::EtcdConfig, form::Form, keys::Names,
+    admin::{INSPECTED_CONTENDERS_MAX, INSPECTED_DATA_CHARS_MAX, INSPECTED_LEASES_MAX},
+    backend::EtcdBackend,
+    config::EtcdConfig,
+    form::Form,
+    keys::Names,
 };
 
 /// The URL scheme of this backend.

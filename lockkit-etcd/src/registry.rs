@@ -8,7 +8,10 @@ use std::{
 use lockkit_core::{FencingToken, backend::ClaimId, support::lock};
 use tokio::sync::watch;
 
-use crate::{exclusive::ExclusiveKey, handoff::Handoff, keys::Queue, rewrite::HeldKey, wire::Revision};
+use crate::{
+    broken::BrokenHold, exclusive::ExclusiveKey, handoff::Handoff, keys::Queue, rewrite::HeldKey,
+    wire::Revision,
+};
 
 /// All claims of a session that may have a key at the server.
 #[derive(Debug, Default)]
@@ -62,6 +65,19 @@ impl ClaimRegistry {
         if let Some(entry) = table.by_id.remove(&id) {
             table.by_key.remove(&entry.key);
         }
+    }
+
+    /// Returns the claim whose hold was broken. A claim that has not learned of its grant yet looks at the queue.
+    pub(crate) fn broken(&self, broken: &BrokenHold) -> Option<ClaimId> {
+        let table = self.lock();
+        let is_meant =
+            |entry: &QueueEntry| entry.deciding_key() == Some((broken.key.as_str(), broken.created));
+        let (id, entry) = table.by_id.iter().find(|(_, entry)| is_meant(entry))?;
+        if entry.exclusive.is_some() || entry.is_granted() {
+            return Some(*id);
+        }
+        entry.predecessor_gone(0);
+        None
     }
 
     /// Delivers a handoff to the claim that uses the key; the claim checks whether the handoff is for it.

@@ -8,6 +8,8 @@
 //!
 //! * The lease ends at the server: it was revoked, or expired while the server could not be reached. The watch reports
 //!   the deletion of the epoch key at once; otherwise the next heartbeat or request notices. The session is lost.
+//! * An operator breaks a hold. The transaction that deletes its keys puts the client's key `broken`, and the watch
+//!   reports it at once; otherwise the next heartbeat finds the keys gone.
 //! * The session is closed, or dropped without `close`. All its work ends at once; the lease deletes what is left at
 //!   the server, except pinned keys.
 
@@ -21,6 +23,7 @@ use lockkit_core::{
 };
 
 use crate::{
+    broken::BrokenHolds,
     busy::RecentlyBusy,
     call::Server,
     client::{PutOptions, Txn, TxnOp, TxnResponse},
@@ -48,6 +51,7 @@ pub(crate) struct EtcdSession {
     pub(crate) state: SessionState,
     pub(crate) recently_busy: RecentlyBusy,
     pub(crate) key_pool: KeyPool,
+    pub(crate) broken: Arc<BrokenHolds>,
 }
 
 impl EtcdSession {
@@ -70,6 +74,7 @@ impl EtcdSession {
             state: SessionState::default(),
             recently_busy: RecentlyBusy::default(),
             key_pool: KeyPool::default(),
+            broken: Arc::default(),
         };
         if let Err(fault) = session.begin().await {
             // If the revocation fails too, the lease expires after its ttl.
@@ -91,6 +96,7 @@ impl EtcdSession {
             keys: self.keys.clone(),
             claims: Arc::clone(&self.claims),
             watches: Arc::clone(&self.watches),
+            broken: Arc::clone(&self.broken),
             next: None,
             login: LoginNumber::default(),
         };
@@ -137,8 +143,11 @@ impl Session for EtcdSession {
     }
 
     async fn lost(&self) -> Loss {
-        self.state.over().await;
-        Loss::Session
+        tokio::select! {
+            biased;
+            () = self.state.over() => Loss::Session,
+            hold = self.broken.next() => Loss::Grant(hold),
+        }
     }
 
     async fn close(&self) -> Result<()> {

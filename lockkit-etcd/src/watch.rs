@@ -33,6 +33,7 @@ use tokio::{sync::Notify, time::Instant};
 use tracing::debug;
 
 use crate::{
+    broken::BrokenHolds,
     call::{Server, bounded},
     client::{
         Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
@@ -187,6 +188,7 @@ pub(crate) struct StreamTask {
     pub(crate) keys: ClientKeys,
     pub(crate) claims: Arc<ClaimRegistry>,
     pub(crate) watches: Arc<Watches>,
+    pub(crate) broken: Arc<BrokenHolds>,
     /// The revision from which the next stream watches the client's own keys; `None` before the first stream.
     pub(crate) next: Option<Revision>,
     /// The login with which the latest stream was opened, or a later one.
@@ -301,6 +303,7 @@ impl StreamTask {
     fn own_event(&self, event: &Event, kv: &KeyValue) {
         match event.event_type() {
             EventType::Put if kv.key() == self.keys.handoff_key.as_bytes() => self.deliver_handoff(kv),
+            EventType::Put if kv.key() == self.keys.broken.as_bytes() => self.broken.report(kv, &self.claims),
             // Deleted with the lease, or by an operator who wants to end the session.
             EventType::Delete if kv.key() == self.keys.epoch.as_bytes() => self.state.mark_lost(),
             EventType::Put | EventType::Delete => {}
@@ -353,6 +356,9 @@ impl StreamTask {
         }
         if let Some(kv) = find(&self.keys.handoff_key) {
             self.deliver_handoff(kv);
+        }
+        if let Some(kv) = find(&self.keys.broken) {
+            self.broken.report(kv, &self.claims);
         }
         self.next = Some(revision_of(answer.header())? + 1);
         Ok(())

@@ -24,7 +24,7 @@ pub(crate) struct QueuedKey {
 }
 
 impl QueuedKey {
-    fn from_kv(kv: &KeyValue) -> Self {
+    pub(crate) fn from_kv(kv: &KeyValue) -> Self {
         Self { key: kv.key().to_vec(), created: kv.create_revision() }
     }
 
@@ -128,12 +128,16 @@ pub(crate) fn handoff(
         Compare::create_revision(keys.key, CompareOp::Equal, own),
         Compare::create_revision(&*successor.key, CompareOp::Equal, successor.created),
     ];
+    release_if(keys, both_exist.into(), Some(put_handoff(successor, to)), bump_epoch)
+}
+
+/// Writes the handoff key of a client.
+pub(crate) fn put_handoff(successor: &QueuedKey, to: &ClientKeys) -> TxnOp {
     let key = String::from_utf8_lossy(&successor.key).into_owned();
     let handoff = Handoff { key, created: successor.created };
     // With the lease of the successor's client, so that the handoff key ends with that client.
     let options = PutOptions::new().with_lease(to.lease);
-    let handoff = TxnOp::put(&*to.handoff_key, handoff.to_json(), Some(options));
-    release_if(keys, both_exist.into(), Some(handoff), bump_epoch)
+    TxnOp::put(&*to.handoff_key, handoff.to_json(), Some(options))
 }
 
 /// Ends a hold without a handoff; the successor watches its predecessor.

@@ -17,7 +17,7 @@ pub(crate) use super::pb::{
 };
 
 /// Returns the end of the range of all keys with this prefix.
-pub(super) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+pub(crate) fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
     let Some(last) = prefix.iter().rposition(|byte| *byte < 0xff) else {
         // There is no greater key: to the end of all keys.
         return vec![0];
@@ -67,6 +67,7 @@ impl KvClient {
 pub(crate) struct GetOptions {
     request: pb::RangeRequest,
     prefix: bool,
+    end: Option<Vec<u8>>,
 }
 
 impl GetOptions {
@@ -77,6 +78,12 @@ impl GetOptions {
     /// Reads all keys with this prefix.
     pub(crate) fn with_prefix(mut self) -> Self {
         self.prefix = true;
+        self
+    }
+
+    /// Reads all keys before this one.
+    pub(crate) fn with_range(mut self, end: impl Into<Vec<u8>>) -> Self {
+        self.end = Some(end.into());
         self
     }
 
@@ -119,7 +126,7 @@ impl GetOptions {
 
     fn at(self, key: impl Into<Vec<u8>>) -> pb::RangeRequest {
         let (key, range_end) = range(key.into(), self.prefix);
-        pb::RangeRequest { key, range_end, ..self.request }
+        pb::RangeRequest { key, range_end: self.end.unwrap_or(range_end), ..self.request }
     }
 }
 

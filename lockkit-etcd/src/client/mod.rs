@@ -38,7 +38,7 @@ use self::pb::{
 pub(crate) use self::{
     kv::{
         Compare, CompareOp, GetOptions, GetResponse, KeyValue, KvClient, PutOptions, ResponseHeader,
-        SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+        SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse, end_of_prefix,
     },
     lease::{
         LeaseClient, LeaseKeepAliveStream, LeaseKeeper, LeaseTimeToLiveOptions, LeaseTimeToLiveResponse,

@@ -2,6 +2,8 @@
 //! interfere.
 #![cfg(test)]
 
+mod admin;
+mod breaking;
 mod budget;
 mod cancel;
 mod chaos;

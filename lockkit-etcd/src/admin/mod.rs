@@ -1,0 +1,168 @@
+//! What an operator asks of etcd, without a session.
+
+mod break_lock;
+mod cursor;
+mod list;
+mod look;
+
+use std::{collections::HashMap, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use lockkit_core::{
+    LockName, Metadata, Result,
+    backend::{Admin, Contender, Inspection, Page},
+};
+use tracing::debug;
+
+use self::look::{Found, LockKeys};
+use crate::{
+    EtcdBackend,
+    call::Server,
+    client::{Client, KeyValue},
+    error::RequestError,
+    keys::{LeaseId, Queue},
+    registry::token,
+};
+
+/// Maximum number of contenders that an inspection returns; a longer queue is cut off.
+pub const INSPECTED_CONTENDERS_MAX: i64 = 500;
+
+/// Maximum number of leases whose remaining lifetime an inspection reads, one request each. The holder's comes first,
+/// then those of the waiters in queue order.
+pub const INSPECTED_LEASES_MAX: usize = 16;
+
+/// Maximum length of what an inspection shows of the value of another program's key, in characters.
+pub const INSPECTED_DATA_CHARS_MAX: usize = 200;
+
+#[async_trait]
+impl Admin for EtcdBackend {
+    async fn inspect(&self, name: &LockName) -> Result<Inspection> {
+        let keys = LockKeys::of(&self.config.layout(), name)?;
+        let look = async {
+            let server = self.connect().await?;
+            let mut seen = keys.look(&server, INSPECTED_CONTENDERS_MAX).await?.inspection();
+            add_remaining(&server, &mut seen).await;
+            Ok(seen.inspection)
+        };
+        look.await.map_err(|fault: RequestError| fault.into_error("inspect").with_lock(name))
+    }
+
+    async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
+        let pages = self.config.layout().pages(prefix)?;
+        let position = pages.position(after)?;
+        let read = async { pages.read(&self.connect().await?, position, limit).await };
+        read.await.map_err(|fault| fault.into_error("list locks"))
+    }
+
+    async fn break_lock(&self, name: &LockName, holder: &Contender) -> Result<bool> {
+        let layout = self.config.layout();
+        let keys = LockKeys::of(&layout, name)?;
+        let end = async { break_lock::break_hold(&self.connect().await?, &layout, &keys, holder).await };
+        end.await.map_err(|fault| fault.into_error("break").with_lock(name))
+    }
+}
+
+impl EtcdBackend {
+    /// Opens a connection. A kept one would belong to the runtime of the first caller.
+    async fn connect(&self) -> Result<Server, RequestError> {
+        Server::connect(&self.config).await
+    }
+}
+
+/// An inspection, and the leases of its contenders.
+struct Seen {
+    inspection: Inspection,
+    holder: LeaseId,
+    waiters: Vec<LeaseId>,
+}
+
+impl Found {
+    fn inspection(&self) -> Seen {
+        let queued = |kv: &KeyValue| self.queued_contender(kv);
+        let (holder, waiters) = match self.holder() {
+            None => (None, &self.queued[..]),
+            Some(holder) => {
+                (Some((self.contender_of(&holder), holder.entry().lease())), holder.waiters(&self.queued))
+            }
+        };
+        let (holder, lease) = holder.unzip();
+        Seen {
+            inspection: Inspection::new(holder, waiters.iter().map(queued).collect()),
+            holder: lease.unwrap_or_default(),
+            waiters: waiters.iter().map(KeyValue::lease).collect(),
+        }
+    }
+
+    /// Returns the holder as an inspection shows it.
+    fn contender_of(&self, holder: &look::Holder<'_>) -> Contender {
+        match holder {
+            look::Holder::Exclusive(kv) => key_holder(kv),
+            look::Holder::Queued { first, decides } => {
+                let mut contender = self.queued_contender(first);
+                contender.token = decides.map(|kv| token(kv.create_revision()));
+                contender
+            }
+        }
+    }
+
+    fn queued_contender(&self, kv: &KeyValue) -> Contender {
+        let key = String::from_utf8_lossy(kv.key());
+        let entry = key.strip_prefix(self.queue.as_ref().map_or("", Queue::as_str)).unwrap_or(&key);
+        let contender = contender(kv, Contender::new(entry, None, Metadata::from_json(kv.value())));
+        if contender.metadata.is_some() || kv.value().is_empty() {
+            return contender;
+        }
+        // A value that a candidate of an election shows to everybody: no program that queues keeps a secret in it.
+        let text = String::from_utf8_lossy(kv.value());
+        contender.with_data(text.chars().take(INSPECTED_DATA_CHARS_MAX).collect::<String>())
+    }
+}
+
+/// The holder of a lock that is one key, which the grant has created. Its value is not shown: other programs compare it
+/// with a value that only they know before they release.
+fn key_holder(kv: &KeyValue) -> Contender {
+    let entry = String::from_utf8_lossy(kv.key());
+    contender(kv, Contender::new(entry, Some(token(kv.create_revision())), Metadata::from_json(kv.value())))
+}
+
+/// Adds the lease as `etcdctl` prints it.
+fn contender(kv: &KeyValue, contender: Contender) -> Contender {
+    match kv.lease() {
+        0 => contender,
+        lease => contender.with_session(format!("{lease:016x}")),
+    }
+}
+
+/// Adds how long the leases live. What cannot be read is left out: the rest of the inspection is worth more.
+async fn add_remaining(server: &Server, seen: &mut Seen) {
+    let mut leases = Vec::new();
+    for lease in std::iter::once(&seen.holder).chain(&seen.waiters) {
+        if *lease != 0 && !leases.contains(lease) && leases.len() < INSPECTED_LEASES_MAX {
+            leases.push(*lease);
+        }
+    }
+    let reads = leases.iter().map(|lease| async move { (*lease, remaining(server, *lease).await) });
+    let remaining: HashMap<LeaseId, Duration> =
+        join_all(reads).await.into_iter().filter_map(|(lease, left)| Some((lease, left?))).collect();
+    let Inspection { holder, waiters, .. } = &mut seen.inspection;
+    let contenders = holder.iter_mut().zip([&seen.holder]).chain(waiters.iter_mut().zip(&seen.waiters));
+    for (contender, lease) in contenders {
+        contender.remaining = remaining.get(lease).copied();
+    }
+}
+
+async fn remaining(server: &Server, lease: LeaseId) -> Option<Duration> {
+    let request = |client: &Client| {
+        let mut leases = client.lease_client();
+        async move { leases.time_to_live(lease, None).await }
+    };
+    match server.call(request).await {
+        // Whole seconds; negative for a lease that has ended.
+        Ok(answer) => u64::try_from(answer.ttl()).ok().map(Duration::from_secs),
+        Err(fault) => {
+            debug!(?fault, "remaining lifetime of a lease not read");
+            None
+        }
+    }
+}
