@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The application takes a `LockClient`, so a test can give it one of a server of its own. The feature `testing` of
-//! `lockkit` adds the faults; turn it on in `[dev-dependencies]` only.
+//! `lockkit` adds the faults; turn it on in `[dev-dependencies]` only. More in docs/testing.md.
 
 use lockkit::{Error, Fence, LockClient, RunError};
 

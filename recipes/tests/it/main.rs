@@ -9,6 +9,8 @@
 mod backends;
 mod processes;
 mod races;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zk"))]
+mod rights;
 mod sale;
 mod shutdown;
 mod stores;
