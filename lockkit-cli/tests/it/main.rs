@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
 
+mod documents;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod exclusion;

@@ -160,6 +160,28 @@ impl Gateway {
         self.post("/v3/auth/user/changepw", &json!({ "name": user, "password": password })).map(drop)
     }
 
+    /// Does what `etcdctl` does with these words. Only what gives rights to users by prefix.
+    pub(super) fn etcdctl(&self, words: &[&str]) -> Result<()> {
+        let (path, body) = match words {
+            ["role", "add", role] => ("/v3/auth/role/add", json!({ "name": role })),
+            ["role", "grant-permission", role, rights, prefix, "--prefix"] => {
+                let (start, end) = range_of(prefix);
+                let (start, end) = (STANDARD.encode(start), STANDARD.encode(end));
+                let permission = json!({ "permType": rights.to_uppercase(), "key": start, "range_end": end });
+                ("/v3/auth/role/grant", json!({ "name": role, "perm": permission }))
+            }
+            ["user", "add", user] => {
+                let (name, password) = user.split_once(':').context("USER:PASSWORD")?;
+                ("/v3/auth/user/add", json!({ "name": name, "password": password }))
+            }
+            ["user", "grant-role", user, role] => {
+                ("/v3/auth/user/grant", json!({ "user": user, "role": role }))
+            }
+            _ => bail!("not known here: etcdctl {}", words.join(" ")),
+        };
+        self.post(path, &body).map(drop)
+    }
+
     fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let mut request = self.agent.post(format!("{}{path}", self.endpoint));
         if let Some((name, password)) = &self.login {

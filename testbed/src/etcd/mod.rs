@@ -245,6 +245,16 @@ impl Etcd {
         self.gateway.enable_auth(user, password)
     }
 
+    /// Does what `etcdctl` does with these words, as `root` once [authentication](Self::enable_auth) is on. Only
+    /// `user add`, `user grant-role`, `role add`, and `role grant-permission` with `--prefix`.
+    ///
+    /// # Errors
+    ///
+    /// For other words, and when the server refuses.
+    pub fn etcdctl(&self, words: &[&str]) -> Result<()> {
+        self.gateway.etcdctl(words)
+    }
+
     /// Invalidates all logins of `user`, whose password is `password`.
     ///
     /// # Errors

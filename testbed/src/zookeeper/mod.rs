@@ -12,6 +12,7 @@ use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
+    process::Command,
 };
 
 use anyhow::{Result, ensure};
@@ -48,6 +49,9 @@ const JAVA: [&str; 8] = [
     // `lifetime` parses the dates that the server prints.
     "-Duser.timezone=UTC",
 ];
+
+/// The main class of the shell.
+const SHELL: &str = "org.apache.zookeeper.ZooKeeperMain";
 
 /// The main class of a single server and of a member of an ensemble.
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
@@ -171,6 +175,13 @@ impl ZooKeeper {
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_empty() { "zk" } else { "zks" };
         format!("{scheme}://{}", self.endpoint())
+    }
+
+    /// Returns ZooKeeper's own shell (`zkCli.sh`), which reads commands from its standard input.
+    pub fn shell(&self) -> Command {
+        let mut shell = Command::new(&self.java);
+        shell.args(["-cp", &self.classpath, SHELL, "-server", &self.endpoint()]);
+        shell
     }
 
     /// Returns the process id of the server; `None` after [`kill`](Self::kill).

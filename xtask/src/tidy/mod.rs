@@ -1,12 +1,16 @@
 //! `cargo xtask tidy`: checks the house rules that the compiler does not check.
 
-use std::{fmt, fs, path::Path};
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 
 use crate::project::Project;
 
 mod cancel_safety;
+mod links;
 mod manifest;
 mod size;
 mod skips;
@@ -24,12 +28,20 @@ enum Rule {
     IgnoreReason,
     NoLeftover,
     Lints,
+    Links,
     Size,
 }
 
 impl Rule {
-    const ALL: [Self; 6] =
-        [Self::CancelSafety, Self::NoSkip, Self::IgnoreReason, Self::NoLeftover, Self::Lints, Self::Size];
+    const ALL: [Self; 7] = [
+        Self::CancelSafety,
+        Self::NoSkip,
+        Self::IgnoreReason,
+        Self::NoLeftover,
+        Self::Lints,
+        Self::Links,
+        Self::Size,
+    ];
 
     /// The rule in one sentence.
     fn statement(self) -> &'static str {
@@ -45,6 +57,9 @@ impl Rule {
             Self::IgnoreReason => "every `#[ignore]` has a reason: `#[ignore = \"...\"]`",
             Self::NoLeftover => "no unfinished code: no reminder, no placeholder, no debugging macro",
             Self::Lints => "every package uses the workspace's lints: `[lints] workspace = true`",
+            Self::Links => {
+                "a link in a document leads to a file and a heading, and docs/SUMMARY.md leads to every page of docs/"
+            }
             Self::Size => "a file has one subject and a function fits on a screen",
         }
     }
@@ -80,7 +95,7 @@ impl fmt::Display for Finding {
 pub(crate) fn run(project: &Project) -> Result<()> {
     let files = project.files()?;
     let manifests = manifest::Manifests::read(project, &files)?;
-    let mut findings = Vec::new();
+    let mut findings = missing_pages(project, &files);
     for file in &files {
         let Some(extension) = file.extension().and_then(|extension| extension.to_str()) else { continue };
         let path = project.root().join(file);
@@ -88,10 +103,15 @@ pub(crate) fn run(project: &Project) -> Result<()> {
         let found = match extension {
             "rs" => check_source(&read()?, manifests.kind_of(file))
                 .with_context(|| format!("{} does not parse", file.display()))?,
-            "toml" | "md" | "yml" | "sh" => check_text(file, &read()?),
+            "md" => {
+                let text = read()?;
+                let links = links::broken(project.root(), file, &text);
+                check_text(file, &text).into_iter().chain(links).collect()
+            }
+            "toml" | "yml" | "sh" => check_text(file, &read()?),
             _ => continue,
         };
-        findings.extend(found.into_iter().map(|finding| (file, finding)));
+        findings.extend(found.into_iter().map(|finding| (file.as_path(), finding)));
     }
     for rule in Rule::ALL {
         let broken: Vec<_> = findings.iter().filter(|(_, finding)| finding.rule == rule).collect();
@@ -109,6 +129,14 @@ pub(crate) fn run(project: &Project) -> Result<()> {
         0 => Ok(()),
         broken => bail!("{broken} findings"),
     }
+}
+
+/// The pages that the table of contents leaves out.
+fn missing_pages(project: &Project, files: &[PathBuf]) -> Vec<(&'static Path, Finding)> {
+    let summary = Path::new(links::SUMMARY);
+    // Where there is none, it leaves out all of them.
+    let contents = fs::read_to_string(project.root().join(summary)).unwrap_or_default();
+    links::not_in_summary(&contents, files).into_iter().map(|finding| (summary, finding)).collect()
 }
 
 /// What generators write into the first line of a file.
