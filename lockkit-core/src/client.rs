@@ -137,7 +137,7 @@ impl LockClient {
 
     /// Returns a watch on the status of the session.
     pub fn status(&self) -> StatusWatch {
-        StatusWatch::new(self.0.keeper().status())
+        self.0.keeper().status()
     }
 
     /// Returns who holds the lock of this name and who waits for it.

@@ -70,7 +70,7 @@ pub(crate) use self::{
     start::{Patience, Setup},
 };
 use crate::{
-    Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status,
+    Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status, StatusWatch,
     backend::{Backend, BackendInfo, ClaimId, Grant},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     sync::{Mutex, lock},
@@ -144,8 +144,8 @@ impl Keeper {
         *lock(&self.granted_ttl)
     }
 
-    pub(crate) fn status(&self) -> watch::Receiver<Status> {
-        self.status.subscribe()
+    pub(crate) fn status(&self) -> StatusWatch {
+        StatusWatch::new(self.status.subscribe(), self.clock.clone())
     }
 
     /// Acquires a lock: re-enters it, joins the waiting attempt of the same owner, or starts an attempt.
