@@ -1,6 +1,8 @@
 //! The audit log: every hold that was broken from outside is one event.
 //!
-//! A program of its own, because its subscriber is that of the whole process: one client works on a thread of its own.
+//! A program of its own, because its subscriber is that of the whole process.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
 #[path = "it/common.rs"]
 mod common;
@@ -16,10 +18,11 @@ use std::{
 use async_trait::async_trait;
 use common::{TTL, client, in_time, settle};
 use lockkit_core::{
-    Clock, ErrorKind, LockClient, LockName, Metadata, Result,
+    Clock, Error, ErrorKind, LockClient, LockName, Metadata, Result,
     backend::{Admin, Backend, BackendInfo, Contender, Inspection, Session},
     memory::{MemoryBackend, MemoryServer},
 };
+use tokio::sync::Semaphore;
 use tracing::{Event, Level, Subscriber, field::Field};
 use tracing_subscriber::{Layer, layer::Context, layer::SubscriberExt};
 
@@ -98,35 +101,6 @@ async fn a_break_whose_caller_has_left_is_an_event() {
     assert_eq!(events_of(name).len(), 1);
 }
 
-/// The thread of the client must not end before the break is answered and logged.
-#[test]
-fn a_break_of_a_client_that_is_dropped_with_its_thread_is_an_event() {
-    start_audit();
-    let (server, name) = (MemoryServer::new(), "left by its client");
-    let clients = || LockClient::builder(server.backend()).ttl(TTL).build_blocking().unwrap();
-    let (operator, holding) = (clients(), clients());
-    let guard = holding.lock(name).unwrap().acquire().unwrap();
-    let holder = holding.inspect(name).unwrap().holder.unwrap();
-    server.hold_requests();
-    let mut breaking = Box::pin(operator.as_async().break_lock(name, &holder));
-    assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
-    drop(breaking);
-    drop(operator);
-    let until = |what: &str, done: &dyn Fn() -> bool| {
-        let start = std::time::Instant::now();
-        while !done() {
-            assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-            std::thread::yield_now();
-        }
-    };
-    until("the request is sent", &|| server.held_requests() > 0);
-    // The client's thread is given time to end, which it must not use.
-    std::thread::sleep(Duration::from_millis(100));
-    server.deliver_requests();
-    until("the holder learns of it", &|| !guard.is_held());
-    until("it is logged", &|| events_of(name).len() == 1);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_break_without_an_answer_is_an_event_that_says_so() {
     start_audit();
@@ -140,15 +114,30 @@ async fn a_break_without_an_answer_is_an_event_that_says_so() {
     assert!(events[0].1["error"].contains("unavailable"), "{events:?}");
 }
 
-/// A memory server whose breaks panic, or are not offered.
+/// A memory server that breaks otherwise.
 #[derive(Clone, Debug)]
-struct Unbreakable {
+struct Breaking {
     backend: MemoryBackend,
-    panics: bool,
+    how: How,
+}
+
+#[derive(Clone, Debug)]
+enum How {
+    Panics,
+    IsNotOffered,
+    /// Waits for this permit.
+    Slowly(Arc<Semaphore>),
+}
+
+impl Breaking {
+    async fn client(server: &MemoryServer, how: How) -> LockClient {
+        let backend = Self { backend: server.backend(), how };
+        LockClient::builder(backend).ttl(TTL).clock(Clock::tokio()).build().await.unwrap()
+    }
 }
 
 #[async_trait]
-impl Backend for Unbreakable {
+impl Backend for Breaking {
     fn info(&self) -> BackendInfo {
         self.backend.info()
     }
@@ -163,16 +152,20 @@ impl Backend for Unbreakable {
 }
 
 #[async_trait]
-impl Admin for Unbreakable {
+impl Admin for Breaking {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
         self.backend.inspect(name).await
     }
 
     async fn break_lock(&self, name: &LockName, holder: &Contender) -> Result<bool> {
-        assert!(!self.panics, "panics on request");
-        Err(lockkit_core::Error::new(ErrorKind::Unsupported, "break")
-            .with_message(holder.entry.clone())
-            .with_lock(name))
+        match &self.how {
+            How::Panics => panic!("panics on request"),
+            How::IsNotOffered => Err(Error::new(ErrorKind::Unsupported, "break").with_lock(name)),
+            How::Slowly(permit) => {
+                let _permit = permit.acquire().await.unwrap();
+                self.backend.break_lock(name, holder).await
+            }
+        }
     }
 }
 
@@ -180,12 +173,44 @@ impl Admin for Unbreakable {
 async fn a_break_that_panics_is_an_event_and_one_that_is_not_offered_is_none() {
     start_audit();
     let holder = Contender::new("entry", None, None);
-    for (name, panics, kind, events) in
-        [("panics", true, ErrorKind::Unexpected, 1), ("not offered", false, ErrorKind::Unsupported, 0)]
-    {
-        let backend = Unbreakable { backend: MemoryServer::new().backend(), panics };
-        let operator = LockClient::builder(backend).ttl(TTL).clock(Clock::tokio()).build().await.unwrap();
+    for (name, how, kind, events) in [
+        ("panics", How::Panics, ErrorKind::Unexpected, 1),
+        ("not offered", How::IsNotOffered, ErrorKind::Unsupported, 0),
+    ] {
+        let operator = Breaking::client(&MemoryServer::new(), how).await;
         assert_eq!(operator.break_lock(name, &holder).await.unwrap_err().kind(), kind);
         assert_eq!(events_of(name).len(), events, "{name}");
     }
+}
+
+/// Else the end of the client's own thread, which follows the close, could drop the break half-way.
+#[tokio::test(start_paused = true)]
+async fn close_waits_for_a_break_whose_caller_has_left() {
+    start_audit();
+    let (server, name) = (MemoryServer::new(), "left by its client");
+    let (guard, holder) = held(&server, name).await;
+    let permit = Arc::new(Semaphore::new(0));
+    let operator = Breaking::client(&server, How::Slowly(Arc::clone(&permit))).await;
+    let mut breaking = Box::pin(operator.break_lock(name, &holder));
+    assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
+    drop(breaking);
+    let closing = tokio::spawn({
+        let operator = operator.clone();
+        async move { operator.close().await }
+    });
+    tokio::time::sleep(TTL / 4).await;
+    assert!(!closing.is_finished());
+    permit.add_permits(1);
+    in_time(closing).await.unwrap().unwrap();
+    assert_eq!(events_of(name).len(), 1);
+    in_time(guard.lost()).await;
+
+    // Not for ever.
+    let (_guard, holder) = held(&server, name).await;
+    let operator = Breaking::client(&server, How::Slowly(Arc::new(Semaphore::new(0)))).await;
+    let mut breaking = Box::pin(operator.break_lock(name, &holder));
+    assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
+    let start = tokio::time::Instant::now();
+    operator.close().await.unwrap();
+    assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
 }
