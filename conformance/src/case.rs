@@ -110,13 +110,17 @@ pub enum Property {
     OncePerPeriod,
     /// A hold lasts at least as long as it was asked to, whatever becomes of its holder.
     MinimumHold,
+    /// Operators see who holds a lock and who waits for it, and find every lock that is used.
+    SeenHolder,
+    /// A break ends the hold that it names and no other, and hands the lock over.
+    PreciseBreak,
     /// Names are independent, foreign data harmless, secrets kept.
     Security,
 }
 
 impl Property {
     /// All properties, in the order of the tables.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::TimedExclusion,
         Self::FencedExclusion,
         Self::TokenOrder,
@@ -134,6 +138,8 @@ impl Property {
         Self::SeenLeader,
         Self::OncePerPeriod,
         Self::MinimumHold,
+        Self::SeenHolder,
+        Self::PreciseBreak,
         Self::Security,
     ];
 }
@@ -169,6 +175,12 @@ pub enum Need {
     Records,
     /// The backend claims pins.
     Pins,
+    /// The backend claims lists.
+    List,
+    /// The backend claims breaks.
+    Break,
+    /// The backend claims lists or breaks, for which operators inspect locks.
+    Inspection,
     /// The library lacks this.
     Library(&'static str),
 }
@@ -205,6 +217,12 @@ impl Need {
             ),
             Self::Records => (info.powers.records, "records are not claimed".to_owned()),
             Self::Pins => (info.powers.pins, "holds that last at least so long are not claimed".to_owned()),
+            Self::List => (info.powers.list, "listing locks is not claimed".to_owned()),
+            Self::Break => (info.powers.break_lock, "breaking locks is not claimed".to_owned()),
+            Self::Inspection => (
+                info.powers.list || info.powers.break_lock,
+                "neither listing nor breaking locks is claimed".to_owned(),
+            ),
             Self::Library(what) => (false, what.to_owned()),
         };
         (!met).then_some(reason)

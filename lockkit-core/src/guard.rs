@@ -118,6 +118,17 @@ impl LockGuard {
         while_held(work, self.lost(), || self.check()).await
     }
 
+    /// Runs `work` while the lock is held, and releases the lock.
+    pub(crate) async fn run_and_release<T>(
+        self,
+        work: impl AsyncFnOnce(&Self) -> T,
+    ) -> Result<T, RunError<T>> {
+        let outcome = self.run(work(&self)).await?;
+        // The work was done under the lock, whatever the outcome of the release.
+        let _ = self.release().await;
+        Ok(outcome)
+    }
+
     /// Replaces what the holder proposes; see [`Leadership::proclaim`](crate::Leadership::proclaim).
     pub(crate) async fn proclaim(&self, proclaims: &Arc<Proclaims>, proposal: Proposal) -> Result<()> {
         self.client.keeper().proclaim(self.share.hold(), proclaims, proposal).await

@@ -9,6 +9,7 @@
 
 pub mod backend;
 pub mod blocking;
+mod builder;
 mod client;
 mod clock;
 mod election;
@@ -35,7 +36,8 @@ mod token;
 mod while_held;
 
 pub use self::{
-    client::{ClientBuilder, ClientOptions, LockClient},
+    builder::{ClientBuilder, ClientOptions},
+    client::LockClient,
     clock::{BootInstant, Clock, TimeSource},
     election::{Election, Leader, Leadership, Observer},
     error::{Error, ErrorKind, Result},

@@ -46,6 +46,9 @@ impl Listing {
 
 impl fmt::Debug for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listing").field("prefix", &self.prefix).field("after", &self.after).finish_non_exhaustive()
+        f.debug_struct("Listing")
+            .field("prefix", &self.prefix)
+            .field("after", &self.after)
+            .finish_non_exhaustive()
     }
 }

@@ -167,11 +167,77 @@ impl Lock {
     ///
     /// Dropping the future drops `work` at its current await and releases the lock.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<T, RunError<T>> {
-        let guard = self.acquire().await.map_err(RunError::Stopped)?;
-        let outcome = guard.run(work(&guard)).await?;
-        // The work was done under the lock, whatever the outcome of the release.
-        let _ = guard.release().await;
-        Ok(outcome)
+        self.acquire().await.map_err(RunError::Stopped)?.run_and_release(work).await
+    }
+
+    /// Like [`run`](Self::run), if the lock is free; returns `None`, without running `work`, if another claim holds it.
+    ///
+    /// ```
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// # async fn clean_up() -> u32 { 7 }
+    /// match client.lock("cleanup")?.try_run(async |_| clean_up().await).await {
+    ///     Ok(Some(files)) => println!("{files} files removed"),
+    ///     Ok(None) => println!("another node is cleaning up"),
+    ///     Err(error) => println!("{error:#}"),
+    /// }
+    /// # client.close().await }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::run`]; also [`RunError::Stopped`] with an error of [`try_acquire`](Self::try_acquire), before
+    /// `work` starts.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn try_run<T>(
+        &self,
+        work: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<Option<T>, RunError<T>> {
+        match self.try_acquire().await.map_err(RunError::Stopped)? {
+            Some(guard) => guard.run_and_release(work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Like [`run`](Self::run), but waits for the lock for at most `timeout`; returns `None`, without running `work`, if
+    /// other claims held it all the time. The time of `work` does not count.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let lock = client.lock("orders/42")?;
+    /// let holder = lock.acquire().await?;
+    /// let done = lock.run_timeout(Duration::from_millis(20), async |_| "booked").await;
+    /// assert!(matches!(done, Ok(None)), "the lock was held all the time");
+    /// # drop(holder);
+    /// # client.close().await }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::run`]; also [`RunError::Stopped`] with an error of [`acquire_timeout`](Self::acquire_timeout),
+    /// before `work` starts.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_timeout<T>(
+        &self,
+        timeout: Duration,
+        work: impl AsyncFnOnce(&LockGuard) -> T,
+    ) -> Result<Option<T>, RunError<T>> {
+        match self.acquire_timeout(timeout).await.map_err(RunError::Stopped)? {
+            Some(guard) => guard.run_and_release(work).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     pub(crate) async fn acquire_within(&self, policy: WaitPolicy) -> Result<Option<LockGuard>> {

@@ -86,8 +86,8 @@ impl LockName {
         (name.encode(usize::MAX) == encoded).then_some(name)
     }
 
-    /// Returns what the encoded forms of all names that begin with `prefix` begin with. Some other names may begin with
-    /// it too: compare what [`decode`](Self::decode) returns.
+    /// Returns what the encoded forms of all names that begin with `prefix` begin with; a name that was cut begins with it
+    /// as far as it goes. Some other names may begin with it too: compare what [`decode`](Self::decode) returns.
     pub fn encode_prefix(prefix: &str) -> String {
         let encoded = percent_encode(prefix.as_bytes(), ENCODED).to_string();
         // A dot at either end of a name is encoded, and nobody knows yet where the name ends.
@@ -223,6 +223,48 @@ mod tests {
             assert_eq!(digest.len(), 64);
             assert_eq!(head.len() % 3, 0, "{head}");
         }
+    }
+
+    #[test]
+    fn only_what_encode_returns_is_decoded() {
+        for plain in
+            ["a", "a/b", ".", "..", "...", ".a.", "a.b", "%", "%2E", "ä", "🔒", " ", "a\0b", "con", "a%2Fb"]
+        {
+            let whole = name(plain);
+            assert_eq!(LockName::decode(&whole.encode(usize::MAX)), Some(whole), "{plain:?}");
+        }
+        // Spelled otherwise than `encode` spells it, cut, or not UTF-8.
+        let cut = name(&"x".repeat(200)).encode(100);
+        for foreign in
+            ["", "a/b", ".", "..", ".a", "a.", "%2e", "%61", "%", "%2", "%-", "a b", "ä", "%FF", "{a}", &cut]
+        {
+            assert_eq!(LockName::decode(foreign), None, "{foreign:?}");
+        }
+    }
+
+    #[test]
+    fn dots_at_the_end_of_a_prefix_are_left_open() {
+        for (prefix, encoded) in [
+            ("", ""),
+            ("a", "a"),
+            ("a.", "a"),
+            ("a..", "a"),
+            ("a.b", "a.b"),
+            (".", "%2E"),
+            ("..", "%2E"),
+            (".a.", "%2Ea"),
+            ("a/", "a%2F"),
+            ("ä", "%C3%A4"),
+        ] {
+            assert_eq!(LockName::encode_prefix(prefix), encoded, "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn cut_name_begins_with_its_prefix_as_far_as_it_goes() {
+        let (prefix, cut) = ("orders/".repeat(20), name(&"orders/".repeat(30)).encode(100));
+        let (kept, _digest) = cut.split_once("%-").unwrap();
+        assert!(!kept.is_empty() && LockName::encode_prefix(&prefix).starts_with(kept), "{cut}");
     }
 
     proptest! {

@@ -188,11 +188,10 @@ impl OncePer {
     ///
     /// Dropping the future drops `work` at its current await and releases the lock; the period counts as done.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&LockGuard) -> T) -> Result<Option<T>, RunError<T>> {
-        let Some(guard) = self.begin().await.map_err(RunError::Stopped)? else { return Ok(None) };
-        let outcome = guard.run(work(&guard)).await?;
-        // The work was done under the lock, whatever the outcome of the release.
-        let _ = guard.release().await;
-        Ok(Some(outcome))
+        match self.begin().await.map_err(RunError::Stopped)? {
+            Some(guard) => guard.run_and_release(work).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Returns the start of the current period, or `None` if its work has begun already.

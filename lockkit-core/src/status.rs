@@ -1,8 +1,10 @@
 //! The status of a client's session.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 
-use crate::BootInstant;
+use crate::{BootInstant, Clock};
 
 /// The status of a client's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,17 +27,40 @@ pub enum Status {
 #[derive(Clone, Debug)]
 pub struct StatusWatch {
     statuses: watch::Receiver<Status>,
+    clock: Clock,
     returned_closed: bool,
 }
 
 impl StatusWatch {
-    pub(crate) fn new(statuses: watch::Receiver<Status>) -> Self {
-        Self { statuses, returned_closed: false }
+    pub(crate) fn new(statuses: watch::Receiver<Status>, clock: Clock) -> Self {
+        Self { statuses, clock, returned_closed: false }
     }
 
     /// Returns the current status.
     pub fn current(&self) -> Status {
         *self.statuses.borrow()
+    }
+
+    /// Returns how long the client relies on its locks if the store goes on being silent: the time until the end of
+    /// [`Suspect`](Status::Suspect), and zero after it. `None` in any other status.
+    ///
+    /// ```
+    /// # use lockkit_core::{LockClient, Status, memory::MemoryServer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build().await?;
+    /// let status = client.status();
+    /// match status.remaining() {
+    ///     Some(left) => println!("the store is silent; the locks are lost in {left:?}"),
+    ///     None => println!("{:?}", status.current()),
+    /// }
+    /// # client.close().await }
+    /// ```
+    pub fn remaining(&self) -> Option<Duration> {
+        match self.current() {
+            Status::Suspect { until } => Some(until.since(self.clock.now())),
+            Status::Connected | Status::Lost | Status::Closed => None,
+        }
     }
 
     /// Waits for a change that no earlier call has returned, and returns the new status.

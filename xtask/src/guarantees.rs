@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{backends::BACKENDS, project::Project};
 
 /// What the suite tests, in the order of the table: the property and its sentence.
-const PROMISES: [(&str, &str); 18] = [
+const PROMISES: [(&str, &str); 20] = [
     ("TimedExclusion", "two guards of one name are never both held"),
     ("FencedExclusion", "the token orders writes, whatever clocks and pauses do"),
     ("TokenOrder", "tokens are distinct, and rise in the order of the grants"),
@@ -34,6 +34,8 @@ const PROMISES: [(&str, &str); 18] = [
     ("SeenLeader", "observers see who leads and what it proposes, and nothing older after something newer"),
     ("OncePerPeriod", "work runs at most once per period"),
     ("MinimumHold", "a hold lasts at least as long as it was asked to, whatever becomes of its holder"),
+    ("SeenHolder", "operators see who holds a lock and who waits for it, and find every lock that is used"),
+    ("PreciseBreak", "a break ends the hold that it names and no other, and hands the lock over"),
     ("Security", "names are independent, foreign data harmless, secrets kept"),
 ];
 

@@ -2,6 +2,7 @@
 //!
 //! `tests/self_check/` lists the cases that fail on each. Authors of a backend can read here what goes wrong.
 
+mod admin;
 mod grants;
 mod powers;
 mod queue;
@@ -140,11 +141,39 @@ pub enum Defect {
     StickyPin,
     /// A pin of an ended grant is confirmed.
     ForeignPin,
+    /// An inspection shows the holder without its token.
+    UnseenToken,
+    /// An inspection shows the waiters in another order.
+    MixedWaiters,
+    /// An inspection shows an entry that is kept for much longer than it is.
+    EndlessEntry,
+    /// An inspection of a free lock shows its last holder.
+    GhostHolder,
+    /// A list contains locks of other prefixes.
+    IgnoredPrefix,
+    /// A list takes its prefix for a path.
+    PrefixIsPath,
+    /// A list leaves out every second page.
+    SkippedPage,
+    /// The cursor of a list counts the locks before the page, which may be released meanwhile.
+    CountingCursor,
+    /// A list contains locks that were released.
+    ListedForEver,
+    /// A list leaves out long names.
+    ShortNamesOnly,
+    /// A break is confirmed, but not done.
+    EmptyBreak,
+    /// A break ends the hold of whoever holds the lock now.
+    BreakOfAnybody,
+    /// A break notifies neither the broken holder nor the next waiter.
+    SilentBreak,
+    /// A break ends the session of the holder.
+    BreakOfSession,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 73] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -204,6 +233,20 @@ impl Defect {
         Self::PinEndsHold,
         Self::StickyPin,
         Self::ForeignPin,
+        Self::UnseenToken,
+        Self::MixedWaiters,
+        Self::EndlessEntry,
+        Self::GhostHolder,
+        Self::IgnoredPrefix,
+        Self::PrefixIsPath,
+        Self::SkippedPage,
+        Self::CountingCursor,
+        Self::ListedForEver,
+        Self::ShortNamesOnly,
+        Self::EmptyBreak,
+        Self::BreakOfAnybody,
+        Self::SilentBreak,
+        Self::BreakOfSession,
     ];
 }
 

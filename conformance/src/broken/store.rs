@@ -29,7 +29,7 @@ impl BrokenStore {
         let shared = Shared::default();
         let of_client = shared.clone();
         let inner = MemoryStore::new(move |server| {
-            AnyBackend::new(BrokenBackend::new(server.backend(), defect, of_client.clone(), None))
+            AnyBackend::new(BrokenBackend::new(server, defect, of_client.clone(), None))
         });
         Self { inner, defect, shared }
     }
@@ -63,8 +63,8 @@ impl Store for BrokenStore {
     }
 
     async fn backend_for(&self, access: Access) -> Result<AnyBackend> {
-        let (memory, shared) = (self.inner.server().backend(), self.shared.clone());
-        Ok(AnyBackend::new(BrokenBackend::new(memory, self.defect, shared, Some(access))))
+        let (server, shared) = (self.inner.server(), self.shared.clone());
+        Ok(AnyBackend::new(BrokenBackend::new(server, self.defect, shared, Some(access))))
     }
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {

@@ -17,12 +17,12 @@ use lockkit_core::{
         Renewal, Renewals, Session,
     },
     limits::TTL_MAX,
-    memory::MemoryBackend,
+    memory::{MemoryBackend, MemoryServer},
     support::lock,
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Defect, grants::ADDED_TTLS, info, powers::PowersState};
+use super::{Defect, admin::AdminState, grants::ADDED_TTLS, info, powers::PowersState};
 use crate::{Access, ShownCertificate};
 
 /// What the clients of one broken store share.
@@ -49,6 +49,7 @@ pub(super) struct State {
     /// Whether the disk is full.
     pub(super) is_full: bool,
     pub(super) powers: PowersState,
+    pub(super) admin: AdminState,
 }
 
 /// A grant and its session.
@@ -67,15 +68,16 @@ impl std::fmt::Debug for Shared {
 }
 
 pub(super) struct BrokenBackend {
-    inner: MemoryBackend,
-    defect: Defect,
-    shared: Shared,
+    pub(super) server: MemoryServer,
+    pub(super) inner: MemoryBackend,
+    pub(super) defect: Defect,
+    pub(super) shared: Shared,
     access: Option<Access>,
 }
 
 impl BrokenBackend {
-    pub(super) fn new(inner: MemoryBackend, defect: Defect, shared: Shared, access: Option<Access>) -> Self {
-        Self { inner, defect, shared, access }
+    pub(super) fn new(server: &MemoryServer, defect: Defect, shared: Shared, access: Option<Access>) -> Self {
+        Self { server: server.clone(), inner: server.backend(), defect, shared, access }
     }
 
     /// Whether the server refuses this client, or the client the server.
@@ -130,7 +132,7 @@ impl Backend for BrokenBackend {
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
-        self.inner.admin()
+        Some(self)
     }
 }
 

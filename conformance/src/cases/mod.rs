@@ -1,12 +1,14 @@
 //! The cases. Each proves what its name says.
 
 mod attempts;
+mod breaking;
 mod cancel;
 mod clocks;
 mod disk;
 mod elections;
 mod evidence;
 mod exclusion;
+mod inspection;
 mod leftovers;
 mod lifetimes;
 mod links;
@@ -53,6 +55,8 @@ pub(crate) fn all() -> Vec<Case> {
         elections::CASES,
         records::CASES,
         pins::CASES,
+        inspection::CASES,
+        breaking::CASES,
         evidence::CASES,
         processes::CASES,
         random::CASES,

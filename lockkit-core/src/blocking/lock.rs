@@ -66,16 +66,32 @@ impl Lock {
     /// [`RunError::Stopped`] with an error of [`acquire`](Self::acquire), before `work` starts;
     /// [`RunError::Finished`], with the outcome, if the lock was lost before `work` returned.
     pub fn run<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T, RunError<T>> {
-        let guard = self.acquire().map_err(RunError::Stopped)?;
-        let outcome = work(&guard);
-        match guard.check() {
-            Ok(()) => {
-                // The work was done under the lock, whatever the outcome of the release.
-                let _ = guard.release();
-                Ok(outcome)
-            }
-            Err(lost) => Err(RunError::Finished { outcome, lost }),
-        }
+        self.acquire().map_err(RunError::Stopped)?.run_and_release(work)
+    }
+
+    /// Like [`run`](Self::run), if the lock is free; returns `None`, without running `work`, if another claim holds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), with an error of [`try_acquire`](Self::try_acquire).
+    pub fn try_run<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<Option<T>, RunError<T>> {
+        let guard = self.try_acquire().map_err(RunError::Stopped)?;
+        guard.map(|guard| guard.run_and_release(work)).transpose()
+    }
+
+    /// Like [`run`](Self::run), but blocks for the lock for at most `timeout`; returns `None`, without running `work`, if
+    /// other claims held it all the time. The time of `work` does not count.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), with an error of [`acquire_timeout`](Self::acquire_timeout).
+    pub fn run_timeout<T>(
+        &self,
+        timeout: Duration,
+        work: impl FnOnce(&Guard) -> T,
+    ) -> Result<Option<T>, RunError<T>> {
+        let guard = self.acquire_timeout(timeout).map_err(RunError::Stopped)?;
+        guard.map(|guard| guard.run_and_release(work)).transpose()
     }
 }
 
@@ -114,6 +130,19 @@ impl Guard {
     /// `Lost`.
     pub fn check(&self) -> Result<()> {
         self.0.check()
+    }
+
+    /// Runs `work` on this thread, checks the hold, and releases the lock.
+    fn run_and_release<T>(self, work: impl FnOnce(&Self) -> T) -> Result<T, RunError<T>> {
+        let outcome = work(&self);
+        match self.check() {
+            Ok(()) => {
+                // The work was done under the lock, whatever the outcome of the release.
+                let _ = self.release();
+                Ok(outcome)
+            }
+            Err(lost) => Err(RunError::Finished { outcome, lost }),
+        }
     }
 
     /// Releases the lock and blocks until the store has confirmed it.

@@ -44,7 +44,7 @@ pub use self::{
 };
 use crate::{
     ClientBuilder, Error, ErrorKind, LockClient, LockName, Result, Status,
-    backend::{BackendInfo, Inspection},
+    backend::{BackendInfo, Contender, Inspection, ListedLock},
 };
 
 /// A client of a lock store for blocking callers. Cheap to clone; all clones share one session and its thread.
@@ -112,6 +112,35 @@ impl Client {
         wait("inspect", None, self.0.inspect(name))
     }
 
+    /// Returns the locks that are held or waited for and whose names begin with `prefix` (all for an empty one), page by
+    /// page and without I/O yet; for people.
+    ///
+    /// ```
+    /// # use lockkit_core::{LockClient, memory::MemoryServer};
+    /// # fn main() -> lockkit_core::Result<()> {
+    /// # let client = LockClient::builder(MemoryServer::new().backend()).build_blocking()?;
+    /// let mut listing = client.list("orders/");
+    /// while let Some(page) = listing.next_page()? {
+    ///     for lock in page {
+    ///         println!("{:?}", lock.name);
+    ///     }
+    /// }
+    /// # client.close() }
+    /// ```
+    pub fn list(&self, prefix: impl AsRef<str>) -> Listing {
+        Listing(self.0.list(prefix))
+    }
+
+    /// Ends the hold of `holder`, which an [`inspect`](Self::inspect) has shown, and of nobody else; returns `false` if it
+    /// does not hold the lock any more. For operators; see [`LockClient::break_lock`] for what the holder may still do.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockClient::break_lock`]; `Unsupported` inside a tokio runtime, where nothing is broken.
+    pub fn break_lock(&self, name: impl AsRef<str>, holder: &Contender) -> Result<bool> {
+        wait("break", None, self.0.break_lock(name, holder))
+    }
+
     /// Blocks until all held locks are released, at most for `limit`, then closes the client; see
     /// [`LockClient::drain`].
     ///
@@ -130,6 +159,23 @@ impl Client {
     /// As [`LockClient::close`]; `Unsupported` inside a tokio runtime, where nothing is closed.
     pub fn close(&self) -> Result<()> {
         wait("close", None, self.0.close())
+    }
+}
+
+/// The locks that are held or waited for, page by page; made by [`Client::list`].
+#[derive(Debug)]
+pub struct Listing(crate::Listing);
+
+impl Listing {
+    /// Blocks for the next page, of about [`LISTED_PER_PAGE`](crate::limits::LISTED_PER_PAGE) locks and perhaps none;
+    /// returns `None` after the last one. See [`crate::Listing::next_page`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Listing::next_page`]; `Unsupported` inside a tokio runtime. After an error the same page is asked for
+    /// again.
+    pub fn next_page(&mut self) -> Result<Option<Vec<ListedLock>>> {
+        wait("list locks", None, self.0.next_page())
     }
 }
 

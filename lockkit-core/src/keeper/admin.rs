@@ -4,6 +4,7 @@
 //! Failure cases:
 //!
 //! * The caller's future is dropped: the request goes on to its end, so a break that was begun is reported in the log.
+//!   A client that is closed meanwhile waits for a break, for half of the time that closing may take.
 //! * The reply of a break is lost: the caller gets `Unavailable`, inspects and breaks again. The store compares the
 //!   contender, so the holder that came after is never broken in its place.
 
@@ -11,7 +12,7 @@ use std::{future::Future, sync::Arc};
 
 use tracing::warn;
 
-use super::{Keeper, caught, closed};
+use super::{Keeper, caught};
 use crate::{
     Error, ErrorKind, LockName, Result,
     backend::{Admin, Backend, Contender, Inspection, Page},
@@ -19,7 +20,8 @@ use crate::{
 
 impl Keeper {
     pub(crate) async fn inspect(&self, name: LockName) -> Result<Inspection> {
-        self.ask("inspect", move |backend| async move { admin(&*backend, "inspect")?.inspect(&name).await }).await
+        self.ask("inspect", move |backend| async move { admin(&*backend, "inspect")?.inspect(&name).await })
+            .await
     }
 
     pub(crate) async fn list(&self, prefix: Arc<str>, after: Option<String>, limit: usize) -> Result<Page> {
@@ -31,10 +33,15 @@ impl Keeper {
 
     /// Breaks a hold; every break is an audit event.
     pub(crate) async fn break_lock(&self, name: LockName, holder: Contender) -> Result<bool> {
-        self.ask("break", move |backend| async move {
-            let broken = admin(&*backend, "break")?.break_lock(&name, &holder).await;
-            audit(&name, &holder, &broken);
-            broken
+        let tasks = self.claim_tasks.clone();
+        self.ask("break", move |backend| {
+            // A client that closes waits for it, as for its claims: the client's own thread ends after that.
+            tasks.track_future(async move {
+                let breaking = admin(&*backend, "break")?.break_lock(&name, &holder);
+                let broken = caught("break", breaking).await.unwrap_or_else(Err);
+                audit(&name, &holder, &broken);
+                broken
+            })
         })
         .await
     }
@@ -47,7 +54,7 @@ impl Keeper {
     ) -> Result<T> {
         let request = request(Arc::clone(&self.backend));
         let asked = self.runtime.spawn(async move { caught(operation, request).await? });
-        asked.await.unwrap_or_else(|_| Err(closed(operation)))
+        asked.await.unwrap_or_else(|_| Err(self.not_open(operation)))
     }
 }
 
@@ -61,8 +68,11 @@ fn audit(name: &LockName, holder: &Contender, broken: &Result<bool>) {
     let pid = metadata.map(|metadata| metadata.pid);
     let token = holder.token.map(|token| token.get());
     match broken {
-        Ok(true) => warn!(target: "lockkit::audit", lock = ?name, entry = ?holder.entry, token, host, pid, "lock broken"),
+        Ok(true) => {
+            warn!(target: "lockkit::audit", lock = ?name, entry = ?holder.entry, token, host, pid, "lock broken")
+        }
         Ok(false) => {}
+        Err(error) if error.kind() == ErrorKind::Unsupported => {}
         Err(error) => warn!(
             target: "lockkit::audit", lock = ?name, entry = ?holder.entry, token, host, pid,
             error = format_args!("{error:#}"), "lock perhaps broken"

@@ -43,6 +43,7 @@ mod reentry;
 mod releases;
 mod runtime;
 mod session_task;
+mod start;
 mod timer;
 
 use std::{
@@ -61,11 +62,15 @@ use self::{
     claim_task::ClaimTask,
     hold::Hold,
     reentry::{ReentryKey, ReentryTable, WaitStart},
-    session_task::SessionTask,
 };
-pub(crate) use self::{hold::HoldShare, powers::Proclaims, runtime::Runtime};
+pub(crate) use self::{
+    hold::HoldShare,
+    powers::Proclaims,
+    runtime::Runtime,
+    start::{Patience, Setup},
+};
 use crate::{
-    Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status,
+    Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status, StatusWatch,
     backend::{Backend, BackendInfo, ClaimId, Grant},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     sync::{Mutex, lock},
@@ -129,84 +134,7 @@ pub(crate) struct Keeper {
     closing: CancellationToken,
 }
 
-/// The parts of a client.
-#[derive(Debug)]
-pub(crate) struct Setup {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) ttl: Duration,
-    pub(crate) label: Option<String>,
-    pub(crate) clock: Clock,
-    pub(crate) runtime: Runtime,
-    pub(crate) patience: Patience,
-}
-
-/// How long a client waits for a store that does not answer yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// One attempt.
-    OneAttempt,
-    /// Attempts until this time limit.
-    Until(tokio::time::Instant),
-    /// Attempts without a time limit.
-    Unlimited,
-    /// No wait: the first session is opened in the background.
-    Lazy,
-}
-
 impl Keeper {
-    /// Starts the session task, and waits for the first session as long as the setup says.
-    pub(crate) async fn start(setup: Setup) -> Result<Arc<Self>> {
-        let Setup { backend, ttl, label, clock, runtime, patience } = setup;
-        let keeper = Arc::new(Self {
-            info: backend.info(),
-            backend,
-            ttl,
-            granted_ttl: Mutex::new(ttl),
-            label,
-            clock,
-            runtime,
-            current: watch::Sender::new(CurrentSession::Opening(None)),
-            status: watch::Sender::new(Status::Lost),
-            holds: Mutex::default(),
-            reentry: ReentryTable::default(),
-            waiter_permits: Arc::new(Semaphore::new(WAITERS_PER_CLIENT_MAX)),
-            claim_tasks: TaskTracker::new(),
-            refusing: CancellationToken::new(),
-            closing: CancellationToken::new(),
-        });
-        keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper), patience).run());
-        if patience != Patience::Lazy {
-            // If this future is dropped or fails, the session that is being opened is closed.
-            let abandoned = keeper.closing.clone().drop_guard();
-            keeper.first_session(patience).await?;
-            abandoned.disarm();
-        }
-        Ok(keeper)
-    }
-
-    /// Waits for the first session.
-    async fn first_session(&self, patience: Patience) -> Result<()> {
-        let mut current = self.current.subscribe();
-        let time_limit = async {
-            match patience {
-                Patience::Until(time) => self.runtime.sleep_until(time).await,
-                Patience::OneAttempt | Patience::Unlimited | Patience::Lazy => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            _ = current.wait_for(|current| !matches!(current, CurrentSession::Opening(_))) => {}
-            () = time_limit => {}
-        }
-        match &*current.borrow() {
-            CurrentSession::Open(_) => Ok(()),
-            CurrentSession::Opening(Some(error)) | CurrentSession::Refused(error) => Err(error.clone()),
-            CurrentSession::Opening(None) => Err(Error::new(ErrorKind::Unavailable, "connect")
-                .with_message("the store did not answer within the connect timeout")),
-            CurrentSession::Closed(_) => Err(closed("connect")),
-        }
-    }
-
     pub(crate) fn info(&self) -> &BackendInfo {
         &self.info
     }
@@ -216,8 +144,8 @@ impl Keeper {
         *lock(&self.granted_ttl)
     }
 
-    pub(crate) fn status(&self) -> watch::Receiver<Status> {
-        self.status.subscribe()
+    pub(crate) fn status(&self) -> StatusWatch {
+        StatusWatch::new(self.status.subscribe(), self.clock.clone())
     }
 
     /// Acquires a lock: re-enters it, joins the waiting attempt of the same owner, or starts an attempt.
@@ -333,7 +261,8 @@ impl Keeper {
     /// Waits for an open session; returns `None` if the client is closed.
     async fn active_session(&self) -> Option<Arc<ActiveSession>> {
         let mut current = self.current.subscribe();
-        let current = current.wait_for(|current| !matches!(current, CurrentSession::Opening(_))).await.ok()?;
+        let current =
+            current.wait_for(|current| !matches!(current, CurrentSession::Opening(_))).await.ok()?;
         match &*current {
             CurrentSession::Open(active) => Some(Arc::clone(active)),
             CurrentSession::Opening(_) | CurrentSession::Refused(_) | CurrentSession::Closed(_) => None,

@@ -75,8 +75,11 @@ impl SessionTask {
             if let Err(error) = self.renew_if_late(&active).await {
                 warn!(error = format_args!("{error:#}"), "session opened too late");
                 endings = vec![self.start_closing(&active)];
-                if first && self.is_final(&error) {
-                    return self.refuse(error);
+                if first {
+                    if self.is_final(&error) {
+                        return self.refuse(error);
+                    }
+                    keeper.current.send_replace(CurrentSession::Opening(Some(error)));
                 }
                 self.pause(&mut pauses).await;
                 continue;

@@ -8,9 +8,7 @@ use tokio::time::Instant;
 use super::{MemoryServer, session::MemorySession};
 use crate::{
     Clock, Result,
-    backend::{
-        Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, QueueKind, Session,
-    },
+    backend::{Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, QueueKind, Session},
 };
 
 /// Connects a client to a [`MemoryServer`].

@@ -9,7 +9,8 @@ use std::{
 use crate::common::{NAME, kind, name};
 use lockkit_core::{
     Error, ErrorKind, LockClient, RunError, Status,
-    blocking::{Client, SetGuard},
+    backend::Contender,
+    blocking::{Client, Guard, SetGuard},
     memory::MemoryServer,
 };
 use tokio::runtime::{Builder, Runtime};
@@ -53,11 +54,15 @@ fn errors_of_all_calls(server: &MemoryServer, client: &Client) -> Vec<Error> {
         lock.try_acquire().unwrap_err(),
         lock.acquire_timeout(HANG).unwrap_err(),
         lock.run(|_| unreachable!("begun")).map_err(stopped).unwrap_err(),
+        lock.try_run(|_| unreachable!("begun")).map_err(stopped).unwrap_err(),
+        lock.run_timeout(HANG, |_| unreachable!("begun")).map_err(stopped).unwrap_err(),
         set.acquire().unwrap_err(),
         set.try_acquire().unwrap_err(),
         set.acquire_timeout(HANG).unwrap_err(),
         set.run(|_| unreachable!("begun")).map_err(stopped).unwrap_err(),
         client.inspect(NAME).unwrap_err(),
+        client.list("").next_page().unwrap_err(),
+        client.break_lock(NAME, &Contender::new("entry", None, None)).unwrap_err(),
         client.drain(HANG).unwrap_err(),
         client.close().unwrap_err(),
     ]
@@ -167,6 +172,49 @@ fn work_that_finished_after_the_loss_keeps_its_outcome() {
         let set = client.lock_all(["a", "b"]).unwrap();
         let finished = set.run(|guard| lose(&|| guard.is_held())).unwrap_err();
         assert!(matches!(finished, RunError::Finished { outcome: "payment booked", .. }), "{finished:?}");
+    });
+}
+
+#[test]
+fn work_of_a_busy_lock_is_not_started() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let (client, limit) = (client(&server), Duration::from_millis(30));
+        let (lock, holder) = (client.lock(NAME).unwrap(), client.lock(NAME).unwrap().acquire().unwrap());
+        assert!(lock.try_run(|_| unreachable!("begun")).unwrap().is_none());
+        let start = Instant::now();
+        assert!(lock.run_timeout(limit, |_| unreachable!("begun")).unwrap().is_none());
+        assert!(start.elapsed() >= limit);
+        holder.release().unwrap();
+        assert_eq!(lock.try_run(|guard| guard.name().clone()).unwrap(), Some(name()));
+        assert!(server.is_empty(), "released when the call returns");
+        assert_eq!(lock.run_timeout(limit, |guard| guard.is_held()).unwrap(), Some(true));
+        assert!(server.is_empty(), "released when the call returns");
+        let lose = |guard: &Guard| {
+            server.expire_all();
+            eventually("the loss is reported", || !guard.is_held());
+        };
+        let finished = lock.try_run(lose).unwrap_err();
+        assert!(matches!(finished, RunError::Finished { .. }), "{finished:?}");
+    });
+}
+
+#[test]
+fn operators_list_and_break_locks() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let (holding, operator) = (client(&server), client(&server));
+        let guard = holding.lock(NAME).unwrap().acquire().unwrap();
+        let other = holding.lock("another").unwrap().acquire().unwrap();
+        let mut listing = operator.list("orders/");
+        let page = listing.next_page().unwrap().unwrap();
+        assert_eq!(page.into_iter().map(|lock| lock.name).collect::<Vec<_>>(), [Some(name())]);
+        assert!(listing.next_page().unwrap().is_none());
+        let holder = operator.inspect(NAME).unwrap().holder.unwrap();
+        assert!(operator.break_lock(NAME, &holder).unwrap());
+        eventually("the loss is reported", || !guard.is_held());
+        assert!(!operator.break_lock(NAME, &holder).unwrap());
+        assert!(other.is_held());
     });
 }
 

@@ -96,3 +96,41 @@ async fn work_whose_lock_is_not_acquired_is_not_started() {
     assert!(matches!(refused, RunError::Stopped(_)));
     assert_eq!(refused.into_error().kind(), ErrorKind::Closed);
 }
+
+#[tokio::test(start_paused = true)]
+async fn work_of_a_busy_lock_is_not_started() {
+    let server = MemoryServer::new();
+    let (lock, other) = (lock_of_new_client(&server).await, lock_of_new_client(&server).await);
+    let holder = other.acquire().await.unwrap();
+    assert!(lock.try_run(async |_| panic!("begun")).await.unwrap().is_none());
+    let (start, timeout) = (tokio::time::Instant::now(), TTL / 10);
+    assert!(lock.run_timeout(timeout, async |_| panic!("begun")).await.unwrap().is_none());
+    assert!(start.elapsed() >= timeout);
+    drop(holder);
+    // Longer than the time limit, which is for the lock only.
+    let slow = async |guard: &lockkit_core::LockGuard| {
+        tokio::time::sleep(timeout * 2).await;
+        guard.token()
+    };
+    let token = lock.run_timeout(timeout, slow).await.unwrap().unwrap();
+    assert_eq!(server.inspect(&name()).holder, None, "released when the call returns");
+    assert!(lock.try_run(async |guard| guard.token()).await.unwrap().unwrap() > token);
+    assert_eq!(server.inspect(&name()).holder, None, "released when the call returns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_of_a_try_is_stopped_at_the_loss() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await;
+    let endless = async |_: &lockkit_core::LockGuard| {
+        server.expire_holder(&name());
+        std::future::pending::<()>().await;
+    };
+    for stopped in [in_time(lock.try_run(endless)).await, in_time(lock.run_timeout(TTL, endless)).await] {
+        assert!(matches!(&stopped, Err(RunError::Stopped(lost)) if lost.is_lost()), "{stopped:?}");
+    }
+    server.hold_requests();
+    for silent in [lock.try_run(async |_| ()).await, lock.run_timeout(TTL / 100, async |_| ()).await] {
+        assert_eq!(silent.unwrap_err().into_error().kind(), ErrorKind::Unavailable);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{client, in_time};
+use crate::common::{TTL, client, in_time};
 use lockkit_core::{LockClient, Status, memory::MemoryServer};
 
 /// On several threads, where the caller runs while the session task is still busy.
@@ -27,4 +27,23 @@ async fn closed_is_the_last_status_and_is_returned_once() {
         let again = tokio::time::timeout(Duration::from_secs(1), watch.changed()).await;
         assert!(again.is_err(), "a loop around it spins: {again:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn remaining_time_of_a_silent_store_falls_until_the_loss() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let guard = client.lock("held").unwrap().acquire().await.unwrap();
+    let mut status = client.status();
+    assert_eq!(status.remaining(), None, "the store answers");
+    server.hold_requests();
+    let suspect = in_time(status.changed()).await;
+    assert!(matches!(suspect, Status::Suspect { .. }), "{suspect:?}");
+    let left = status.remaining().unwrap();
+    assert!(left < TTL / 2 && left + Duration::from_millis(10) >= guard.remaining(), "{left:?}");
+    tokio::time::advance(left / 2).await;
+    assert_eq!(status.remaining(), Some(left - left / 2));
+    assert_eq!(in_time(status.changed()).await, Status::Lost);
+    assert_eq!(status.remaining(), None);
+    assert!(!guard.is_held());
 }
