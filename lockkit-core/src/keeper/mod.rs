@@ -36,6 +36,7 @@ mod claim_task;
 mod cleanup;
 mod closing;
 mod hold;
+mod loss;
 mod observing;
 mod powers;
 mod reentry;
@@ -44,29 +45,28 @@ mod runtime;
 mod session_task;
 mod timer;
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     active_session::{ActiveSession, CurrentSession},
-    attempt::{AcquireAnswer, Attempt, Ticket},
+    attempt::{Attempt, Ticket},
     caught::{caught, panicked},
     claim_task::ClaimTask,
     hold::Hold,
     reentry::{ReentryKey, ReentryTable, WaitStart},
     session_task::SessionTask,
 };
-pub(crate) use self::{hold::HoldShare, powers::Proclaims, runtime::Runtime};
+pub(crate) use self::{
+    attempt::AcquireAnswer, hold::HoldShare, loss::LossReason, powers::Proclaims, runtime::Runtime,
+};
 use crate::{
     Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status,
     backend::{Backend, BackendInfo, ClaimId, Grant, Inspection},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
+    metrics::{self, AcquireCall, Counted},
     sync::{Mutex, lock},
 };
 
@@ -159,6 +159,7 @@ impl Keeper {
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         });
+        metrics::describe();
         // If this future is dropped, the session that is being opened is closed.
         let abandoned = keeper.closing.clone().drop_guard();
         let mut opened = keeper.current.subscribe();
@@ -205,14 +206,18 @@ impl Keeper {
         request: &LockRequest,
         policy: WaitPolicy,
     ) -> AcquireAnswer {
-        let called = Instant::now();
-        let mut ticket = match self.begin(request, policy)? {
-            AcquireStart::Held(share) => {
+        let call = AcquireCall::begin(self.info.scheme);
+        let mut ticket = match self.begin(request, policy) {
+            Ok(AcquireStart::Held(share)) => {
+                call.reentered();
                 share.hold().note_used();
                 return Ok(Some(share));
             }
-            AcquireStart::Waits(ticket) => ticket,
+            Ok(AcquireStart::Waits(ticket)) => ticket,
+            Err(error) => return call.ended(Err(error)),
         };
+        let is_try = matches!(policy, WaitPolicy::Try(_));
+        let _waiter = (!is_try).then(|| Counted::waiter(self.info.scheme));
         let time_limit = async {
             match policy {
                 WaitPolicy::Unlimited => std::future::pending().await,
@@ -227,8 +232,7 @@ impl Keeper {
         if let Ok(Some(share)) = &answer {
             share.hold().note_used();
         }
-        crate::metrics::acquired(self.info.scheme, called.elapsed(), &answer);
-        answer
+        call.ended(answer)
     }
 
     fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<AcquireStart> {
@@ -334,7 +338,7 @@ impl Keeper {
         lock(&self.holds).get(&id).cloned()
     }
 
-    fn lose_all(&self, why: &'static str) {
+    fn lose_all(&self, why: LossReason) {
         // Every hold in the table belongs to the ended session: a new one is opened only after this.
         for hold in self.holds() {
             hold.lose(why);

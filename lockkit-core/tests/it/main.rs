@@ -18,6 +18,8 @@ mod late_grants;
 mod leaks;
 mod lock_sets;
 mod lock_sets_cancelled;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod once_per;
 mod panics;
 mod pinned_holds;
