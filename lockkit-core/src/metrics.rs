@@ -32,20 +32,23 @@
 //! | `cancelled` | the caller dropped the future |
 //! | `error` | it failed; the label `error.type`, which only this outcome has, is the [kind](crate::ErrorKind) in snake case |
 //!
-//! The `reason` of a loss, of a hold or of a session:
+//! The `reason` of a loss. With a session, all its holds are lost; the other reasons end one hold:
 //!
-//! | reason | meaning |
-//! |---|---|
-//! | `deadline` | no renewal was acknowledged in time: the store was silent, or the process did not run |
-//! | `entry_gone` | the store has the entry no longer: it expired there, or somebody removed it |
-//! | `session_ended` | the store ended the session |
-//! | `hold_expired` | the client gave up the session, because a hold of it had passed its deadline |
-//! | `release_unconfirmed` | the client gave up the session, because the store did not confirm a release for a ttl |
-//! | `withdrawal_unconfirmed` | the client gave up the session, because the store did not confirm a withdrawal for a ttl |
-//! | `backend_panicked` | the client gave up the session, because the backend panicked |
-//! | `max_hold` | the hold lasted longer than [`max_hold`](crate::Lock::max_hold) |
-//! | `client_closed` | the client was closed while the lock was held |
-//! | `runtime_ended` | the runtime ended while the lock was held |
+//! | reason | of | meaning |
+//! |---|---|---|
+//! | `deadline` | session, hold | no renewal was acknowledged in time: the store was silent, or the process did not run |
+//! | `session_ended` | session | the store ended the session |
+//! | `hold_expired` | session | the client gave up the session, because a hold of it had passed its deadline |
+//! | `release_unconfirmed` | session | the client gave up the session, because the store did not confirm a release for a ttl |
+//! | `withdrawal_unconfirmed` | session | the client gave up the session, because the store did not confirm a withdrawal for a ttl |
+//! | `backend_panicked` | session | the client gave up the session, because the backend panicked |
+//! | `entry_gone` | hold | the store has the entry no longer: it expired there, or somebody removed it |
+//! | `max_hold` | hold | it lasted longer than [`max_hold`](crate::Lock::max_hold) |
+//! | `client_closed` | hold | the client was closed while the lock was held |
+//! | `runtime_ended` | hold | the runtime ended while the lock was held |
+//!
+//! Each client starts all counters, with each reason, and all gauges at zero: a query such as `increase(...[5m]) > 0` sees
+//! the first loss of a process only if the series was there before.
 //!
 //! Names of locks are no labels: an application has as many as it has orders or users, and each would be a time series
 //! for ever. Logs and spans contain them ([crate documentation](crate#logs-and-spans)).
@@ -87,9 +90,9 @@ const SESSIONS_LOST: &str = "lockkit.sessions.lost";
 /// The labels of one value.
 type Labels<'a> = &'a [(&'static str, &'static str)];
 
-/// Describes the metrics to the recorder. Cheap and repeatable: each client does it, in case the recorder is newer than
-/// the client before.
-pub(crate) fn describe() {
+/// Describes the metrics to the recorder, and starts counters and gauges at zero. Each client does it, in case the
+/// recorder is newer than the client before.
+pub(crate) fn start(scheme: &'static str) {
     let histograms = [
         (ACQUIRE_DURATION, "Time from the call of an acquire to its end"),
         (QUEUE_DURATION, "Time from the store's first report of another holder to the grant"),
@@ -108,6 +111,17 @@ pub(crate) fn describe() {
         (RELEASES_RETRYING, "Releases that the store has not confirmed and that are retried"),
     ];
     facade::describe(&histograms, &counters, &gauges);
+    let scheme = ("scheme", scheme);
+    for (gauge, _) in gauges {
+        facade::add(gauge, 0.0, &[scheme]);
+    }
+    facade::count(SESSIONS_OPENED, 0, &[scheme]);
+    for reason in LossReason::OF_SESSIONS {
+        facade::count(SESSIONS_LOST, 0, &[scheme, ("reason", reason.label())]);
+    }
+    for reason in LossReason::OF_SESSIONS.into_iter().chain(LossReason::OF_HOLDS) {
+        facade::count(LOSSES, 0, &[scheme, ("reason", reason.label())]);
+    }
 }
 
 /// A call of acquire, recorded when it ends; without a result it was cancelled.
@@ -163,7 +177,7 @@ pub(crate) fn hold_ended(scheme: &'static str, granted: Moment, loss: Option<Los
     let outcome = if loss.is_some() { "lost" } else { "released" };
     facade::record(HOLD_DURATION, granted.elapsed(), &[("scheme", scheme), ("outcome", outcome)]);
     if let Some(reason) = loss {
-        facade::count(LOSSES, &[("scheme", scheme), ("reason", reason.label())]);
+        facade::count(LOSSES, 1, &[("scheme", scheme), ("reason", reason.label())]);
     }
 }
 
@@ -183,11 +197,11 @@ pub(crate) fn margin(scheme: &'static str, left: Duration) {
 }
 
 pub(crate) fn session_opened(scheme: &'static str) {
-    facade::count(SESSIONS_OPENED, &[("scheme", scheme)]);
+    facade::count(SESSIONS_OPENED, 1, &[("scheme", scheme)]);
 }
 
 pub(crate) fn session_lost(scheme: &'static str, reason: LossReason) {
-    facade::count(SESSIONS_LOST, &[("scheme", scheme), ("reason", reason.label())]);
+    facade::count(SESSIONS_LOST, 1, &[("scheme", scheme), ("reason", reason.label())]);
 }
 
 /// One of what a gauge counts, until it is dropped.
@@ -272,8 +286,8 @@ mod facade {
         metrics::histogram!(name, labels).record(value);
     }
 
-    pub(super) fn count(name: &'static str, labels: Labels<'_>) {
-        metrics::counter!(name, labels).increment(1);
+    pub(super) fn count(name: &'static str, by: u64, labels: Labels<'_>) {
+        metrics::counter!(name, labels).increment(by);
     }
 
     pub(super) fn add(name: &'static str, change: f64, labels: Labels<'_>) {
@@ -291,6 +305,6 @@ mod facade {
 
     pub(super) fn describe(_: Descriptions<'_>, _: Descriptions<'_>, _: Descriptions<'_>) {}
     pub(super) fn record(_: &'static str, _: Duration, _: Labels<'_>) {}
-    pub(super) fn count(_: &'static str, _: Labels<'_>) {}
+    pub(super) fn count(_: &'static str, _: u64, _: Labels<'_>) {}
     pub(super) fn add(_: &'static str, _: f64, _: Labels<'_>) {}
 }

@@ -16,6 +16,20 @@ pub(crate) enum LossReason {
 }
 
 impl LossReason {
+    /// Why a session is lost, and its holds with it. A hold can be lost for each of them.
+    pub(crate) const OF_SESSIONS: [Self; 6] = [
+        Self::Deadline,
+        Self::SessionEnded,
+        Self::HoldExpired,
+        Self::ReleaseUnconfirmed,
+        Self::WithdrawalUnconfirmed,
+        Self::BackendPanicked,
+    ];
+
+    /// Why a hold is lost without its session.
+    pub(crate) const OF_HOLDS: [Self; 4] =
+        [Self::EntryGone, Self::MaxHold, Self::ClientClosed, Self::RuntimeEnded];
+
     /// Returns the value of the label `reason`. The table of [`metrics`](crate::metrics) explains it.
     pub(crate) fn label(self) -> &'static str {
         match self {

@@ -159,7 +159,7 @@ impl Keeper {
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         });
-        metrics::describe();
+        metrics::start(keeper.info.scheme);
         // If this future is dropped, the session that is being opened is closed.
         let abandoned = keeper.closing.clone().drop_guard();
         let mut opened = keeper.current.subscribe();
