@@ -41,6 +41,20 @@ impl ErrorKind {
         matches!(self, Self::Closed)
     }
 
+    /// Returns the kind in snake case, as metrics show it.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::InvalidName => "invalid_name",
+            Self::InvalidConfig => "invalid_config",
+            Self::Unsupported => "unsupported",
+            Self::Unavailable => "unavailable",
+            Self::Denied => "denied",
+            Self::Lost => "lost",
+            Self::Closed => "closed",
+            Self::Unexpected => "unexpected",
+        }
+    }
+
     const fn text(self) -> &'static str {
         match self {
             Self::InvalidName => "invalid name",

@@ -15,6 +15,8 @@
 mod attempt;
 #[path = "../src/keeper/hold.rs"]
 mod hold;
+#[path = "../src/keeper/loss.rs"]
+mod loss;
 #[path = "../src/keeper/reentry.rs"]
 mod reentry;
 #[path = "../src/keeper/timer.rs"]
@@ -44,6 +46,7 @@ use lockkit_core::{
     backend::{self, Claim, ClaimControl, Grant},
     lease, limits,
 };
+use loss::LossReason;
 use reentry::{ReentryTable, WaitStart};
 use shuttle::thread;
 
@@ -189,12 +192,12 @@ fn a_hold_ends_once_as_lost_or_as_released() {
             let hold = Arc::clone(first.hold());
             let losing = {
                 let hold = Arc::clone(&hold);
-                thread::spawn(move || hold.lose("lost by a test"))
+                thread::spawn(move || hold.lose(LossReason::EntryGone))
             };
             drop(first);
-            let end = hold.end().map(|end| matches!(end, HoldEnd::Lost));
+            let end = hold.end().map(|end| matches!(end, HoldEnd::Lost(_)));
             losing.join().unwrap();
-            let finally = hold.end().map(|end| matches!(end, HoldEnd::Lost));
+            let finally = hold.end().map(|end| matches!(end, HoldEnd::Lost(_)));
             assert!(finally.is_some());
             assert!(end.is_none() || end == finally, "{end:?} became {finally:?}");
         },

@@ -2,16 +2,13 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{LockName, Metadata};
+use crate::{LockName, Metadata, metrics::Moment};
 
 /// The random identity of one attempt, never reused. It identifies an entry whose creation reply was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,7 +57,8 @@ pub struct Claim {
 #[derive(Clone, Debug, Default)]
 pub struct ClaimControl {
     give_up: CancellationToken,
-    contended: Arc<AtomicBool>,
+    /// When the server first reported another holder.
+    contended: Arc<OnceLock<Moment>>,
 }
 
 impl Claim {
@@ -111,7 +109,7 @@ impl Claim {
     /// Notes that the server reported another holder. A caller whose time limit passes then gets `None` instead of
     /// `Unavailable`.
     pub fn note_contended(&self) {
-        self.control.contended.store(true, Ordering::Release);
+        self.control.contended.get_or_init(Moment::now);
     }
 
     /// Returns whether [`note_contended`](Self::note_contended) was called.
@@ -147,6 +145,11 @@ impl ClaimControl {
 
     /// Returns whether the backend noted another holder.
     pub fn was_contended(&self) -> bool {
-        self.contended.load(Ordering::Acquire)
+        self.contended.get().is_some()
+    }
+
+    /// Returns when the backend first noted another holder, if it has.
+    pub(crate) fn contended_since(&self) -> Option<Moment> {
+        self.contended.get().copied()
     }
 }

@@ -1,11 +1,14 @@
 //! An open session, as the tasks of a client share it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use tokio::sync::{Notify, SetOnce};
 use tokio_util::sync::CancellationToken;
 
-use super::releases::Releases;
+use super::{loss::LossReason, releases::Releases};
 use crate::{
     BootInstant, Error, Result,
     backend::Session,
@@ -42,7 +45,9 @@ pub(super) struct ActiveSession {
     heartbeat_requested: Notify,
     /// Cancelled when the client stops using the session.
     ended: CancellationToken,
-    abandoned: SetOnce<&'static str>,
+    /// Why it ended; set before `ended` is cancelled.
+    end: OnceLock<LossReason>,
+    abandoned: SetOnce<LossReason>,
     /// The releases that the store has not confirmed.
     releases: Releases,
 }
@@ -56,6 +61,7 @@ impl ActiveSession {
             armed_at: Mutex::new(armed_at),
             heartbeat_requested: Notify::new(),
             ended: CancellationToken::new(),
+            end: OnceLock::new(),
             abandoned: SetOnce::new(),
             releases: Releases::default(),
         }
@@ -77,23 +83,30 @@ impl ActiveSession {
         self.ended.is_cancelled()
     }
 
+    /// Returns why the session has ended, if it has.
+    pub(super) fn end_reason(&self) -> Option<LossReason> {
+        self.end.get().copied()
+    }
+
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
-    pub(super) fn end(&self) {
+    /// Ends the use of the session; the first reason is the one that is reported.
+    pub(super) fn end(&self, why: LossReason) {
+        let _ = self.end.set(why);
         self.ended.cancel();
     }
 
     /// Makes the session task give up this session, because it keeps an entry alive that must end: a hold passed its
     /// deadline, or an entry cannot be removed. The first reason is the one that is reported.
-    pub(super) fn abandon(&self, why: &'static str) {
+    pub(super) fn abandon(&self, why: LossReason) {
         let _ = self.abandoned.set(why);
     }
 
     /// Waits until the session is abandoned, and returns the reason.
-    pub(super) async fn abandoned(&self) -> &'static str {
-        self.abandoned.wait().await
+    pub(super) async fn abandoned(&self) -> LossReason {
+        *self.abandoned.wait().await
     }
 
     /// Requests a heartbeat at once, for a hold whose deadline may come before the next regular one.

@@ -13,12 +13,14 @@ use super::{
     cleanup::CleanupGuard,
     closed,
     hold::{Hold, HoldEnd},
+    loss::LossReason,
     releases::{ReleaseKind, Releaser},
 };
 use crate::{
     BootInstant, Error, ErrorKind, LockName, Result,
     backend::{Acquired, Claim, Grant, Lifetime, retry_pauses},
     lease,
+    metrics::{self, Counted, Moment},
     sync::lock,
 };
 
@@ -46,22 +48,22 @@ impl ClaimTask {
         attempt: Arc<Attempt>,
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = ()> {
-        let span = debug_span!("lock", name = ?request.name);
         let cleanup = CleanupGuard::new(Arc::clone(&keeper), &request, Arc::clone(&attempt));
         let task = Self { keeper, request, waits, attempt };
         async move {
-            let acquired = task.acquire_grant();
-            let Granted { active, grant, pinned_until } =
-                match acquired.instrument(debug_span!("acquire")).await {
-                    Ok(Some(granted)) => granted,
-                    Ok(None) => return cleanup.settle_failure(Ok(None)),
-                    Err(error) => return cleanup.settle_failure(Err(error)),
-                };
-            let hold = task.settle_grant(&cleanup, &active, grant);
+            let (acquired, scheme) = (task.acquire_grant(), task.keeper.info.scheme);
+            let span = debug_span!("acquire", lock = task.request.name.as_ref(), scheme);
+            let Granted { active, grant, pinned_until } = match acquired.instrument(span).await {
+                Ok(Some(granted)) => granted,
+                Ok(None) => return cleanup.settle_failure(Ok(None)),
+                Err(error) => return cleanup.settle_failure(Err(error)),
+            };
+            let (lock, token) = (grant.name().as_ref(), grant.token().get());
+            let span = debug_span!("hold", lock, scheme, token, claim = ?grant.claim());
+            let hold = span.in_scope(|| task.settle_grant(&cleanup, &active, grant));
             drop(permit);
             let grant = hold.grant().clone();
-            let token = grant.token();
-            task.keep_hold(&hold).instrument(debug_span!("hold", %token)).await;
+            task.keep_hold(&hold).instrument(span).await;
             cleanup.forget_hold();
             task.abandon_if_expired(&active, &hold);
             let kind = match pinned_until.filter(|until| task.keeper.clock.now() < *until) {
@@ -71,9 +73,10 @@ impl ClaimTask {
             };
             drop(hold);
             let releaser = Releaser::new(task.keeper, active);
-            releaser.release(grant, kind, Some(cleanup)).instrument(debug_span!("release", %token)).await;
+            releaser.release(grant, kind, Some(cleanup)).await;
         }
-        .instrument(span)
+        // The spans of the task are children of the caller's.
+        .in_current_span()
     }
 
     /// Requests the lock in one session after another until it is granted.
@@ -91,7 +94,7 @@ impl ClaimTask {
             };
             let metadata = keeper.metadata(request.proposal.clone());
             let claim = Claim::new(request.name.clone(), *waits, metadata, attempt.control());
-            let span = debug_span!("claim", id = ?claim.id(), wait = waits);
+            let span = debug_span!("claim", claim = ?claim.id(), wait = waits);
             match self.request_claim(&active, claim).instrument(span).await {
                 Ok(Acquired::Granted(grant)) => {
                     let pinned = self.pin(&active, &grant).await;
@@ -101,7 +104,13 @@ impl ClaimTask {
                         return Ok(Some(Granted { active, grant, pinned_until }));
                     }
                     let has_ended = active.has_ended();
-                    warn!(token = %grant.token(), "granted too late; released");
+                    warn!(
+                        lock = grant.name().as_ref(),
+                        scheme = keeper.info.scheme,
+                        token = grant.token().get(),
+                        claim = ?grant.claim(),
+                        "granted too late; released"
+                    );
                     // If this is not confirmed at once, the next claim waits behind the late grant until it is.
                     let kind = self.request.at_least.map_or(ReleaseKind::Remove, |at_least| {
                         ReleaseKind::Unpin { pinned_until: keeper.clock.now().after(at_least) }
@@ -150,7 +159,7 @@ impl ClaimTask {
         let mut acquire = std::pin::pin!(async {
             work.await.unwrap_or_else(|error| {
                 // The claim may have left an entry that only the end of the session removes.
-                active.abandon("the backend panicked");
+                active.abandon(LossReason::BackendPanicked);
                 Err(error.with_lock(&name))
             })
         });
@@ -166,7 +175,7 @@ impl ClaimTask {
             tokio::select! {
                 biased;
                 acquired = &mut acquire => return acquired,
-                () = tokio::time::sleep(active.ttl()) => active.abandon("a withdrawal was not confirmed for a ttl"),
+                () = tokio::time::sleep(active.ttl()) => active.abandon(LossReason::WithdrawalUnconfirmed),
             }
         }
         acquire.await
@@ -200,7 +209,12 @@ impl ClaimTask {
     /// Makes a hold of the grant, and shares it among the callers of the attempt.
     fn settle_grant(&self, cleanup: &CleanupGuard, active: &ActiveSession, grant: Grant) -> Arc<Hold> {
         let keeper = &self.keeper;
-        debug!(token = %grant.token(), claim = ?grant.claim(), "granted");
+        debug!("granted");
+        if let Some(contended) = self.attempt.control().contended_since()
+            && !self.attempt.is_over()
+        {
+            metrics::left_queue(keeper.info.scheme, contended);
+        }
         let hold = Hold::new(grant, active.ttl(), self.request.max_hold, keeper.clock.clone());
         cleanup.set_hold(&hold);
         lock(&keeper.holds).insert(hold.grant().claim(), Arc::clone(&hold));
@@ -213,7 +227,7 @@ impl ClaimTask {
         }
         // Checked after the insert: a session that ended before the insert did not mark this hold lost.
         if active.has_ended() || keeper.closing.is_cancelled() {
-            hold.lose("the session ended");
+            hold.lose(active.end_reason().unwrap_or(LossReason::ClientClosed));
         }
         // The table is updated before callers are woken: a call of the owner in between enters the hold.
         cleanup.settle_grant(&hold).announce();
@@ -222,17 +236,13 @@ impl ClaimTask {
 
     /// Waits until the hold has ended.
     async fn keep_hold(&self, hold: &Hold) {
-        let granted = tokio::time::Instant::now();
-        let end = loop {
+        let _report = EndReport::new(hold, self.keeper.info.scheme);
+        loop {
             tokio::select! {
                 biased;
-                end = hold.ended() => break end,
+                _ = hold.ended() => break,
                 () = tokio::time::sleep(hold.next_clock_check()) => {}
             }
-        };
-        crate::metrics::held(self.keeper.info.scheme, granted.elapsed(), matches!(end, HoldEnd::Lost));
-        if let (HoldEnd::Lost, Some(error)) = (end, hold.loss()) {
-            warn!(token = %hold.grant().token(), error = format_args!("{error:#}"), "lock lost");
         }
     }
 
@@ -240,7 +250,7 @@ impl ClaimTask {
     fn abandon_if_expired(&self, active: &ActiveSession, hold: &Hold) {
         let expired = hold.loss().is_some() && self.keeper.clock.now() >= hold.deadline();
         if expired && self.keeper.info.lifetime == Lifetime::Session {
-            active.abandon("a hold passed its deadline");
+            active.abandon(LossReason::HoldExpired);
         }
     }
 }
@@ -251,6 +261,45 @@ struct Granted {
     grant: Grant,
     /// Until when a pin keeps its entry.
     pinned_until: Option<BootInstant>,
+}
+
+/// Reports the end of a hold when it is dropped: after the end, or because the runtime drops the task.
+struct EndReport<'a> {
+    hold: &'a Hold,
+    scheme: &'static str,
+    granted: Moment,
+    _counted: Counted,
+}
+
+impl<'a> EndReport<'a> {
+    fn new(hold: &'a Hold, scheme: &'static str) -> Self {
+        Self { hold, scheme, granted: Moment::now(), _counted: Counted::hold(scheme) }
+    }
+}
+
+impl Drop for EndReport<'_> {
+    fn drop(&mut self) {
+        let Self { hold, scheme, .. } = *self;
+        // No effect after the end: then the task goes on.
+        hold.lose(LossReason::RuntimeEnded);
+        let loss = match hold.end() {
+            Some(HoldEnd::Lost(reason)) => Some(reason),
+            Some(HoldEnd::Released) | None => None,
+        };
+        metrics::hold_ended(scheme, self.granted, loss);
+        if let Some(reason) = loss {
+            let grant = hold.grant();
+            warn!(
+                lock = grant.name().as_ref(),
+                scheme,
+                token = grant.token().get(),
+                claim = ?grant.claim(),
+                reason = reason.label(),
+                "lock lost: {}",
+                reason.text()
+            );
+        }
+    }
 }
 
 /// The error for a grant that was lost while it was pinned.

@@ -7,6 +7,7 @@ use super::{
     attempt::{Attempt, AttemptOutcome, SettledAttempts},
     closed,
     hold::Hold,
+    loss::LossReason,
     reentry::ReentryKey,
 };
 use crate::sync::lock;
@@ -73,7 +74,7 @@ impl Drop for CleanupGuard {
         }
         if let Some(hold) = self.hold.get() {
             self.forget_hold();
-            hold.lose("the runtime ended");
+            hold.lose(LossReason::RuntimeEnded);
             hold.finish(Err(closed("release").with_lock(hold.grant().name())));
             lock(&self.keeper.holds).remove(&hold.grant().claim());
         }

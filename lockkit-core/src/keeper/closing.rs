@@ -13,6 +13,7 @@ use tracing::debug;
 use super::{
     active_session::{ActiveSession, CurrentSession},
     closed,
+    loss::LossReason,
     session_task::SessionTask,
 };
 use crate::{
@@ -27,11 +28,11 @@ impl SessionTask {
     pub(super) async fn close_session(&self, active: &ActiveSession) -> Result<()> {
         let until = self.close_until();
         let half = until - (until - Instant::now()) / 2;
-        self.keeper.lose_all("the client was closed");
+        self.keeper.lose_all(LossReason::ClientClosed);
         self.keeper.claim_tasks.close();
         // Half of the time is for pending releases; the end of the session completes the others.
         let _ = tokio::time::timeout_at(half, self.keeper.claim_tasks.wait()).await;
-        active.end();
+        active.end(LossReason::ClientClosed);
         // In a separate task, so that the last request is not dropped at the time limit.
         self.wait_closed(vec![self.start_closing(active)]).await
     }
@@ -96,15 +97,19 @@ pub(super) async fn close_once_open(opening: JoinHandle<Result<Arc<dyn Session>>
 impl Drop for SessionTask {
     fn drop(&mut self) {
         let keeper = &self.keeper;
+        let why = match keeper.closing.is_cancelled() {
+            true => LossReason::ClientClosed,
+            false => LossReason::RuntimeEnded,
+        };
         keeper.begin_close();
-        keeper.lose_all("the client was closed");
+        keeper.lose_all(why);
         // The status first: `close` returns as soon as the session is closed.
         keeper.status.send_replace(Status::Closed);
         let still_open = !keeper.current.borrow().is_final();
         if still_open {
             let last = keeper.current.send_replace(CurrentSession::Closed(Err(closed("keep the session"))));
             if let CurrentSession::Open(active) = last {
-                active.end();
+                active.end(why);
             }
         }
         keeper.runtime.stop();

@@ -14,7 +14,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
-use super::timer;
+use super::{loss::LossReason, timer};
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::Grant,
@@ -46,20 +46,20 @@ struct HoldState {
     unconfirmed: Option<Error>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Phase {
     Held,
     Releasing,
-    Lost(Error),
+    Lost(LossReason),
 }
 
 /// How a hold ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum HoldEnd {
     /// The last guard was dropped or released.
     Released,
-    /// It was lost; its guards return the error.
-    Lost,
+    /// It was lost; its guards return an error.
+    Lost(LossReason),
 }
 
 impl Hold {
@@ -147,11 +147,11 @@ impl Hold {
         });
     }
 
-    /// Marks the hold lost; no effect if it has ended already. `why` completes "lock lost: ".
-    pub(crate) fn lose(&self, why: &'static str) {
+    /// Marks the hold lost; no effect if it has ended already.
+    pub(crate) fn lose(&self, why: LossReason) {
         let mut state = lock(&self.state);
         if state.is_held() {
-            state.phase = Phase::Lost(self.lost_error(why));
+            state.phase = Phase::Lost(why);
             drop(state);
             self.changed.notify_waiters();
         }
@@ -164,7 +164,7 @@ impl Hold {
 
     /// Returns why the lock was lost, if so.
     pub(crate) fn loss(&self) -> Option<Error> {
-        self.with_state(|state| state.loss())
+        self.with_state(|state| state.loss()).map(|why| self.lost_error(why))
     }
 
     /// Returns whether heartbeats must renew this hold.
@@ -202,7 +202,7 @@ impl Hold {
         self.with_state(|state| match state.phase {
             Phase::Held => None,
             Phase::Releasing => Some(HoldEnd::Released),
-            Phase::Lost(_) => Some(HoldEnd::Lost),
+            Phase::Lost(why) => Some(HoldEnd::Lost(why)),
         })
     }
 
@@ -271,7 +271,7 @@ impl Hold {
         let mut state = lock(&self.state);
         let passed = self.passed_limit(&state);
         if let Some(why) = passed {
-            state.phase = Phase::Lost(self.lost_error(why));
+            state.phase = Phase::Lost(why);
         }
         let result = access(&mut state);
         drop(state);
@@ -283,17 +283,17 @@ impl Hold {
     }
 
     /// Returns which limit has passed while the lock was held, if any.
-    fn passed_limit(&self, state: &HoldState) -> Option<&'static str> {
+    fn passed_limit(&self, state: &HoldState) -> Option<LossReason> {
         let now = self.clock.now();
         match state.is_held() {
-            true if now >= state.deadline => Some("no renewal was acknowledged before the deadline"),
-            true if now >= self.ends_at => Some("it was held for longer than max_hold"),
+            true if now >= state.deadline => Some(LossReason::Deadline),
+            true if now >= self.ends_at => Some(LossReason::MaxHold),
             _ => None,
         }
     }
 
-    fn lost_error(&self, why: &'static str) -> Error {
-        Error::new(ErrorKind::Lost, "hold").with_lock(self.grant.name()).with_message(why)
+    fn lost_error(&self, why: LossReason) -> Error {
+        Error::new(ErrorKind::Lost, "hold").with_lock(self.grant.name()).with_message(why.text())
     }
 }
 
@@ -302,9 +302,9 @@ impl HoldState {
         matches!(self.phase, Phase::Held)
     }
 
-    fn loss(&self) -> Option<Error> {
-        match &self.phase {
-            Phase::Lost(error) => Some(error.clone()),
+    fn loss(&self) -> Option<LossReason> {
+        match self.phase {
+            Phase::Lost(why) => Some(why),
             Phase::Held | Phase::Releasing => None,
         }
     }

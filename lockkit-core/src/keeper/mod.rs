@@ -37,6 +37,7 @@ mod claim_task;
 mod cleanup;
 mod closing;
 mod hold;
+mod loss;
 mod observing;
 mod powers;
 mod reentry;
@@ -46,25 +47,23 @@ mod session_task;
 mod start;
 mod timer;
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     active_session::{ActiveSession, CurrentSession},
-    attempt::{AcquireAnswer, Attempt, Ticket},
+    attempt::{Attempt, Ticket},
     caught::{caught, panicked},
     claim_task::ClaimTask,
     hold::Hold,
     reentry::{ReentryKey, ReentryTable, WaitStart},
 };
 pub(crate) use self::{
+    attempt::AcquireAnswer,
     hold::HoldShare,
+    loss::LossReason,
     powers::Proclaims,
     runtime::Runtime,
     start::{Patience, Setup},
@@ -73,6 +72,7 @@ use crate::{
     Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status, StatusWatch,
     backend::{Backend, BackendInfo, ClaimId, Grant},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
+    metrics::{AcquireCall, Counted},
     sync::{Mutex, lock},
 };
 
@@ -154,14 +154,18 @@ impl Keeper {
         request: &LockRequest,
         policy: WaitPolicy,
     ) -> AcquireAnswer {
-        let called = Instant::now();
-        let mut ticket = match self.begin(request, policy)? {
-            AcquireStart::Held(share) => {
+        let call = AcquireCall::begin(self.info.scheme);
+        let mut ticket = match self.begin(request, policy) {
+            Ok(AcquireStart::Held(share)) => {
+                call.reentered();
                 share.hold().note_used();
                 return Ok(Some(share));
             }
-            AcquireStart::Waits(ticket) => ticket,
+            Ok(AcquireStart::Waits(ticket)) => ticket,
+            Err(error) => return call.ended(Err(error)),
         };
+        let is_try = matches!(policy, WaitPolicy::Try(_));
+        let _waiter = (!is_try).then(|| Counted::waiter(self.info.scheme));
         let time_limit = async {
             match policy {
                 WaitPolicy::Unlimited => std::future::pending().await,
@@ -176,8 +180,7 @@ impl Keeper {
         if let Ok(Some(share)) = &answer {
             share.hold().note_used();
         }
-        crate::metrics::acquired(self.info.scheme, called.elapsed(), &answer);
-        answer
+        call.ended(answer)
     }
 
     fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<AcquireStart> {
@@ -292,7 +295,7 @@ impl Keeper {
         lock(&self.holds).get(&id).cloned()
     }
 
-    fn lose_all(&self, why: &'static str) {
+    fn lose_all(&self, why: LossReason) {
         // Every hold in the table belongs to the ended session: a new one is opened only after this.
         for hold in self.holds() {
             hold.lose(why);

@@ -86,7 +86,7 @@ impl Observing {
             match end {
                 End::NobodyListens => return end,
                 End::Failed(error) if self.goes_on_after(&error) => {
-                    debug!(name = ?self.name, error = format_args!("{error:#}"), "observing again")
+                    debug!(lock = self.name.as_ref(), error = format_args!("{error:#}"), "observing again")
                 }
                 End::Failed(_) => return end,
             }

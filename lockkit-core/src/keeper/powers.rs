@@ -19,7 +19,9 @@ use std::{
 
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{Keeper, active_session::ActiveSession, caught, closed, hold::Hold, observing::Observing};
+use super::{
+    Keeper, active_session::ActiveSession, caught, closed, hold::Hold, loss::LossReason, observing::Observing,
+};
 use crate::{
     Error, ErrorKind, LockName, Metadata, Proposal, Result,
     backend::{Grant, LeaderEntry, Session, retry_pauses},
@@ -215,7 +217,7 @@ impl Keeper {
 /// Returns why the hold has ended. If it has not, the store has no entry of it any more: it is lost now, and not only at
 /// the next heartbeat.
 fn gone(hold: &Hold) -> Error {
-    hold.lose("the store reported that it is over");
+    hold.lose(LossReason::EntryGone);
     let released = || Error::new(ErrorKind::Lost, "hold").with_lock(hold.grant().name());
     hold.loss().unwrap_or_else(|| released().with_message("it was released"))
 }

@@ -13,13 +13,16 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use tokio::time::Instant;
-use tracing::{Instrument, debug, debug_span, warn};
+use tracing::{Instrument, Span, debug, debug_span, warn};
 
-use super::{Keeper, active_session::ActiveSession, caught, cleanup::CleanupGuard, hold::Hold};
+use super::{
+    Keeper, active_session::ActiveSession, caught, cleanup::CleanupGuard, hold::Hold, loss::LossReason,
+};
 use crate::{
     BootInstant, Error, ErrorKind, Result,
     backend::{Grant, Lifetime, RetryPauses, retry_pauses},
     limits::RELEASE_WORKERS_MAX,
+    metrics::Counted,
     sync::{Mutex, lock},
 };
 
@@ -44,6 +47,10 @@ struct Unconfirmed {
     pauses: RetryPauses,
     /// `None` for a grant that came too late: no guard waits for its release.
     cleanup: Option<CleanupGuard>,
+    /// From the first request until the release is confirmed or given up.
+    span: Span,
+    /// `None` before the first retry.
+    counted: Option<Counted>,
 }
 
 /// What a release does with the entry.
@@ -115,12 +122,15 @@ impl Releaser {
             (Lifetime::Session | Lifetime::Hold, _) => ttl,
             (Lifetime::Process, _) => BootInstant::NEVER,
         };
-        let release = Unconfirmed { grant, kind, until, pauses: retry_pauses(), cleanup };
-        if let Some(unconfirmed) = self.try_release(release).await {
+        let (scheme, lock) = (keeper.info.scheme, grant.name().as_ref());
+        let span = debug_span!("release", lock, scheme, token = grant.token().get(), claim = ?grant.claim());
+        let (pauses, counted) = (retry_pauses(), None);
+        let release = Unconfirmed { grant, kind, until, pauses, cleanup, span, counted };
+        if let Some(mut unconfirmed) = self.try_release(release).await {
+            unconfirmed.counted = Some(Counted::retried_release(scheme));
             active.releases().push(unconfirmed, keeper.clock.now());
             if active.releases().wants_worker() {
-                let worker = self.clone().retry_all().instrument(debug_span!("releases"));
-                keeper.runtime.spawn(keeper.claim_tasks.track_future(worker));
+                keeper.runtime.spawn(keeper.claim_tasks.track_future(self.clone().retry_all()));
             }
         }
     }
@@ -141,6 +151,11 @@ impl Releaser {
 
     /// Sends the release once; returns it if it must be retried.
     async fn try_release(&self, release: Unconfirmed) -> Option<Unconfirmed> {
+        let span = release.span.clone();
+        self.send_release(release).instrument(span).await
+    }
+
+    async fn send_release(&self, release: Unconfirmed) -> Option<Unconfirmed> {
         let Self { keeper, active } = self;
         let name = release.grant.name();
         // The end of a session that carries the holds ends this one too, and a closing client ends its session.
@@ -163,7 +178,7 @@ impl Releaser {
             }
             Err(error) => error,
         };
-        debug!(token = %release.grant.token(), error = format_args!("{error:#}"), "not released yet");
+        debug!(error = format_args!("{error:#}"), "not released yet");
         if keeper.clock.now() < release.until {
             if let Some(hold) = release.hold() {
                 hold.release_failed(error);
@@ -172,8 +187,15 @@ impl Releaser {
         }
         let mut outcome = Error::new(error.kind(), "release").with_lock(name).with_source(error);
         if keeper.info.lifetime == Lifetime::Session {
-            warn!(token = %release.grant.token(), error = format_args!("{outcome:#}"), "release given up");
-            active.abandon("a release was not confirmed for a ttl");
+            warn!(
+                lock = name.as_ref(),
+                scheme = keeper.info.scheme,
+                token = release.grant.token().get(),
+                claim = ?release.grant.claim(),
+                error = format_args!("{outcome:#}"),
+                "release given up"
+            );
+            active.abandon(LossReason::ReleaseUnconfirmed);
             outcome =
                 outcome.with_message("not confirmed for a ttl; the session was ended, which frees the lock");
         }
@@ -190,7 +212,7 @@ impl Unconfirmed {
     fn finish(self, outcome: Result<()>) {
         if let Some(hold) = self.hold() {
             hold.finish(outcome);
-            debug!(token = %self.grant.token(), "hold ended");
+            debug!("hold ended");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::task::JoinHandle;
@@ -13,12 +13,14 @@ use super::{
     active_session::{ActiveSession, CurrentSession},
     caught,
     closing::close_once_open,
+    loss::LossReason,
     panicked,
 };
 use crate::{
     Error, ErrorKind, Result, Status,
     backend::{Lifetime, Loss, Renewal, Renewals, RetryPauses, retry_pauses},
     limits::{CLOCK_LOOK_PAUSE_MAX, RETRY_PAUSE_MIN},
+    metrics::{self, Moment},
     sync::lock,
 };
 
@@ -39,7 +41,7 @@ enum OpenOutcome {
 
 /// Why a session is not kept any longer.
 enum SessionEnd {
-    Lost(&'static str),
+    Lost(LossReason),
     Closing,
 }
 
@@ -73,7 +75,8 @@ impl SessionTask {
                 Err(error) => return self.refuse(error),
             };
             if let Err(error) = self.renew_if_late(&active).await {
-                warn!(error = format_args!("{error:#}"), "session opened too late");
+                let scheme = keeper.info.scheme;
+                warn!(scheme, error = format_args!("{error:#}"), "session opened too late");
                 endings = vec![self.start_closing(&active)];
                 if first {
                     if self.is_final(&error) {
@@ -87,16 +90,19 @@ impl SessionTask {
             first = false;
             let opened_at = active.armed_at();
             *lock(&keeper.granted_ttl) = active.ttl();
+            metrics::session_opened(keeper.info.scheme);
             // The status is set first: `build` returns as soon as the session is current, and must see `Connected`.
             keeper.status.send_replace(Status::Connected);
             keeper.current.send_replace(CurrentSession::Open(Arc::clone(&active)));
             match self.keep_session(&active).await {
                 SessionEnd::Closing => break self.close_session(&active).await,
                 SessionEnd::Lost(why) => {
-                    warn!(why, "session lost");
+                    let scheme = keeper.info.scheme;
+                    warn!(scheme, reason = why.label(), "session lost: {}", why.text());
+                    metrics::session_lost(scheme, why);
                     keeper.current.send_replace(CurrentSession::Opening(None));
                     keeper.status.send_replace(Status::Lost);
-                    active.end();
+                    active.end(why);
                     keeper.lose_all(why);
                     endings = vec![self.start_closing(&active)];
                     if active.armed_at() > opened_at {
@@ -153,7 +159,7 @@ impl SessionTask {
             if first && self.is_final(&error) {
                 return Err(error);
             }
-            warn!(error = format_args!("{error:#}"), "no new session yet");
+            warn!(scheme = keeper.info.scheme, error = format_args!("{error:#}"), "no new session yet");
             if first {
                 keeper.current.send_replace(CurrentSession::Opening(Some(error)));
             }
@@ -209,11 +215,12 @@ impl SessionTask {
             let event = tokio::select! {
                 biased;
                 () = self.keeper.closing.cancelled() => return SessionEnd::Closing,
-                why = active.abandoned() => return SessionEnd::Lost(why),
+                // A hold that passes its deadline is often only the first sign of a silent store.
+                why = active.abandoned() => return self.check_deadline(active).unwrap_or(SessionEnd::Lost(why)),
                 loss = caught("watch the session", active.session().lost()) => match loss {
                     Ok(loss) => Event::Lost(loss),
                     // The loss that it would have reported is unknown; the next session watches again.
-                    Err(_) => return SessionEnd::Lost("the backend panicked"),
+                    Err(_) => return SessionEnd::Lost(LossReason::BackendPanicked),
                 },
                 renewals = renewals_of(&mut heartbeat), if heartbeat.is_some() => Event::HeartbeatAnswered(renewals),
                 () = tokio::time::sleep_until(next_heartbeat), if heartbeat.is_none() => Event::HeartbeatDue,
@@ -222,10 +229,10 @@ impl SessionTask {
                 () = clock_check => Event::ClockCheck,
             };
             match event {
-                Event::Lost(Loss::Session) => return SessionEnd::Lost("the server ended the session"),
+                Event::Lost(Loss::Session) => return SessionEnd::Lost(LossReason::SessionEnded),
                 Event::Lost(Loss::Grant(id)) => {
                     if let Some(hold) = self.keeper.hold(id) {
-                        hold.lose("the server reported that the entry is gone");
+                        hold.lose(LossReason::EntryGone);
                     }
                 }
                 Event::HeartbeatDue => {
@@ -264,12 +271,12 @@ impl SessionTask {
         let (scheme, count) = (self.keeper.info.scheme, held.len());
         self.keeper.runtime.spawn(
             async move {
-                let sent = Instant::now();
+                let sent = Moment::now();
                 let renewals = session.renew(&held).await;
-                crate::metrics::heartbeat(scheme, sent.elapsed(), count);
+                metrics::heartbeat(scheme, sent, &renewals.session);
                 renewals
             }
-            .instrument(debug_span!("renew", held = count)),
+            .instrument(debug_span!("heartbeat", scheme, held = count)),
         )
     }
 
@@ -279,18 +286,25 @@ impl SessionTask {
             match renewal {
                 Renewal::Renewed { armed_at } => {
                     if self.keeper.info.lifetime != Lifetime::Process {
-                        crate::metrics::margin(self.keeper.info.scheme, hold.remaining());
+                        metrics::margin(
+                            self.keeper.info.scheme,
+                            hold.deadline().since(self.keeper.clock.now()),
+                        );
                     }
                     hold.renewed(*armed_at);
                 }
-                Renewal::Gone => hold.lose("the server reported that the entry is gone"),
+                Renewal::Gone => hold.lose(LossReason::EntryGone),
                 Renewal::Unknown(error) => {
-                    debug!(lock = ?hold.grant().name(), error = format_args!("{error:#}"), "hold not renewed")
+                    debug!(
+                        lock = hold.grant().name().as_ref(),
+                        error = format_args!("{error:#}"),
+                        "hold not renewed"
+                    )
                 }
             }
         }
         match &renewals.session {
-            Renewal::Gone => Some(SessionEnd::Lost("the server ended the session")),
+            Renewal::Gone => Some(SessionEnd::Lost(LossReason::SessionEnded)),
             Renewal::Renewed { armed_at } => {
                 // A session whose deadline has passed is not revived, like a hold.
                 if let Some(end) = self.check_deadline(active) {
@@ -301,7 +315,8 @@ impl SessionTask {
                 None
             }
             Renewal::Unknown(error) => {
-                warn!(error = format_args!("{error:#}"), "session not renewed");
+                let scheme = self.keeper.info.scheme;
+                warn!(scheme, error = format_args!("{error:#}"), "session not renewed");
                 None
             }
         }
@@ -321,7 +336,7 @@ impl SessionTask {
         let now = self.keeper.clock.now();
         let until = active.deadline();
         if now >= until && self.keeper.info.lifetime == Lifetime::Session {
-            return Some(SessionEnd::Lost("no renewal was acknowledged before the deadline"));
+            return Some(SessionEnd::Lost(LossReason::Deadline));
         }
         if now >= active.armed_at().after(active.ttl() / 2) {
             self.set_status(Status::Suspect { until });

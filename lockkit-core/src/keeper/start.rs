@@ -9,7 +9,8 @@ use super::{
     Keeper, Runtime, active_session::CurrentSession, closed, reentry::ReentryTable, session_task::SessionTask,
 };
 use crate::{
-    Clock, Error, ErrorKind, Result, Status, backend::Backend, limits::WAITERS_PER_CLIENT_MAX, sync::Mutex,
+    Clock, Error, ErrorKind, Result, Status, backend::Backend, limits::WAITERS_PER_CLIENT_MAX, metrics,
+    sync::Mutex,
 };
 
 /// The parts of a client.
@@ -57,6 +58,7 @@ impl Keeper {
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         });
+        metrics::start(keeper.info.scheme);
         keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper), patience).run());
         if patience != Patience::Lazy {
             // If this future is dropped or fails, the session that is being opened is closed.

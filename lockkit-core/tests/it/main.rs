@@ -22,6 +22,8 @@ mod leaks;
 mod listing;
 mod lock_sets;
 mod lock_sets_cancelled;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod once_per;
 mod panics;
 mod pinned_holds;
