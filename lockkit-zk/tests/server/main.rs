@@ -2,7 +2,9 @@
 //! programs.
 #![cfg(test)]
 
+mod admin;
 mod bad_input;
+mod breaking;
 mod budget;
 mod cancel;
 mod common;
