@@ -23,7 +23,7 @@ use zookeeper_client::{Error as ClientError, MultiReadResult, Stat};
 
 use crate::{
     ZkBackend,
-    connect::connect,
+    connect::{connect, explained},
     error::{Effect, RequestError},
     liveness::Liveness,
     sequence::in_order,
@@ -77,7 +77,10 @@ impl Admin for ZkBackend {
 impl ZkBackend {
     /// Opens a session for the requests of one call. One that is kept would belong to the runtime of its first use.
     pub(crate) async fn open(&self) -> Result<Server, RequestError> {
-        let client = connect(&self.config, TTL_DEFAULT).await?;
+        let client = match connect(&self.config, TTL_DEFAULT).await {
+            Ok(client) => client,
+            Err(error) => return Err(explained(&self.config, error).await),
+        };
         let clock = Clock::boot();
         let liveness = Liveness::new(clock.clone(), TTL_DEFAULT, Duration::ZERO, clock.now());
         Ok(Server::new(client, liveness, self.config.acl(), self.config.parents))

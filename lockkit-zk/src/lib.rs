@@ -50,6 +50,7 @@ mod listing;
 mod liveness;
 mod node_data;
 mod owned;
+mod reach;
 mod records;
 mod release;
 mod sequence;

@@ -110,7 +110,10 @@ impl Server {
         match self.answer(client.mkdir(path, &options)).await {
             // All parents are created, except the chroot.
             Err(error) if error.effect == Effect::Missing => {
-                Err(RequestError::invalid_config("the chroot does not exist"))
+                let chroot = client.path();
+                Err(RequestError::invalid_config(format!(
+                    "the chroot {chroot} does not exist; create it, or correct the path of the URL"
+                )))
             }
             made => made,
         }

@@ -23,5 +23,6 @@ mod owned;
 mod records;
 mod refusals;
 mod secure;
+mod unreachable;
 mod waits;
 mod warnings;
