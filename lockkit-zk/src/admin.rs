@@ -33,8 +33,8 @@ use crate::{
 /// Most contenders that an inspection returns; the rest of a longer queue is left out.
 pub const INSPECTED_CONTENDERS_MAX: usize = 500;
 
-/// Most of another program's data that an inspection shows for one contender, in bytes of UTF-8.
-pub const INSPECTED_DATA_BYTES_MAX: usize = 1024;
+/// Most of another program's data that an inspection shows for one contender, in characters.
+pub const INSPECTED_DATA_CHARS_MAX: usize = 200;
 
 /// Nodes read by one request: those of other programs may hold up to a mebibyte each.
 const NODES_PER_READ: usize = 20;
@@ -44,7 +44,7 @@ type FoundNode = (Option<Vec<u8>>, Stat);
 
 /// Shows the session of each contender as ZooKeeper's shell does, such as `0x10000a2f5e30001`, but not how long it
 /// remains: ZooKeeper reports that to no client. The data of other programs are shown up to
-/// [`INSPECTED_DATA_BYTES_MAX`].
+/// [`INSPECTED_DATA_CHARS_MAX`] characters.
 #[async_trait]
 impl Admin for ZkBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
@@ -140,31 +140,13 @@ fn contender(path: &str, (data, stat): &FoundNode) -> Contender {
     let created = CreatedNode { path: path.to_owned(), czxid: stat.czxid };
     let data = data.as_deref().unwrap_or_default();
     let metadata = Metadata::from_json(data);
-    let is_foreign = metadata.is_none() && !data.is_empty();
+    let foreign = metadata.is_none().then(|| String::from_utf8_lossy(data));
     let mut contender = Contender::new(created.name(), Some(created.token()), metadata);
     if stat.ephemeral_owner != 0 {
         contender = contender.with_session(format!("{:#x}", stat.ephemeral_owner));
     }
-    if is_foreign { contender.with_data(shown(data)) } else { contender }
-}
-
-/// Returns another program's data as text for people.
-fn shown(data: &[u8]) -> String {
-    let mut text = String::from_utf8_lossy(data).into_owned();
-    let end = (0..=INSPECTED_DATA_BYTES_MAX.min(text.len())).rfind(|end| text.is_char_boundary(*end));
-    text.truncate(end.unwrap_or_default());
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn foreign_data_are_cut_between_characters() {
-        assert_eq!(shown(b"10.0.0.7"), "10.0.0.7");
-        assert_eq!(shown(&[b'a', 0xff, b'b']), "a\u{fffd}b");
-        let long = format!("x{}", "\u{e4}".repeat(INSPECTED_DATA_BYTES_MAX));
-        assert_eq!(shown(long.as_bytes()), long[..INSPECTED_DATA_BYTES_MAX - 1]);
+    match foreign.filter(|text| !text.is_empty()) {
+        Some(text) => contender.with_data(text.chars().take(INSPECTED_DATA_CHARS_MAX).collect::<String>()),
+        None => contender,
     }
 }

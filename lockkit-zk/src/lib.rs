@@ -66,7 +66,7 @@ pub use lockkit_core::backend::tls::Tls;
 
 pub use self::{
     access::Access,
-    admin::{INSPECTED_CONTENDERS_MAX, INSPECTED_DATA_BYTES_MAX},
+    admin::{INSPECTED_CONTENDERS_MAX, INSPECTED_DATA_CHARS_MAX},
     backend::ZkBackend,
     config::{Login, Parents, ZkConfig},
     keys::{Form, Names},

@@ -5,12 +5,12 @@ use lockkit_core::{
     backend::{Backend, Contender, Page},
 };
 use lockkit_testbed::ZooKeeper;
-use lockkit_zk::INSPECTED_DATA_BYTES_MAX;
+use lockkit_zk::INSPECTED_DATA_CHARS_MAX;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, contend, enqueued, fresh_name, inspect, name, node, plain, release,
-    session, session_at, shared,
+    LONG, acquire, backend, bounded, contend, enqueued, fresh_name, inspect, is_gave_up, name, node, plain,
+    release, session, session_at, shared,
 };
 
 /// Creates a sequential ephemeral node with these data and permissions.
@@ -29,7 +29,8 @@ async fn inspection_shows_sessions_and_the_data_of_other_programs() {
     let (server, name) = (shared(), fresh_name());
     let (ours, theirs) = (session(server, LONG).await, plain(server).await);
     let held = acquire(&ours, &name).await;
-    let long = "\u{e4}".repeat(INSPECTED_DATA_BYTES_MAX);
+    let cut = "\u{e4}".repeat(INSPECTED_DATA_CHARS_MAX);
+    let long = format!("{cut}more");
     let mut behind = Vec::new();
     for data in [&b"10.0.0.7"[..], b"", &[b'a', 0xff], long.as_bytes()] {
         let path = contend_with(&theirs, &format!("{}/lock-", node(&name)), data, Acls::anyone_all()).await;
@@ -43,7 +44,7 @@ async fn inspection_shows_sessions_and_the_data_of_other_programs() {
     assert!(holder.metadata.is_some() && holder.token == Some(held.token()));
     let their_session = format!("{:#x}", theirs.session_id().0);
     let shown: Vec<_> = seen.waiters.iter().map(entry_of).collect();
-    let expected = [Some("10.0.0.7"), None, Some("a\u{fffd}"), Some(&long[..INSPECTED_DATA_BYTES_MAX])];
+    let expected = [Some("10.0.0.7"), None, Some("a\u{fffd}"), Some(&*cut)];
     let expected: Vec<_> = behind
         .iter()
         .zip(expected)
@@ -70,8 +71,8 @@ async fn holder_that_may_not_be_read_is_shown_without_data() {
     assert!(holder.ends_with(&shown.entry), "{shown:?}");
     assert_eq!((shown.metadata, shown.data, seen.waiters.len()), (None, None, 1));
     assert_eq!(shown.session, Some(format!("{:#x}", theirs.session_id().0)));
-    theirs.delete(&holder, None).await.unwrap();
-    release(&ours, &waiting.granted().await).await;
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
 }
 
 async fn page(url: &str, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
