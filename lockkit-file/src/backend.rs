@@ -1,4 +1,4 @@
-//! Lock files as a [`Backend`], and inspections.
+//! Lock files as a [`Backend`].
 
 use std::{
     fs::File,
@@ -11,8 +11,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName, Result,
     backend::{
-        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Inspection, Lifetime, Session,
-        TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, Session, TokenStrength,
     },
 };
 
@@ -20,7 +19,7 @@ use crate::{
     FileConfig,
     disk::{ANSWER_MAX, Disk},
     folder::Folder,
-    inspect, keys,
+    keys,
     session::FileSession,
 };
 
@@ -33,8 +32,8 @@ pub const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The backend for lock files in one folder.
 #[derive(Clone, Debug)]
 pub struct FileBackend {
-    folder: Arc<Folder>,
-    disk: Disk,
+    pub(crate) folder: Arc<Folder>,
+    pub(crate) disk: Disk,
     sessions: Arc<Mutex<Vec<Weak<FileSession>>>>,
 }
 
@@ -76,6 +75,7 @@ impl Backend for FileBackend {
         info.failover = FailoverLoss::NoFailover;
         info.powers.elections = true;
         info.powers.records = true;
+        info.powers.list = true;
         info
     }
 
@@ -91,15 +91,5 @@ impl Backend for FileBackend {
 
     fn admin(&self) -> Option<&dyn Admin> {
         Some(self)
-    }
-}
-
-#[async_trait]
-impl Admin for FileBackend {
-    async fn inspect(&self, name: &LockName) -> Result<Inspection> {
-        let path = self.folder.join(keys::holder_file(name));
-        let holder = self.disk.read("inspect", ANSWER_MAX, move || inspect::inspect(&path)).await;
-        // Waiters are not visible in the folder.
-        Ok(Inspection::new(holder.map_err(|error| error.with_lock(name))?, Vec::new()))
     }
 }

@@ -55,7 +55,7 @@ impl FileConfig {
             return Err(invalid("a lock folder is on this host: file:///path has three slashes and no host"));
         }
         if !url.path().starts_with('/') || url.path() == "/" {
-            return Err(invalid("the URL has no path: use file:///path/of/the/folder"));
+            return Err(invalid("the URL has no absolute path: use file:///path/of/the/folder"));
         }
         let folder = url.path().to_owned();
         url.finish()?;
@@ -102,6 +102,10 @@ mod tests {
             assert_eq!(from_url(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
         }
         assert_eq!(FileConfig::new("").unwrap_err().kind(), ErrorKind::InvalidConfig);
+        for text in ["file:", "file:locks"] {
+            let error = from_url(text).unwrap_err().to_string();
+            assert!(error.contains("no absolute path: use file:///path/of/the/folder"), "{error}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lockkit_core::{ErrorKind, Result};
+use lockkit_core::{Error, ErrorKind, Result};
 use rustix::fs::{Access as Needed, AtFlags, CWD, OFlags, accessat};
 
 use crate::{
@@ -45,22 +45,46 @@ impl Folder {
         Self { path: path.to_owned() }
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn join(&self, file: String) -> PathBuf {
         self.path.join(file)
     }
 
     /// Creates the folder if it is missing. Checks that locks can be taken in it.
     pub(crate) fn open(&self) -> Result<()> {
-        let failed = |cause| failed(OPEN, &self.path, cause);
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.path).map_err(
             |cause| match cause.kind() {
-                io::ErrorKind::AlreadyExists => failed(io::ErrorKind::NotADirectory.into()),
-                _ => failed(cause),
+                io::ErrorKind::AlreadyExists => self.unusable(io::ErrorKind::NotADirectory.into()),
+                _ => self.unusable(cause),
             },
         )?;
         let needed = Needed::READ_OK | Needed::WRITE_OK | Needed::EXEC_OK;
-        accessat(CWD, &self.path, needed, AtFlags::EACCESS).map_err(|errno| failed(errno.into()))?;
+        accessat(CWD, &self.path, needed, AtFlags::EACCESS).map_err(|errno| self.unusable(errno.into()))?;
         refuse_remote(OPEN, &self.path)
+    }
+
+    /// Returns why locks cannot be taken in the folder, and what to do.
+    fn unusable(&self, cause: io::Error) -> Error {
+        use io::ErrorKind as Io;
+        let (kind, what) = match cause.kind() {
+            Io::NotADirectory => (
+                ErrorKind::InvalidConfig,
+                "is a file or below one: name a folder, which is created if it is missing",
+            ),
+            Io::PermissionDenied => (
+                ErrorKind::Denied,
+                "may not be created, or not read, written and entered, by this user: give the users of its locks a \
+                 common group, and create it as `install -d -g GROUP -m 2770 FOLDER` does",
+            ),
+            Io::ReadOnlyFilesystem => {
+                (ErrorKind::Denied, "is on a read-only file system: name another folder")
+            }
+            _ => return failed(OPEN, &self.path, cause),
+        };
+        refused(OPEN, kind, &self.path, what).with_source(cause)
     }
 
     /// Returns whether the folder still exists.

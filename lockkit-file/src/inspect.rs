@@ -1,4 +1,4 @@
-//! Who holds a lock, read from its holder file without disturbing anybody.
+//! Who holds a lock, and which locks are held, read from the holder files without disturbing anybody.
 //!
 //! What can interleave with a read:
 //!
@@ -9,7 +9,7 @@
 //! * **A holder is killed.** Its file is unlocked by the operating system, so nobody holds the lock.
 
 use std::{
-    fs::{OpenOptions, TryLockError},
+    fs::{File, OpenOptions, TryLockError},
     io,
     os::unix::fs::OpenOptionsExt,
     path::Path,
@@ -36,63 +36,76 @@ const READ_TRIES: u32 = 8;
 /// Pause before a text without a valid checksum is read again.
 const READ_PAUSE: Duration = Duration::from_millis(1);
 
+/// Most of a foreign file that an inspection shows, in characters.
+pub const INSPECTED_DATA_CHARS_MAX: usize = 200;
+
 /// What a holder file shows.
 #[derive(Debug)]
 enum Shown {
     Nobody,
     Holder(FencingToken, Metadata),
-    /// Somebody has locked a file that is no holder's.
-    Foreign,
+    /// Somebody has locked a file that is no holder's; its beginning.
+    Foreign(Vec<u8>),
 }
 
 /// Returns who holds the lock now. `path` is that of the holder file.
 pub(crate) fn inspect(path: &Path) -> Result<Option<Contender>> {
-    let (token, metadata) = match read("inspect", path)? {
-        Shown::Nobody => return Ok(None),
-        Shown::Holder(token, metadata) => (Some(token), Some(metadata)),
-        Shown::Foreign => (None, None),
-    };
     let entry = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(Some(Contender::new(entry, token, metadata)))
+    Ok(match read("inspect", path)? {
+        Shown::Nobody => None,
+        Shown::Holder(token, metadata) => Some(Contender::new(entry, Some(token), Some(metadata))),
+        Shown::Foreign(content) => {
+            let contender = Contender::new(entry, None, None);
+            let text = String::from_utf8_lossy(&content);
+            Some(match text.is_empty() {
+                true => contender,
+                false => contender.with_data(text.chars().take(INSPECTED_DATA_CHARS_MAX).collect::<String>()),
+            })
+        }
+    })
 }
 
 /// Returns who leads now. `path` is that of the holder file.
 pub(crate) fn leader(operation: &'static str, path: &Path) -> Result<Option<LeaderEntry>> {
     Ok(match read(operation, path)? {
         Shown::Holder(token, metadata) => Some(LeaderEntry::of_metadata(token, Some(metadata))),
-        Shown::Nobody | Shown::Foreign => None,
+        Shown::Nobody | Shown::Foreign(_) => None,
     })
 }
 
 fn read(operation: &'static str, path: &Path) -> Result<Shown> {
+    let mut foreign = Vec::new();
+    for _ in 0..READ_TRIES {
+        let Some(file) = locked(operation, path)? else { return Ok(Shown::Nobody) };
+        let content = holder::read(&file).map_err(|cause| failed(operation, path, cause))?;
+        if let Some((token, metadata)) = contents::parse_holder(&content) {
+            return Ok(Shown::Holder(token, metadata));
+        }
+        foreign = content;
+        thread::sleep(READ_PAUSE);
+    }
+    Ok(Shown::Foreign(foreign))
+}
+
+/// Opens the holder file; `None` if nobody has locked it.
+pub(crate) fn locked(operation: &'static str, path: &Path) -> Result<Option<File>> {
     let failed = |cause| failed(operation, path, cause);
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     options.read(true).custom_flags(flags.bits().cast_signed());
-    let mut is_foreign = false;
     for _ in 0..READ_TRIES {
         let file = match options.open(path) {
             Ok(file) => file,
             // The lock was never held.
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(Shown::Nobody),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(cause) => return Err(failed(cause)),
         };
         match file.try_lock_shared() {
-            Ok(()) if FileLocation::of(&file, path).map_err(failed)?.is_current()? => {
-                return Ok(Shown::Nobody);
-            }
-            Ok(()) => continue,
+            Ok(()) if FileLocation::of(&file, path).map_err(failed)?.is_current()? => return Ok(None),
+            Ok(()) => {}
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
-            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Some(file)),
         }
-        if let Some((token, metadata)) = contents::parse_holder(&holder::read(&file).map_err(failed)?) {
-            return Ok(Shown::Holder(token, metadata));
-        }
-        is_foreign = true;
-        thread::sleep(READ_PAUSE);
-    }
-    if is_foreign {
-        return Ok(Shown::Foreign);
     }
     Err(refused(operation, ErrorKind::Unavailable, path, "is replaced again and again"))
 }

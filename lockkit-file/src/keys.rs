@@ -7,14 +7,41 @@ use lockkit_core::LockName;
 /// Longest file name without its extension, in bytes: 255 on nearly every file system.
 const STEM_BYTES_MAX: usize = 255 - ".holder".len();
 
+const LOCK: &str = ".lock";
+
 /// Name of the file whose file lock is the lock.
 pub(crate) fn lock_file(name: &LockName) -> String {
-    stem(name) + ".lock"
+    stem(name) + LOCK
 }
 
 /// Name of the file that shows the holder.
 pub(crate) fn holder_file(name: &LockName) -> String {
-    stem(name) + ".holder"
+    holder_of(&stem(name))
+}
+
+/// The same for the stem of the lock's files.
+pub(crate) fn holder_of(stem: &str) -> String {
+    format!("{stem}.holder")
+}
+
+/// Returns the stem of a lock file's name; `None` for any other file.
+pub(crate) fn stem_of_lock_file(file: &str) -> Option<&str> {
+    file.strip_suffix(LOCK).filter(|stem| !stem.is_empty() && !stem.starts_with('.'))
+}
+
+/// Returns the name of the lock with this stem; `None` for a name that was cut, and for a foreign file.
+pub(crate) fn name(stem: &str) -> Option<LockName> {
+    LockName::decode(&unescape(stem)).filter(|name| self::stem(name) == stem)
+}
+
+/// Whether the lock with this stem may have a name that begins with `prefix`.
+pub(crate) fn may_begin_with(stem: &str, prefix: &str) -> bool {
+    if let Some(name) = name(stem) {
+        return name.as_str().starts_with(prefix);
+    }
+    let (encoded, known) = (LockName::encode_prefix(prefix), unescape(stem));
+    let known = known.split_once("%-").map_or(known.as_str(), |(kept, _digest)| kept);
+    known.starts_with(&encoded) || encoded.starts_with(known)
 }
 
 /// Name of the file that keeps the record of this name.
@@ -51,6 +78,20 @@ fn escape(encoded: &str) -> String {
             text.push(letter);
         }
         in_escape = usize::saturating_sub(in_escape, 1);
+    }
+    text
+}
+
+/// Reverts [`escape`]: unescapes every letter, which [`LockName::encode`] never escapes.
+fn unescape(stem: &str) -> String {
+    let mut parts = stem.split('%');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let letter = part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match letter.filter(u8::is_ascii_alphabetic) {
+            Some(letter) => text.extend([char::from(letter)].into_iter().chain(part[2..].chars())),
+            None => text.extend(["%", part]),
+        }
     }
     text
 }
@@ -124,6 +165,28 @@ mod tests {
     }
 
     #[test]
+    fn foreign_files_are_no_locks_with_a_name() {
+        for file in [".lock", ".new-1.lock", "a.holder", "a.lock.old", "a"] {
+            assert_eq!(stem_of_lock_file(file), None, "{file}");
+        }
+        assert_eq!(stem_of_lock_file("a.lock.lock"), Some("a.lock"));
+        for stem in ["A", "a b", "%41%", "%6", "%zz", "con", "%2f", "a%-0"] {
+            assert_eq!(super::name(stem), None, "{stem}");
+        }
+    }
+
+    #[test]
+    fn cut_name_may_begin_with_what_is_left_of_it() {
+        let long = format!("Orders/{}", "x".repeat(1000));
+        let cut = stem(&name(&long));
+        assert_eq!(super::name(&cut), None);
+        for prefix in ["", "Ord", "Orders/", "Orders/xxx", &long] {
+            assert!(may_begin_with(&cut, prefix), "{prefix}");
+        }
+        assert!(!may_begin_with(&cut, "orders/") && !may_begin_with(&cut, "Orders/y"));
+    }
+
+    #[test]
     fn tokens_rise_and_end() {
         assert_eq!(next_token(0, 0), Some(1));
         assert_eq!(next_token(7, 5), Some(8));
@@ -154,6 +217,10 @@ mod tests {
             let (a, b) = (stem(&name(&one)), stem(&name(&other)));
             prop_assert_eq!(one == other, a.to_lowercase() == b.to_lowercase());
             prop_assert!(a.len() <= STEM_BYTES_MAX && !a.contains('/'));
+            let is_cut = a.contains("%-");
+            prop_assert_eq!(super::name(&a), (!is_cut).then(|| name(&one)));
+            let prefix: String = one.chars().take(2).collect();
+            prop_assert!(may_begin_with(&a, &prefix) && may_begin_with(&a, &one));
         }
 
         #[test]

@@ -45,6 +45,14 @@
 //! * **Not offered: evidence of a grant** that a write to other files could be checked against. The file system
 //!   compares nothing, so use the fencing token.
 //!
+//! # For operators
+//!
+//! * **Inspections and lists** read the holder files. They show who holds a lock, not who waits. A lock whose holder could
+//!   not write its holder file (a warning says so) is not shown.
+//! * **Not offered: breaking a hold.** The operating system takes a file lock from no live process, and to replace the lock
+//!   file would grant the lock while its holder still works. The process is on this host, and an inspection shows its id:
+//!   end it, and the lock is free at once. In a container, that is the id inside.
+//!
 //! # Several users
 //!
 //! A folder that does not exist is created with mode 0700, for one user. For several, create it beforehand with the
@@ -79,6 +87,7 @@ compile_error!("lockkit-file needs a Unix-like system");
 
 mod access;
 mod acquire;
+mod admin;
 mod backend;
 mod config;
 mod contents;
@@ -107,6 +116,7 @@ pub use self::{
     backend::{FileBackend, HEARTBEAT, SCHEME},
     config::FileConfig,
     disk::CHANGES_MAX,
+    inspect::INSPECTED_DATA_CHARS_MAX,
     local_queue::STREAK_MAX,
     powers::LEADER_LOOK_PAUSE,
 };

@@ -12,7 +12,8 @@ use lockkit_core::{
 };
 
 use crate::{
-    ZkConfig, granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL, keys::Form, session::ZkSession,
+    ZkConfig, connect::explained, granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL, keys::Form,
+    session::ZkSession,
 };
 
 /// The shortest ttl that is requested. A server with the default tick grants at least 4 s.
@@ -66,7 +67,7 @@ impl Backend for ZkBackend {
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
         match ZkSession::open(&self.config, Arc::clone(&self.granted_nodes), ttl, clock).await {
             Ok(session) => Ok(Arc::new(session)),
-            Err(error) => Err(error.into_error("open session")),
+            Err(error) => Err(explained(&self.config, error).await.into_error("open session")),
         }
     }
 

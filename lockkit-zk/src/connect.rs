@@ -1,14 +1,20 @@
 //! Opens a session at the first server that answers, with the configured login and TLS.
+//!
+//! Failure cases:
+//!
+//! * No server opens one: the error names each of them and [why](crate::reach).
+//! * The login is refused: the error says which, and what to change. By the scheme `digest`, no password is wrong: a user
+//!   with another one is another identity, which an ACL then does not admit.
 
 use std::time::Duration;
 
-use lockkit_core::ErrorKind;
 use zookeeper_client::{Client, Connector};
 
 use crate::{
     ZkConfig,
     config::Login,
     error::{Effect, RequestError},
+    reach,
     tls::with_tls,
     wire::bounded,
 };
@@ -19,10 +25,53 @@ pub(crate) async fn connect(config: &ZkConfig, ttl: Duration) -> Result<Client, 
     let connector = with_trust(config, with_login(config, connector)?)?;
     let servers = config.connect_string();
     let connected = async { Ok(connector.connect(&servers).await?) };
-    match bounded(config.connect_timeout(), connected).await {
-        Err(error) if error.is_transient() => Err(with_tls_reason(config, error).await),
-        connected => connected,
+    bounded(config.connect_timeout(), connected).await
+}
+
+/// Adds to the error of a session that was not opened what is wrong, and what to do.
+pub(crate) async fn explained(config: &ZkConfig, error: RequestError) -> RequestError {
+    match error.effect {
+        _ if error.is_transient() => reach::explained(config, error).await,
+        Effect::SessionOver if error.is_denied() => {
+            let message = refused_login(config);
+            error.with_message(message)
+        }
+        Effect::Refused if error.is_denied() => {
+            let message = missing_permission(config);
+            error.with_message(message)
+        }
+        _ => error,
     }
+}
+
+fn refused_login(config: &ZkConfig) -> String {
+    match &config.login {
+        None => "the servers require a login: configure a user and a password, and SASL (login=sasl) if they require that"
+            .to_owned(),
+        Some((user, _, Login::SaslDigestMd5)) => {
+            format!("the servers refuse the SASL login of user {user:?}: check the user and the password")
+        }
+        Some((user, _, Login::Digest)) => {
+            format!("the servers do not admit user {user:?} by the scheme digest; if they require SASL, use login=sasl")
+        }
+    }
+}
+
+fn missing_permission(config: &ZkConfig) -> String {
+    let root = format!("{}{}", config.chroot, config.layout().directory());
+    let who = match &config.login {
+        None => "without a login".to_owned(),
+        // The servers may go on without a login that they refuse.
+        Some((user, _, Login::SaslDigestMd5)) => {
+            format!("as user {user:?} (check the user and the password, too)")
+        }
+        Some((user, _, Login::Digest)) => {
+            format!("as user {user:?} (if the password is wrong, that is another identity)")
+        }
+    };
+    format!(
+        "the ACLs do not permit to create nodes in {root} {who}: see `getAcl {root}` in ZooKeeper's shell"
+    )
 }
 
 fn with_login(config: &ZkConfig, connector: Connector) -> Result<Connector, RequestError> {
@@ -51,19 +100,4 @@ fn with_trust(config: &ZkConfig, connector: Connector) -> Result<Connector, Requ
         None => Ok(connector),
         Some(tls) => with_tls(connector, tls, &config.servers),
     }
-}
-
-/// Replaces the client crate's "cannot connect" by what the TLS handshake reports, if TLS is the reason.
-async fn with_tls_reason(config: &ZkConfig, error: RequestError) -> RequestError {
-    let Some(tls) = &config.tls else { return error };
-    for server in &config.servers {
-        if let Some(reason) = tls.refusal(server, None, config.request_timeout).await {
-            return RequestError::new(
-                Effect::Refused,
-                ErrorKind::Denied,
-                format!("cannot connect: {reason}"),
-            );
-        }
-    }
-    error
 }

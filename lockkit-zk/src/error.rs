@@ -83,6 +83,15 @@ impl RequestError {
         self.kind == ErrorKind::Denied
     }
 
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Replaces the message.
+    pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { message: message.into(), ..self }
+    }
+
     /// Returns the error that the user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         Error::new(self.kind, operation).with_message(self.message)
@@ -111,7 +120,10 @@ impl From<Client> for RequestError {
             Client::NoNode => (Effect::Missing, Unexpected),
             Client::NodeExists => (Effect::Exists, Unexpected),
             Client::BadVersion => (Effect::OtherVersion, Unexpected),
-            Client::NoAuth => (Effect::Refused, Denied),
+            Client::NoAuth => {
+                let what = "the ACL of a node does not permit it (see `getAcl` in ZooKeeper's shell)";
+                return Self::new(Effect::Refused, Denied, what);
+            }
             Client::AuthFailed => (Effect::SessionOver, Denied),
             Client::SessionExpired => (Effect::SessionOver, Unavailable),
             Client::ClientClosed => (Effect::SessionOver, Closed),

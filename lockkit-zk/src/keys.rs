@@ -72,9 +72,12 @@ impl Form {
     }
 
     /// What can be done besides locking. Where names recur, a node that exists proves no grant, and ZooKeeper can
-    /// compare only the version of a node, not who has created it.
+    /// compare only the version of a node, not who has created it. In a queue they recur only with a new directory, which
+    /// a version shows; so a hold can be broken there, but not where the lock is one node.
     pub(crate) fn powers(self) -> Powers {
         let mut powers = Powers::default();
+        powers.list = true;
+        powers.break_lock = self != Self::Single;
         powers.elections = !self.names_recur();
         powers.leader_watch = powers.elections;
         powers.records = !self.names_recur();
@@ -141,6 +144,31 @@ impl Layout {
         Ok(path)
     }
 
+    /// Returns the directory of the locks.
+    pub(crate) fn directory(&self) -> &str {
+        if self.root.is_empty() { "/" } else { &self.root }
+    }
+
+    /// Returns the path of a child of that directory.
+    pub(crate) fn node(&self, child: &str) -> String {
+        format!("{}/{child}", self.root)
+    }
+
+    /// Whether a child of that directory may be a lock, of any program.
+    pub(crate) fn is_lock(&self, child: &str) -> bool {
+        ![CLIENTS, RECORDS].contains(&child) && self.node(child) != RESERVED
+    }
+
+    /// Returns the name of the lock with this node in that directory; `None` for a name that was cut, or that this
+    /// configuration writes otherwise.
+    pub(crate) fn name(&self, child: &str) -> Option<LockName> {
+        let name = match self.names {
+            Some(Names::Encoded) => LockName::decode(child),
+            Some(Names::Raw) | None => LockName::new(child).ok(),
+        };
+        name.filter(|name| self.lock(name).is_ok_and(|path| path == self.node(child)))
+    }
+
     /// Returns how candidates write what they propose.
     pub(crate) fn proposals(&self) -> ProposalForm {
         match (self.names, self.form) {
@@ -188,6 +216,20 @@ pub(crate) fn node_prefix(form: Form, claim: ClaimId) -> String {
         Form::Bare => "lock-".to_owned(),
         Form::Single => String::new(),
     }
+}
+
+/// Whether a contender's name, of this library or of Curator, has an id that no other claim gets. Other names recur where
+/// their directory was deleted and created again.
+pub(crate) fn identifies_claim(entry: &str) -> bool {
+    let id = entry.strip_prefix("_c_").and_then(|rest| rest.get(..ID_CHARS));
+    id.is_some_and(|id| id.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && id.bytes().all(is_of_an_id))
+}
+
+/// Characters of an id in the form of a Java UUID.
+const ID_CHARS: usize = 36;
+
+fn is_of_an_id(byte: u8) -> bool {
+    byte == b'-' || byte.is_ascii_hexdigit()
 }
 
 /// How the JSON data of a claim's node start.
@@ -260,6 +302,43 @@ mod tests {
         assert_eq!(spelled(None, &"x".repeat(NODE_NAME_BYTES_MAX + 1)), None);
         for text in ["a/b", ".", "..", ":clients", ":records", "\u{1}", "🔒"] {
             assert_eq!((spelled(None, text), spelled(Some(Names::Raw), text)), (None, None), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn name_is_read_back_from_its_node() {
+        for (names, text) in [
+            (Some(Names::Encoded), "orders/42"),
+            (Some(Names::Encoded), ":clients"),
+            (Some(Names::Raw), "a:1"),
+            (None, "a-1"),
+        ] {
+            let layout = Layout::new("/jobs", names, Form::Curator);
+            let path = layout.lock(&name(text)).unwrap();
+            let node = path.strip_prefix("/jobs/").unwrap();
+            assert_eq!((layout.name(node), layout.node(node)), (Some(name(text)), path.clone()), "{text}");
+            assert!(layout.is_lock(node));
+        }
+        let cut = name(&"x".repeat(NODE_NAME_BYTES_MAX + 1)).encode(NODE_NAME_BYTES_MAX);
+        for (names, node) in [(Some(Names::Encoded), "a:1"), (None, "a:1"), (Some(Names::Encoded), &cut)] {
+            assert_eq!(Layout::new("/jobs", names, Form::Curator).name(node), None, "{names:?} {node}");
+        }
+        for names in [None, Some(Names::Encoded), Some(Names::Raw)] {
+            let layout = Layout::new("", names, Form::Curator);
+            for node in [":clients", ":records", "zookeeper"] {
+                assert!(!layout.is_lock(node) && layout.name(node).is_none(), "{names:?} {node}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_names_with_an_id_identify_a_claim() {
+        let own = format!("{}0000000012", node_prefix(Form::Curator, ClaimId::random()));
+        assert!(identifies_claim(&own), "{own}");
+        for entry in
+            ["lock-0000000012", "_c_-lock-0000000012", "_c_x", &own[3..], &own.replace("_c_", "_c_x")]
+        {
+            assert!(!identifies_claim(entry), "{entry}");
         }
     }
 

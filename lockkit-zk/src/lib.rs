@@ -20,6 +20,12 @@
 //!   default form, for the same reason.
 //! * **Pins are not offered**: an ephemeral node ends with its session, so no hold can outlive its client.
 //!
+//! * **For operators**: `list` shows every lock below the root that has contenders, of whichever program. ZooKeeper has no
+//!   pages: each of ours reads the names of all nodes below the root. `inspect` shows the session of each contender,
+//!   not how long it remains, which ZooKeeper reports to no client. `break_lock` deletes the holder's node: the next waiter is
+//!   notified as after a release, and the broken holder learns of it within a heartbeat (ttl / 10). Where the lock is one
+//!   node ([`Form::Single`]) it is refused, because ZooKeeper deletes by name and could hit the next holder.
+//!
 //! Requires ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) requires a C compiler.
 //!
 //! The public interface has no type of the client crate, except in [`Owned`] behind a feature named after its version.
@@ -31,6 +37,7 @@ mod access;
 mod acquire;
 mod admin;
 mod backend;
+mod breaking;
 mod config;
 mod connect;
 mod elections;
@@ -40,9 +47,11 @@ mod granted_nodes;
 mod heartbeat;
 mod keys;
 mod leader_watch;
+mod listing;
 mod liveness;
 mod node_data;
 mod owned;
+mod reach;
 mod records;
 mod release;
 mod sequence;
@@ -58,7 +67,7 @@ pub use lockkit_core::backend::tls::Tls;
 
 pub use self::{
     access::Access,
-    admin::INSPECTED_CONTENDERS_MAX,
+    admin::{INSPECTED_CONTENDERS_MAX, INSPECTED_DATA_CHARS_MAX},
     backend::ZkBackend,
     config::{Login, Parents, ZkConfig},
     keys::{Form, Names},

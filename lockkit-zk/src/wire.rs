@@ -22,8 +22,8 @@ use lockkit_core::{
     support::{SessionOver, SessionState, lock},
 };
 use zookeeper_client::{
-    Client, CreateMode, Error as ClientError, MultiReadResult, OneshotWatcher,
-    SessionState as ConnectionState, Stat, StateWatcher,
+    Client, CreateMode, Error as ClientError, OneshotWatcher, SessionState as ConnectionState, Stat,
+    StateWatcher,
 };
 
 use crate::{
@@ -110,7 +110,10 @@ impl Server {
         match self.answer(client.mkdir(path, &options)).await {
             // All parents are created, except the chroot.
             Err(error) if error.effect == Effect::Missing => {
-                Err(RequestError::invalid_config("the chroot does not exist"))
+                let chroot = client.path();
+                Err(RequestError::invalid_config(format!(
+                    "the chroot {chroot} does not exist; create it, or correct the path of the URL"
+                )))
             }
             made => made,
         }
@@ -159,24 +162,6 @@ impl Server {
     pub(crate) async fn stat(&self, path: &str) -> Result<Option<Stat>, RequestError> {
         let client = self.client()?;
         self.answer(client.check_stat(path)).await
-    }
-
-    /// Returns the data of several nodes; `None` for one that is missing or may not be read.
-    pub(crate) async fn data_of_all(
-        &self,
-        paths: &[String],
-    ) -> Result<Vec<Option<(Vec<u8>, Stat)>>, RequestError> {
-        let client = self.client()?;
-        let mut reads = client.new_multi_reader();
-        for path in paths {
-            reads.add_get_data(path)?;
-        }
-        let answers = self.answer(reads.commit()).await?;
-        let data = |answer| match answer {
-            MultiReadResult::Data { data, stat } => Some((data, stat)),
-            _ => None,
-        };
-        Ok(answers.into_iter().map(data).collect())
     }
 
     /// Watches a node until its next change; `None` if it is missing.

@@ -103,6 +103,7 @@ async fn a_folder_that_is_not_writable_is_denied() {
     set_mode(&folder, 0o755);
     assert!(answer.starts_with("error Denied: open lock folder"), "{answer}");
     assert!(answer.contains(folder.to_str().unwrap()), "{answer}");
+    assert!(answer.contains("create it as `install -d -g GROUP -m 2770 FOLDER` does"), "{answer}");
 }
 
 #[tokio::test]
@@ -135,6 +136,9 @@ async fn file_instead_of_the_folder_is_an_invalid_configuration() {
     for folder in [path.clone(), path.join("deeper")] {
         let error = try_client(&folder).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("is a file or below one: name a folder"), "{text}");
+        assert!(text.contains(folder.to_str().unwrap()), "{text}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use lockkit_core::LockClient;
-use lockkit_file::{FileBackend, FileConfig};
+use lockkit_file::{FileBackend, FileConfig, INSPECTED_DATA_CHARS_MAX};
 
 use crate::{
     child::{Child, NAME},
@@ -61,16 +61,25 @@ async fn inspection_never_makes_a_try_fail() {
 }
 
 #[tokio::test]
-async fn foreign_content_of_a_holder_file_is_ignored() {
+async fn foreign_content_of_a_holder_file_is_only_shown() {
     let folder = tempfile::tempdir().unwrap();
     let lock = client(folder.path()).await.lock(NAME).unwrap();
     let looking = client(folder.path()).await;
     let path = folder.path().join("orders%2F42.holder");
     let _guard = lock.acquire().await.unwrap();
-    for foreign in [&b""[..], b"\xff\xfe", b"7\n{}", b"7\n", b"no number\n{}", &[b'x'; 100_000]] {
+    let long = "x".repeat(INSPECTED_DATA_CHARS_MAX);
+    for (foreign, shown) in [
+        (&b""[..], None),
+        (b"\xff\xfe", Some("\u{fffd}\u{fffd}")),
+        (b"7\n{}", Some("7\n{}")),
+        (b"7\n", Some("7\n")),
+        (b"no number\n{}", Some("no number\n{}")),
+        (&[b'x'; 100_000], Some(&*long)),
+    ] {
         fs::write(&path, foreign).unwrap();
         let holder = looking.inspect(NAME).await.unwrap().holder.unwrap();
         assert_eq!((holder.token, holder.metadata), (None, None), "{foreign:?}");
+        assert_eq!(holder.data.as_deref(), shown);
     }
 }
 

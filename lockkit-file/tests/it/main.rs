@@ -14,6 +14,7 @@ mod exclusion;
 mod failures;
 mod holder;
 mod links;
+mod listing;
 mod loss;
 mod records;
 mod waiting;

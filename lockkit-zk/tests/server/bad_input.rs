@@ -15,7 +15,7 @@ async fn missing_chroot_is_reported_and_existing_one_is_used() {
     let server = ZooKeeper::start().unwrap();
     let error = refusal(&format!("{}/apps/one", server.url())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
-    assert!(error.to_string().contains("chroot"), "{error}");
+    assert!(error.to_string().contains("the chroot /apps/one does not exist; create it"), "{error}");
     server.create("/apps", "").unwrap();
     server.create("/apps/one", "").unwrap();
     let (session, name) = (session_at(&format!("{}/apps/one", server.url()), LONG).await, fresh_name());
@@ -46,6 +46,9 @@ async fn missing_permission_is_denied() {
         assert_eq!(error.kind(), ErrorKind::Denied, "{login}: {error}");
         let text = format!("{error} {error:?}");
         assert!(!text.contains("hunter") && !text.contains("sesame"), "{text}");
+        assert!(text.contains("`getAcl /private`"), "{text}");
+        let hint = "if the password is wrong, that is another identity";
+        assert_eq!(text.contains(hint), !login.is_empty(), "{text}");
     }
     let again = session_at(&at("app:hunter2@", ""), LONG).await;
     let waiting = enqueued(&again, &name).await;

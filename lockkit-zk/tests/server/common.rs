@@ -9,7 +9,7 @@ use std::{
 pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
     Clock, Error, LockName,
-    backend::{Backend, BackendUrl, Claim, Session},
+    backend::{Backend, BackendUrl, Claim, Inspection, Session},
 };
 use lockkit_testbed::{Proxy, ZooKeeper};
 use lockkit_zk::{ZkBackend, ZkConfig};
@@ -69,6 +69,11 @@ pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
 /// Returns why a session at this URL cannot be opened.
 pub(crate) async fn refusal(url: &str) -> Error {
     bounded(backend(url).open_session(LONG, Clock::boot())).await.err().unwrap()
+}
+
+/// Inspects a lock as an operator with this URL.
+pub(crate) async fn inspect(url: &str, name: &LockName) -> Inspection {
+    bounded(backend(url).admin().unwrap().inspect(name)).await.unwrap()
 }
 
 /// Returns the URL of the server through this proxy. The request timeout is short for lost requests, but long enough

@@ -2,7 +2,9 @@
 //! programs.
 #![cfg(test)]
 
+mod admin;
 mod bad_input;
+mod breaking;
 mod budget;
 mod cancel;
 mod common;
@@ -21,5 +23,6 @@ mod owned;
 mod records;
 mod refusals;
 mod secure;
+mod unreachable;
 mod waits;
 mod warnings;

@@ -5,7 +5,7 @@ mod sasl {
     use lockkit_core::ErrorKind;
     use lockkit_testbed::{ZooKeeper, ZooKeeperOptions};
 
-    use crate::common::{LONG, acquire, fresh_name, refusal, release, session_at};
+    use crate::common::{LONG, acquire, assert_error, fresh_name, refusal, release, session_at};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn sasl_server_accepts_only_the_right_login() {
@@ -19,9 +19,11 @@ mod sasl {
             assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
             let text = format!("{error} {error:?}");
             assert!(!text.contains("hunter") && !text.contains("sesame"), "{text}");
+            assert!(text.contains("check the user and the password"), "{text}");
         }
-        let error = refusal(&server.url()).await;
-        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert_error(&refusal(&server.url()).await, ErrorKind::Denied, "the servers require a login");
+        let digest = format!("zk://app:hunter2@{}", server.endpoint());
+        assert_error(&refusal(&digest).await, ErrorKind::Denied, "if they require SASL, use login=sasl");
     }
 }
 
