@@ -11,7 +11,7 @@ use lockkit_core::{
 };
 use tracing::warn;
 
-use crate::{EtcdConfig, Form, call::Server, error::RequestError, rpc::RpcSession, session::EtcdSession};
+use crate::{EtcdConfig, Form, call::Server, reach, rpc::RpcSession, session::EtcdSession};
 
 /// The shortest ttl that a server with the default election timeout grants.
 const TTL_MIN: Duration = Duration::from_secs(2);
@@ -44,19 +44,6 @@ impl EtcdBackend {
     /// Creates a backend from a configuration. No I/O.
     pub fn new(config: EtcdConfig) -> Self {
         Self { config }
-    }
-
-    /// Looks up why TLS failed, if the fault does not say so; otherwise returns the fault.
-    async fn explained(&self, fault: RequestError) -> RequestError {
-        let Some(tls) = self.config.tls.as_ref().filter(|_| fault.is_unexplained_disconnect()) else {
-            return fault;
-        };
-        for endpoint in &self.config.endpoints {
-            if let Some(end) = tls.refusal(endpoint, Some("h2"), self.config.request_timeout).await {
-                return RequestError::not_connected(&end);
-            }
-        }
-        fault
     }
 }
 
@@ -100,7 +87,7 @@ impl Backend for EtcdBackend {
         };
         match open.await {
             Ok(session) => Ok(session),
-            Err(fault) => Err(self.explained(fault).await.into_error("open session")),
+            Err(fault) => Err(reach::explain(&self.config, fault).await.into_error("open session")),
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Server {
     client: Client,
     request_timeout: Duration,
     endpoints: usize,
+    /// The endpoints, for errors.
+    names: Arc<str>,
     login: Arc<Login>,
     outage: Arc<Outage>,
     highest_revision: Arc<AtomicI64>,
@@ -69,6 +71,7 @@ impl Server {
             client,
             request_timeout: config.request_timeout,
             endpoints: config.endpoints.len(),
+            names: config.endpoints.join(", ").into(),
             login: Arc::default(),
             outage: Arc::default(),
             highest_revision: Arc::default(),
@@ -136,7 +139,7 @@ impl Server {
             let refused = match timeout_at(until, sent).await {
                 Ok(Err(fault)) if fault.effect == Effect::LoginStale => fault,
                 Ok(answer) => return answer,
-                Err(_) => return Err(RequestError::no_reply()),
+                Err(_) => return Err(RequestError::no_reply().at(&self.names)),
             };
             // Every change of a user or a role makes logins stale, so a new login may be stale too.
             let pause = pauses.as_mut().and_then(Iterator::next);
@@ -167,7 +170,8 @@ impl Server {
             self.outage.turn(started + self.request_timeout / 2).await?;
             let mut endpoint_fault = None;
             for _ in 0..SENDS_AT_ONCE * self.endpoints {
-                match request(&self.client).await.map_err(RequestError::from) {
+                let reply = request(&self.client).await;
+                match reply.map_err(|error| RequestError::from(error).at(&self.names)) {
                     Err(fault) if fault.is_endpoint_failure() => endpoint_fault = Some(fault),
                     Err(fault) if fault.effect == Effect::Unknown => return Err(fault),
                     served => {
@@ -211,7 +215,7 @@ impl Server {
                 }
             }
         };
-        bounded(window, replies).await
+        bounded(window, replies).await.map_err(|fault| fault.at(&self.names))
     }
 
     /// Returns the number of the login that requests use now.

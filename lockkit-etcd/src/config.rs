@@ -125,7 +125,9 @@ impl EtcdConfig {
         Ok(config)
     }
 
-    /// Logs in with this name and password.
+    /// Logs in with this name and password. Opening a session fails with `Denied` if the server asks for a login and
+    /// there is none, and with `InvalidConfig` if there is one and the server's authentication is off: a password that
+    /// protects nothing must not go unnoticed.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.login = Some((name.into(), password.into()));

@@ -1,11 +1,14 @@
 //! Failed requests: their possible effect, and the table that maps the client's errors to ours.
 
-use std::{borrow::Cow, error::Error as StdError};
+use std::{borrow::Cow, error::Error as StdError, sync::Arc};
 
 use lockkit_core::{Error, ErrorKind, backend::tls::is_distrust, support::SessionOver};
 use tonic::{Code, ConnectError};
 
 use crate::client;
+
+/// The texts of the errors of a handshake with a server that expects something else than TLS.
+const NOT_TLS: [&str; 3] = ["tls handshake eof", "InvalidContentType", "Connection reset"];
 
 /// The text of hyper's error for a request whose connection was closed before it was sent.
 const CLOSED: &str = "connection closed";
@@ -39,11 +42,13 @@ pub(crate) struct RequestError {
     pub(crate) effect: Effect,
     kind: ErrorKind,
     message: Cow<'static, str>,
+    /// The endpoints that the request may have reached.
+    at: Option<Arc<str>>,
 }
 
 impl RequestError {
     pub(crate) fn new(effect: Effect, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { effect, kind, message: message.into() }
+        Self { effect, kind, message: message.into(), at: None }
     }
 
     /// No reply within the time limit of a request.
@@ -90,19 +95,31 @@ impl RequestError {
         matches!(self.effect, Effect::Unknown | Effect::SessionOver)
     }
 
-    /// Returns whether the connection ended without a reason that this request knows.
-    pub(crate) fn is_unexplained_disconnect(&self) -> bool {
-        match self.effect {
-            Effect::NotSent => self.message.ends_with(CLOSED),
-            Effect::Unknown => self.message != NO_REPLY,
-            _ => false,
-        }
+    /// Returns whether a handshake failed as if the other side did not speak TLS.
+    pub(crate) fn is_failed_handshake(&self) -> bool {
+        NOT_TLS.iter().any(|text| self.message.contains(text))
+    }
+
+    /// Adds the endpoints that the request may have reached.
+    pub(crate) fn at(self, endpoints: &Arc<str>) -> Self {
+        Self { at: Some(Arc::clone(endpoints)), ..self }
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// Converts the fault to the error that a user sees.
     pub(crate) fn into_error(self, operation: &'static str) -> Error {
         // As a text, not as the source: the `Debug` output of the client's errors contains whole requests.
-        Error::new(self.kind, operation).with_message(self.message)
+        Error::new(self.kind, operation).with_message(match self.at {
+            Some(at) if self.kind == ErrorKind::Unavailable => format!("{at}: {}", self.message).into(),
+            _ => self.message,
+        })
     }
 }
 
@@ -146,6 +163,13 @@ impl From<tonic::Status> for RequestError {
             Code::InvalidArgument if text == "revision of auth store is old" => {
                 (Effect::LoginStale, ErrorKind::Unavailable)
             }
+            Code::InvalidArgument if text == "user name is empty" => {
+                return Self::new(
+                    Effect::Refused,
+                    ErrorKind::Denied,
+                    "the server asks for a user and a password",
+                );
+            }
             Code::InvalidArgument if text.contains("authentication failed") || text.contains("user name") => {
                 (Effect::Refused, ErrorKind::Denied)
             }
@@ -162,7 +186,10 @@ impl From<tonic::Status> for RequestError {
                 (Effect::Refused, ErrorKind::Unavailable)
             }
             Code::ResourceExhausted => (Effect::Busy, ErrorKind::Unavailable),
-            Code::Unimplemented => (Effect::Refused, ErrorKind::Unsupported),
+            Code::Unimplemented => {
+                let message = format!("{text}; is this etcd?");
+                return Self::new(Effect::Refused, ErrorKind::Unsupported, message);
+            }
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound => {
                 (Effect::Refused, ErrorKind::Unexpected)
             }

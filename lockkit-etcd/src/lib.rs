@@ -54,6 +54,7 @@ mod lease;
 mod login;
 mod outage;
 mod pins;
+mod reach;
 mod records;
 mod registry;
 mod release;

@@ -22,6 +22,7 @@ use crate::{
     client::{Client, KeyValue},
     error::RequestError,
     keys::{LeaseId, Queue},
+    reach,
     registry::token,
 };
 
@@ -45,21 +46,21 @@ impl Admin for EtcdBackend {
             add_remaining(&server, &mut seen).await;
             Ok(seen.inspection)
         };
-        look.await.map_err(|fault: RequestError| fault.into_error("inspect").with_lock(name))
+        self.named(look.await, "inspect").await.map_err(|error| error.with_lock(name))
     }
 
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
         let pages = self.config.layout().pages(prefix)?;
         let position = pages.position(after)?;
         let read = async { pages.read(&self.connect().await?, position, limit).await };
-        read.await.map_err(|fault| fault.into_error("list locks"))
+        self.named(read.await, "list locks").await
     }
 
     async fn break_lock(&self, name: &LockName, holder: &Contender) -> Result<bool> {
         let layout = self.config.layout();
         let keys = LockKeys::of(&layout, name)?;
         let end = async { break_lock::break_hold(&self.connect().await?, &layout, &keys, holder).await };
-        end.await.map_err(|fault| fault.into_error("break").with_lock(name))
+        self.named(end.await, "break").await.map_err(|error| error.with_lock(name))
     }
 }
 
@@ -67,6 +68,14 @@ impl EtcdBackend {
     /// Opens a connection. A kept one would belong to the runtime of the first caller.
     async fn connect(&self) -> Result<Server, RequestError> {
         Server::connect(&self.config).await
+    }
+
+    /// Converts the fault of a request on a connection of its own.
+    async fn named<T>(&self, answer: Result<T, RequestError>, operation: &'static str) -> Result<T> {
+        match answer {
+            Ok(answer) => Ok(answer),
+            Err(fault) => Err(reach::explain(&self.config, fault).await.into_error(operation)),
+        }
     }
 }
 

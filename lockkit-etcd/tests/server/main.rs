@@ -21,6 +21,7 @@ mod login;
 mod lost_replies;
 mod pins;
 mod records;
+mod refusals;
 mod rights;
 mod rpc;
 mod successors;

@@ -1,0 +1,135 @@
+//! Why no server serves a client. The client balances over all endpoints and reports one failure, often without
+//! its cause ("transport error"). So each endpoint is probed once, all at the same time: a person who reads the error
+//! must learn which address is wrong, and whether something else than etcd listens there.
+//!
+//! A probe changes nothing at the server. To a server that is configured with TLS nothing is sent in the clear.
+
+use std::{fmt, io, time::Duration};
+
+use futures_util::future::join_all;
+use lockkit_core::{ErrorKind, backend::tls::Tls};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::{
+    EtcdConfig,
+    call::Server,
+    error::{Effect, RequestError},
+};
+
+/// Longest time of a probe, if the time limit of a request is not shorter.
+const PROBE_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The beginning of every HTTP/2 connection: the preface, and a SETTINGS frame without settings (RFC 9113, section 3.4).
+const HTTP2_BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// A TLS handshake that is cut off; a server that speaks TLS answers with an alert (RFC 8446, section 5.1).
+const TLS_BEGIN: &[u8] = &[0x16, 3, 1, 0, 4, 1, 0, 0, 0];
+
+/// What a probe has found.
+enum Found {
+    /// The server speaks the protocol.
+    Reachable,
+    /// It cannot be reached, or is something else.
+    Fault(String),
+    /// Server and client do not trust each other.
+    Distrust(String),
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reachable => f.write_str("reachable"),
+            Self::Fault(why) | Self::Distrust(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Adds to a fault which endpoints were tried and why each of them failed. A fault that another cause explains stays.
+pub(crate) async fn explain(config: &EtcdConfig, fault: RequestError) -> RequestError {
+    if !matches!(fault.effect, Effect::NotSent | Effect::Unknown | Effect::NoLeader)
+        || !matches!(fault.kind(), ErrorKind::Unavailable | ErrorKind::Denied)
+    {
+        return fault;
+    }
+    let limit = config.request_timeout.min(PROBE_TIME_MAX);
+    let probes = config.endpoints.iter().map(|endpoint| async move {
+        let probe = async {
+            match &config.tls {
+                Some(tls) => probe_tls(config, endpoint, tls, limit).await,
+                None => probe_plain(endpoint).await,
+            }
+        };
+        timeout(limit, probe).await.unwrap_or_else(|_| Found::Fault(format!("no answer within {limit:?}")))
+    });
+    let found = join_all(probes).await;
+    let kind = match found.iter().any(|found| matches!(found, Found::Distrust(_))) {
+        true => ErrorKind::Denied,
+        false => fault.kind(),
+    };
+    let reachable = found.iter().any(|found| matches!(found, Found::Reachable));
+    // The request failed for another reason than the connection.
+    let mut parts: Vec<String> = reachable.then(|| fault.message().to_owned()).into_iter().collect();
+    let servers = config.endpoints.iter().zip(&found);
+    parts.extend(servers.map(|(endpoint, found)| format!("{endpoint}: {found}")));
+    RequestError::new(fault.effect, kind, parts.join("; "))
+}
+
+async fn probe_plain(endpoint: &str) -> Found {
+    let fault = |why: &str| Found::Fault(why.to_owned());
+    let answer = match answer_to(endpoint, HTTP2_BEGIN).await {
+        Ok(answer) => answer,
+        Err(cause) => return Found::Fault(format!("cannot connect: {cause}")),
+    };
+    match answer.as_slice() {
+        // A SETTINGS frame of the connection.
+        [_, _, _, 4, _, 0, 0, 0, 0, ..] => Found::Reachable,
+        [b'H', b'T', b'T', b'P', b'/', b'1', ..] => {
+            fault("answers with HTTP/1; is this etcd's port for clients?")
+        }
+        [b'-' | b'+', ..] => fault("answers as a Redis server does; is this etcd?"),
+        // A server that wants TLS may close without an alert, because these bytes are no TLS at all.
+        [] | [0x15, ..] => match answer_to(endpoint, TLS_BEGIN).await.as_deref() {
+            Ok([0x15 | 0x16, 3, ..]) => fault("wants TLS (etcds:// or https://)"),
+            _ => fault("closes the connection instead of answering; is this etcd?"),
+        },
+        _ => fault("does not answer with HTTP/2; is this etcd?"),
+    }
+}
+
+/// Connects, sends this, and returns the beginning of the answer; nothing if the server closes the connection.
+async fn answer_to(endpoint: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut connection = TcpStream::connect(endpoint).await?;
+    let mut answer = vec![0; 9];
+    let mut read = 0;
+    // A reset is an answer too: the server has accepted the connection.
+    if connection.write_all(bytes).await.is_ok() {
+        while read < answer.len() {
+            match connection.read(&mut answer[read..]).await {
+                Ok(more) if more > 0 => read += more,
+                _ => break,
+            }
+        }
+    }
+    answer.truncate(read);
+    Ok(answer)
+}
+
+async fn probe_tls(config: &EtcdConfig, endpoint: &str, tls: &Tls, limit: Duration) -> Found {
+    let mut alone = config.clone();
+    (alone.endpoints, alone.login) = (vec![endpoint.to_owned()], None);
+    let asked = async { Server::connect(&alone).await?.version().await };
+    let Err(fault) = asked.await else { return Found::Reachable };
+    if fault.kind() == ErrorKind::Denied {
+        return Found::Distrust(fault.message().to_owned());
+    }
+    // The server may have refused the client's certificate after the handshake, in a message that was lost.
+    match tls.refusal(endpoint, Some("h2"), limit).await {
+        Some(end) => Found::Distrust(RequestError::not_connected(&end).message().to_owned()),
+        _ if fault.is_failed_handshake() => Found::Fault(format!("{}; does it speak TLS?", fault.message())),
+        _ => Found::Fault(fault.message().to_owned()),
+    }
+}
