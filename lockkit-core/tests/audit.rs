@@ -2,7 +2,7 @@
 //!
 //! A program of its own, because its subscriber is that of the whole process.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are not seen as tests")]
 
 #[path = "it/common.rs"]
 mod common;
