@@ -7,7 +7,7 @@ use lockkit_core::{Error, ErrorKind, Result};
 use crate::{
     Tls,
     keys::{Layout, Names},
-    topology::{Address, Connector, Dialer, Login, Sentinels, Topology},
+    topology::{Address, CLUSTER_RETRIES, Connector, Dialer, Login, Sentinels, Topology},
 };
 
 /// Port of a server that is given without one.
@@ -147,6 +147,9 @@ impl RedisConfig {
     /// `~*`; [raw names](Names::Raw) that contain braces also need `~lockkit::PREFIX*`.
     /// [`min_replicas`](Self::min_replicas) needs `+wait`, several servers or Sentinels need `+role`, and a cluster needs
     /// `+cluster|slots +asking`.
+    ///
+    /// An operator who inspects and breaks locks needs the same rights. To list locks needs `+scan`, which shows the names
+    /// of all keys.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));
@@ -272,6 +275,7 @@ impl RedisConfig {
                 timeout: self.request_timeout,
             },
             sentinel_login: self.sentinel_login.clone(),
+            cluster_retries: CLUSTER_RETRIES,
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use self::{
 
 /// How often the client crate follows redirections of a cluster, and repeats requests that a server cannot serve for a
 /// moment. After that the request fails and its caller repeats it.
-const CLUSTER_RETRIES: u32 = 4;
+pub(crate) const CLUSTER_RETRIES: u32 = 4;
 
 /// Bounds of the pause between two of these, in milliseconds. All of them together fit into a quarter of the shortest
 /// ttl.
@@ -211,6 +211,20 @@ impl Connection {
         }
     }
 
+    /// As [`query`](Self::query), at the master of this slot.
+    pub(crate) async fn query_slot(&mut self, slot: u16, command: &Cmd) -> Result<Value, RequestError> {
+        self.query_routed(SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master)), command)
+            .await
+    }
+
+    /// Returns the first slot of each master, in order; of a single server, which has all slots, 0.
+    pub(crate) async fn first_slots(&mut self) -> Result<Vec<u16>, RequestError> {
+        match self {
+            Self::Node { .. } => Ok(vec![0]),
+            Self::Cluster { connection, .. } => Ok(SlotMasters::ask(connection).await?.first_slots()),
+        }
+    }
+
     /// As [`query`](Self::query), at any one master.
     pub(crate) async fn query_one(&mut self, command: &Cmd) -> Result<Value, RequestError> {
         self.query_routed(SingleNodeRoutingInfo::RandomPrimary, command).await
@@ -266,9 +280,17 @@ pub(crate) struct Connector {
     pub(crate) dialer: Dialer,
     /// For Sentinels, which have users of their own.
     pub(crate) sentinel_login: Login,
+    /// How often the client crate repeats a request to a cluster, and follows its redirections.
+    pub(crate) cluster_retries: u32,
 }
 
 impl Connector {
+    /// The same, for requests to a cluster that must not be sent twice.
+    #[must_use]
+    pub(crate) fn without_retries(self) -> Self {
+        Self { cluster_retries: 0, ..self }
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         self.dialer.timeout
     }
@@ -361,7 +383,7 @@ impl Connector {
             .tcp_settings(self.dialer.tcp_settings())
             .connection_timeout(self.timeout() / NODE_TIMEOUT_SHARE)
             .response_timeout(self.timeout())
-            .retries(CLUSTER_RETRIES)
+            .retries(self.cluster_retries)
             .min_retry_wait(CLUSTER_RETRY_PAUSE_MIN_MS)
             .max_retry_wait(CLUSTER_RETRY_PAUSE_MAX_MS)
             .max_connection_attempts(NonZeroUsize::MIN)

@@ -2,6 +2,7 @@
 //! and other programs interfere.
 #![cfg(test)]
 
+mod admin;
 mod bad_input;
 mod budget;
 mod claims;
@@ -12,6 +13,7 @@ mod evidence;
 mod fairness;
 mod fallbacks;
 mod faults;
+mod listing;
 mod memory;
 mod moving_slots;
 mod options;
