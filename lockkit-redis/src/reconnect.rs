@@ -19,6 +19,7 @@ use std::{
 };
 
 use lockkit_core::{
+    ErrorKind,
     backend::retry_pauses,
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
@@ -134,7 +135,13 @@ impl Reconnector {
         let opening = async {
             let mut connection = self.connector.connect(push_handler).await?;
             for channel in self.listener.channels() {
-                connection.subscribe(&channel).await?;
+                let subscribed = connection.subscribe(&channel).await.map_err(RequestError::from);
+                match subscribed {
+                    Err(fault) if fault.kind() == ErrorKind::Denied && !self.listener.needs_channels() => {
+                        debug!(?fault, channel, "no right to subscribe");
+                    }
+                    subscribed => subscribed?,
+                }
             }
             Ok(connection)
         };

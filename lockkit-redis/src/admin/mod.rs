@@ -25,8 +25,11 @@ use lockkit_core::{
 };
 use redis::Value;
 
-pub(crate) use self::wire::parse_inspection;
 use self::wire::{Broken, Shown};
+pub(crate) use self::{
+    listing::raw_names,
+    wire::{escape_glob, parse_inspection, parse_scan, scan},
+};
 use crate::{
     RedisBackend,
     error::{Effect, RequestError},

@@ -70,6 +70,12 @@ impl Node {
             .await
     }
 
+    /// Sends a command within a time limit.
+    pub(super) async fn query(&self, limit: Duration, command: &redis::Cmd) -> Result<Value, RequestError> {
+        let query = |mut open: OpenConnection| async move { open.connection.query(command).await };
+        self.server.with_connection(limit, query).await
+    }
+
     /// Executes a script over this connection, without a time limit.
     pub(super) async fn run_on(
         &self,

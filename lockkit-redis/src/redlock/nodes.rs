@@ -31,8 +31,8 @@ pub(super) struct Nodes {
 
 impl Nodes {
     /// Starts connecting to each of them.
-    pub(super) fn connect(connector: &Connector, limit: Duration) -> Self {
-        let hints = Arc::<Hints>::default();
+    pub(super) fn connect(connector: &Connector, limit: Duration, hints: Hints) -> Self {
+        let hints = Arc::new(hints);
         let addresses = match &connector.topology {
             Topology::Single(address) => std::slice::from_ref(address),
             Topology::Replicas(addresses) | Topology::Cluster(addresses) => addresses,

@@ -66,6 +66,11 @@ pub(crate) trait Listener: Send + Sync + 'static {
     /// Returns the channels to which a new connection subscribes.
     fn channels(&self) -> Vec<String>;
 
+    /// Returns whether a connection is of no use if the user may not subscribe.
+    fn needs_channels(&self) -> bool {
+        true
+    }
+
     /// Handles a message.
     fn message(&self, channel: &str, text: &str);
 
