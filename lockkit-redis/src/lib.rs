@@ -33,6 +33,7 @@
 mod acquire;
 mod admin;
 mod backend;
+mod broken;
 mod config;
 mod error;
 mod evidence;

@@ -146,8 +146,9 @@ impl Reconnector {
             Ok(connection)
         };
         let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
-        let connection =
-            opened.unwrap_or_else(|_| Err(RequestError::no_reply())).map_err(RequestError::before_sending)?;
+        let connection = opened
+            .unwrap_or_else(|_| Err(self.connector.no_reply()))
+            .map_err(RequestError::before_sending)?;
         Ok(OpenConnection::new(connection, broken, replace_soon))
     }
 

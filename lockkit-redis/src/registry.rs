@@ -16,14 +16,12 @@ use tokio::{
 };
 
 use crate::{
+    broken::{BROKEN, BrokenHolds},
     keys::{LockKeys, parse_value},
     powers::{Observers, Pin},
     topology::Listener,
     wire::Pttl,
 };
-
-/// The beginning of the message that a hold was broken; the value that the lock had follows.
-pub(crate) const BROKEN: &str = "broken ";
 
 /// Redis counts whole milliseconds; a key has expired after its last one.
 const ROUNDING: Duration = Duration::from_millis(1);
@@ -34,10 +32,8 @@ pub(crate) struct ClaimRegistry {
     table: Mutex<HashMap<ClaimId, Arc<ClaimEntry>>>,
     /// Notified when an acquire ends.
     settled: Notify,
-    /// The holds that operators have broken, until the session reports them; at most one for each claim in the table.
-    broken: Mutex<Vec<ClaimId>>,
-    /// Notified when there is one more.
-    was_broken: Notify,
+    /// At most one for each claim in the table.
+    pub(crate) broken: BrokenHolds,
 }
 
 /// The claims and observers of a session, as what its connection receives messages for.
@@ -130,20 +126,7 @@ impl ClaimRegistry {
     /// Reports the hold once, and not before its acquire has ended: until then nobody knows it.
     fn report_if_broken(&self, entry: &ClaimEntry) {
         if !entry.is_acquiring.load(SeqCst) && entry.take_broken() {
-            lock(&self.broken).push(entry.id);
-            self.was_broken.notify_one();
-        }
-    }
-
-    /// Waits for the next hold that was broken. Cancel safe: a hold is taken when this returns it.
-    pub(crate) async fn broken(&self) -> ClaimId {
-        loop {
-            let taken = lock(&self.broken).pop();
-            if let Some(id) = taken {
-                return id;
-            }
-            // A notification that came before this is kept.
-            self.was_broken.notified().await;
+            self.broken.add(entry.id);
         }
     }
 

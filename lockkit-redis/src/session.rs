@@ -67,7 +67,7 @@ impl Session for RedisSession {
             biased;
             () = self.closed.cancelled() => Loss::Session,
             // Nothing else is reported: when a lock expires, Redis runs nothing.
-            broken = self.claims.broken() => Loss::Grant(broken),
+            broken = self.claims.broken.next() => Loss::Grant(broken),
         }
     }
 

@@ -6,9 +6,9 @@ use lockkit_core::{FencingToken, backend::ClaimId};
 use redis::Value;
 
 use crate::{
+    broken::BROKEN,
     error::RequestError,
     keys::LockKeys,
-    registry::BROKEN,
     wire::{BREAK, Call, INSPECT, RELEASE, ScriptParams, WAITED_FOR, one_each},
 };
 
@@ -62,7 +62,8 @@ pub(crate) struct Shown {
 
 /// Parses an inspection: the holder and the waiters.
 pub(crate) fn parse_inspection(answer: Value) -> Result<(Option<Shown>, Vec<Shown>), RequestError> {
-    let shown: Vec<(Vec<u8>, Vec<u8>, Vec<u8>, i64)> = redis::from_redis_value(answer)?;
+    type Parts = (Vec<u8>, Vec<u8>, Vec<u8>, i64);
+    let shown: Vec<Parts> = redis::from_redis_value(answer)?;
     let mut shown = shown.into_iter().map(|(text, client, metadata, left)| Shown {
         text,
         client: String::from_utf8_lossy(&client).into_owned(),

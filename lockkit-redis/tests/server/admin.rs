@@ -59,7 +59,8 @@ async fn inspection_shows_clients_and_remaining_times() {
     let channels = redis.cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
     let mut connected: Vec<&str> = channels.list().iter().map(|channel| &channel.text()[15..]).collect();
     let mut shown: Vec<&str> = waiters.iter().filter_map(|waiter| waiter.session.as_deref()).collect();
-    (connected.sort_unstable(), shown.sort_unstable());
+    connected.sort_unstable();
+    shown.sort_unstable();
     assert_eq!(shown, connected);
     for waiter in waiting {
         waiter.control.give_up();

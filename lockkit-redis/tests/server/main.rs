@@ -15,6 +15,7 @@ mod fallbacks;
 mod faults;
 mod listing;
 mod memory;
+mod misdirected;
 mod moving_slots;
 mod options;
 mod pins;
