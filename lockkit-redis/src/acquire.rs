@@ -14,6 +14,8 @@
 //!   `unserved`. The request is repeated at once.
 //! * The entry in the queue is lost (deleted, lapsed while this client was suspended, a failover): the next re-check
 //!   reports it.
+//! * An operator breaks the hold before its acquire has ended: the claim has no entry any more. If the message comes a
+//!   moment later, the session reports the loss; if the keeper does not know the hold yet, its first heartbeat does.
 //! * A message alone grants nothing: the lock is held from the answer to `confirm`. The lifetime starts when `confirm`
 //!   is sent.
 
@@ -62,6 +64,7 @@ impl RedisSession {
         let entry = self.claims.enter(claim.id(), self.layout.keys(claim.name())?, is_candidate);
         let outcome = self.run_claim(claim, &entry).await;
         let answer = match outcome {
+            Ok(ClaimOutcome::Granted(..)) if entry.take_broken() => Ok(Acquired::EntryGone),
             Ok(ClaimOutcome::Granted(token, armed_at)) => {
                 let evidence = Evidence::key_value(entry.keys.lock(), keys::value(entry.id, token));
                 let grant = Grant::new(claim, token, armed_at).with_evidence(evidence);

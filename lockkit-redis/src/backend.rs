@@ -57,15 +57,19 @@ impl RedisBackend {
         Self { config }
     }
 
-    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedisSession, RequestError> {
-        let ttl = ttl.max(TTL_MIN);
-        let params = ScriptParams {
+    /// Returns the parameters of the scripts of a new client.
+    pub(crate) fn script_params(&self, ttl: Duration) -> ScriptParams {
+        ScriptParams {
             client: format!("{:032x}", fastrand::u128(..)),
             // Whole milliseconds, rounded up.
-            ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
+            ttl_ms: u64::try_from(ttl.max(TTL_MIN).as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
             counter_ttl_ms: milliseconds(self.config.counter_ttl),
             linger_ms: milliseconds(self.config.counter_ttl.max(QUEUE_TTL_MIN)),
-        };
+        }
+    }
+
+    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedisSession, RequestError> {
+        let params = self.script_params(ttl);
         let (connector, claims) = (self.config.connector(), Arc::<ClaimRegistry>::default());
         let channel = format!("{CHANNEL}{}", params.client);
         let observers = Arc::<Observers>::default();
@@ -118,6 +122,8 @@ impl Backend for RedisBackend {
         (info.powers.elections, info.powers.leader_watch) = (true, true);
         info.powers.records = true;
         info.powers.pins = true;
+        info.powers.list = self.config.layout().tells_locks_apart();
+        info.powers.break_lock = true;
         info
     }
 

@@ -7,7 +7,7 @@ use lockkit_core::{Error, ErrorKind, Result};
 use crate::{
     Tls,
     keys::{Layout, Names},
-    topology::{Address, Connector, Dialer, Login, Sentinels, Topology},
+    topology::{Address, CLUSTER_RETRIES, Connector, Dialer, Login, Password, Sentinels, Topology},
 };
 
 /// Port of a server that is given without one.
@@ -89,7 +89,8 @@ impl RedisConfig {
     }
 
     /// Returns the configuration for the master that these Sentinels know by this name. Sentinels are asked without a
-    /// login unless [`sentinel_user`](Self::sentinel_user) or [`sentinel_password`](Self::sentinel_password) is set.
+    /// login unless [`sentinel_user`](Self::sentinel_user), [`sentinel_password`](Self::sentinel_password) or
+    /// [`sentinel_password_file`](Self::sentinel_password_file) is set.
     ///
     /// # Errors
     ///
@@ -147,16 +148,19 @@ impl RedisConfig {
     /// `~*`; [raw names](Names::Raw) that contain braces also need `~lockkit::PREFIX*`.
     /// [`min_replicas`](Self::min_replicas) needs `+wait`, several servers or Sentinels need `+role`, and a cluster needs
     /// `+cluster|slots +asking`.
+    ///
+    /// An operator who inspects and breaks locks needs the same rights. To list locks needs `+scan`, which shows the names
+    /// of all keys.
     #[must_use]
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
-        (self.login.user, self.login.password) = (Some(name.into()), Some(password.into()));
+        (self.login.user, self.login.password) = (Some(name.into()), Some(Password::Text(password.into())));
         self
     }
 
     /// Logs in with the password of the default user (`requirepass`).
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        (self.login.user, self.login.password) = (None, Some(password.into()));
+        (self.login.user, self.login.password) = (None, Some(Password::Text(password.into())));
         self
     }
 
@@ -168,14 +172,24 @@ impl RedisConfig {
     /// ```
     #[must_use]
     pub fn sentinel_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
-        (self.sentinel_login.user, self.sentinel_login.password) = (Some(name.into()), Some(password.into()));
+        (self.sentinel_login.user, self.sentinel_login.password) =
+            (Some(name.into()), Some(Password::Text(password.into())));
+        self
+    }
+
+    /// Logs in to Sentinels with the first line of this file as the password: of the user `name`, or of the default user.
+    /// Every new connection reads it again, so a new password needs no restart.
+    #[must_use]
+    pub fn sentinel_password_file(mut self, name: Option<String>, file: impl Into<PathBuf>) -> Self {
+        (self.sentinel_login.user, self.sentinel_login.password) = (name, Some(Password::File(file.into())));
         self
     }
 
     /// Logs in to Sentinels with the password of their default user (`requirepass`).
     #[must_use]
     pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
-        (self.sentinel_login.user, self.sentinel_login.password) = (None, Some(password.into()));
+        (self.sentinel_login.user, self.sentinel_login.password) =
+            (None, Some(Password::Text(password.into())));
         self
     }
 
@@ -272,6 +286,7 @@ impl RedisConfig {
                 timeout: self.request_timeout,
             },
             sentinel_login: self.sentinel_login.clone(),
+            cluster_retries: CLUSTER_RETRIES,
         }
     }
 }

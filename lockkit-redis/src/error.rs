@@ -1,6 +1,6 @@
 //! Failed requests: their possible effect, and the table from the client crate's errors to [`Error`].
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use lockkit_core::{Error, ErrorKind};
 use redis::{RedisError, ServerErrorKind};
@@ -80,6 +80,27 @@ impl RequestError {
         }
     }
 
+    /// The same fault, of the server at this address.
+    #[must_use]
+    pub(crate) fn at(self, server: impl fmt::Display) -> Self {
+        Self { message: format!("{server}: {}", self.message).into(), ..self }
+    }
+
+    /// The same fault, with what to check.
+    #[must_use]
+    pub(crate) fn with_question(self, question: &str) -> Self {
+        Self { message: format!("{} ({question})", self.message).into(), ..self }
+    }
+
+    /// Returns the faults of several servers as one. What no retry mends decides on its kind: it explains more than an
+    /// unreachable server.
+    pub(crate) fn of_servers(faults: Vec<Self>) -> Option<Self> {
+        let messages: Vec<&str> = faults.iter().map(Self::message).collect();
+        let message = messages.join("; ");
+        let worst = faults.iter().position(|fault| !fault.is_transient()).unwrap_or_default();
+        Some(Self { message: message.into(), ..faults.into_iter().nth(worst)? })
+    }
+
     /// The same fault, before the request was sent. A refusal stays one: the server would refuse the next login, too.
     #[must_use]
     pub(crate) fn before_sending(self) -> Self {
@@ -145,6 +166,10 @@ impl From<RedisError> for RequestError {
 impl RequestError {
     /// The table for errors of the server, by their first word.
     fn from_server(code: &str, message: String) -> Self {
+        if let Some(advice) = misdirected(code, &message) {
+            return Self::new(Effect::Refused, ErrorKind::InvalidConfig, format!("{advice} ({message})"));
+        }
+        let message = if code == "NOAUTH" { NOAUTH.to_owned() } else { message };
         let (effect, kind) = match code {
             "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "OOM" | "MISCONF" | "NOREPLICAS"
             | "READONLY" => (Effect::Busy, ErrorKind::Unavailable),
@@ -159,6 +184,38 @@ impl RequestError {
         Self { breaks, ..Self::new(effect, kind, message) }
     }
 }
+
+/// Instead of the server's text, which is about the protocol.
+pub(crate) const NOAUTH: &str = "NOAUTH the server asks for a password: give it with its user in the URL (the user of a password \
+                      alone is `default`), or name the user in the URL (redis://default@HOST) and give lockkit the \
+                      password with LOCKKIT_PASSWORD";
+
+/// Returns what to do where the error shows that the URL leads to another kind of server, or asks for what it has not.
+fn misdirected(code: &str, message: &str) -> Option<&'static str> {
+    let is_unknown = |command: &str| message.contains("unknown command") && message.contains(command);
+    match code {
+        "ERR" | "" if message.contains("accepted by Sentinel instances") => Some(IS_SENTINEL),
+        "ERR" | "" if is_unknown("SENTINEL") => Some(
+            "this server is no Sentinel: name the Sentinels (port 26379 unless configured), or use redis://",
+        ),
+        "ERR" | "" if is_unknown("CLUSTER") => {
+            Some("this server is no node of a cluster: use redis://, or redis+sentinel:// for a Sentinel")
+        }
+        "ERR" | "" if message.contains("cluster support disabled") => {
+            Some("this server is not part of a cluster: use redis://")
+        }
+        "ERR" | "" if message.contains("SELECT is not allowed in cluster mode") => {
+            Some("this server is part of a cluster, which has no databases: use redis+cluster://")
+        }
+        "ERR" | "" if message.contains("DB index is out of range") => {
+            Some("the server has no database of this number: `databases` in its configuration is their count")
+        }
+        _ => None,
+    }
+}
+
+/// What to do with a Sentinel in the place of a server.
+pub(crate) const IS_SENTINEL: &str = "this is a Sentinel: use redis+sentinel://HOST:PORT/MASTER";
 
 /// Part of the error of version 7 for a script whose user lacks a right; it has no NOPERM.
 const SCRIPT_DENIED: &str = "ser executing the script can't";

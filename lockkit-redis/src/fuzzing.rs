@@ -2,7 +2,9 @@
 
 use std::str;
 
-use crate::{keys, powers::parse_leader, server_info::ServerInfo, topology::SlotMasters, wire};
+use crate::{
+    admin::parse_inspection, keys, powers::parse_leader, server_info::ServerInfo, topology::SlotMasters, wire,
+};
 
 /// Longer errors would quote arbitrary text of a server.
 const MESSAGE_CHARACTERS_MAX: usize = 300;
@@ -30,7 +32,7 @@ pub fn answer(bytes: &[u8]) {
         wire::parse_renewals(answer.clone(), 2).map(|renewals| assert_eq!(renewals.len(), 2)).err(),
         SlotMasters::parse(&answer).err(),
         parse_leader(answer.clone()).err(),
-        wire::parse_inspection(answer).err(),
+        parse_inspection(answer).err(),
     ];
     for fault in faults.into_iter().flatten() {
         assert!(fault.message().chars().count() <= MESSAGE_CHARACTERS_MAX, "{}", fault.message());

@@ -7,7 +7,7 @@
 //! lockkit:{KEY}:deadlines            when each waiter lapses unless its client extends it
 //! lockkit:{KEY}:metadata             the metadata of holder and waiters
 //! lockkit:{KEY}:record               the record of the lock, which only its holder writes
-//! lockkit:client:CLIENT              the channel that notifies a client that its claim is next
+//! lockkit:client:CLIENT              the channel that notifies a client that its claim is next, or its hold broken
 //! lockkit:leader:{KEY}               the channel that notifies observers of the lock's leader
 //! ```
 //!
@@ -87,6 +87,39 @@ impl Layout {
         let [fence, queue, deadlines, metadata] =
             ["fence", "queue", "deadlines", "metadata"].map(|what| side_key(&lock, what));
         Ok(LockKeys([lock, fence, queue, deadlines, metadata]))
+    }
+}
+
+/// What a listing asks for, and how it reads the keys that it finds.
+impl Layout {
+    /// Returns whether a lock's key can be told from other keys.
+    pub(crate) fn tells_locks_apart(&self) -> bool {
+        self.names == Names::Encoded
+    }
+
+    /// Returns what the keys of all locks begin with whose names begin with `prefix`.
+    pub(crate) fn beginning(&self, prefix: &str) -> String {
+        format!("{}{}", self.prefix, LockName::encode_prefix(prefix))
+    }
+
+    /// Returns what encloses the rest of a lock's key, which begins so, in the key of its queue.
+    pub(crate) fn queue_ends(&self, beginning: &str) -> (String, &'static str) {
+        // Encoded names contain no braces, so a hash tag is in the prefix.
+        match tag(&self.prefix) {
+            Some(_) => (format!("{SIDE_KEY_PREFIX}:{beginning}"), ":queue"),
+            None => (format!("{SIDE_KEY_PREFIX}{{{beginning}"), "}:queue"),
+        }
+    }
+
+    /// Returns the lock that has this key.
+    pub(crate) fn lock_of_key(&self, key: &str) -> Option<LockName> {
+        LockName::decode(key.strip_prefix(&self.prefix)?)
+    }
+
+    /// Returns the lock that has this queue.
+    pub(crate) fn lock_of_queue(&self, queue: &str) -> Option<LockName> {
+        let (start, end) = self.queue_ends(&self.prefix);
+        LockName::decode(queue.strip_prefix(&start)?.strip_suffix(end)?)
     }
 }
 
@@ -231,6 +264,25 @@ mod tests {
                 for key in every_key(&one) {
                     prop_assert!(!others.contains(&key), "{key}");
                 }
+            }
+        }
+
+        #[test]
+        fn lock_is_found_by_its_key_and_its_queue(
+            text in "\\PC{1,20}|[ab{}:%.\\x00]{1,8}",
+            prefix in "[a{}:.]{0,5}",
+            length in 0_usize..9,
+        ) {
+            let layout = Layout::new(&prefix, Names::Encoded, false);
+            let keys = layout.keys(&name(&text)).unwrap();
+            prop_assert_eq!(layout.lock_of_key(keys.lock()), Some(name(&text)));
+            prop_assert_eq!(layout.lock_of_queue(keys.queue()), Some(name(&text)));
+            let beginning = layout.beginning(&text.chars().take(length).collect::<String>());
+            let (start, end) = layout.queue_ends(&beginning);
+            prop_assert!(keys.lock().starts_with(&beginning));
+            prop_assert!(keys.queue().starts_with(&start) && keys.queue().ends_with(end));
+            for side in every_key(&keys)[1..].iter().chain([&keys.leader_channel()]) {
+                prop_assert_eq!(layout.lock_of_key(side), None);
             }
         }
 

@@ -34,6 +34,7 @@
 mod acquire;
 mod admin;
 mod backend;
+mod broken;
 mod config;
 mod error;
 mod evidence;

@@ -19,6 +19,7 @@ use std::{
 };
 
 use lockkit_core::{
+    ErrorKind,
     backend::retry_pauses,
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
@@ -134,13 +135,20 @@ impl Reconnector {
         let opening = async {
             let mut connection = self.connector.connect(push_handler).await?;
             for channel in self.listener.channels() {
-                connection.subscribe(&channel).await?;
+                let subscribed = connection.subscribe(&channel).await.map_err(RequestError::from);
+                match subscribed {
+                    Err(fault) if fault.kind() == ErrorKind::Denied && !self.listener.needs_channels() => {
+                        debug!(?fault, channel, "no right to subscribe");
+                    }
+                    subscribed => subscribed?,
+                }
             }
             Ok(connection)
         };
         let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
-        let connection =
-            opened.unwrap_or_else(|_| Err(RequestError::no_reply())).map_err(RequestError::before_sending)?;
+        let connection = opened
+            .unwrap_or_else(|_| Err(self.connector.no_reply()))
+            .map_err(RequestError::before_sending)?;
         Ok(OpenConnection::new(connection, broken, replace_soon))
     }
 

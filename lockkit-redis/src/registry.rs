@@ -16,7 +16,8 @@ use tokio::{
 };
 
 use crate::{
-    keys::LockKeys,
+    broken::{BROKEN, BrokenHolds},
+    keys::{LockKeys, parse_value},
     powers::{Observers, Pin},
     topology::Listener,
     wire::Pttl,
@@ -31,11 +32,13 @@ pub(crate) struct ClaimRegistry {
     table: Mutex<HashMap<ClaimId, Arc<ClaimEntry>>>,
     /// Notified when an acquire ends.
     settled: Notify,
+    /// At most one for each claim in the table.
+    pub(crate) broken: BrokenHolds,
 }
 
 /// The claims and observers of a session, as what its connection receives messages for.
 pub(crate) struct ClaimMessages {
-    /// The channel of the client. A message names a claim.
+    /// The channel of the client. A message names a claim that is next, or a hold that was broken.
     pub(crate) channel: String,
     pub(crate) claims: Arc<ClaimRegistry>,
     /// Receive the messages of all other channels, to which they subscribe themselves.
@@ -48,10 +51,13 @@ impl Listener for ClaimMessages {
     }
 
     fn message(&self, channel: &str, text: &str) {
-        if channel == self.channel {
-            ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
-        } else {
+        if channel != self.channel {
             self.observers.wake(channel);
+        } else if let Some(value) = text.strip_prefix(BROKEN) {
+            // Only what holds the lock, the claim with its token, can be named here.
+            parse_value(value).into_iter().for_each(|(claim, _)| self.claims.note_broken(claim));
+        } else {
+            ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
         }
     }
 
@@ -75,6 +81,7 @@ impl ClaimRegistry {
             release_began: Mutex::default(),
             pin: Mutex::default(),
             is_released: AtomicBool::default(),
+            is_broken: AtomicBool::default(),
             wake_up: Notify::new(),
             last_extension: watch::Sender::new(None),
         });
@@ -105,6 +112,22 @@ impl ClaimRegistry {
         entry.is_queued.store(false, SeqCst);
         entry.is_acquiring.store(false, SeqCst);
         self.settled.notify_waiters();
+        self.report_if_broken(entry);
+    }
+
+    /// Notes that the hold of this claim was broken.
+    fn note_broken(&self, id: ClaimId) {
+        if let Some(entry) = self.get(id) {
+            entry.is_broken.store(true, SeqCst);
+            self.report_if_broken(&entry);
+        }
+    }
+
+    /// Reports the hold once, and not before its acquire has ended: until then nobody knows it.
+    fn report_if_broken(&self, entry: &ClaimEntry) {
+        if !entry.is_acquiring.load(SeqCst) && entry.take_broken() {
+            self.broken.add(entry.id);
+        }
     }
 
     /// Waits until no acquire is under way.
@@ -166,6 +189,8 @@ pub(crate) struct ClaimEntry {
     pin: Mutex<Option<Pin>>,
     /// Whether its release was requested, which ends a pin.
     is_released: AtomicBool,
+    /// Whether a message said that its hold was broken, which the session has not reported yet.
+    is_broken: AtomicBool,
     wake_up: Notify,
     last_extension: watch::Sender<Option<WaitExtension>>,
 }
@@ -249,6 +274,11 @@ impl ClaimEntry {
     /// Returns whether the end of the session must leave its lock, which is pinned.
     pub(crate) fn outlives_session(&self, now: BootInstant) -> bool {
         !self.is_released.load(SeqCst) && !self.pin_left(now).is_zero()
+    }
+
+    /// Returns whether its hold was broken before its acquire has ended; then nobody need be told.
+    pub(crate) fn take_broken(&self) -> bool {
+        self.is_broken.swap(false, SeqCst)
     }
 
     fn release_began(&self) -> MutexGuard<'_, Option<BootInstant>> {

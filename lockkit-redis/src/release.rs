@@ -10,9 +10,10 @@
 
 use std::time::Duration;
 
+use redis::Value;
 use tracing::debug;
 
-use crate::{error::RequestError, registry::ClaimEntry, session::RedisSession, wire::leaves_queue_unserved};
+use crate::{error::RequestError, registry::ClaimEntry, session::RedisSession, wire::parse_release};
 
 /// Bounds the repeated requests of one release. Each drops some hundreds of lapsed waiters: enough for what a client
 /// that died may have left, and few enough that the caller does not wait for too long.
@@ -30,20 +31,9 @@ impl RedisSession {
     /// Ends a claim at the server, whether it holds the lock or waits.
     pub(crate) async fn end_at_server(&self, entry: &ClaimEntry) -> Result<(), RequestError> {
         let release = self.params.release(entry);
-        let mut is_unserved = leaves_queue_unserved(self.server.run(&release).await?)?;
-        // The claim has ended. The repeated requests only make the handoff prompt. If they fail or are too few, the
-        // next heartbeat of any waiter finds the lock free, and that waiter continues.
-        for _ in 0..HANDOFF_CALLS_MAX {
-            if !is_unserved {
-                break;
-            }
-            match self.server.run(&release).await.and_then(leaves_queue_unserved) {
-                Ok(is_still_unserved) => is_unserved = is_still_unserved,
-                Err(fault) => {
-                    debug!(?fault, claim = ?entry.id, "the next waiter was not found yet");
-                    break;
-                }
-            }
+        let released = parse_release(self.server.run(&release).await?)?;
+        if released.is_unserved {
+            find_next(|| self.server.run(&release)).await;
         }
         Ok(())
     }
@@ -52,5 +42,20 @@ impl RedisSession {
     /// heartbeat, which may have been under way when its release began.
     pub(crate) fn forget_ended(&self, ago: Duration) {
         self.claims.forget_ended(self.clock.now(), self.ttl + self.server.request_timeout() + ago);
+    }
+}
+
+/// Repeats the release of a claim that has ended until the next waiter is found. This only makes the handoff prompt: if
+/// the requests fail or are too few, the next heartbeat of any waiter finds the lock free, and that waiter continues.
+pub(crate) async fn find_next<F>(release: impl Fn() -> F)
+where
+    F: Future<Output = Result<Value, RequestError>>,
+{
+    for _ in 0..HANDOFF_CALLS_MAX {
+        match release().await.and_then(parse_release) {
+            Ok(released) if released.is_unserved => {}
+            Ok(_) => return,
+            Err(fault) => return debug!(?fault, "the next waiter was not found yet"),
+        }
     }
 }

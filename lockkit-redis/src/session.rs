@@ -63,9 +63,12 @@ impl Session for RedisSession {
     }
 
     async fn lost(&self) -> Loss {
-        // Redis reports no losses. Only a close ends a session.
-        self.closed.cancelled().await;
-        Loss::Session
+        tokio::select! {
+            biased;
+            () = self.closed.cancelled() => Loss::Session,
+            // Nothing else is reported: when a lock expires, Redis runs nothing.
+            broken = self.claims.broken.next() => Loss::Grant(broken),
+        }
     }
 
     async fn close(&self) -> Result<()> {

@@ -21,7 +21,9 @@ impl RedisConfig {
     /// ```
     ///
     /// with the options `prefix`, `names=raw`, `queue` (`fifo` or `none`), `min_replicas`, `request_timeout` and
-    /// `counter_ttl`, each as the method of that name; with Sentinels also `sentinel_user` and `sentinel_password`.
+    /// `counter_ttl`, each as the method of that name; with Sentinels also `sentinel_user`, and `sentinel_password` or
+    /// `sentinel_password_file` (a password in the arguments of a program can be read by every user of the machine). A
+    /// password without a user is that of the user `default`.
     /// With TLS the schemes begin with `rediss` (there is none for the socket), and take the files `ca`, `cert` and
     /// `key`, see [`Tls`].
     ///
@@ -53,7 +55,11 @@ impl RedisConfig {
             (Some(user), Some(password)) => config.user(user, password),
             (None, Some(password)) => config.password(password),
             (None, None) => config,
-            (Some(_), None) => return Err(invalid("a user for Redis needs a password")),
+            (Some(_), None) => {
+                return Err(invalid(
+                    "a user for Redis needs a password: USER:PASSWORD@HOST, or LOCKKIT_PASSWORD",
+                ));
+            }
         };
         config.take_options(url)
     }
@@ -96,12 +102,7 @@ impl RedisConfig {
             self = self.min_replicas(parse_number(&count, "min_replicas")?);
         }
         if matches!(self.topology, Topology::Sentinel(_)) {
-            self = match (url.take("sentinel_user"), url.take("sentinel_password")) {
-                (Some(user), Some(password)) => self.sentinel_user(user, password),
-                (None, Some(password)) => self.sentinel_password(password),
-                (None, None) => self,
-                (Some(_), None) => return Err(invalid("sentinel_user needs a sentinel_password")),
-            };
+            self = self.take_sentinel_login(&mut url)?;
         }
         if let Some(timeout) = url.take_duration("request_timeout")? {
             self = self.request_timeout(timeout);
@@ -111,6 +112,24 @@ impl RedisConfig {
         }
         url.finish()?;
         Ok(self)
+    }
+}
+
+impl RedisConfig {
+    fn take_sentinel_login(self, url: &mut BackendUrl) -> Result<Self> {
+        let mut take = |option: &str| url.take(&format!("sentinel_{option}"));
+        match (take("user"), take("password"), take("password_file")) {
+            (_, Some(_), Some(_)) => {
+                Err(invalid("sentinel_password and sentinel_password_file are two passwords"))
+            }
+            (user, None, Some(file)) => Ok(self.sentinel_password_file(user, file)),
+            (Some(user), Some(password), None) => Ok(self.sentinel_user(user, password)),
+            (None, Some(password), None) => Ok(self.sentinel_password(password)),
+            (None, None, None) => Ok(self),
+            (Some(_), None, None) => {
+                Err(invalid("sentinel_user needs a sentinel_password or a sentinel_password_file"))
+            }
+        }
     }
 }
 
@@ -133,7 +152,7 @@ mod tests {
     use lockkit_core::{ErrorKind, LockName};
 
     use super::*;
-    use crate::topology::{Address, Sentinels};
+    use crate::topology::{Address, Password, Sentinels};
 
     fn from(url: &str) -> Result<RedisConfig> {
         RedisConfig::from_url(BackendUrl::parse(url)?)
@@ -152,8 +171,8 @@ mod tests {
         .unwrap();
         assert_eq!(config.topology, Topology::Single(tcp("h1", 1)));
         assert_eq!(
-            (config.login.user.as_deref(), config.login.password.as_deref()),
-            (Some("me"), Some("s@cret"))
+            (config.login.user.as_deref(), config.login.password.clone()),
+            (Some("me"), Some(Password::Text("s@cret".to_owned())))
         );
         assert_eq!(
             (config.login.database, config.queue_in_use(), config.min_replicas),
@@ -182,7 +201,10 @@ mod tests {
     fn several_servers_are_a_master_and_its_replicas() {
         let config = from("redis://:secret@h1:1,h2,[::1]:3").unwrap();
         assert_eq!(config.topology, Topology::Replicas(vec![tcp("h1", 1), tcp("h2", 6379), tcp("::1", 3)]));
-        assert_eq!((config.login.user, config.login.password.as_deref()), (None, Some("secret")));
+        assert_eq!(
+            (config.login.user, config.login.password),
+            (None, Some(Password::Text("secret".to_owned())))
+        );
     }
 
     #[test]
@@ -242,6 +264,8 @@ mod tests {
             "redis+sentinel:///main",
             "redis+sentinel://h/main/2",
             "redis+sentinel://h/main?sentinel_user=me",
+            "redis+sentinel://h/main?sentinel_password=secret&sentinel_password_file=/run/secret",
+            "redis://h/?sentinel_password_file=/run/secret",
             "redis://h/?sentinel_password=secret",
             "redis+cluster://h/2",
             "redis+cluster:///",

@@ -24,10 +24,12 @@ macro_rules! script {
 
 pub(crate) static ACQUIRE: LazyLock<Script> = script!("value", "lock", "acquire");
 pub(crate) static CONFIRM: LazyLock<Script> = script!("value", "lock", "confirm");
+pub(crate) static BREAK: LazyLock<Script> = script!("value", "lock", "break");
 pub(crate) static RELEASE: LazyLock<Script> = script!("value", "lock", "release");
 pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
 pub(crate) static HEARTBEAT: LazyLock<Script> = script!("heartbeat");
 pub(crate) static INSPECT: LazyLock<Script> = script!("value", "holder", "inspect");
+pub(crate) static WAITED_FOR: LazyLock<Script> = script!("value", "holder", "waited_for");
 pub(crate) static LEADER: LazyLock<Script> = script!("value", "holder", "leader");
 pub(crate) static PROCLAIM: LazyLock<Script> = script!("value", "holder", "proclaim");
 pub(crate) static READ_RECORD: LazyLock<Script> = script!("read_record");
@@ -142,15 +144,26 @@ impl ScriptParams {
     }
 
     fn call<const N: usize>(&self, script: &'static Script, claim: &ClaimEntry, more: [String; N]) -> Call {
+        self.call_about(script, &claim.keys, claim.id.to_string(), more)
+    }
+
+    /// Returns the call about a claim that need not be one of this session.
+    pub(crate) fn call_about<const N: usize>(
+        &self,
+        script: &'static Script,
+        keys: &LockKeys,
+        claim: String,
+        more: [String; N],
+    ) -> Call {
         let mut arguments = vec![
-            claim.id.to_string(),
+            claim,
             self.ttl_ms.to_string(),
             self.counter_ttl_ms.to_string(),
             CHANNEL.to_owned(),
             self.linger_ms.to_string(),
         ];
         arguments.extend(more);
-        Call { script, keys: claim.keys.all().to_vec(), arguments }
+        Call { script, keys: keys.all().to_vec(), arguments }
     }
 
     /// Returns the heartbeat of held locks.
@@ -177,13 +190,6 @@ impl ScriptParams {
             arguments: common.into_iter().chain(claims).collect(),
         }
     }
-}
-
-/// Returns the call that inspects a lock: at most `waiters_max` waiters, and no metadata above
-/// `metadata_bytes_max`.
-pub(crate) fn inspect(keys: &LockKeys, waiters_max: usize, metadata_bytes_max: usize) -> Call {
-    let arguments = vec![waiters_max.to_string(), metadata_bytes_max.to_string()];
-    Call { script: &INSPECT, keys: keys.all().to_vec(), arguments }
 }
 
 /// The state of a claim at the server.
@@ -218,10 +224,18 @@ pub(crate) fn parse_claim_state(answer: Value) -> Result<ClaimState, RequestErro
     }
 }
 
-/// Parses the answer of `release`: whether the next waiter was not found yet.
-pub(crate) fn leaves_queue_unserved(answer: Value) -> Result<bool, RequestError> {
-    let (_was_held, is_unserved): (bool, bool) = redis::from_redis_value(answer)?;
-    Ok(is_unserved)
+/// The answer of `release` and `break`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Released {
+    /// Whether the claim held the lock.
+    pub(crate) was_held: bool,
+    /// Whether the next waiter was not found yet.
+    pub(crate) is_unserved: bool,
+}
+
+pub(crate) fn parse_release(answer: Value) -> Result<Released, RequestError> {
+    let (was_held, is_unserved) = redis::from_redis_value(answer)?;
+    Ok(Released { was_held, is_unserved })
 }
 
 /// Parses the answer of `renew`: for each lock whether it is held.
@@ -235,21 +249,12 @@ pub(crate) fn parse_waiters(answer: Value, asked: usize) -> Result<Vec<Option<Pt
     one_each(answers.into_iter().map(|pttl| (pttl >= PTTL_MIN).then_some(pttl)).collect(), asked)
 }
 
-fn one_each<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, RequestError> {
+pub(crate) fn one_each<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, RequestError> {
     if answers.len() == asked {
         Ok(answers)
     } else {
         Err(RequestError::unexpected(format!("{} answers instead of {asked}", answers.len())))
     }
-}
-
-/// An inspection: the value of the lock, the holder's metadata, and each waiter with its metadata.
-pub(crate) type Inspected = (Vec<u8>, Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
-
-pub(crate) fn parse_inspection(answer: Value) -> Result<Inspected, RequestError> {
-    let (value, metadata, waiters): (Vec<u8>, Vec<u8>, Vec<Vec<u8>>) = redis::from_redis_value(answer)?;
-    let pairs = waiters.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
-    Ok((value, metadata, pairs.collect()))
 }
 
 impl From<redis::ParsingError> for RequestError {

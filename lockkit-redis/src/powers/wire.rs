@@ -43,6 +43,7 @@ impl ScriptParams {
             self.linger_ms.to_string(),
             METADATA_BYTES_MAX.to_string(),
             keys.leader_channel(),
+            self.client.clone(),
         ];
         Call::new(&PROCLAIM, names, arguments)
     }

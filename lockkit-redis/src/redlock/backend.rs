@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     RedlockConfig, SCHEME_REDLOCK,
     attempt::SessionContext,
+    hints::Hints,
     membership::{Rejoiner, join, look_at_majority, warn_in_background},
     session::RedlockSession,
     wire::RequestBuilder,
@@ -66,7 +67,8 @@ impl RedlockBackend {
             keep_ms: u64::try_from(config.counter_ttl().as_millis()).unwrap_or(u64::MAX),
         };
         let ttl = Duration::from_millis(requests.ttl_ms);
-        let nodes = config.connect(config.request_timeout().min(ttl / REQUESTS_PER_TTL));
+        let (hints, broken) = Hints::of_session();
+        let nodes = config.connect_with(config.request_timeout().min(ttl / REQUESTS_PER_TTL), hints);
         let observations = look_at_majority(&nodes).await;
         join(&nodes, &observations, config.max_ttl)?;
         warn_in_background(&nodes);
@@ -78,7 +80,7 @@ impl RedlockBackend {
             }
         }
         let context = SessionContext { nodes, requests, ttl, clock, rejoiner };
-        Ok(RedlockSession::new(context, config.layout(), closed))
+        Ok(RedlockSession::new(context, config.layout(), closed, broken))
     }
 }
 
@@ -92,6 +94,8 @@ impl Backend for RedlockBackend {
         info.failover = FailoverLoss::Nothing;
         info.powers.elections = true;
         info.powers.records = true;
+        info.powers.list = self.config.layout().tells_locks_apart();
+        info.powers.break_lock = true;
         info
     }
 

@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl, limits::TTL_MAX};
 
-use super::nodes::Nodes;
+use super::{hints::Hints, nodes::Nodes};
 use crate::{RedisConfig, keys::Layout, topology::Topology};
 
 /// The URL scheme of several independent servers.
@@ -37,7 +37,8 @@ const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 /// Redis 6.0 has no channel permissions: omit `&lockkit:released:*` there. With a prefix, `~PREFIX*`,
 /// `~lockkit:{PREFIX*` and `~lockkit:redlock` suffice instead of `~*`; raw names that contain braces also need
 /// `~lockkit::PREFIX*`. Without `+info`, no warning is logged for nodes that may lose their data. Without `+subscribe`,
-/// `+unsubscribe` and `+publish`, waiters poll.
+/// `+unsubscribe` and `+publish`, waiters poll, and a holder learns only by its next heartbeat that it was broken. An
+/// operator also needs `+pttl` to see how long a lock remains, and `+scan` to list locks.
 ///
 /// ```
 /// use std::time::Duration;
@@ -129,9 +130,14 @@ impl RedlockConfig {
         self.redis.counter_ttl
     }
 
-    /// Starts connecting to the nodes; `limit` is the time limit of one request.
+    /// Starts connecting to the nodes, without a session; `limit` is the time limit of one request.
     pub(super) fn connect(&self, limit: Duration) -> Nodes {
-        Nodes::connect(&self.redis.connector(), limit)
+        self.connect_with(limit, Hints::default())
+    }
+
+    /// Starts connecting to the nodes, with these subscriptions.
+    pub(super) fn connect_with(&self, limit: Duration, hints: Hints) -> Nodes {
+        Nodes::connect(&self.redis.connector(), limit, hints)
     }
 }
 

@@ -25,7 +25,7 @@ use lockkit_core::{
 use super::{
     session::RedlockSession,
     view::{LockView, majority_value, votes},
-    wire::LockState,
+    wire::{LockState, inspect},
 };
 use crate::{
     error::{Effect, RequestError},
@@ -73,7 +73,7 @@ impl RedlockSession {
         let decide = |seen: &[LockState]| leadership(seen, nodes.count(), nodes.majority());
         let is_decided =
             |seen: &[LockState]| matches!(decide(seen), Leadership::Leader(_) | Leadership::Nobody);
-        let view = LockView::take(nodes, keys, is_decided).await;
+        let view = LockView::take(nodes, inspect(keys), is_decided).await;
         match decide(&view.seen) {
             Leadership::Leader(entry) => Ok(Some(entry)),
             Leadership::Nobody => Ok(None),
@@ -136,6 +136,7 @@ mod tests {
             counter,
             metadata: metadata.to_json().into_bytes(),
             is_described: true,
+            pttl: -1,
         }
     }
 

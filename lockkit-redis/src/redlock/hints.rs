@@ -1,23 +1,38 @@
-//! Hints that a lock may be free. A hint may come too early, or never.
+//! Hints that a lock may be free, and that an operator has broken a hold. A hint may come too early, or never.
 //!
 //! Every node where the release of a grant deletes a key publishes on a channel of the lock; a clean-up does not. A
-//! client subscribes while one of its claims waits.
+//! client subscribes while one of its claims waits. All sessions share one channel for breaks, which are rare.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use lockkit_core::support::lock;
-use tokio::sync::Notify;
+use lockkit_core::{backend::ClaimId, support::lock};
+use tokio::sync::{Notify, mpsc};
 
+use super::wire::broken_channel;
 use crate::topology::Listener;
 
-/// The channels that a session is subscribed to, and how many of its claims wait for each.
+/// Broken holds that are not handled yet. Of more at once, heartbeats find the losses.
+const BROKEN_MAX: usize = 64;
+
+/// The channels that a session is subscribed to.
 #[derive(Debug, Default)]
-pub(super) struct Hints(Mutex<HashMap<String, (usize, Arc<Notify>)>>);
+pub(super) struct Hints {
+    /// How many of its claims wait for each lock.
+    waiters: Mutex<HashMap<String, (usize, Arc<Notify>)>>,
+    /// Receives the attempts whose holds were broken; `None` without a session.
+    broken: Option<mpsc::Sender<ClaimId>>,
+}
 
 impl Hints {
+    /// The hints of a session, and the attempts whose holds were broken: of any client, and once from each node.
+    pub(super) fn of_session() -> (Self, mpsc::Receiver<ClaimId>) {
+        let (broken, received) = mpsc::channel(BROKEN_MAX);
+        (Self { waiters: Mutex::default(), broken: Some(broken) }, received)
+    }
+
     /// Adds a waiter. Returns its notification, and whether it is the first waiter of the channel.
     pub(super) fn add_waiter(&self, channel: &str) -> (Arc<Notify>, bool) {
         let mut channels = self.lock();
@@ -39,17 +54,28 @@ impl Hints {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (usize, Arc<Notify>)>> {
-        lock(&self.0)
+        lock(&self.waiters)
     }
 }
 
 impl Listener for Hints {
     fn channels(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
+        let broken = self.broken.iter().map(|_| broken_channel());
+        self.lock().keys().cloned().chain(broken).collect()
     }
 
-    fn message(&self, channel: &str, _: &str) {
-        if let Some((_, notify)) = self.lock().get(channel) {
+    /// Without the right to subscribe, waiters poll and heartbeats find losses.
+    fn needs_channels(&self) -> bool {
+        false
+    }
+
+    fn message(&self, channel: &str, text: &str) {
+        if channel == broken_channel() {
+            if let (Some(broken), Some(attempt)) = (&self.broken, ClaimId::parse(text)) {
+                // No room: see `BROKEN_MAX`.
+                let _ = broken.try_send(attempt);
+            }
+        } else if let Some((_, notify)) = self.lock().get(channel) {
             notify.notify_waiters();
         }
     }

@@ -52,7 +52,8 @@ impl Node {
     ) -> Self {
         let name = name_of(&address);
         let (topology, sentinel_login) = (Topology::Single(address), Login::default());
-        let server = Server::connect_in_background(Connector { topology, dialer, sentinel_login }, hints);
+        let connector = Connector { topology, dialer, sentinel_login, cluster_retries: 0 };
+        let server = Server::connect_in_background(connector, hints);
         let clean_up_retries = Semaphore::new(RETRIED_CLEAN_UPS_MAX);
         Self { name, address: number, members, clean_up_retries, server }
     }
@@ -67,6 +68,12 @@ impl Node {
         self.server
             .with_connection(limit, |connection| async move { self.run_on(&connection, request).await })
             .await
+    }
+
+    /// Sends a command within a time limit.
+    pub(super) async fn query(&self, limit: Duration, command: &redis::Cmd) -> Result<Value, RequestError> {
+        let query = |mut open: OpenConnection| async move { open.connection.query(command).await };
+        self.server.with_connection(limit, query).await
     }
 
     /// Executes a script over this connection, without a time limit.

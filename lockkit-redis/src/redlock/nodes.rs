@@ -31,8 +31,8 @@ pub(super) struct Nodes {
 
 impl Nodes {
     /// Starts connecting to each of them.
-    pub(super) fn connect(connector: &Connector, limit: Duration) -> Self {
-        let hints = Arc::<Hints>::default();
+    pub(super) fn connect(connector: &Connector, limit: Duration, hints: Hints) -> Self {
+        let hints = Arc::new(hints);
         let addresses = match &connector.topology {
             Topology::Single(address) => std::slice::from_ref(address),
             Topology::Replicas(addresses) | Topology::Cluster(addresses) => addresses,
@@ -146,7 +146,8 @@ impl Nodes {
                 refusals.extend(fault.filter(|fault| !fault.is_transient()));
                 let name = self.name(number);
                 let why = fault.map_or("has lost its data, and does not count yet", RequestError::message);
-                format!("{name}: {why}")
+                // Faults of connecting name the server already.
+                if why.starts_with(name) { why.to_owned() } else { format!("{name}: {why}") }
             })
             .collect();
         let is_final = self.count() - refusals.len() < needed;

@@ -7,6 +7,8 @@
 //! * The session is closed: every acquire under way removes its keys, and all holds are released. What no majority
 //!   confirms expires.
 //! * Nodes exchange their addresses: the session ends, and its holds with it.
+//! * An operator breaks a hold: every node where it ends publishes that. The first message ends the hold here; without a
+//!   message, a heartbeat finds that no majority has it.
 //! * A release is not answered: it is retried, node by node.
 //! * A release is not answered before its keys must have expired everywhere: the hold is forgotten. A caller that
 //!   waited for the answer has got an error.
@@ -23,7 +25,7 @@ use lockkit_core::{
     backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Records, Renewals, Session},
     support::lock,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -44,6 +46,8 @@ pub(super) struct RedlockSession {
     holds: Mutex<HashMap<ClaimId, Hold>>,
     /// One permit for each acquire under way.
     acquiring: Semaphore,
+    /// The attempts of any client whose holds operators have broken.
+    broken: AsyncMutex<mpsc::Receiver<ClaimId>>,
 }
 
 /// A granted lock.
@@ -55,9 +59,28 @@ pub(super) struct Hold {
 }
 
 impl RedlockSession {
-    pub(super) fn new(context: SessionContext, layout: Layout, closed: CancellationToken) -> Self {
+    pub(super) fn new(
+        context: SessionContext,
+        layout: Layout,
+        closed: CancellationToken,
+        broken: mpsc::Receiver<ClaimId>,
+    ) -> Self {
         let acquiring = Semaphore::new(ACQUIRES_MAX as usize);
-        Self { context, layout, closed, holds: Mutex::default(), acquiring }
+        Self { context, layout, closed, holds: Mutex::default(), acquiring, broken: AsyncMutex::new(broken) }
+    }
+
+    /// Waits until a hold of this session was broken. It is removed at the nodes that still have it, as it may have been
+    /// broken at some only. Cancel safe: a message is received only right before this returns.
+    async fn broken_hold(&self) -> ClaimId {
+        let mut broken = self.broken.lock().await;
+        loop {
+            let Some(attempt) = broken.recv().await else { return std::future::pending().await };
+            let holds_it = |(_, hold): &(&ClaimId, &Hold)| hold.won.attempt.id == attempt;
+            let claim = self.lock().iter().find(holds_it).map(|(claim, _)| *claim);
+            let Some(claim) = claim.filter(|claim| self.active_hold(*claim).is_some()) else { continue };
+            let _ = self.begin_release(claim);
+            return claim;
+        }
     }
 
     /// Adds a hold.
@@ -119,12 +142,13 @@ impl Session for RedlockSession {
     }
 
     async fn lost(&self) -> Loss {
-        // Nodes report no loss.
         tokio::select! {
-            () = self.closed.cancelled() => {}
-            () = self.context.nodes.members.exchanged() => {}
+            biased;
+            () = self.closed.cancelled() => Loss::Session,
+            () = self.context.nodes.members.exchanged() => Loss::Session,
+            // Nodes report nothing else.
+            claim = self.broken_hold() => Loss::Grant(claim),
         }
-        Loss::Session
     }
 
     fn elections(&self) -> Option<&dyn Elections> {

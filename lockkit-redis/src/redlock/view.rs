@@ -4,9 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     nodes::{Nodes, ReplySender},
-    wire::{LockState, inspect, lock_state},
+    wire::{LockState, Request, lock_state},
 };
-use crate::{error::RequestError, keys::LockKeys};
+use crate::error::RequestError;
 
 /// What the nodes that count have of a lock, and which of the others failed.
 #[derive(Debug, Default)]
@@ -20,10 +20,10 @@ impl LockView {
     /// Asks all nodes, until `is_enough`; then the other nodes have a moment left.
     pub(super) async fn take(
         nodes: &Nodes,
-        keys: &LockKeys,
+        inspect: Request,
         is_enough: impl Fn(&[LockState]) -> bool,
     ) -> Self {
-        let (call, limit) = (Arc::new(inspect(keys)), nodes.limit);
+        let (call, limit) = (Arc::new(inspect), nodes.limit);
         let mut round =
             nodes.at_all(|_, node, reply: ReplySender<Result<Option<LockState>, RequestError>>| {
                 let call = Arc::clone(&call);

@@ -32,6 +32,8 @@ static WRITE_BACK: LazyLock<Script> =
     script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/write_back.lua");
 static RELEASE: LazyLock<Script> =
     script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/release.lua");
+static BREAK: LazyLock<Script> =
+    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/break.lua");
 static RESTORE: LazyLock<Script> =
     script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/restore.lua");
 static PROCLAIM: LazyLock<Script> =
@@ -164,13 +166,47 @@ pub(super) fn released_channel(lock: &str) -> String {
     format!("{RELEASED_CHANNEL_PREFIX}{lock}")
 }
 
+/// The channel that notifies all clients of a hold that an operator has broken. No lock has an empty key.
+pub(super) fn broken_channel() -> String {
+    released_channel("")
+}
+
 /// Reads the state of a lock.
 pub(super) fn inspect(lock: &LockKeys) -> Request {
-    Request {
-        script: &INSPECT,
-        keys: keys_of(lock),
-        first: None,
-        arguments: vec![METADATA_BYTES_MAX.to_string()],
+    let arguments = vec![METADATA_BYTES_MAX.to_string()];
+    Request { script: &INSPECT, keys: keys_of(lock), first: None, arguments }
+}
+
+/// As [`inspect`], with the remaining time: for an operator, who may read it.
+pub(super) fn inspect_with_remaining(lock: &LockKeys) -> Request {
+    let mut request = inspect(lock);
+    request.arguments.push("pttl".to_owned());
+    request
+}
+
+/// Ends the hold with this value, or that of another program; `above` is at least its token.
+pub(super) fn break_hold(lock: &LockKeys, value: &str, above: u64, keep_ms: u64) -> Request {
+    // There is no claim of a client, so no ttl.
+    let ttl = String::new();
+    let (released, broken) = (released_channel(lock.lock()), broken_channel());
+    let arguments = vec![
+        value.to_owned(),
+        ttl,
+        keep_ms.to_string(),
+        above.min(PROPOSAL_MAX).to_string(),
+        released,
+        broken,
+    ];
+    Request { script: &BREAK, keys: keys_of(lock), first: None, arguments }
+}
+
+/// Whether a node has ended a hold; `None` from a node that has lost its data.
+pub(super) fn was_broken(answer: Value) -> Result<Option<bool>, RequestError> {
+    let (reply, had): (String, bool) = redis::from_redis_value(answer)?;
+    match &*reply {
+        "done" => Ok(Some(had)),
+        "empty" => Ok(None),
+        _ => Err(RequestError::unexpected(format!("unexpected reply of a node: {reply:?}"))),
     }
 }
 
@@ -288,6 +324,8 @@ pub(super) struct LockState {
     pub(super) metadata: Vec<u8>,
     /// Whether the holder stored metadata, as every lockkit client does.
     pub(super) is_described: bool,
+    /// How long the node keeps it, in ms; -1 without an end, or if that was not asked for.
+    pub(super) pttl: i64,
 }
 
 /// The state of a lock; `None` from a node that has lost its data.
@@ -295,8 +333,8 @@ pub(super) fn lock_state(answer: Value) -> Result<Option<LockState>, RequestErro
     if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
         return Ok(None);
     }
-    let (value, counter, metadata, is_described) = redis::from_redis_value(answer)?;
-    Ok(Some(LockState { value, counter, metadata, is_described }))
+    let (value, counter, metadata, is_described, pttl) = redis::from_redis_value(answer)?;
+    Ok(Some(LockState { value, counter, metadata, is_described, pttl }))
 }
 
 /// A record as one node has it.

@@ -13,7 +13,7 @@ if state == 'mine' then
   return hold(token, observers)
 end
 if state == 'free' then
-  token = grant(claim, ttl, description)
+  token = grant(claim, ttl, client, description)
   if token then
     notify_observers(observers)
     return { 'granted', token }

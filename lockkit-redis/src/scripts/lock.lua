@@ -4,7 +4,7 @@
 --      2 the token counter: the highest token so far
 --      3 the queue: claims in order of arrival (sorted set)
 --      4 the deadlines: "<server time in us>:<ttl in ms>:<client>" of every claim in the queue (hash)
---      5 the metadata of holder and waiters by claim; the field "holder" is the claim that was granted last (hash)
+--      5 the metadata of holder and waiters by claim; the field "holder" is "<claim>:<client>" of the last grant (hash)
 -- ARGV 1 the claim
 --      2 its ttl in ms
 --      3 how long the token counter outlives its last use, in ms
@@ -64,22 +64,23 @@ local function mint()
   return math.max(last + 1, now)
 end
 
--- Grants the free lock to a claim, with this ttl. `description` is its metadata, unless they are stored already.
-local function grant(to, px, description)
+-- Grants the free lock to a claim of this client, with this ttl. `description` is its metadata, unless they are stored
+-- already.
+local function grant(to, px, client, description)
   local token = mint()
   if not redis.call('SET', lock, to .. ':' .. digits(token), 'NX', 'PX', px) then
     return nil
   end
   redis.call('SET', counter, digits(token), 'PX', counter_ttl)
-  local last = describe('HGET', 'holder')
+  local last = string.match(describe('HGET', 'holder') or '', '^%x+')
   if last and last ~= to then
     -- The last holder ended without a release.
     describe('HDEL', last)
   end
   if description then
-    describe('HSET', 'holder', to, to, description)
+    describe('HSET', 'holder', to .. ':' .. client, to, description)
   else
-    describe('HSET', 'holder', to)
+    describe('HSET', 'holder', to .. ':' .. client)
   end
   describe('PEXPIRE', linger)
   return token
@@ -100,7 +101,7 @@ local function handoff()
     redis.call('ZREM', queue, head)
     redis.call('HDEL', deadlines, head)
     if deadline and tonumber(deadline) > now then
-      local token = grant(head, px)
+      local token = grant(head, px, client)
       if head ~= claim then
         -- A refused PUBLISH must not stop the handoff half-way. The message is a hint; the next heartbeat finds the
         -- grant, too.

@@ -10,6 +10,7 @@
 --      5 how long the metadata outlive their last use, in ms
 --      6 bytes of metadata to read, at most
 --      7 the channel of observers
+--      8 the client
 -- Returns whether the claim holds the lock (1 or 0).
 local metadata, claim = KEYS[2], ARGV[2]
 if value_of(KEYS[1]) ~= ARGV[1] then
@@ -30,7 +31,7 @@ end
 -- PEXPIRE first: a server at its memory limit (maxmemory) refuses HSET as the first write of a script. The second
 -- PEXPIRE is for metadata that were missing.
 redis.call('PEXPIRE', metadata, ARGV[5])
-redis.call('HSET', metadata, 'holder', claim, claim, ARGV[3])
+redis.call('HSET', metadata, 'holder', claim .. ':' .. ARGV[8], claim, ARGV[3])
 redis.call('PEXPIRE', metadata, ARGV[5])
 -- A refused PUBLISH is no error: the message is a hint.
 redis.pcall('PUBLISH', ARGV[7], '')

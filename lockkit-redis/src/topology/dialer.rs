@@ -10,9 +10,10 @@ use redis::{
 
 use crate::{
     Tls,
-    error::{Effect, RequestError},
+    error::{Effect, IS_SENTINEL, RequestError},
     server_info::{ServerInfo, VERSION_MIN},
     tls,
+    topology::Login,
 };
 
 /// Commands that may be queued for a socket before their senders wait.
@@ -31,26 +32,6 @@ impl fmt::Display for Address {
             Self::Tcp(host, port) => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
-    }
-}
-
-/// How to log in.
-#[derive(Clone, Default)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) database: i64,
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Destructured in full: a new field does not compile until this decides whether it is secret.
-        let Self { user, password, database } = self;
-        f.debug_struct("Login")
-            .field("user", user)
-            .field("password", &password.as_ref().map(|_| "***"))
-            .field("database", database)
-            .finish()
     }
 }
 
@@ -78,11 +59,38 @@ impl Dialer {
                 pushes(push);
                 Ok::<(), redis::aio::SendError>(())
             });
-        let client = self.client(address, ProtocolVersion::RESP3)?;
-        match client.get_multiplexed_async_connection_with_config(&config).await {
-            Err(error) if is_hello_unknown(&error) => Err(self.why_without_hello(address, &error).await),
-            opened => Ok(opened?),
-        }
+        let opened = async {
+            let client = self.client(address, ProtocolVersion::RESP3)?;
+            match client.get_multiplexed_async_connection_with_config(&config).await {
+                Err(error) if is_hello_unknown(&error) => Err(self.why_without_hello(address, &error).await),
+                Err(error) if self.is_strange(&error) => Err(self.question(error.into())),
+                opened => Ok(opened?),
+            }
+        };
+        opened.await.map_err(|fault: RequestError| fault.at(address))
+    }
+
+    /// The fault of servers that have not answered in time.
+    pub(crate) fn no_reply<'a>(&self, servers: impl IntoIterator<Item = &'a Address>) -> RequestError {
+        let servers: Vec<String> = servers.into_iter().map(Address::to_string).collect();
+        let fault = RequestError::no_reply();
+        let fault = if self.tls.is_some() { self.question(fault) } else { fault };
+        fault.at(servers.join(", "))
+    }
+
+    /// Returns whether another program may have answered: the connection was closed before an answer, or the answer has
+    /// another form. A server of Redis without TLS waits for the rest of what a client with TLS sends.
+    fn is_strange(&self, error: &RedisError) -> bool {
+        let is_cut = error.is_connection_dropped() && !error.is_connection_refusal();
+        is_cut || error.kind() == redis::ErrorKind::Parse || error.is_timeout() && self.tls.is_some()
+    }
+
+    fn question(&self, fault: RequestError) -> RequestError {
+        let question = match self.tls {
+            Some(_) => "is this a Redis server with TLS? without TLS, the URL begins with redis",
+            None => "is this a Redis server? with TLS, the URL begins with rediss",
+        };
+        fault.with_question(question)
     }
 
     /// As [`open`](Self::open); fails unless the server reports the role of a master.
@@ -92,10 +100,17 @@ impl Dialer {
         pushes: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<MultiplexedConnection, RequestError> {
         let mut connection = self.open(address, pushes).await?;
-        let role: Vec<Value> = redis::cmd("ROLE").query_async(&mut connection).await?;
+        let role: Vec<Value> = redis::cmd("ROLE")
+            .query_async(&mut connection)
+            .await
+            .map_err(|error| RequestError::from(error).at(address))?;
+        let refused = |effect, kind, why| Err(RequestError::new(effect, kind, why).at(address));
         match role.first() {
             Some(Value::BulkString(word)) if word == b"master" => Ok(connection),
-            _ => Err(RequestError::new(Effect::Busy, ErrorKind::Unavailable, "no server is a master")),
+            Some(Value::BulkString(word)) if word == b"sentinel" => {
+                refused(Effect::Refused, ErrorKind::InvalidConfig, IS_SENTINEL)
+            }
+            _ => refused(Effect::Busy, ErrorKind::Unavailable, "not a master"),
         }
     }
 
@@ -122,7 +137,7 @@ impl Dialer {
             settings = settings.set_username(user);
         }
         if let Some(password) = &self.login.password {
-            settings = settings.set_password(password);
+            settings = settings.set_password(password.read()?);
         }
         let address = match (address, &self.tls) {
             (Address::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
@@ -158,7 +173,7 @@ impl Dialer {
                 format!("Redis {} is too old: lockkit needs version {VERSION_MIN} or later", info.version)
             }
             _ => format!(
-                "{address} does not speak RESP3 (HELLO 3: {}): lockkit needs Redis {VERSION_MIN} or later, with the \
+                "no RESP3 (HELLO 3: {}): lockkit needs Redis {VERSION_MIN} or later, with the \
                  command HELLO, and no proxy before it that knows only RESP2",
                 RequestError::from(error.clone()).message()
             ),

@@ -3,7 +3,9 @@
 //! This is the only module that knows how servers belong together. A session asks it for a connection when it opens,
 //! and again whenever the last connection is broken or its server is no longer a master.
 
+mod connection;
 mod dialer;
+mod login;
 mod sentinel;
 mod slots;
 
@@ -11,11 +13,8 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use lockkit_core::ErrorKind;
 use redis::{
-    Cmd, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult, Value,
-    aio::MultiplexedConnection,
+    ProtocolVersion, PushInfo, PushKind, RedisResult,
     cluster::{ClusterClient, ClusterClientBuilder},
-    cluster_async::ClusterConnection,
-    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -25,16 +24,18 @@ use crate::{
     tls,
 };
 
-use self::{dialer::published, sentinel::SentinelWatch};
+use self::dialer::published;
 pub(crate) use self::{
-    dialer::{Address, Dialer, Login},
+    connection::Connection,
+    dialer::{Address, Dialer},
+    login::{Login, Password},
     sentinel::Sentinels,
     slots::SlotMasters,
 };
 
 /// How often the client crate follows redirections of a cluster, and repeats requests that a server cannot serve for a
 /// moment. After that the request fails and its caller repeats it.
-const CLUSTER_RETRIES: u32 = 4;
+pub(crate) const CLUSTER_RETRIES: u32 = 4;
 
 /// Bounds of the pause between two of these, in milliseconds. All of them together fit into a quarter of the shortest
 /// ttl.
@@ -65,6 +66,11 @@ pub(crate) enum Topology {
 pub(crate) trait Listener: Send + Sync + 'static {
     /// Returns the channels to which a new connection subscribes.
     fn channels(&self) -> Vec<String>;
+
+    /// Returns whether a connection is of no use if the user may not subscribe.
+    fn needs_channels(&self) -> bool {
+        true
+    }
 
     /// Handles a message.
     fn message(&self, channel: &str, text: &str);
@@ -132,133 +138,6 @@ impl PushHandler {
     }
 }
 
-/// A connection to the server, or the servers, that may write. Cheap to clone.
-#[derive(Clone)]
-pub(crate) enum Connection {
-    Node {
-        connection: MultiplexedConnection,
-        /// Runs as long as the connection is in use.
-        _watch: Option<Arc<SentinelWatch>>,
-    },
-    Cluster {
-        connection: ClusterConnection,
-        /// The masters when it was opened; `None` if no node reported them.
-        masters: Option<SlotMasters>,
-    },
-}
-
-impl Connection {
-    fn node(connection: MultiplexedConnection) -> Self {
-        Self::Node { connection, _watch: None }
-    }
-
-    pub(crate) async fn query(&mut self, command: &Cmd) -> Result<Value, RequestError> {
-        let answer = match self {
-            Self::Node { connection, .. } => command.query_async(connection).await,
-            Self::Cluster { connection, .. } => command.query_async(connection).await,
-        };
-        answer.map_err(|error| self.fault(error))
-    }
-
-    /// As [`query`](Self::query), at the master of this key.
-    pub(crate) async fn query_at(&mut self, key: &str, command: &Cmd) -> Result<Value, RequestError> {
-        self.query_routed(
-            SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)),
-            command,
-        )
-        .await
-    }
-
-    /// Sends commands to the master of this key as one pipeline. The client crate repeats all of them or none. With
-    /// `asking`, a node that is importing the key's slot serves them, too.
-    pub(crate) async fn query_together(
-        &mut self,
-        key: &str,
-        commands: Vec<Cmd>,
-        asking: bool,
-    ) -> Result<Vec<Value>, RequestError> {
-        let (mut together, count) = (redis::pipe(), commands.len());
-        // The client crate sends ASKING before a redirected request, but as a request of its own. Another request of
-        // this connection can come between the two, and a node forgets ASKING after one command. So it is in the
-        // pipeline.
-        let asking = asking && matches!(self, Self::Cluster { .. });
-        if asking {
-            together.cmd("ASKING");
-        }
-        for command in commands {
-            together.add_command(command);
-        }
-        let answers = match self {
-            Self::Node { connection, .. } => connection.send_packed_commands(&together, 0, count).await,
-            Self::Cluster { connection, .. } => {
-                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
-                connection.route_pipeline(together, usize::from(asking), count, node).await
-            }
-        };
-        let answers = answers.and_then(|all| all.into_iter().map(Value::extract_error).collect());
-        let answers: Vec<Value> = answers.map_err(|error| self.fault(error))?;
-        if answers.len() == count {
-            Ok(answers)
-        } else {
-            Err(RequestError::unexpected("the number of answers is not that of the commands"))
-        }
-    }
-
-    fn fault(&self, error: RedisError) -> RequestError {
-        match self {
-            Self::Node { .. } => RequestError::from(error).without_cluster(),
-            Self::Cluster { .. } => error.into(),
-        }
-    }
-
-    /// As [`query`](Self::query), at any one master.
-    pub(crate) async fn query_one(&mut self, command: &Cmd) -> Result<Value, RequestError> {
-        self.query_routed(SingleNodeRoutingInfo::RandomPrimary, command).await
-    }
-
-    async fn query_routed(
-        &mut self,
-        node: SingleNodeRoutingInfo,
-        command: &Cmd,
-    ) -> Result<Value, RequestError> {
-        match self {
-            Self::Node { .. } => self.query(command).await,
-            Self::Cluster { connection, .. } => {
-                Ok(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?)
-            }
-        }
-    }
-
-    pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
-        match self {
-            Self::Node { connection, .. } => connection.subscribe(channel).await,
-            Self::Cluster { connection, .. } => connection.subscribe(channel).await,
-        }
-    }
-
-    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
-        match self {
-            Self::Node { connection, .. } => connection.unsubscribe(channel).await,
-            Self::Cluster { connection, .. } => connection.unsubscribe(channel).await,
-        }
-    }
-
-    /// Returns whether requests to other servers still work when one server does not answer.
-    pub(crate) fn has_many_servers(&self) -> bool {
-        matches!(self, Self::Cluster { .. })
-    }
-
-    /// Returns whether the servers report other masters than when this connection was opened.
-    pub(crate) async fn is_outdated(&mut self) -> bool {
-        match self {
-            Self::Node { .. } => false,
-            Self::Cluster { connection, masters } => {
-                SlotMasters::ask(connection).await.is_ok_and(|now| Some(now) != *masters)
-            }
-        }
-    }
-}
-
 /// How to connect.
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -266,9 +145,17 @@ pub(crate) struct Connector {
     pub(crate) dialer: Dialer,
     /// For Sentinels, which have users of their own.
     pub(crate) sentinel_login: Login,
+    /// How often the client crate repeats a request to a cluster, and follows its redirections.
+    pub(crate) cluster_retries: u32,
 }
 
 impl Connector {
+    /// The same, for requests to a cluster that must not be sent twice.
+    #[must_use]
+    pub(crate) fn without_retries(self) -> Self {
+        Self { cluster_retries: 0, ..self }
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         self.dialer.timeout
     }
@@ -286,7 +173,16 @@ impl Connector {
             }
         };
         let opened = tokio::time::timeout(self.timeout(), found).await;
-        opened.unwrap_or_else(|_| Err(RequestError::no_reply())).map_err(RequestError::before_sending)
+        opened.unwrap_or_else(|_| Err(self.no_reply())).map_err(RequestError::before_sending)
+    }
+
+    /// The fault of servers that have not answered in time.
+    pub(crate) fn no_reply(&self) -> RequestError {
+        self.dialer.no_reply(match &self.topology {
+            Topology::Single(address) => std::slice::from_ref(address),
+            Topology::Replicas(addresses) | Topology::Cluster(addresses) => addresses,
+            Topology::Sentinel(sentinels) => &sentinels.addresses,
+        })
     }
 
     /// Asks all servers for their role: a former master that was restarted after a failover still claims to be the
@@ -302,20 +198,19 @@ impl Connector {
         let asked = addresses.iter().map(|address| tokio::time::timeout(limit, self.id_of_master(address)));
         let answers = futures_util::future::join_all(asked).await;
         let mut masters: Vec<(&Address, Option<String>)> = Vec::new();
-        let mut worst: Option<RequestError> = None;
+        let mut faults = Vec::new();
         for (address, answer) in addresses.iter().zip(answers) {
-            match answer.unwrap_or_else(|_| Err(RequestError::no_reply())) {
+            match answer.unwrap_or_else(|_| Err(self.dialer.no_reply([address]))) {
                 // Two names of one server are one master.
                 Ok(id) if id.is_some() && masters.iter().any(|(_, known)| *known == id) => {}
                 Ok(id) => masters.push((address, id)),
-                // A refused login explains more than an unreachable server.
-                Err(fault) if worst.is_none() || !fault.is_transient() => worst = Some(fault),
-                Err(_) => {}
+                Err(fault) => faults.push(fault),
             }
         }
         match &*masters {
             [(master, _)] => Ok(Connection::node(self.dialer.open(master, push_handler.for_node()).await?)),
-            [] => Err(worst.unwrap_or_else(|| RequestError::unexpected("no server is configured"))),
+            [] => Err(RequestError::of_servers(faults)
+                .unwrap_or_else(|| RequestError::unexpected("no server is configured"))),
             several => {
                 let names: Vec<String> = several.iter().map(|(address, _)| address.to_string()).collect();
                 let message = format!(
@@ -361,7 +256,7 @@ impl Connector {
             .tcp_settings(self.dialer.tcp_settings())
             .connection_timeout(self.timeout() / NODE_TIMEOUT_SHARE)
             .response_timeout(self.timeout())
-            .retries(CLUSTER_RETRIES)
+            .retries(self.cluster_retries)
             .min_retry_wait(CLUSTER_RETRY_PAUSE_MIN_MS)
             .max_retry_wait(CLUSTER_RETRY_PAUSE_MAX_MS)
             .max_connection_attempts(NonZeroUsize::MIN)
@@ -377,20 +272,26 @@ impl Connector {
         }
         let mut connection = match builder.build()?.get_async_connection().await {
             Ok(connection) => connection,
-            Err(error) => return Err(self.refusal_of_nodes(addresses).await.unwrap_or(error.into())),
+            Err(error) => return Err(self.why_no_cluster(addresses, error.into()).await),
         };
         let masters = SlotMasters::ask(&mut connection).await.ok();
         Ok(Connection::Cluster { connection, masters })
     }
 
-    /// Why the nodes of a cluster do not let the client in, where they do not: the client crate calls them unreachable.
-    async fn refusal_of_nodes(&self, addresses: &[Address]) -> Option<RequestError> {
+    /// Why there is no connection to a cluster, node by node where they do not let the client in: the client crate calls
+    /// them unreachable.
+    async fn why_no_cluster(&self, addresses: &[Address], fault: RequestError) -> RequestError {
         let asked = addresses.iter().map(|address| async move {
             let opened =
                 tokio::time::timeout(self.timeout() / NODE_TIMEOUT_SHARE, self.dialer.open(address, |_| {}));
-            opened.await.unwrap_or_else(|_| Err(RequestError::no_reply())).err()
+            opened.await.unwrap_or_else(|_| Err(self.dialer.no_reply([address]))).err()
         });
-        let faults = futures_util::future::join_all(asked).await;
-        faults.into_iter().flatten().find(|fault| !fault.is_transient())
+        let faults = futures_util::future::join_all(asked).await.into_iter().flatten().collect();
+        let servers: Vec<String> = addresses.iter().map(Address::to_string).collect();
+        match RequestError::of_servers(faults) {
+            // A node that lets the client in has another reason.
+            Some(found) if !found.is_transient() || fault.is_transient() => found,
+            _ => fault.at(servers.join(", ")),
+        }
     }
 }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
-    error::{Effect, RequestError},
+    error::{Effect, NOAUTH, RequestError},
     topology::dialer::{Address, Dialer},
 };
 
@@ -56,25 +56,24 @@ pub(crate) struct SentinelWatch {
 impl Sentinels {
     /// Returns where the master is, by the Sentinels that know the latest failover.
     pub(crate) async fn find(&self, dialer: &Dialer) -> Result<Master, RequestError> {
-        let answers = self.addresses.iter().map(|address| async {
+        let answers = self.addresses.iter().map(|address| async move {
             let opening = tokio::time::timeout(dialer.timeout / 2, async {
                 let mut sentinel = dialer.open(address, |_| {}).await?;
-                self.ask(&mut sentinel).await
+                self.ask(&mut sentinel).await.map_err(|fault| fault.at(address))
             });
-            opening.await.unwrap_or_else(|_| Err(RequestError::no_reply()))
+            opening.await.unwrap_or_else(|_| Err(dialer.no_reply([address])))
         });
-        let (mut named, mut failed) = (Vec::new(), None);
+        let (mut named, mut faults) = (Vec::new(), Vec::new());
         for answer in futures_util::future::join_all(answers).await {
             match answer {
                 Ok(master) => named.push(master),
-                // A refused login explains more than an unreachable Sentinel.
-                Err(fault) if failed.is_none() || !fault.is_transient() => failed = Some(fault),
-                Err(_) => {}
+                Err(fault) => faults.push(fault),
             }
         }
         if named.is_empty() {
+            let fault = RequestError::of_servers(faults);
             return Err(
-                failed.map_or_else(|| RequestError::unexpected("no Sentinel is configured"), login_refused)
+                fault.map_or_else(|| RequestError::unexpected("no Sentinel is configured"), login_refused)
             );
         }
         newest(named)
@@ -125,7 +124,7 @@ impl Sentinels {
 
     fn unknown_master(&self, error: redis::RedisError) -> RequestError {
         if error.detail().is_some_and(|detail| detail.contains("No such master")) {
-            let message = format!("the Sentinels know no master named {:?}", self.master);
+            let message = format!("this Sentinel knows no master named {:?}", self.master);
             return RequestError::new(Effect::Refused, ErrorKind::InvalidConfig, message);
         }
         error.into()
@@ -233,8 +232,11 @@ fn login_refused(fault: RequestError) -> RequestError {
     if fault.kind() != ErrorKind::Denied {
         return fault;
     }
-    let message =
-        format!("a Sentinel refuses the login (sentinel_user, sentinel_password): {}", fault.message());
+    let message = format!(
+        "a Sentinel refuses the login (sentinel_user, and sentinel_password or sentinel_password_file): {}",
+        // What a server's refusal says is about another login.
+        fault.message().replace(NOAUTH, "NOAUTH it asks for a password")
+    );
     RequestError::new(Effect::Refused, ErrorKind::Denied, message)
 }
 

@@ -29,6 +29,14 @@ impl SlotMasters {
         Self::parse(&connection.route_command(command, nodes).await?)
     }
 
+    /// Returns the first slot of each master, in order.
+    pub(crate) fn first_slots(&self) -> Vec<u16> {
+        let mut masters = BTreeSet::new();
+        // In the order of the slots, so the first range of each master counts.
+        let first = self.0.iter().filter(|(_, _, id)| masters.insert(id)).map(|(first, ..)| *first);
+        first.filter_map(|slot| u16::try_from(slot).ok()).collect()
+    }
+
     /// Parses entries such as `[0, 5460, [host, port, id, []], [the same of a replica]...]`.
     pub(crate) fn parse(answer: &Value) -> Result<Self, RequestError> {
         let Value::Array(entries) = answer else {
@@ -68,6 +76,13 @@ mod tests {
         let known = masters(&[(0, "a", &["b"]), (10, "c", &[])]);
         assert_eq!(known, masters(&[(10, "c", &["d"]), (0, "a", &[])]));
         assert_ne!(known, masters(&[(10, "c", &[]), (0, "b", &[])]));
+    }
+
+    #[test]
+    fn each_master_has_one_first_slot() {
+        let masters =
+            SlotMasters::parse(&answer(&[(20, "a", &[]), (0, "a", &["b"]), (10, "c", &[])])).unwrap();
+        assert_eq!(masters.first_slots(), [0, 10]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Redlock on real masters: scripts, set-up, request counts, and other clients of the same nodes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test program")]
 
+mod admin;
 mod attempts;
 mod budget;
 mod elections;

@@ -39,25 +39,6 @@ async fn changed_password_ends_a_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_password_is_denied() {
-    let redis = Redis::start().unwrap();
-    redis.cli(&["CONFIG", "SET", "requirepass", "secret"]).unwrap();
-    assert_eq!(refusal(&redis.url()).await.kind(), ErrorKind::Denied);
-    let session = backend(&format!("redis://:secret@{}", redis.endpoint()))
-        .open_session(LONG, Clock::boot())
-        .await
-        .unwrap();
-    acquire(&session, &fresh_name()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unreachable_server_is_unavailable() {
-    let mut redis = Redis::start().unwrap();
-    redis.kill().unwrap();
-    assert_eq!(refusal(&redis.url()).await.kind(), ErrorKind::Unavailable);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn server_with_a_renamed_hello_is_refused() {
     let redis = Redis::start_with(&["--rename-command", "HELLO", ""]).unwrap();
     let error = refusal(&redis.url()).await;
@@ -124,13 +105,6 @@ async fn refused_login_to_a_cluster_is_denied() {
     let error = refusal(&format!("redis+cluster://app:wr0ng@{}", redis.endpoint())).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!format!("{error} {error:?}").contains("wr0ng"), "{error:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unknown_database_is_refused() {
-    let error = refusal(&format!("{}/99", shared().url())).await;
-    assert!(matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::InvalidConfig), "{error}");
-    assert!(!error.is_temporary());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 //! and other programs interfere.
 #![cfg(test)]
 
+mod admin;
 mod bad_input;
 mod budget;
 mod claims;
@@ -12,7 +13,9 @@ mod evidence;
 mod fairness;
 mod fallbacks;
 mod faults;
+mod listing;
 mod memory;
+mod misdirected;
 mod moving_slots;
 mod options;
 mod pins;

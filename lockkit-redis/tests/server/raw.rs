@@ -22,6 +22,11 @@ pub(crate) const RELEASE: &str = concat!(
 );
 pub(crate) const RENEW: &str =
     concat!(include_str!("../../src/scripts/value.lua"), include_str!("../../src/scripts/renew.lua"));
+pub(crate) const WAITED_FOR: &str = concat!(
+    include_str!("../../src/scripts/value.lua"),
+    include_str!("../../src/scripts/holder.lua"),
+    include_str!("../../src/scripts/waited_for.lua")
+);
 pub(crate) const HEARTBEAT: &str = include_str!("../../src/scripts/heartbeat.lua");
 
 /// Longer than any test.

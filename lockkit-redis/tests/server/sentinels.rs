@@ -184,6 +184,16 @@ async fn sentinels_may_require_a_login() {
         sentinel.cli(&["ACL", "SETUSER", "default", "resetpass", ">s3cret"]).unwrap();
     }
     acquire(&session_at(&with("sentinel_password=s3cret"), LONG).await, &fresh_name()).await;
+    // Not in the URL, which a program may have in its arguments.
+    let file = sentinels.sentinel(0).folder().join("password");
+    let by_file = |login: &str| with(&format!("{login}sentinel_password_file={}", file.display()));
+    assert_error(&refusal_of(backend(&by_file(""))).await, ErrorKind::InvalidConfig, "password file");
+    for (login, password) in [("", "s3cret\n"), ("sentinel_user=watcher&", "hunter2")] {
+        std::fs::write(&file, password).unwrap();
+        acquire(&session_at(&by_file(login), LONG).await, &fresh_name()).await;
+    }
+    std::fs::write(&file, "\n").unwrap();
+    assert_error(&refusal_of(backend(&by_file(""))).await, ErrorKind::InvalidConfig, "empty");
     assert_error(&refusal_of(backend(&url)).await, ErrorKind::Denied, "sentinel_password");
     let error = refusal_of(backend(&with("sentinel_user=watcher&sentinel_password=wr0ng"))).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

@@ -2,8 +2,9 @@
 --
 -- KEYS 2 the lock, 3 its counter, 4 its metadata
 -- ARGV 2 the maximum length of metadata that is returned, in bytes
--- Returns {value of the lock, counter, metadata, 1 if its claim has metadata}; '' for what is missing, and '?' for a
--- value that no lockkit client writes; nothing from a node that has lost its data.
+--      3 'pttl' if an operator asks, who may have more rights
+-- Returns {value of the lock, counter, metadata, 1 if its claim has metadata, PTTL of the lock in ms or -1}; '' for what
+-- is missing, and '?' for a value that no lockkit client writes; nothing from a node that has lost its data.
 local lock, fence, metadata = KEYS[2], KEYS[3], KEYS[4]
 if not is_marked then
   return {}
@@ -20,4 +21,5 @@ if type(length) == 'number' and length > 0 then
     description = redis.call('HGET', metadata, value) or ''
   end
 end
-return { value, number_in(redis.pcall('GET', fence)), description, is_described }
+local pttl = ARGV[3] == 'pttl' and redis.pcall('PTTL', lock)
+return { value, number_in(redis.pcall('GET', fence)), description, is_described, type(pttl) == 'number' and pttl or -1 }

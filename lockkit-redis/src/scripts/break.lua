@@ -1,0 +1,37 @@
+-- Ends a hold that an operator has chosen, as its release would, and notifies its client. Writes nothing unless the lock
+-- still has that hold, so a copy that arrives late breaks nobody else.
+--
+-- ARGV 1 the claim of the hold; '' for the lock of another program, whatever its value is
+--      6 the token of the hold; '' for the lock of another program
+--      7 the channel of the lock's observers
+--      8 the beginning of the message to the client of the hold; the value of the lock follows
+-- Returns whether the hold was broken (1 or 0), and whether the next waiter was not found yet: then the claim must be
+-- ended by `release`, which goes on.
+local token, observers, notice = ARGV[6], ARGV[7], ARGV[8]
+local value = value_of(lock)
+
+-- Returns whether the lock still has the hold.
+local function is_held()
+  if claim ~= '' then
+    return value == claim .. ':' .. token
+  end
+  -- Another program's value may be of any form but that of this library: 32 digits, a colon, a token.
+  local is_ours = value and #(string.match(value, '^([0-9a-f]+):[1-9]%d*$') or '') == 32
+  return redis.call('EXISTS', lock) == 1 and not is_ours
+end
+
+if not is_held() then
+  return { 0, 0 }
+end
+local client = string.match(describe('HGET', 'holder') or '', '^' .. claim .. ':(%x+)$')
+redis.call('DEL', lock)
+if claim ~= '' then
+  describe('HDEL', 'holder', claim)
+  if client then
+    -- A refused PUBLISH must not stop the handoff. The next heartbeat finds the loss, too.
+    redis.pcall('PUBLISH', channel .. client, notice .. value)
+  end
+end
+local head, more = handoff()
+notify_observers(observers)
+return { 1, not head and more and 1 or 0 }

@@ -1,0 +1,154 @@
+//! Requests over a connection to one server, or to the servers of a cluster.
+
+use std::sync::Arc;
+
+use redis::{
+    Cmd, RedisError, RedisResult, Value,
+    aio::MultiplexedConnection,
+    cluster_async::ClusterConnection,
+    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+};
+
+use super::{SlotMasters, sentinel::SentinelWatch};
+use crate::error::RequestError;
+
+/// A connection to the server, or the servers, that may write. Cheap to clone.
+#[derive(Clone)]
+pub(crate) enum Connection {
+    Node {
+        connection: MultiplexedConnection,
+        /// Runs as long as the connection is in use.
+        _watch: Option<Arc<SentinelWatch>>,
+    },
+    Cluster {
+        connection: ClusterConnection,
+        /// The masters when it was opened; `None` if no node reported them.
+        masters: Option<SlotMasters>,
+    },
+}
+
+impl Connection {
+    pub(super) fn node(connection: MultiplexedConnection) -> Self {
+        Self::Node { connection, _watch: None }
+    }
+
+    pub(crate) async fn query(&mut self, command: &Cmd) -> Result<Value, RequestError> {
+        let answer = match self {
+            Self::Node { connection, .. } => command.query_async(connection).await,
+            Self::Cluster { connection, .. } => command.query_async(connection).await,
+        };
+        answer.map_err(|error| self.fault(error))
+    }
+
+    /// As [`query`](Self::query), at the master of this key.
+    pub(crate) async fn query_at(&mut self, key: &str, command: &Cmd) -> Result<Value, RequestError> {
+        self.query_routed(
+            SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master)),
+            command,
+        )
+        .await
+    }
+
+    /// Sends commands to the master of this key as one pipeline. The client crate repeats all of them or none. With
+    /// `asking`, a node that is importing the key's slot serves them, too.
+    pub(crate) async fn query_together(
+        &mut self,
+        key: &str,
+        commands: Vec<Cmd>,
+        asking: bool,
+    ) -> Result<Vec<Value>, RequestError> {
+        let (mut together, count) = (redis::pipe(), commands.len());
+        // The client crate sends ASKING before a redirected request, but as a request of its own. Another request of
+        // this connection can come between the two, and a node forgets ASKING after one command. So it is in the
+        // pipeline.
+        let asking = asking && matches!(self, Self::Cluster { .. });
+        if asking {
+            together.cmd("ASKING");
+        }
+        for command in commands {
+            together.add_command(command);
+        }
+        let answers = match self {
+            Self::Node { connection, .. } => connection.send_packed_commands(&together, 0, count).await,
+            Self::Cluster { connection, .. } => {
+                let node = SingleNodeRoutingInfo::SpecificNode(Route::with_key(key, SlotAddr::Master));
+                connection.route_pipeline(together, usize::from(asking), count, node).await
+            }
+        };
+        let answers = answers.and_then(|all| all.into_iter().map(Value::extract_error).collect());
+        let answers: Vec<Value> = answers.map_err(|error| self.fault(error))?;
+        if answers.len() == count {
+            Ok(answers)
+        } else {
+            Err(RequestError::unexpected("the number of answers is not that of the commands"))
+        }
+    }
+
+    fn fault(&self, error: RedisError) -> RequestError {
+        match self {
+            Self::Node { .. } => RequestError::from(error).without_cluster(),
+            Self::Cluster { .. } => error.into(),
+        }
+    }
+
+    /// As [`query`](Self::query), at the master of this slot.
+    pub(crate) async fn query_slot(&mut self, slot: u16, command: &Cmd) -> Result<Value, RequestError> {
+        self.query_routed(SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master)), command)
+            .await
+    }
+
+    /// Returns the first slot of each master, in order; of a single server, which has all slots, 0.
+    pub(crate) async fn first_slots(&mut self) -> Result<Vec<u16>, RequestError> {
+        match self {
+            Self::Node { .. } => Ok(vec![0]),
+            Self::Cluster { connection, .. } => Ok(SlotMasters::ask(connection).await?.first_slots()),
+        }
+    }
+
+    /// As [`query`](Self::query), at any one master.
+    pub(crate) async fn query_one(&mut self, command: &Cmd) -> Result<Value, RequestError> {
+        self.query_routed(SingleNodeRoutingInfo::RandomPrimary, command).await
+    }
+
+    async fn query_routed(
+        &mut self,
+        node: SingleNodeRoutingInfo,
+        command: &Cmd,
+    ) -> Result<Value, RequestError> {
+        match self {
+            Self::Node { .. } => self.query(command).await,
+            Self::Cluster { connection, .. } => {
+                Ok(connection.route_command(command.clone(), RoutingInfo::SingleNode(node)).await?)
+            }
+        }
+    }
+
+    pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Node { connection, .. } => connection.subscribe(channel).await,
+            Self::Cluster { connection, .. } => connection.subscribe(channel).await,
+        }
+    }
+
+    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Node { connection, .. } => connection.unsubscribe(channel).await,
+            Self::Cluster { connection, .. } => connection.unsubscribe(channel).await,
+        }
+    }
+
+    /// Returns whether requests to other servers still work when one server does not answer.
+    pub(crate) fn has_many_servers(&self) -> bool {
+        matches!(self, Self::Cluster { .. })
+    }
+
+    /// Returns whether the servers report other masters than when this connection was opened.
+    pub(crate) async fn is_outdated(&mut self) -> bool {
+        match self {
+            Self::Node { .. } => false,
+            Self::Cluster { connection, masters } => {
+                SlotMasters::ask(connection).await.is_ok_and(|now| Some(now) != *masters)
+            }
+        }
+    }
+}

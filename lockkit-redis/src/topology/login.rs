@@ -1,0 +1,76 @@
+//! How to log in to servers or Sentinels.
+
+use std::{
+    fmt, fs,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use lockkit_core::ErrorKind;
+
+use crate::error::{Effect, RequestError};
+
+/// Longest password file that is read, in bytes.
+const PASSWORD_BYTES_MAX: u64 = 4096;
+
+/// How to log in.
+#[derive(Clone, Default)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Password>,
+    pub(crate) database: i64,
+}
+
+/// A password, or where it is.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Password {
+    Text(String),
+    /// The first line of a file, which every new connection reads again.
+    File(PathBuf),
+}
+
+impl Password {
+    /// Returns the password.
+    pub(crate) fn read(&self) -> Result<String, RequestError> {
+        match self {
+            Self::Text(password) => Ok(password.clone()),
+            Self::File(file) => first_line(file),
+        }
+    }
+}
+
+fn first_line(file: &Path) -> Result<String, RequestError> {
+    let failed = |why: &dyn fmt::Display| {
+        let message = format!("cannot read the password file {}: {why}", file.display());
+        RequestError::new(Effect::Refused, ErrorKind::InvalidConfig, message)
+    };
+    let mut text = String::new();
+    let opened = fs::File::open(file);
+    let read = opened.and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|cause| failed(&cause))?;
+    match text.lines().next() {
+        Some(password) if !password.is_empty() => Ok(password.to_owned()),
+        _ => Err(failed(&"its first line is empty")),
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("***"),
+            Self::File(file) => file.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Destructured in full: a new field does not compile until this decides whether it is secret.
+        let Self { user, password, database } = self;
+        f.debug_struct("Login")
+            .field("user", user)
+            .field("password", password)
+            .field("database", database)
+            .finish()
+    }
+}

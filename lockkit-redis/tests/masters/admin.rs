@@ -1,0 +1,268 @@
+//! What an operator asks of a set of nodes.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use lockkit_conformance::{
+    Store,
+    direct::{
+        acquire, assert_error, assert_rising, bounded, enqueued, fresh_name, is_renewed, name, release, until,
+    },
+};
+use lockkit_core::{
+    Clock, ErrorKind, LockName,
+    backend::{Admin, Backend, Contender, Grant, Loss, Renewal, Session},
+};
+use lockkit_redis::RedlockBackend;
+use lockkit_testbed::{Message, Proxy};
+
+use crate::redlock::{
+    Masters, config,
+    rights::{LOGIN, RIGHTS},
+    url_of,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Rights that an operator needs besides those of clients.
+const OPERATOR: [&str; 4] = ["ACL", "SETUSER", "app", "+pttl"];
+
+fn admin(url: &str) -> RedlockBackend {
+    RedlockBackend::new(config(url).unwrap())
+}
+
+async fn session(url: &str) -> Arc<dyn Session> {
+    bounded(admin(url).open_session(LONG, Clock::boot())).await.unwrap()
+}
+
+async fn holder(admin: &RedlockBackend, name: &LockName) -> Option<Contender> {
+    bounded(admin.inspect(name)).await.unwrap().holder
+}
+
+async fn renewal(session: &Arc<dyn Session>, grant: &Grant) -> Renewal {
+    session.renew(std::slice::from_ref(grant)).await.holds.pop().unwrap().1
+}
+
+/// Runs a command at some nodes.
+async fn at(masters: &Masters, nodes: std::ops::Range<usize>, command: &[&str]) {
+    let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+    let run = masters.with(move |all| {
+        nodes.into_iter().try_for_each(|node| {
+            all.node(node).cli(&command.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
+        })
+    });
+    run.await.unwrap();
+}
+
+/// Waits until every node has the lock: a majority has granted before.
+async fn until_everywhere(masters: &Masters, name: &LockName) {
+    until("every node has the lock", async || {
+        let (nodes, key) = (masters.endpoints.len(), name.to_string());
+        let has = masters.with(move |all| {
+            (0..nodes).try_fold(true, |has, node| {
+                Ok(has && all.node(node).cli(&["EXISTS", &key])?.number() == Some(1))
+            })
+        });
+        has.await.unwrap()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_holder_is_notified_and_the_next_waiter_is_granted() {
+    let masters = Masters::start(3).unwrap();
+    let (one, other, admin) =
+        (session(&masters.url()).await, session(&masters.url()).await, admin(&masters.url()));
+    let name = fresh_name();
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let held = acquire(&one, &name).await;
+        let waiting = enqueued(&other, &name).await;
+        let shown = holder(&admin, &name).await.unwrap();
+        assert!(bounded(admin.break_lock(&name, &shown)).await.unwrap());
+        assert!(matches!(bounded(one.lost()).await, Loss::Grant(claim) if claim == held.claim()));
+        let next = waiting.granted().await;
+        tokens.extend([held.token(), next.token()]);
+        assert!(!bounded(admin.break_lock(&name, &shown)).await.unwrap(), "repeated");
+        assert!(is_renewed(&renewal(&other, &next).await));
+        // The client has ended the hold already.
+        release(&one, &held).await;
+        release(&other, &next).await;
+    }
+    assert_rising(&tokens);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_finds_a_break_whose_messages_are_lost() {
+    let masters = Masters::start(3).unwrap();
+    let proxies: Vec<Proxy> =
+        masters.endpoints.iter().map(|endpoint| Proxy::start_redis(endpoint).unwrap()).collect();
+    let session = session(&url_of(&proxies.iter().map(Proxy::endpoint).collect::<Vec<_>>())).await;
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    proxies.iter().for_each(|proxy| proxy.drop_messages(Message::Events, |_| true));
+    let admin = admin(&masters.url());
+    let shown = holder(&admin, &name).await.unwrap();
+    assert!(bounded(admin.break_lock(&name, &shown)).await.unwrap());
+    until("a majority of the messages is dropped", async || {
+        proxies.iter().filter(|proxy| proxy.counts().dropped > 0).count() >= 2
+    })
+    .await;
+    assert!(matches!(renewal(&session, &held).await, Renewal::Gone));
+}
+
+/// Each node that has ended the hold refuses to take it back, also while the others still have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn break_at_a_minority_is_no_break_and_is_not_undone_there() {
+    let masters = Masters::start(3).unwrap();
+    let proxies: Vec<Proxy> =
+        masters.endpoints.iter().map(|endpoint| Proxy::start_redis(endpoint).unwrap()).collect();
+    // The holder gets no message.
+    proxies.iter().for_each(|proxy| proxy.drop_messages(Message::Events, |_| true));
+    let session = session(&url_of(&proxies.iter().map(Proxy::endpoint).collect::<Vec<_>>())).await;
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    until_everywhere(&masters, &name).await;
+    let shown = holder(&admin(&masters.url()), &name).await.unwrap();
+    // The operator's requests reach all nodes until the break, which two refuse.
+    at(&masters, 1..3, &["ACL", "SETUSER", "app", "-set", "-del"]).await;
+    let error = bounded(admin(&masters.url()).break_lock(&name, &shown)).await.unwrap_err();
+    assert_error(&error, ErrorKind::Denied, "2 of 3");
+    assert!(is_renewed(&renewal(&session, &held).await), "a majority still has it");
+    // Its restore was sent in the background; a second heartbeat sends another one.
+    assert!(is_renewed(&renewal(&session, &held).await));
+    at(&masters, 1..3, &["ACL", "SETUSER", "app", "+set", "+del"]).await;
+    assert!(bounded(admin(&masters.url()).break_lock(&name, &shown)).await.unwrap());
+    assert!(matches!(renewal(&session, &held).await, Renewal::Gone));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outdated_inspection_breaks_nobody() {
+    let masters = Masters::start(3).unwrap();
+    let (one, other, admin) =
+        (session(&masters.url()).await, session(&masters.url()).await, admin(&masters.url()));
+    let name = fresh_name();
+    let first = acquire(&one, &name).await;
+    let outdated = holder(&admin, &name).await.unwrap();
+    release(&one, &first).await;
+    let second = acquire(&other, &name).await;
+    let shown = holder(&admin, &name).await.unwrap();
+    for wrong in [
+        outdated.clone(),
+        Contender::new(shown.entry.clone(), outdated.token, None),
+        Contender::new(name.as_str(), None, None),
+    ] {
+        assert!(!bounded(admin.break_lock(&name, &wrong)).await.unwrap(), "{wrong:?}");
+    }
+    assert!(is_renewed(&renewal(&other, &second).await));
+    assert!(bounded(admin.break_lock(&name, &shown)).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_of_another_program_is_broken_only_while_it_is_one() {
+    let masters = Masters::start(3).unwrap();
+    let (session, admin) = (session(&masters.url()).await, admin(&masters.url()));
+    for value in ["f00d", "not hexadecimal", ""] {
+        let name = fresh_name();
+        at(&masters, 0..3, &["SET", name.as_str(), value]).await;
+        let Some(shown) = holder(&admin, &name).await else { panic!("{value:?} is not shown") };
+        assert_eq!((&*shown.entry, shown.token, &shown.remaining), (name.as_str(), None, &None));
+        let waiting = enqueued(&session, &name).await;
+        assert!(bounded(admin.break_lock(&name, &shown)).await.unwrap(), "{value:?}");
+        let granted = waiting.granted().await;
+        assert!(!bounded(admin.break_lock(&name, &shown)).await.unwrap(), "{value:?}");
+        assert!(is_renewed(&renewal(&session, &granted).await));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_of_a_majority_are_listed_by_name() {
+    let masters = Masters::start(3).unwrap();
+    at(&masters, 0..3, &["ACL", "SETUSER", "app", "+scan"]).await;
+    let (session, admin) = (session(&masters.url()).await, admin(&masters.url()));
+    let mut expected = BTreeSet::new();
+    for number in 0..20 {
+        let name = name(&format!("jobs/held {number}"));
+        acquire(&session, &name).await;
+        expected.insert(name);
+    }
+    let fill = "for n = 1, ARGV[2] do redis.call('SET', ARGV[1] .. n, 'x') end";
+    let names = |prefix: &str, count: usize| {
+        (1..=count).map(|number| name(&format!("jobs/{prefix}-{number}"))).collect::<Vec<_>>()
+    };
+    // At different majorities, and at a minority only.
+    at(&masters, 0..2, &["EVAL", fill, "0", "jobs%2Fa-", "700"]).await;
+    at(&masters, 1..3, &["EVAL", fill, "0", "jobs%2Fb-", "100"]).await;
+    at(&masters, 2..3, &["EVAL", fill, "0", "jobs%2Fminority-", "100"]).await;
+    at(&masters, 0..3, &["EVAL", fill, "0", "other-", "100"]).await;
+    expected.extend(names("a", 700).into_iter().chain(names("b", 100)));
+    for down in [None, Some(0), Some(2)] {
+        let mut expected = expected.clone();
+        if let Some(down) = down {
+            masters.with(move |all| all.node(down).pause()).await.unwrap();
+        }
+        if down == Some(0) {
+            // The silent node may have them too.
+            expected.extend(names("minority", 100));
+        }
+        let (mut found, mut next, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let page = bounded(admin.list("jobs/", next.as_deref(), 200)).await.unwrap();
+            assert!(page.locks.len() <= 200);
+            found.extend(page.locks.into_iter().filter_map(|lock| lock.name));
+            pages += 1;
+            next = page.next;
+            if next.is_none() {
+                break;
+            }
+        }
+        assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "not in order, or twice");
+        assert!(pages > 2, "{pages} pages");
+        let found: BTreeSet<LockName> = found.into_iter().collect();
+        assert_eq!(found, expected, "without node {down:?}");
+        if down == Some(0) {
+            // Neither held nor free.
+            let error = bounded(admin.inspect(&name("jobs/a-1"))).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
+        if let Some(down) = down {
+            masters.with(move |all| all.node(down).resume()).await.unwrap();
+        }
+    }
+    let raw = self::admin(&format!("{}?names=raw", masters.url()));
+    assert_error(&raw.list("", None, 10).await.unwrap_err(), ErrorKind::Unsupported, "raw names");
+    assert!(!raw.info().powers.list && admin.info().powers.list && admin.info().powers.break_lock);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_needs_two_more_rights() {
+    let masters = Masters::start(3).unwrap();
+    let (session, admin, name) = (session(&masters.url()).await, admin(&masters.url()), fresh_name());
+    acquire(&session, &name).await;
+    let shown = holder(&admin, &name).await.unwrap();
+    assert_eq!(shown.remaining, None);
+    at(&masters, 0..3, &OPERATOR).await;
+    let shown = holder(&admin, &name).await.unwrap();
+    assert!((LONG / 2..=LONG).contains(&shown.remaining.unwrap()), "{shown:?}");
+    let error = admin.list("", None, 10).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    at(&masters, 0..3, &["ACL", "SETUSER", "app", "+scan"]).await;
+    assert_eq!(admin.list("", None, 10).await.unwrap().locks.len(), 1);
+}
+
+/// Waiters poll then, and heartbeats find losses.
+#[tokio::test(flavor = "multi_thread")]
+async fn user_without_channels_can_lock() {
+    let masters = Masters::start(3).unwrap();
+    at(&masters, 0..3, &["ACL", "SETUSER", "app", "-subscribe", "-unsubscribe", "-publish"]).await;
+    assert!(RIGHTS.contains("+subscribe") && masters.url().contains(LOGIN));
+    let (one, other, name) = (session(&masters.url()).await, session(&masters.url()).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    release(&one, &held).await;
+    let next = waiting.granted().await;
+    at(&masters, 0..3, &["CLIENT", "KILL", "USER", "app"]).await;
+    until("the hold is renewed over new connections", async || is_renewed(&renewal(&other, &next).await))
+        .await;
+    release(&other, &next).await;
+    assert!(masters.entries(&name).await.unwrap().is_empty());
+}
