@@ -64,13 +64,17 @@ pub(crate) enum Action {
 }
 
 /// The arguments that select the store.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct StoreArguments {
     /// URL of the lock store, such as etcd://host:2379 or file:///var/lib/locks [env: LOCKKIT_BACKEND]
-    /// [default: lock files in the user's state folder]
+    /// [default: as --local, with a warning]
     // Not `env = ...`: `Store` must distinguish arguments, which everybody can read, from the environment.
     #[arg(long, value_name = "URL")]
     pub(crate) backend: Option<String>,
+
+    /// Use lock files of this user on this host, which exclude nobody else, even if the environment names a store
+    #[arg(long, conflicts_with_all = ["backend", "password_file"])]
+    pub(crate) local: bool,
 
     /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
     #[arg(long, value_name = "FILE")]

@@ -69,3 +69,8 @@ pub(crate) fn say(message: impl fmt::Display) {
     let line = format!("lockkit: {}\n", message.to_string().replace('\n', " "));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
+
+/// Prints a warning: the program goes on.
+pub(crate) fn warn(message: impl fmt::Display) {
+    say(format_args!("warning: {message}"));
+}

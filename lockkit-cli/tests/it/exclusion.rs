@@ -94,7 +94,7 @@ fn job_that_ignores_sigterm_is_killed() {
 fn lose_the_lock_of(home: &Home, script: &str) -> Done {
     let holder = Started::until_started(&mut home.run(&["a"], script));
     let group = command_of(holder.pid()).group;
-    std::fs::remove_file(home.path("state/lockkit/locks/a.lock")).unwrap();
+    std::fs::remove_file(home.path("locks/a.lock")).unwrap();
     let ended = holder.done();
     assert_eq!(members(group).len(), 0);
     ended

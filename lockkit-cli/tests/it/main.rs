@@ -15,5 +15,6 @@ mod redlock;
 mod secrets;
 mod signals;
 mod statuses;
+mod store;
 mod terminal;
 mod tls;
