@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 
 const RUN_DETAILS: &str = "\
 The command runs in its own process group, in the foreground of the terminal if there is one. Its environment has \
@@ -34,8 +34,23 @@ password itself.) The command cannot see it.";
 #[derive(Debug, Parser)]
 #[command(name = "lockkit", version, max_term_width = 100)]
 pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) messages: MessageArguments,
+
     #[command(subcommand)]
     pub(crate) action: Action,
+}
+
+/// The arguments that select what is printed on stderr.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct MessageArguments {
+    /// Print what the library does, and with -vv how [env: RUST_LOG, a filter]
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Print neither warnings nor whom the wait is for
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]

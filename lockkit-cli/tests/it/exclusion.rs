@@ -19,7 +19,7 @@ fn twenty_at_the_same_time_run_one_after_the_other() {
 
 /// Starts twenty at once; each must run alone.
 pub(crate) fn twenty(home: &Home, options: &[&str]) {
-    let options = [options, &["race"]].concat();
+    let options = [options, &["-q", "race"]].concat();
     let racers: Vec<Started> = (0..20).map(|_| Started::new(&mut home.run(&options, PROBE))).collect();
     for Done { status, stderr, .. } in racers.into_iter().map(Started::done) {
         assert_eq!((status, &*stderr), (0, ""));

@@ -148,6 +148,12 @@ impl Started {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Waits until it ends, without its output.
+    #[cfg(feature = "redis")]
+    pub(crate) fn wait(mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap_or(-1)
+    }
+
     /// Waits until it ends.
     pub(crate) fn done(mut self) -> Done {
         let (mut stdout, mut stderr) = (String::new(), String::new());

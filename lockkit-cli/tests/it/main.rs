@@ -7,6 +7,7 @@ mod etcd;
 mod exclusion;
 mod harness;
 mod killed;
+mod messages;
 mod nesting;
 mod periods;
 mod processes;
