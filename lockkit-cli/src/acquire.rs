@@ -2,18 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit::{LockClient, LockGuard, LockName, Turn, backend::Inspection};
+use lockkit::{LockClient, LockGuard, LockName, Turn};
 use tokio::time::{sleep, timeout};
 
 use crate::{
+    describe::held_by,
     enclosing_locks::EnclosingLocks,
     exit::{Failure, NOT_ACQUIRED, USAGE},
     supervise::lead,
-    who::describe,
+    waiting::INSPECT_MAX,
 };
-
-/// Time limit for the inspection that finds the holder for the error message.
-const INSPECT_MAX: Duration = Duration::from_secs(2);
 
 /// Pause between two checks whether a late grant was renewed.
 const FRESH_CHECK_PAUSE: Duration = Duration::from_millis(10);
@@ -62,8 +60,7 @@ pub(crate) async fn acquire(
                 let limit = if left.is_some_and(|left| left.is_zero()) { "" } else { " within --timeout" };
                 let holder = timeout(INSPECT_MAX, client.inspect(name.as_str())).await;
                 let holder = holder.ok().and_then(Result::ok).unwrap_or_default();
-                let message =
-                    format!("lock {:?} not acquired{limit}: {}", name.as_str(), describe_holder(&holder));
+                let message = format!("lock {:?} not acquired{limit}: {}", name.as_str(), held_by(&holder));
                 return Err(Failure::new(NOT_ACQUIRED, message));
             }
         }
@@ -104,14 +101,6 @@ async fn is_fresh(guard: &LockGuard, ttl: Duration) -> bool {
         }
     }
     true
-}
-
-/// Describes the holder for a message.
-fn describe_holder(found: &Inspection) -> String {
-    match &found.holder {
-        Some(holder) => format!("held by {}", describe(holder)),
-        None => "its holder is unknown, or has just released it".into(),
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 
 const RUN_DETAILS: &str = "\
 The command runs in its own process group, in the foreground of the terminal if there is one. Its environment has \
@@ -34,8 +34,23 @@ password itself.) The command cannot see it.";
 #[derive(Debug, Parser)]
 #[command(name = "lockkit", version, max_term_width = 100)]
 pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) messages: MessageArguments,
+
     #[command(subcommand)]
     pub(crate) action: Action,
+}
+
+/// The arguments that select what is printed on stderr.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct MessageArguments {
+    /// Print what the library does, and with -vv how [env: RUST_LOG, a filter]
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Print neither warnings nor whom the wait is for
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,13 +79,17 @@ pub(crate) enum Action {
 }
 
 /// The arguments that select the store.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct StoreArguments {
     /// URL of the lock store, such as etcd://host:2379 or file:///var/lib/locks [env: LOCKKIT_BACKEND]
-    /// [default: lock files in the user's state folder]
+    /// [default: as --local, with a warning]
     // Not `env = ...`: `Store` must distinguish arguments, which everybody can read, from the environment.
     #[arg(long, value_name = "URL")]
     pub(crate) backend: Option<String>,
+
+    /// Use lock files of this user on this host, which exclude nobody else, even if the environment names a store
+    #[arg(long, conflicts_with_all = ["backend", "password_file"])]
+    pub(crate) local: bool,
 
     /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
     #[arg(long, value_name = "FILE")]

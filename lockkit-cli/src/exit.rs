@@ -1,6 +1,10 @@
 //! Exit statuses, failures, and one-line messages.
 
-use std::{fmt, io::Write};
+use std::{
+    borrow::Cow,
+    fmt,
+    io::{IsTerminal, Write},
+};
 
 use lockkit::{Error, ErrorKind};
 
@@ -68,4 +72,32 @@ impl From<Error> for Failure {
 pub(crate) fn say(message: impl fmt::Display) {
     let line = format!("lockkit: {}\n", message.to_string().replace('\n', " "));
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Prints a warning: the program goes on.
+pub(crate) fn warn(message: impl fmt::Display) {
+    say(format_args!("{}: {message}", coloured(YELLOW, "warning", use_colours())));
+}
+
+/// The colour of warnings (ECMA-48, "select graphic rendition").
+pub(crate) const YELLOW: &str = "33";
+
+/// Whether stderr shows colours: a terminal, unless NO_COLOR is set (https://no-color.org).
+pub(crate) fn use_colours() -> bool {
+    let is_set = |variable: &str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
+    std::io::stderr().is_terminal() && !is_set("NO_COLOR") && !is_dumb
+}
+
+/// Returns a word in a colour, or as it is.
+pub(crate) fn coloured(colour: &str, word: &'static str, colours: bool) -> Cow<'static, str> {
+    if colours { format!("\u{1b}[{colour}m{word}\u{1b}[0m").into() } else { word.into() }
+}
+
+/// Returns a text whose control characters are escaped: what others have stored cannot control the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let escape = |letter: char| -> String {
+        if letter.is_control() { letter.escape_debug().to_string() } else { letter.into() }
+    };
+    text.chars().map(escape).collect()
 }

@@ -11,7 +11,7 @@ use crate::{
 /// Sets the store up; a store that is already set up does not change.
 pub(crate) async fn init(arguments: InitArguments) -> Result<u8, Failure> {
     let InitArguments { url, password_file } = arguments;
-    let store = Store::from(&StoreArguments { backend: url, password_file })?;
+    let store = Store::from(&StoreArguments { backend: url, password_file, ..StoreArguments::default() })?;
     say(set_up(BackendUrl::parse(store.url())?).await?);
     Ok(0)
 }

@@ -13,17 +13,20 @@ mod acquire;
 mod args;
 mod clock;
 mod connection;
+mod describe;
 mod enclosing_locks;
 mod exit;
 mod group;
 mod init;
 mod job;
+mod log;
 mod run;
 mod signals;
 mod store;
 mod supervise;
 mod terminal;
 mod trampoline;
+mod waiting;
 mod watcher;
 mod who;
 
@@ -37,23 +40,28 @@ use std::{
 use clap::Parser;
 
 use self::{
-    args::{Action, Arguments},
+    args::{Action, Arguments, MessageArguments},
     exit::{Failure, USAGE, say},
+    log::Log,
 };
 
 fn main() -> ExitCode {
-    let action = match Arguments::try_parse() {
-        Ok(arguments) => arguments.action,
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
         Err(refused) => return explain(&refused),
     };
-    let outcome = match action {
-        Action::Run(arguments) => block_on(run::run(arguments)),
-        Action::Init(arguments) => block_on(init::init(arguments)),
-        Action::Who(arguments) => block_on(who::who(arguments)),
+    let outcome = match arguments.action {
+        // The helper processes of a job do without a log and a runtime.
         Action::ExecAtGate { gate, command } => Ok(trampoline::exec_at_gate(gate, &command)),
         Action::WatchGroup => {
             watcher::watch_group();
             Ok(0)
+        }
+        action => {
+            let log = Log::start(&arguments.messages, None);
+            let outcome = carry_out(action, arguments.messages);
+            log.finish();
+            outcome
         }
     };
     match outcome {
@@ -65,7 +73,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs an action that needs a runtime; the helper processes of a job do not.
+fn carry_out(action: Action, messages: MessageArguments) -> Result<u8, Failure> {
+    match action {
+        Action::Run(arguments) => block_on(run::run(arguments, messages.quiet)),
+        Action::Init(arguments) => block_on(init::init(arguments)),
+        Action::Who(arguments) => block_on(who::who(arguments)),
+        Action::ExecAtGate { .. } | Action::WatchGroup => Ok(0),
+    }
+}
+
 fn block_on(action: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

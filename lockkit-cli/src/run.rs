@@ -19,13 +19,14 @@ use crate::{
     signals::{Children, ENDING, JOB_CONTROL, Signals},
     store::Store,
     supervise::{Hold, supervise},
+    waiting::{notice_of_holder, notice_of_store, with_notice},
 };
 
 /// Time limit for closing the session when the program ends; otherwise the session ends with its ttl.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the command; returns its exit status, or why it did not run.
-pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
+pub(crate) async fn run(arguments: RunArguments, quiet: bool) -> Result<u8, Failure> {
     let started = Instant::now();
     let name = LockName::new(&arguments.name)?;
     let store = Store::from(&arguments.store)?;
@@ -33,13 +34,16 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<u8, Failure> {
     let enclosing = EnclosingLocks::from_environment();
 
     let mut signals = Signals::listen(ENDING)?;
-    let client = match unless_ended(&mut signals, connection.open()).await {
+    let opening = with_notice(connection.open(), (!quiet).then(notice_of_store));
+    let client = match unless_ended(&mut signals, opening).await {
         Ok(client) => client?,
         Err(signal) => return Ok(ended_by(signal, &name)),
     };
     let time_limit = arguments.timeout.map(|time_limit| time_limit.saturating_sub(started.elapsed()));
     let wanted = Wanted { time_limit, at_least: arguments.at_least, once_per: arguments.once_per };
-    let guard = unless_ended(&mut signals, acquire(&client, &name, wanted, &enclosing)).await;
+    let notice = (!quiet).then(|| notice_of_holder(&client, &name));
+    let acquiring = with_notice(acquire(&client, &name, wanted, &enclosing), notice);
+    let guard = unless_ended(&mut signals, acquiring).await;
     let outcome = match guard {
         Ok(Ok(None)) => {
             say(format_args!("{:?} not run: it has begun in this period already", name.as_str()));

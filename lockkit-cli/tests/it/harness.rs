@@ -11,6 +11,9 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+/// What every warning begins with.
+const WARNING: &str = "lockkit: warning: ";
+
 /// Time limit of a step that would hang.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
 
@@ -24,6 +27,11 @@ impl Home {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
+    }
+
+    /// Returns the URL of lock files in this folder; `locks` is the store of programs that get no other one.
+    pub(crate) fn url(&self, name: &str) -> String {
+        format!("file://{}", self.path(name).display())
     }
 
     /// Returns `lockkit` with these arguments, in this folder.
@@ -51,7 +59,10 @@ impl Home {
             }
         }
         command
+            .env("LOCKKIT_BACKEND", self.url("locks"))
             .env("XDG_STATE_HOME", self.path("state"))
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env_remove("RUST_LOG")
             .env("LOCKKIT", env!("CARGO_BIN_EXE_lockkit"))
             .current_dir(self.0.path())
             .stdin(Stdio::null())
@@ -69,11 +80,21 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// Returns the message; every message is one line with the program's name.
+    /// Returns the only message that is no warning; every message is one line with the program's name.
     pub(crate) fn message(&self) -> &str {
-        let message = self.stderr.trim_end();
-        assert!(message.starts_with("lockkit: ") && !message.contains('\n'), "{message:?}");
+        let mut messages = self.lines().filter(|line| !line.starts_with(WARNING));
+        let message = messages.next().unwrap_or_default();
+        assert!(!message.is_empty() && messages.next().is_none(), "{:?}", self.stderr);
         message
+    }
+
+    /// Returns the warnings.
+    pub(crate) fn warnings(&self) -> Vec<&str> {
+        self.lines().filter_map(|line| line.strip_prefix(WARNING)).collect()
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &str> {
+        self.stderr.lines().inspect(|line| assert!(line.starts_with("lockkit: "), "{:?}", self.stderr))
     }
 }
 
@@ -125,6 +146,12 @@ impl Started {
     /// Whether it is still running.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until it ends, without its output.
+    #[cfg(feature = "redis")]
+    pub(crate) fn wait(mut self) -> i32 {
+        self.child.wait().unwrap().code().unwrap_or(-1)
     }
 
     /// Waits until it ends.

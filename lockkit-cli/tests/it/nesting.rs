@@ -17,8 +17,8 @@ fn nested_lock_of_the_same_name_is_refused_at_any_depth() {
 #[test]
 fn another_path_to_the_same_folder_is_the_same_lock() {
     let home = Home::new();
-    std::fs::create_dir_all(home.path("state/lockkit/locks")).unwrap();
-    std::os::unix::fs::symlink(home.path("state/lockkit/locks"), home.path("link")).unwrap();
+    std::fs::create_dir_all(home.path("locks")).unwrap();
+    std::os::unix::fs::symlink(home.path("locks"), home.path("link")).unwrap();
     let script = format!("\"$LOCKKIT\" run --backend file://{}/ a -- echo ran", home.path("link").display());
     assert_eq!(done(home.run(&["a"], &script)).status, 64);
 }

@@ -132,31 +132,3 @@ fn odd_names_are_locks_of_their_own() {
     }
     drop(holders);
 }
-
-#[test]
-fn the_argument_wins_over_the_environment_and_both_over_the_default() {
-    let home = Home::new();
-    let url = |folder: &str| format!("file://{}", home.path(folder).display());
-    let mut with_variable = home.run(&["a"], "exit 0");
-    assert_eq!(
-        done({
-            with_variable.env("LOCKKIT_BACKEND", url("variable"));
-            with_variable
-        })
-        .status,
-        0
-    );
-    assert!(home.path("variable").is_dir() && !home.path("state").exists());
-    let mut with_both = home.run(&["--backend", &url("argument"), "a"], "exit 0");
-    assert_eq!(
-        done({
-            with_both.env("LOCKKIT_BACKEND", url("variable2"));
-            with_both
-        })
-        .status,
-        0
-    );
-    assert!(home.path("argument").is_dir() && !home.path("variable2").exists());
-    assert_eq!(done(home.run(&["a"], "exit 0")).status, 0);
-    assert!(home.path("state/lockkit/locks").is_dir());
-}

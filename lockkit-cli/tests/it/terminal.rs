@@ -27,7 +27,7 @@ const FOREGROUND: &str = "cut -d \" \" -f 5,8 /proc/self/stat | (read group fore
                           [ $group = $foreground ] && echo foreground || echo background)";
 
 /// A terminal with a program that leads its session.
-struct Terminal {
+pub(crate) struct Terminal {
     program: Child,
     keys: File,
     screen: Receiver<Vec<u8>>,
@@ -35,7 +35,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn with<A: AsRef<OsStr>>(home: &Home, arguments: impl IntoIterator<Item = A>) -> Self {
+    pub(crate) fn with<A: AsRef<OsStr>>(home: &Home, arguments: impl IntoIterator<Item = A>) -> Self {
         let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&keys).unwrap();
         unlockpt(&keys).unwrap();
@@ -61,7 +61,7 @@ impl Terminal {
 
     /// A shell without job control, which stays until the enter key is pressed: when the leader of a session ends, the
     /// terminal drops what is not on the screen yet.
-    fn with_shell(home: &Home, script: &str) -> Self {
+    pub(crate) fn with_shell(home: &Home, script: &str) -> Self {
         let script = format!("trap : INT; {script}\nstatus=$?; read enter; exit $status");
         Self::with(home, ["sh", "-c", &script])
     }
@@ -71,12 +71,12 @@ impl Terminal {
         Self::with_shell(home, &format!("\"$LOCKKIT\" run a -- sh -c '{script}'"))
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits until the screen shows a text, and discards the output up to it.
-    fn shows(&mut self, text: &str) {
+    pub(crate) fn shows(&mut self, text: &str) {
         while !self.seen.contains(text) {
             let more = self.screen.recv_timeout(HANG);
             let more = more.unwrap_or_else(|_| panic!("no {text:?} on the screen: {:?}", self.seen));
@@ -86,7 +86,7 @@ impl Terminal {
     }
 
     /// Ends the session.
-    fn status(mut self) -> i32 {
+    pub(crate) fn status(mut self) -> i32 {
         // An interactive shell may have ended already.
         let _ = self.keys.write_all(b"\n");
         self.program.wait().unwrap().code().unwrap()

@@ -1,20 +1,15 @@
-//! Which store to use, and how to keep its password secret.
+//! How the password of a store stays secret.
 //!
 //! Where a password could leak, and what prevents it: arguments (`ps` shows them to everybody) are refused; the
 //! environment of the command does not contain it; the watcher gets no environment; errors and `Debug` never contain
 //! the URL.
 
-use std::{
-    fs,
-    io::Read,
-    os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
-    path::{Path, PathBuf},
-};
+use std::{fs, io::Read, path::Path};
 
-use etcetera::BaseStrategy;
 use lockkit::backend::BackendUrl;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::variable;
 use crate::{
     args::StoreArguments,
     exit::{CONFIG, Failure, USAGE},
@@ -23,90 +18,16 @@ use crate::{
 /// Longest password file that is read, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
-/// What is encoded in the path of a URL.
-const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/');
-
-/// The store that the arguments and the environment select.
-pub(crate) struct Store {
-    /// May contain the password.
-    url: String,
-    /// Whether LOCKKIT_BACKEND contains a password.
-    secret_in_environment: bool,
-}
-
-impl Store {
-    /// Returns the store of the arguments, or of the environment, or the user's own lock folder.
-    pub(crate) fn from(arguments: &StoreArguments) -> Result<Self, Failure> {
-        let environment = variable("LOCKKIT_BACKEND")?;
-        let secret_in_environment = environment.as_deref().is_some_and(may_hold_password);
-        if arguments.backend.as_deref().is_some_and(may_hold_password) {
-            return Err(Failure::new(
-                USAGE,
-                "password in the arguments, which every user of this host can read: pass it with \
-                 --password-file or LOCKKIT_PASSWORD, and name only the user in the URL",
-            ));
-        }
-        let url = match arguments.backend.clone().or(environment) {
-            Some(url) => url,
-            None => own_folder()?,
-        };
-        Ok(Self { url: with_password(url, arguments)?, secret_in_environment })
-    }
-
-    /// Returns the URL, which may contain the password.
-    pub(crate) fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// Returns the variables that the command must not see.
-    pub(crate) fn secret_variables(&self) -> impl Iterator<Item = &'static str> {
-        ["LOCKKIT_PASSWORD"].into_iter().chain(self.secret_in_environment.then_some("LOCKKIT_BACKEND"))
-    }
-}
-
-/// Returns a variable's value; none if it is empty.
-fn variable(name: &str) -> Result<Option<String>, Failure> {
-    match std::env::var(name) {
-        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
-        Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Failure::new(CONFIG, format!("{name} is not valid UTF-8")))
-        }
-    }
-}
-
 /// Whether a URL contains a password, or is malformed and might.
-fn may_hold_password(url: &str) -> bool {
+pub(super) fn may_hold_password(url: &str) -> bool {
     match BackendUrl::parse(url) {
         Ok(url) => url.password().is_some(),
         Err(_) => url.contains('@'),
     }
 }
 
-/// Returns the user's own lock folder; creates it if it is missing.
-fn own_folder() -> Result<String, Failure> {
-    let failed = |cause: String| {
-        Failure::new(
-            CONFIG,
-            format!("cannot use the default lock folder: {cause}; name a store with --backend"),
-        )
-    };
-    let base = etcetera::choose_base_strategy().map_err(|cause| failed(cause.to_string()))?;
-    let state = base.state_dir().unwrap_or_else(|| base.data_dir());
-    let folder: PathBuf = state.join("lockkit").join("locks");
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .map_err(|cause| failed(format!("{}: {cause}", folder.display())))?;
-    if folder.is_relative() {
-        return Err(failed(format!("{} is relative", folder.display())));
-    }
-    Ok(format!("file://{}", percent_encode(folder.as_os_str().as_bytes(), IN_PATH)))
-}
-
 /// Adds the password from its file or variable to the URL.
-fn with_password(url: String, arguments: &StoreArguments) -> Result<String, Failure> {
+pub(super) fn with_password(url: String, arguments: &StoreArguments) -> Result<String, Failure> {
     let parsed = BackendUrl::parse(&url)?;
     let password = match &arguments.password_file {
         Some(_) if parsed.user().is_none() => {
@@ -160,7 +81,8 @@ mod tests {
     fn url_with(url: &str, password: &str) -> Result<String, Failure> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), password).unwrap();
-        let arguments = StoreArguments { backend: None, password_file: Some(file.path().to_owned()) };
+        let arguments =
+            StoreArguments { password_file: Some(file.path().to_owned()), ..StoreArguments::default() };
         with_password(url.to_owned(), &arguments)
     }
 

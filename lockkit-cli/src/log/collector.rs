@@ -1,0 +1,73 @@
+//! What the library warns about, for a command that reports it in its own way.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::{Layer, layer::Context};
+
+use super::lines::Text;
+
+/// The target of events that are advice about a store: warnings to somebody who asks, and to nobody else.
+const ADVICE: &str = "lockkit::advice";
+
+/// Most warnings that are kept, in lines.
+const KEPT_MAX: usize = 64;
+
+/// Keeps the warnings of the library, each once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Collector(Arc<Mutex<Vec<Warning>>>);
+
+/// A warning of the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Warning {
+    /// The crate or subject that warns.
+    pub(crate) target: String,
+    pub(crate) text: String,
+}
+
+impl Collector {
+    /// Returns the warnings since the last call.
+    pub(crate) fn take(&self) -> Vec<Warning> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Collector {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let metadata = event.metadata();
+        let target = metadata.target();
+        if !target.starts_with("lockkit") || (*metadata.level() > Level::WARN && target != ADVICE) {
+            return;
+        }
+        let warning = Warning { target: target.to_owned(), text: Text::of(event).to_string() };
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < KEPT_MAX && !kept.contains(&warning) {
+            kept.push(warning);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{info, warn};
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[test]
+    fn warnings_and_advice_are_kept_once() {
+        let collector = Collector::default();
+        let subscriber = tracing_subscriber::registry().with(collector.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..2 {
+                warn!(target: "lockkit_redis::backend", policy = "allkeys-lru", "may evict");
+                info!(target: "lockkit::advice", "no file");
+                info!(target: "lockkit_core", "session opened");
+                warn!(target: "h2", "other");
+            }
+        });
+        let texts: Vec<String> = collector.take().into_iter().map(|warning| warning.text).collect();
+        assert_eq!(texts, ["may evict (policy: allkeys-lru)", "no file"]);
+        assert_eq!(collector.take(), []);
+    }
+}

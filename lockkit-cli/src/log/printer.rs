@@ -1,0 +1,113 @@
+//! A thread that writes lines to stderr, so that nobody else waits for those who read them.
+
+use std::{
+    collections::VecDeque,
+    io::Write,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use nix::sys::signal::SigSet;
+
+/// Most lines that wait to be printed; further ones are counted and dropped.
+const WAITING_MAX: usize = 256;
+
+/// Longest wait for the printer when the program ends.
+const FINISH_MAX: Duration = Duration::from_secs(2);
+
+/// Prints lines in their order.
+#[derive(Debug, Default)]
+pub(super) struct Printer {
+    lines: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<String>,
+    dropped: usize,
+    is_writing: bool,
+}
+
+impl Printer {
+    /// Starts the thread. Without one, nothing is printed.
+    pub(super) fn start() -> Arc<Self> {
+        let printer = Arc::new(Self::default());
+        let of_thread = Arc::clone(&printer);
+        let _ = thread::Builder::new().name("lockkit-log".into()).spawn(move || {
+            // Signals are the main thread's. With SIGTTOU blocked, lines appear from the background of a terminal.
+            let _ = SigSet::all().thread_block();
+            of_thread.run();
+        });
+        printer
+    }
+
+    /// Queues a line, without blocking.
+    pub(super) fn print(&self, line: String) {
+        let mut lines = self.lock();
+        if lines.waiting.len() < WAITING_MAX {
+            lines.waiting.push_back(line);
+        } else {
+            lines.dropped += 1;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until all lines are printed, at most [`FINISH_MAX`].
+    pub(super) fn finish(&self) {
+        let busy = |lines: &mut Queue| lines.is_writing || !lines.waiting.is_empty();
+        drop(self.changed.wait_timeout_while(self.lock(), FINISH_MAX, busy));
+    }
+
+    fn run(&self) {
+        loop {
+            let line = self.next();
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            self.lock().is_writing = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for the next line.
+    fn next(&self) -> String {
+        let empty = |lines: &mut Queue| lines.waiting.is_empty() && lines.dropped == 0;
+        let waited = self.changed.wait_while(self.lock(), empty);
+        let mut lines = waited.unwrap_or_else(PoisonError::into_inner);
+        lines.is_writing = true;
+        lines.waiting.pop_front().unwrap_or_else(|| {
+            let dropped = std::mem::take(&mut lines.dropped);
+            format!("lockkit: warning: stderr is slow; lines that were not printed: {dropped}\n")
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl Printer {
+    /// Returns a printer without a thread.
+    pub(super) fn idle() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(super) fn waiting(&self) -> Vec<String> {
+        self.lock().waiting.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_beyond_the_bound_are_counted() {
+        let printer = Printer::idle();
+        (0..WAITING_MAX + 3).for_each(|number| printer.print(number.to_string()));
+        let printed: Vec<String> = (0..=WAITING_MAX).map(|_| printer.next()).collect();
+        assert_eq!(printed[WAITING_MAX - 1], (WAITING_MAX - 1).to_string());
+        assert!(printed[WAITING_MAX].ends_with("not printed: 3\n"), "{}", printed[WAITING_MAX]);
+    }
+}

@@ -1,0 +1,203 @@
+//! What the wait is for, said on stderr while it lasts.
+
+use std::{convert::Infallible, future::Future, time::Duration};
+
+use lockkit::{LockClient, LockName, Metadata, Result, backend::Inspection};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    describe::{describe, is_of},
+    exit::say,
+};
+
+/// A shorter wait is not worth a line.
+const NOTICE_DELAY: Duration = Duration::from_secs(1);
+
+/// First pause between two inspections of the lock that is waited for; it doubles up to [`INSPECT_PAUSE_MAX`].
+const INSPECT_PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause between two inspections: many waiters must not be a load for the store.
+const INSPECT_PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// Time limit of an inspection, for which nobody should wait long.
+pub(crate) const INSPECT_MAX: Duration = Duration::from_secs(2);
+
+/// Runs `wait` to its end, and meanwhile `notice`, if there is one.
+pub(crate) async fn with_notice<T>(
+    wait: impl Future<Output = T>,
+    notice: Option<impl Future<Output = Infallible>>,
+) -> T {
+    let notice = async {
+        match notice {
+            Some(notice) => notice.await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        done = wait => done,
+        never = notice => match never {},
+    }
+}
+
+/// Says that the store is waited for.
+pub(crate) async fn notice_of_store() -> Infallible {
+    sleep(NOTICE_DELAY).await;
+    say("waiting for the store to answer");
+    std::future::pending().await
+}
+
+/// Says who holds the lock, and again when that changes.
+///
+/// # Cancel safety
+///
+/// Cancel safe: it only reads.
+pub(crate) async fn notice_of_holder(client: &LockClient, name: &LockName) -> Infallible {
+    report_holder(client, name, &Metadata::of_this_process(None), |line| say(line)).await
+}
+
+async fn report_holder(
+    client: &LockClient,
+    name: &LockName,
+    own: &Metadata,
+    mut report: impl FnMut(&str),
+) -> Infallible {
+    sleep(NOTICE_DELAY).await;
+    let mut pause = INSPECT_PAUSE_MIN;
+    let mut reported = None;
+    loop {
+        let found = timeout(INSPECT_MAX, client.inspect(name.as_str())).await;
+        if let Some(seen) = Seen::of(found.ok(), own)
+            && reported.as_ref() != Some(&seen)
+        {
+            report(&format!("waiting for lock {:?}: {}", name.as_str(), seen.text()));
+            reported = Some(seen);
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(INSPECT_PAUSE_MAX);
+    }
+}
+
+/// What a waiter wants to know.
+#[derive(Debug)]
+enum Seen {
+    Holder { entry: String, text: String, before: Option<usize> },
+    NoAnswer(String),
+}
+
+impl Seen {
+    /// Returns `None` if there is nothing to say: the lock is being handed over.
+    fn of(found: Option<Result<Inspection>>, own: &Metadata) -> Option<Self> {
+        let found = match found {
+            Some(Ok(found)) => found,
+            Some(Err(error)) => return Some(Self::NoAnswer(format!("{error:#}"))),
+            None => return Some(Self::NoAnswer(format!("no answer within {INSPECT_MAX:?}"))),
+        };
+        let holder = found.holder.filter(|holder| !is_of(holder, own))?;
+        let before = found.waiters.iter().position(|waiter| is_of(waiter, own));
+        Some(Self::Holder {
+            text: describe(&holder),
+            entry: format!("{} {:?}", holder.entry, holder.token),
+            before,
+        })
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Holder { text, before: Some(0), .. } => format!("held by {text}; you are next"),
+            Self::Holder { text, before: Some(before), .. } => format!("held by {text}; {before} before you"),
+            Self::Holder { text, before: None, .. } => format!("held by {text}"),
+            Self::NoAnswer(error) => format!("its holder is unknown: {error}"),
+        }
+    }
+}
+
+/// Equal if only times have changed.
+impl PartialEq for Seen {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Holder { entry, before, .. }, Self::Holder { entry: of_other, before: at_other, .. }) => {
+                (entry, before) == (of_other, at_other)
+            }
+            (Self::NoAnswer(_), Self::NoAnswer(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit::{Clock, backend::Contender, memory::MemoryServer};
+
+    use super::*;
+
+    fn of_other(entry: &str) -> Contender {
+        let mut metadata = Metadata::of_this_process(Some("nightly"));
+        metadata.pid = 1;
+        Contender::new(entry, None, Some(metadata))
+    }
+
+    fn own() -> Contender {
+        Contender::new("own", None, Some(Metadata::of_this_process(None)))
+    }
+
+    fn seen(holder: Option<Contender>, waiters: Vec<Contender>) -> Option<Seen> {
+        Seen::of(Some(Ok(Inspection::new(holder, waiters))), &Metadata::of_this_process(None))
+    }
+
+    #[test]
+    fn place_in_the_queue_is_said() {
+        let with = |waiters| seen(Some(of_other("holder")), waiters).unwrap().text();
+        assert!(with(vec![of_other("a"), of_other("b"), own()]).ends_with("; 2 before you"));
+        assert!(with(vec![own(), of_other("b")]).ends_with("; you are next"));
+        let without_a_queue = with(vec![]);
+        assert!(
+            without_a_queue.starts_with("held by host") && !without_a_queue.contains(';'),
+            "{without_a_queue}"
+        );
+        assert!(seen(None, vec![own()]).is_none(), "a handoff");
+        assert!(seen(Some(own()), vec![]).is_none(), "granted just now");
+    }
+
+    #[test]
+    fn only_the_holder_and_the_place_are_changes() {
+        let one = seen(Some(of_other("holder")), vec![own()]);
+        assert_eq!(
+            one,
+            seen(Some(of_other("holder").with_remaining(INSPECT_MAX)), vec![own(), of_other("late")])
+        );
+        assert_ne!(one, seen(Some(of_other("next")), vec![own()]));
+        assert_ne!(one, seen(Some(of_other("holder")), vec![of_other("a"), own()]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_is_said_after_a_second_and_once() {
+        let server = MemoryServer::new();
+        let client = LockClient::builder(server.backend()).clock(Clock::tokio()).build().await.unwrap();
+        let name = LockName::new("a").unwrap();
+        let mut of_other = Metadata::of_this_process(None);
+        of_other.pid = 0;
+        let lines = async |time| {
+            let mut said = Vec::new();
+            tokio::select! {
+                biased;
+                never = report_holder(&client, &name, &of_other, |line| said.push(line.to_owned())) => match never {},
+                () = sleep(time) => said,
+            }
+        };
+        let long = INSPECT_PAUSE_MAX * 4;
+        assert!(lines(long).await.is_empty(), "nobody holds it");
+        let one = client.lock("a").unwrap().acquire().await.unwrap();
+        assert!(lines(NOTICE_DELAY / 2).await.is_empty(), "too short");
+        let said = lines(long).await;
+        assert!(said.len() == 1 && said[0].starts_with("waiting for lock \"a\": held by host"), "{said:?}");
+        let (said, ()) = tokio::join!(lines(long), async {
+            sleep(NOTICE_DELAY * 3).await;
+            one.release().await.unwrap();
+            let next = client.lock("a").unwrap().acquire().await.unwrap();
+            sleep(long).await;
+            next.release().await.unwrap();
+        });
+        assert_eq!(said.len(), 2, "{said:?}");
+    }
+}

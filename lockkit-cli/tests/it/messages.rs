@@ -1,0 +1,125 @@
+//! What is printed on stderr while a command works.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+};
+
+use crate::{
+    harness::{Home, Started, done},
+    terminal::Terminal,
+};
+
+#[test]
+fn the_wait_names_its_holder_once_and_quiet_does_not() {
+    let home = Home::new();
+    let holder =
+        Started::until_started(&mut home.run(&["--label", "x", "a"], "echo started; exec sleep 1000"));
+    let late = done(home.run(&["--timeout", "4s", "a"], ""));
+    let lines: Vec<&str> = late.stderr.lines().collect();
+    assert!(lines.len() == 2 && late.status == 75, "{lines:?}");
+    assert!(lines[0].starts_with("lockkit: waiting for lock \"a\": held by host"), "{lines:?}");
+    assert!(lines[0].contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{lines:?}");
+    let quiet = done(home.run(&["-q", "--timeout", "2s", "a"], ""));
+    assert!(quiet.status == 75 && quiet.message().contains("not acquired"), "{}", quiet.stderr);
+    let short = done(home.run(&["--timeout", "0s", "a"], ""));
+    assert!(short.message().contains("not acquired"), "{}", short.stderr);
+}
+
+#[test]
+fn library_messages_are_printed_as_asked() {
+    let home = Home::new();
+    let printed = |options: &[&str], filter: &str| {
+        let mut command = home.lockkit(options);
+        command.args(["run", "a", "--", "true"]).env("RUST_LOG", filter);
+        let done = done(command);
+        assert_eq!(done.status, 0, "{}", done.stderr);
+        done.stderr
+    };
+    assert_eq!(printed(&[], ""), "");
+    assert_eq!(printed(&["-q"], "lockkit=debug"), "");
+    let info = printed(&["-v"], "");
+    assert!(info.contains("lockkit: info: session opened") && !info.contains("debug"), "{info}");
+    for debug in [printed(&["-vv"], "off"), printed(&[], "lockkit=debug")] {
+        assert!(debug.contains("lockkit: debug: ") && debug.contains("lockkit: info: "), "{debug}");
+        assert!(debug.lines().all(|line| line.starts_with("lockkit: ")), "{debug}");
+    }
+    assert!(printed(&[], "=/=").contains("RUST_LOG is not a filter"));
+}
+
+#[test]
+fn colours_are_for_terminals_without_no_color() {
+    for (variables, warning) in [
+        ("TERM=xterm", "lockkit: \u{1b}[33mwarning\u{1b}[0m: no store"),
+        ("TERM=xterm NO_COLOR=1", "lockkit: warning: no store"),
+        ("TERM=dumb", "lockkit: warning: no store"),
+    ] {
+        let home = Home::new();
+        let mut terminal =
+            Terminal::with_shell(&home, &format!("unset LOCKKIT_BACKEND; {variables} \"$LOCKKIT\" who a"));
+        terminal.shows(warning);
+        terminal.shows("is free");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn warnings_of_the_library_are_lines_unless_quiet() {
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start_with(&["--maxmemory-policy", "allkeys-lru"]).unwrap();
+    let ran = done(home.run(&["--backend", &redis.url(), "a"], "exit 3"));
+    let warnings = ran.warnings();
+    assert_eq!((ran.status, warnings.len(), ran.stderr.lines().count()), (3, 1, 1), "{}", ran.stderr);
+    assert!(warnings[0].contains("set maxmemory-policy to noeviction (policy: allkeys-lru)"), "{warnings:?}");
+    let quiet = done(home.run(&["-q", "--backend", &redis.url(), "a"], "exit 3"));
+    assert_eq!((quiet.status, &*quiet.stderr), (3, ""));
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn the_wait_says_the_place_in_the_queue_and_its_changes() {
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    let run = |script: &str| {
+        let mut command = home.run(&["--backend", &redis.url(), "a"], script);
+        command.stdin(Stdio::piped());
+        command
+    };
+    let mut holder = Started::until_started(&mut run("echo started; read enough"));
+    let mut first = Started::new(&mut run("echo started; read enough"));
+    let queue = || done(home.lockkit(["who", "--backend", &redis.url(), "a"])).stdout;
+    crate::harness::eventually("the first waiter", || queue().contains("1. waits").then_some(()));
+    let mut second = run("exit 4").spawn().unwrap();
+    let mut lines = BufReader::new(second.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.next().unwrap();
+    assert!(line.contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{line}");
+    assert!(line.ends_with("; 1 before you"), "{line}");
+    holder.close_stdin();
+    assert_eq!(first.line(), "started");
+    let line = lines.next().unwrap();
+    assert!(line.contains(&format!("pid {}", first.pid().as_raw_nonzero())), "{line}");
+    assert!(line.ends_with("; you are next"), "{line}");
+    first.close_stdin();
+    assert_eq!(lines.next(), None);
+    assert_eq!(second.wait().unwrap().code(), Some(4));
+}
+
+/// The library reports from the thread that renews the lock.
+#[cfg(feature = "redis")]
+#[test]
+fn stderr_that_nobody_reads_does_not_delay_renewals() {
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    let (reader, mut full) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&full, true).unwrap();
+    while full.write(&[b'\n'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    // More than three lifetimes.
+    let mut command: Command =
+        home.run(&["-vvv", "--ttl", "1s", "--backend", &redis.url(), "a"], "sleep 4; exit 5");
+    let mut run = Started::new(command.stderr(full));
+    drop(command);
+    crate::harness::eventually("the end of the job", || (!run.runs()).then_some(()));
+    assert_eq!(run.wait(), 5);
+    drop(reader);
+}

@@ -1,0 +1,131 @@
+//! Which store is used, and that none is used in silence.
+
+use std::{fs, os::unix::fs::chown, path::Path, process::Command};
+
+use crate::harness::{Done, Home, done};
+
+/// A user of Debian without rights and without a home.
+const NOBODY: u32 = 65534;
+
+/// Returns the command without a store in its environment.
+fn unset(mut command: Command) -> Command {
+    command.env_remove("LOCKKIT_BACKEND");
+    command
+}
+
+fn with_store(mut command: Command, url: &str) -> Command {
+    command.env("LOCKKIT_BACKEND", url);
+    command
+}
+
+#[test]
+fn the_argument_wins_over_the_environment_and_both_over_the_default() {
+    let home = Home::new();
+    let by_variable = done(with_store(home.run(&["a"], "exit 0"), &home.url("variable")));
+    assert_eq!((by_variable.status, &*by_variable.stderr), (0, ""));
+    assert!(home.path("variable").is_dir() && !home.path("state").exists());
+    let both = home.run(&["--backend", &home.url("argument"), "a"], "exit 0");
+    let both = done(with_store(both, &home.url("variable2")));
+    assert_eq!((both.status, &*both.stderr), (0, ""));
+    assert!(home.path("argument").is_dir() && !home.path("variable2").exists());
+    assert_eq!(done(unset(home.run(&["a"], "exit 0"))).status, 0);
+    assert!(home.path("state/lockkit/locks").is_dir());
+}
+
+#[test]
+fn the_default_store_is_named_by_every_command_unless_it_is_asked_for() {
+    let home = Home::new();
+    for arguments in [&["run", "a", "--", "true"][..], &["who", "a"]] {
+        let done = done(unset(home.lockkit(arguments)));
+        assert_names_default(&done, &home.path("state/lockkit/locks"));
+    }
+    let empty = done(with_store(home.run(&["a"], "exit 0"), ""));
+    assert_names_default(&empty, &home.path("state/lockkit/locks"));
+
+    let asked = done(unset(home.run(&["--local", "a"], "exit 0")));
+    assert_eq!((asked.status, &*asked.stderr), (0, ""));
+    let asked = done(home.run(&["--local", "a"], "exit 0"));
+    assert_eq!((asked.status, &*asked.stderr), (0, ""), "whatever the environment says");
+    assert!(!home.path("locks").exists());
+    let both = done(home.run(&["--local", "--backend", &home.url("other"), "a"], "echo ran"));
+    assert_eq!((both.status, &*both.stdout), (64, ""));
+}
+
+/// Asserts that the only message is a warning that names the lock folder, and how to name a store.
+fn assert_names_default(done: &Done, folder: &Path) {
+    let warnings = done.warnings();
+    assert_eq!((warnings.len(), done.stderr.lines().count()), (1, 1), "{}", done.stderr);
+    for part in ["this host only", folder.to_str().unwrap(), "LOCKKIT_BACKEND", "--local"] {
+        assert!(warnings[0].contains(part), "{part}: {warnings:?}");
+    }
+}
+
+#[test]
+fn memory_is_refused_wherever_it_is_named() {
+    let home = Home::new();
+    for url in ["memory:", "memory:jobs", "MEMORY:"] {
+        for refused in [
+            done(home.run(&["--backend", url, "a"], "echo ran")),
+            done(home.lockkit(["who", "--backend", url, "a"])),
+            done(with_store(home.run(&["a"], "echo ran"), url)),
+        ] {
+            assert_eq!((refused.status, &*refused.stdout), (64, ""), "{url}: {}", refused.stderr);
+            assert!(refused.message().contains("no other process"), "{}", refused.stderr);
+        }
+    }
+}
+
+/// As cron starts jobs on some systems, and as a service without settings does.
+#[test]
+fn empty_environment_uses_the_home_of_the_user_database() {
+    let home = Home::new();
+    let mut command = unset(home.lockkit(["who", "test-of-lockkit"]));
+    command.env_clear().env("PATH", "/usr/bin:/bin");
+    let found = done(command);
+    let of_user = of_user_database(rustix::process::geteuid().as_raw());
+    assert_eq!(found.stdout, "\"test-of-lockkit\" is free\n", "{}", found.stderr);
+    assert_names_default(&found, &Path::new(&of_user).join(".local/state/lockkit/locks"));
+}
+
+/// Returns the home folder of a user.
+fn of_user_database(id: u32) -> String {
+    let users = fs::read_to_string("/etc/passwd").unwrap();
+    let user = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    user.into_iter().find(|fields| fields[2] == id.to_string()).unwrap()[5].to_owned()
+}
+
+#[test]
+fn user_without_a_home_must_name_a_store() {
+    if !rustix::process::geteuid().is_root() {
+        return as_root_only();
+    }
+    let home = Home::new();
+    let mut command = home.command("setpriv");
+    command.args(["--reuid", &NOBODY.to_string(), "--clear-groups", env!("CARGO_BIN_EXE_lockkit")]);
+    command.args(["run", "a", "--", "echo", "ran"]).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
+    let refused = done(command);
+    assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
+    assert!(refused.message().contains("name a store with --backend"), "{}", refused.stderr);
+}
+
+#[test]
+fn home_of_another_user_is_left_alone() {
+    if !rustix::process::geteuid().is_root() {
+        return as_root_only();
+    }
+    let home = Home::new();
+    let of_nobody = home.path("nobody");
+    fs::create_dir(&of_nobody).unwrap();
+    chown(&of_nobody, Some(NOBODY), None).unwrap();
+    let mut command = unset(home.run(&["--local", "a"], "echo ran"));
+    command.env_remove("XDG_STATE_HOME").env("HOME", &of_nobody);
+    let refused = done(command);
+    assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
+    assert!(refused.message().contains("HOME is that of another user"), "{}", refused.stderr);
+    assert_eq!(fs::read_dir(&of_nobody).unwrap().count(), 0);
+}
+
+/// Says why a test has nothing to show; the other tests cover what an ordinary user can do.
+fn as_root_only() {
+    println!("only root can become another user");
+}
