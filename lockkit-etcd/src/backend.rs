@@ -22,6 +22,10 @@ const SOUND_SINCE: [(u32, u32, u32); 3] = [(3, 4, 42), (3, 5, 28), (3, 6, 9)];
 
 /// The etcd backend.
 ///
+/// A client opens a connection to each endpoint for itself, and shares none with other code of the program: a large
+/// read of the program must not delay a heartbeat (`docs/decisions/0035-existing-clients.md`). Share the
+/// [`LockClient`](lockkit_core::LockClient) instead.
+///
 /// ```no_run
 /// use lockkit_core::LockClient;
 /// use lockkit_etcd::{EtcdBackend, EtcdConfig};
