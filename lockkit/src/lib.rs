@@ -55,6 +55,13 @@
 //!
 //! [`Powers`](backend::Powers) lists what a backend may lack; it then returns `Unsupported`.
 //!
+//! # Watching it at work
+//!
+//! * With the feature `metrics` every client emits [`metrics`]: durations, losses by reason, margins, waiters.
+//! * What it does is in spans and events of `tracing`, always: [logs and spans](lockkit_core#logs-and-spans) has the table.
+//!   A lost lock is one warning with its name, token and reason.
+//! * [`LockClient::status`] is the state of the session, and [`LockClient::inspect`] shows who holds a lock and who waits.
+//!
 //! # What a lock cannot promise
 //!
 //! A process can be paused after it has looked at its guard and before it writes. It then writes without the lock,
@@ -76,6 +83,7 @@ pub use lockkit_core::{
     BootInstant, ClientBuilder, ClientOptions, Clock, Election, Error, ErrorKind, Fence, FencingToken,
     Leader, Leadership, Lock, LockAll, LockClient, LockGuard, LockName, Metadata, Observer, OncePer, Owner,
     Proposal, Result, RunError, SetGuard, Status, StatusWatch, TimeSource, Turn, backend, limits, memory,
+    metrics,
 };
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;
