@@ -28,7 +28,7 @@
 //! Retries and other steps are events at DEBUG, inside these spans. Backends warn of servers that are set up unsafely. An
 //! ordinary acquire and release emit nothing above DEBUG.
 //!
-//! `reason` has the values of the [metrics](metrics). `claim` is the beginning of the claim's random id. No field
+//! `reason` has the values of the [metrics]. `claim` is the beginning of the claim's random id. No field
 //! contains a secret. The spans `acquire`, `hold` and `release` are children of the caller's span, which therefore stays
 //! open until the lock is released.
 //!
