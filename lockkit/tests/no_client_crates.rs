@@ -4,13 +4,17 @@
 use std::{collections::BTreeSet, process::Command};
 
 /// Crates that talk to stores, and what only they drag in.
-const CLIENT_CRATES: [&str; 7] =
-    ["etcd-client", "tonic", "hyper", "zookeeper-client", "redis", "rustls", "openssl-sys"];
+const CLIENT_CRATES: [&str; 6] = ["tonic", "hyper", "zookeeper-client", "redis", "rustls", "openssl-sys"];
 
 /// The crates that are compiled into a program that uses `lockkit` with these features.
 fn crates(features: &str) -> BTreeSet<String> {
+    tree("normal", features)
+}
+
+/// The crates at the end of these edges.
+fn tree(edges: &str, features: &str) -> BTreeSet<String> {
     let tree = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--package", "lockkit", "--edges", "normal", "--prefix", "none"])
+        .args(["tree", "--locked", "--package", "lockkit", "--edges", edges, "--prefix", "none"])
         .args(["--format", "{p}", "--no-default-features", "--features", features])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
@@ -43,8 +47,16 @@ fn files_bring_none_either() {
 fn etcd_brings_its_own_client_and_no_other() {
     let found = crates("etcd");
     let brought = client_crates(&found);
-    assert!(brought.contains(&"etcd-client") && brought.contains(&"tonic"), "{brought:?}");
-    assert!(!brought.contains(&"redis") && !brought.contains(&"zookeeper-client"), "{brought:?}");
+    assert_eq!(brought, ["tonic", "hyper"]);
+}
+
+/// `cargo xtask package` shows it for the packages.
+#[test]
+fn no_feature_needs_protoc() {
+    let built = tree("normal,build", "etcd,file,redis,testing,tls,zk,zk-sasl");
+    assert!(built.contains("tonic") && built.contains("cc"), "{built:?}");
+    let runs_protoc: Vec<_> = built.iter().filter(|name| name.starts_with("prost-build")).collect();
+    assert!(runs_protoc.is_empty(), "{runs_protoc:?}");
 }
 
 #[test]

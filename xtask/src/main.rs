@@ -15,6 +15,7 @@ mod failures;
 mod guarantees;
 mod jobs;
 mod mutate;
+mod package;
 mod programs;
 mod project;
 mod report;
@@ -64,6 +65,8 @@ enum Command {
     },
     /// Writes the results of the last runs of the suite into docs/ and the README.
     Guarantees,
+    /// Packages the crates that are published, and builds a new project from the packages, without protoc.
+    Package,
     /// Checks the house rules that the compiler does not check.
     Tidy,
     /// Removes one safety step at a time, and checks that the tests named in the patch fail.
@@ -104,6 +107,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench { store, options } => bench::run(&project, &store, &options),
         Command::Chaos { options } => chaos::run(&project, &options),
         Command::Guarantees => guarantees::run(&project),
+        Command::Package => package::run(&project),
         Command::Tidy => tidy::run(&project),
         Command::Mutate { names, folder, sample, seed, jobs } => {
             setup::install_servers()?;
