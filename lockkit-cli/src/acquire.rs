@@ -8,8 +8,8 @@ use tokio::time::{sleep, timeout};
 use crate::{
     describe::held_by,
     enclosing_locks::EnclosingLocks,
+    end_schedule::lead,
     exit::{Failure, NOT_ACQUIRED, USAGE},
-    supervise::lead,
     waiting::INSPECT_MAX,
 };
 
@@ -23,6 +23,8 @@ pub(crate) struct Wanted {
     pub(crate) time_limit: Option<Duration>,
     /// How long the lock is kept at least.
     pub(crate) at_least: Option<Duration>,
+    /// How long the lock is held at most.
+    pub(crate) max_hold: Option<Duration>,
     /// The period in which the command runs once.
     pub(crate) once_per: Option<Duration>,
 }
@@ -46,11 +48,12 @@ pub(crate) async fn acquire(
         );
         return Err(Failure::new(USAGE, message));
     }
+    let ttl = wanted.max_hold.map_or(client.ttl(), |max_hold| client.ttl().min(max_hold));
     let until = wanted.time_limit.and_then(|time_limit| Instant::now().checked_add(time_limit));
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         match attempt(client, name, wanted, left).await? {
-            Turn::Yours(guard) if is_fresh(&guard, client.ttl()).await => return Ok(Some(guard)),
+            Turn::Yours(guard) if is_fresh(&guard, ttl).await => return Ok(Some(guard)),
             // Lost before the job started. What runs once has begun by its record, and must not begin again; a lock that is
             // kept for a time is not free before.
             Turn::Yours(guard) if wanted.once_per.or(wanted.at_least).is_some() => guard.check()?,
@@ -81,7 +84,10 @@ async fn attempt(
             None => Ok(work.begin().await?.map_or(Turn::Done, Turn::Yours)),
         };
     }
-    let lock = client.lock(name.as_str())?.hold_at_least(wanted.at_least.unwrap_or_default());
+    let mut lock = client.lock(name.as_str())?.hold_at_least(wanted.at_least.unwrap_or_default());
+    if let Some(max_hold) = wanted.max_hold {
+        lock = lock.max_hold(max_hold);
+    }
     let guard = match left {
         None => Some(lock.acquire().await?),
         Some(left) => lock.acquire_timeout(left).await?,

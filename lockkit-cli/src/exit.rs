@@ -3,10 +3,11 @@
 use std::{
     borrow::Cow,
     fmt,
-    io::{IsTerminal, Write},
+    io::{ErrorKind as ErrorKindOfIo, IsTerminal, Write},
 };
 
 use lockkit::{Error, ErrorKind};
+use rustix::process::Signal;
 
 /// Wrong arguments, or an enclosing `lockkit run` holds the lock (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -34,7 +35,7 @@ pub(crate) fn status_of_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Why the program ends: a one-line message and the exit status.
+/// Why the program ends: a one-line message, or none to end in silence, and the exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: u8,
@@ -63,6 +64,19 @@ impl From<Error> for Failure {
             _ => UNEXPECTED,
         };
         Self::new(status, format!("{error:#}"))
+    }
+}
+
+/// Prints the result of a command on stdout, and a line end. If nobody reads it any more, the program ends in silence with
+/// the status of SIGPIPE.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(cause) if cause.kind() == ErrorKindOfIo::BrokenPipe => {
+            Err(Failure::new(status_of_signal(Signal::PIPE.as_raw()), ""))
+        }
+        Err(cause) => Err(Failure::system("write the result", cause)),
     }
 }
 

@@ -12,12 +12,13 @@ use crate::{
 pub(crate) async fn init(arguments: InitArguments) -> Result<u8, Failure> {
     let InitArguments { url, password_file } = arguments;
     let store = Store::from(&StoreArguments { backend: url, password_file, ..StoreArguments::default() })?;
-    say(set_up(BackendUrl::parse(store.url())?).await?);
+    say(set_up(&store).await?);
     Ok(0)
 }
 
 /// Sets the store up; returns the message for the user.
-async fn set_up(url: BackendUrl) -> Result<&'static str, Failure> {
+async fn set_up(store: &Store) -> Result<&'static str, Failure> {
+    let url = BackendUrl::parse(store.url())?;
     match url.scheme() {
         #[cfg(feature = "redis")]
         lockkit::redis::SCHEME_REDLOCK | lockkit::redis::SCHEME_REDLOCK_TLS => {
@@ -27,17 +28,17 @@ async fn set_up(url: BackendUrl) -> Result<&'static str, Failure> {
                 _ => Ok("the store is already set up; nothing has changed"),
             }
         }
-        scheme => Err(Failure::new(
-            USAGE,
-            format!("cannot set up {scheme}: it needs no set-up, or is not in this build"),
-        )),
+        scheme => {
+            // Fails for a kind of store that does not exist, or is not in this build.
+            let _ = lockkit::builder(store.url())?;
+            Err(Failure::new(USAGE, format!("{scheme}: needs no set-up: its locks can be used at once")))
+        }
     }
 }
 
 /// Removes the options of clients, so that the same URL works for all commands.
 #[cfg(feature = "redis")]
 fn without_client(mut url: BackendUrl) -> Result<BackendUrl, Failure> {
-    url.take_duration("ttl")?;
-    url.take("label");
+    lockkit::ClientOptions::take_from(&mut url)?;
     Ok(url)
 }

@@ -11,21 +11,28 @@ compile_error!("lockkit runs jobs in process groups, which only Unix has");
 
 mod acquire;
 mod args;
+mod break_lock;
 mod clock;
 mod connection;
 mod describe;
 mod enclosing_locks;
+mod end_schedule;
 mod exit;
 mod group;
+mod hold;
 mod init;
 mod job;
 mod log;
+mod ls;
 mod run;
+mod shell;
 mod signals;
 mod store;
 mod supervise;
 mod terminal;
 mod trampoline;
+mod under_lock;
+mod usage;
 mod waiting;
 mod watcher;
 mod who;
@@ -41,14 +48,14 @@ use clap::Parser;
 
 use self::{
     args::{Action, Arguments, MessageArguments},
-    exit::{Failure, USAGE, say},
+    exit::{Failure, say},
     log::Log,
 };
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(refused) => return explain(&refused),
+        Err(refused) => return usage::explain(&refused),
     };
     let outcome = match arguments.action {
         // The helper processes of a job do without a log and a runtime.
@@ -67,7 +74,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(status) => ExitCode::from(status),
         Err(Failure { status, message }) => {
-            say(message);
+            if !message.is_empty() {
+                say(message);
+            }
             ExitCode::from(status)
         }
     }
@@ -76,8 +85,13 @@ fn main() -> ExitCode {
 fn carry_out(action: Action, messages: MessageArguments) -> Result<u8, Failure> {
     match action {
         Action::Run(arguments) => block_on(run::run(arguments, messages.quiet)),
-        Action::Init(arguments) => block_on(init::init(arguments)),
+        Action::Hold(arguments) => block_on(hold::hold(arguments, messages.quiet)),
         Action::Who(arguments) => block_on(who::who(arguments)),
+        Action::Ls(arguments) => block_on(ls::ls(arguments)),
+        Action::Break(arguments) => block_on(break_lock::break_lock(arguments)),
+        Action::Init(arguments) => block_on(init::init(arguments)),
+        Action::Completions { shell } => shell::completions(shell),
+        Action::Man { command } => shell::man(command.as_deref()),
         Action::ExecAtGate { .. } | Action::WatchGroup => Ok(0),
     }
 }
@@ -88,19 +102,6 @@ fn block_on(action: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Fai
         .build()
         .map_err(|cause| Failure::system("start", cause))?;
     runtime.block_on(action)
-}
-
-/// Prints the help, or a one-line error for wrong arguments.
-fn explain(refused: &clap::Error) -> ExitCode {
-    if !refused.use_stderr() {
-        let _ = refused.print();
-        return ExitCode::SUCCESS;
-    }
-    let text = refused.to_string();
-    let paragraph: Vec<&str> =
-        text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-    say(format_args!("{}; see lockkit --help", paragraph.join(" ").trim_start_matches("error: ")));
-    ExitCode::from(USAGE)
 }
 
 /// Returns this program as a command, for a hidden subcommand: the same file, even if an upgrade has replaced it.

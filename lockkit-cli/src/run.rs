@@ -1,135 +1,121 @@
 //! `lockkit run`: a command under a lock.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::{ffi::OsString, time::Duration};
 
-use lockkit::{LockClient, LockGuard, LockName};
-use rustix::process::Signal;
-use tokio::time::timeout;
+use lockkit::{LockGuard, LockName};
 
 use crate::{
-    acquire::{Wanted, acquire},
     args::RunArguments,
-    connection::Connection,
+    clock,
     enclosing_locks::{self, EnclosingLocks},
-    exit::{Failure, LOST, say, status_of_signal},
+    exit::{Failure, LOST},
     job::Job,
-    signals::{Children, ENDING, JOB_CONTROL, Signals},
+    signals::{Children, JOB_CONTROL},
     store::Store,
     supervise::{Hold, supervise},
-    waiting::{notice_of_holder, notice_of_store, with_notice},
+    under_lock::{Held, Request, release, under_lock},
 };
-
-/// Time limit for closing the session when the program ends; otherwise the session ends with its ttl.
-const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the command; returns its exit status, or why it did not run.
 pub(crate) async fn run(arguments: RunArguments, quiet: bool) -> Result<u8, Failure> {
-    let started = Instant::now();
     let name = LockName::new(&arguments.name)?;
     let store = Store::from(&arguments.store)?;
-    let connection = Connection::to(&store, arguments.ttl, arguments.label.as_deref())?;
     let enclosing = EnclosingLocks::from_environment();
-
-    let mut signals = Signals::listen(ENDING)?;
-    let opening = with_notice(connection.open(), (!quiet).then(notice_of_store));
-    let client = match unless_ended(&mut signals, opening).await {
-        Ok(client) => client?,
-        Err(signal) => return Ok(ended_by(signal, &name)),
+    let request = Request {
+        name: &name,
+        store: &store,
+        wait: &arguments.wait,
+        at_least: arguments.at_least,
+        once_per: arguments.once_per,
+        enclosing: &enclosing,
+        quiet,
     };
-    let time_limit = arguments.timeout.map(|time_limit| time_limit.saturating_sub(started.elapsed()));
-    let wanted = Wanted { time_limit, at_least: arguments.at_least, once_per: arguments.once_per };
-    let notice = (!quiet).then(|| notice_of_holder(&client, &name));
-    let acquiring = with_notice(acquire(&client, &name, wanted, &enclosing), notice);
-    let guard = unless_ended(&mut signals, acquiring).await;
-    let outcome = match guard {
-        Ok(Ok(None)) => {
-            say(format_args!("{:?} not run: it has begun in this period already", name.as_str()));
-            Ok(0)
-        }
-        Ok(Ok(Some(guard))) => {
-            let environment = store
-                .secret_variables()
-                .map(|secret| (secret, None))
-                .chain([
-                    ("LOCKKIT_NAME", Some(name.to_string())),
-                    ("LOCKKIT_TOKEN", Some(guard.token().to_string())),
-                    (enclosing_locks::VARIABLE, Some(enclosing.value_with(&name))),
-                ])
-                .collect();
-            let locked_command =
-                LockedCommand { command: &arguments.command, environment, connection: &connection };
-            locked_command.run(&client, guard, &mut signals).await
-        }
-        Ok(Err(failure)) => Err(failure),
-        Err(signal) => Ok(ended_by(signal, &name)),
-    };
-    // This also withdraws a claim that was given up. A second signal ends the wait.
-    let _ = unless_ended(&mut signals, timeout(CLOSE_MAX, client.close())).await;
-    outcome
-}
-
-/// Awaits the future, or returns the signal that arrived first.
-async fn unless_ended<F: Future>(signals: &mut Signals, future: F) -> Result<F::Output, Signal> {
-    tokio::select! {
-        biased;
-        signal = signals.next() => Err(signal),
-        answer = future => Ok(answer),
-    }
-}
-
-/// Returns the exit status of a wait that a signal has ended.
-fn ended_by(signal: Signal, name: &LockName) -> u8 {
-    say(format_args!("wait for lock {:?} ended by signal {}", name.as_str(), signal.as_raw()));
-    status_of_signal(signal.as_raw())
+    under_lock(request, async |held| {
+        let environment = store
+            .secret_variables()
+            .map(|secret| (secret, None))
+            .chain([
+                ("LOCKKIT_NAME", Some(name.to_string())),
+                ("LOCKKIT_TOKEN", Some(held.guard.token().to_string())),
+                (enclosing_locks::VARIABLE, Some(enclosing.clone().value_with(&name))),
+            ])
+            .collect();
+        let max_hold = arguments.wait.max_hold;
+        LockedCommand { command: arguments.command(), environment, max_hold }.run(held).await
+    })
+    .await
 }
 
 /// The command to run under the lock.
-struct LockedCommand<'a> {
-    command: &'a [std::ffi::OsString],
+struct LockedCommand {
+    command: Vec<OsString>,
     environment: Vec<(&'static str, Option<String>)>,
-    connection: &'a Connection,
+    max_hold: Option<Duration>,
 }
 
-impl LockedCommand<'_> {
+impl LockedCommand {
     /// Runs the command, then releases the lock; after an error, the end of the session frees it.
-    async fn run(self, client: &LockClient, guard: LockGuard, signals: &mut Signals) -> Result<u8, Failure> {
-        let status = self.run_job(&guard, client.ttl(), signals).await?;
+    async fn run(self, mut held: Held<'_>) -> Result<u8, Failure> {
+        let status = self.run_job(&mut held).await?;
+        let Held { client, guard, .. } = held;
+        if status == LOST {
+            // A release that nobody waits for: the store may not answer, and the job has ended.
+            drop(guard);
+            return Ok(status);
+        }
         // The lock may have been lost at the moment at which the job ended.
-        if let (true, Err(lost)) = (status != LOST, guard.check()) {
+        if let Err(lost) = guard.check() {
             return Err(Failure::new(
                 LOST,
                 format!("the command ended with status {status}, but its lock was lost: {lost:#}"),
             ));
         }
-        match guard.release().await {
-            Err(error) if status != LOST => {
-                say(format_args!("{error:#}; the lock expires within {:?}", client.ttl()));
-            }
-            _ => {}
-        }
+        release(guard, client).await;
         Ok(status)
     }
 
-    async fn run_job(self, guard: &LockGuard, ttl: Duration, signals: &mut Signals) -> Result<u8, Failure> {
-        let locked_file = self.connection.locked_file(guard.name())?;
-        signals.listen_also(JOB_CONTROL)?;
+    async fn run_job(self, held: &mut Held<'_>) -> Result<u8, Failure> {
+        let hold = HeldLock {
+            guard: &held.guard,
+            limit: self.max_hold.map(|max_hold| (max_hold, clock::now().saturating_add(max_hold))),
+        };
+        let locked_file = held.connection.locked_file(held.guard.name())?;
+        held.signals.listen_also(JOB_CONTROL)?;
         let mut children = Children::watch()?;
-        let mut job = Job::start(self.command, self.environment, locked_file)?;
-        let status = supervise(&mut job, guard, ttl, signals, &mut children).await;
+        let mut job = Job::start(&self.command, self.environment, locked_file)?;
+        let ttl = self.max_hold.map_or(held.client.ttl(), |max_hold| held.client.ttl().min(max_hold));
+        let status = supervise(&mut job, &hold, ttl, held.signals, &mut children).await;
         job.finish();
         Ok(status)
     }
 }
 
-impl Hold for LockGuard {
+/// A lock, and how long it may be held.
+struct HeldLock<'a> {
+    guard: &'a LockGuard,
+    /// The longest duration of the hold, and its end.
+    limit: Option<(Duration, Duration)>,
+}
+
+impl Hold for HeldLock<'_> {
     fn remaining(&self) -> Duration {
-        self.remaining()
+        self.guard.remaining()
     }
 
     async fn lost(&self) -> String {
-        format!("{:#}", self.lost().await)
+        format!("{:#}", self.guard.lost().await)
+    }
+
+    fn why_ending(&self) -> String {
+        match self.limit {
+            // No renewal can move that end.
+            Some((max_hold, end)) if clock::now().saturating_add(self.guard.remaining()) + SAME >= end => {
+                format!("the lock is held for its --max-hold of {max_hold:?}")
+            }
+            _ => "lock not renewed in time".into(),
+        }
     }
 }
+
+/// Moments that differ less are the same: two clocks were read one after the other.
+const SAME: Duration = Duration::from_millis(500);

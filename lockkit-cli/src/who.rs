@@ -1,36 +1,99 @@
 //! `lockkit who`: shows who holds a lock, and who waits for it.
 
-use std::{fmt::Write as _, io::Write as _};
+use std::{fmt::Write as _, time::Duration};
 
-use lockkit::{LockName, backend::Inspection};
+use lockkit::{LockClient, LockName, backend::Inspection};
+use tokio::time::sleep;
 
 use crate::{
     args::WhoArguments,
     connection::Connection,
-    describe::{as_json, describe, describe_holder},
-    exit::Failure,
+    describe::{as_json, describe, describe_holder, identity},
+    exit::{Failure, print, status_of_signal, warn},
+    signals::{ENDING, Signals},
     store::Store,
+    under_lock::unless_ended,
 };
 
-/// Prints the answer on stdout.
+/// Exit status: somebody holds the lock.
+const HELD: u8 = 0;
+/// Exit status: nobody holds the lock or waits for it.
+const FREE: u8 = 1;
+/// Exit status: nobody holds the lock, but somebody waits: it is being handed over, or a waiter is about to find out.
+const BETWEEN: u8 = 2;
+
+/// Pause between two inspections of `--watch`.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// Prints the answer on stdout; returns whether the lock is held as an exit status.
 pub(crate) async fn who(arguments: WhoArguments) -> Result<u8, Failure> {
     let name = LockName::new(&arguments.name)?;
-    let store = Store::from(&arguments.store)?;
-    let client = Connection::to(&store, None, None)?.open().await?;
-    let found = client.inspect(name.as_str()).await;
+    let client = Connection::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
+    let show = |found: &Inspection| match arguments.json {
+        true => print(&as_json(&name, found).to_string()),
+        false => print(as_text(&name, found).trim_end()),
+    };
+    let outcome =
+        if arguments.watch { watch(&client, &name, show).await } else { once(&client, &name, show).await };
     let _ = client.close().await;
-    let found = found?;
-    let answer = if arguments.json { as_json(&name, &found).to_string() } else { as_text(&name, &found) };
-    writeln!(std::io::stdout(), "{}", answer.trim_end())
-        .map_err(|cause| Failure::system("write the answer", cause))?;
-    Ok(0)
+    outcome
+}
+
+async fn once(
+    client: &LockClient,
+    name: &LockName,
+    show: impl Fn(&Inspection) -> Result<(), Failure>,
+) -> Result<u8, Failure> {
+    let found = client.inspect(name.as_str()).await?;
+    show(&found)?;
+    Ok(match (&found.holder, found.waiters.is_empty()) {
+        (Some(_), _) => HELD,
+        (None, true) => FREE,
+        (None, false) => BETWEEN,
+    })
+}
+
+/// Prints every change until a signal; a store that does not answer is waited for.
+async fn watch(
+    client: &LockClient,
+    name: &LockName,
+    show: impl Fn(&Inspection) -> Result<(), Failure>,
+) -> Result<u8, Failure> {
+    let mut signals = Signals::listen(ENDING)?;
+    let mut shown: Option<Inspection> = None;
+    let mut is_away = false;
+    let watching = async {
+        loop {
+            match client.inspect(name.as_str()).await {
+                Ok(found) => {
+                    if shown.as_ref().is_none_or(|shown| identity(shown) != identity(&found)) {
+                        show(&found)?;
+                        shown = Some(found);
+                    }
+                    is_away = false;
+                }
+                Err(error) if error.is_temporary() => {
+                    if !std::mem::replace(&mut is_away, true) {
+                        warn(format_args!("{error:#}; trying again"));
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+            sleep(WATCH_PAUSE).await;
+        }
+    };
+    match unless_ended(&mut signals, watching).await {
+        Ok(outcome) => outcome,
+        Err(signal) => Ok(status_of_signal(signal.as_raw())),
+    }
 }
 
 /// One line for the holder, one for each waiter.
 fn as_text(name: &LockName, found: &Inspection) -> String {
     let mut text = match describe_holder(found) {
         Some(holder) => format!("{:?} is held by {holder}\n", name.as_str()),
-        None => format!("{:?} is free\n", name.as_str()),
+        None if found.waiters.is_empty() => format!("{:?} is free\n", name.as_str()),
+        None => format!("{:?} is held by nobody yet\n", name.as_str()),
     };
     for (place, waiter) in found.waiters.iter().enumerate() {
         // Writing to a string cannot fail.

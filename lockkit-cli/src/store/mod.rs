@@ -1,54 +1,66 @@
 //! Which store to use.
 //!
-//! The first of these names it: the arguments, the environment, the user's own lock folder. The last one is announced,
-//! because it excludes nobody on another host (decision 0036).
+//! The first of these names it: the arguments, the environment, the configuration file, the user's own lock folder. The
+//! last one is announced, because it excludes nobody on another host (decision 0036).
 
+mod config_file;
 mod own_folder;
 mod password;
+mod remedies;
+
+use std::{path::PathBuf, time::Duration};
 
 use lockkit::backend::BackendUrl;
 
-use self::password::{may_hold_password, with_password};
+use self::{
+    config_file::ConfigFile,
+    password::{may_hold_password, with_password},
+};
 use crate::{
     args::StoreArguments,
-    exit::{CONFIG, Failure, USAGE, warn},
+    exit::{CONFIG, DENIED, Failure, USAGE, warn},
 };
 
-/// The store that the arguments and the environment select.
+/// The store that the arguments, the environment and the configuration select.
 pub(crate) struct Store {
     /// May contain the password.
     url: String,
+    /// The ttl that the configuration sets.
+    ttl: Option<Duration>,
     /// Whether LOCKKIT_BACKEND contains a password.
     secret_in_environment: bool,
 }
 
 impl Store {
-    /// Returns the store of the arguments, or of the environment, or the user's own lock folder.
+    /// Returns the store that is named first.
     pub(crate) fn from(arguments: &StoreArguments) -> Result<Self, Failure> {
         let environment = variable("LOCKKIT_BACKEND")?;
         let secret_in_environment = environment.as_deref().is_some_and(may_hold_password);
-        let url = match (&arguments.backend, environment) {
-            (Some(url), _) if may_hold_password(url) => {
-                return Err(Failure::new(
-                    USAGE,
-                    "password in the arguments, which every user of this host can read: pass it with \
-                     --password-file or LOCKKIT_PASSWORD, and name only the user in the URL",
-                ));
-            }
-            (Some(url), _) => url.clone(),
-            (None, _) if arguments.local => own_folder::url()?,
-            (None, Some(url)) => url,
-            (None, None) => {
-                let url = own_folder::url()?;
-                warn(format_args!(
-                    "no store is named: using lock files of this user on this host only ({url}); name a store with \
-                     --backend or LOCKKIT_BACKEND, or accept this with --local"
-                ));
-                url
-            }
+        if arguments.backend.as_deref().is_some_and(may_hold_password) {
+            return Err(Failure::new(
+                USAGE,
+                "password in the arguments, which every user of this host can read: pass it with \
+                 --password-file or LOCKKIT_PASSWORD, and name only the user in the URL",
+            ));
+        }
+        let config = ConfigFile::read()?;
+        let mut password_file = arguments.password_file.clone();
+        let url = match arguments.backend.clone().or(environment) {
+            _ if arguments.local => own_folder::url()?,
+            Some(url) => url,
+            None => match config.backend {
+                Some(url) => {
+                    // The variable counts before the file.
+                    if password_file.is_none() && variable("LOCKKIT_PASSWORD")?.is_none() {
+                        password_file = config.password_file;
+                    }
+                    url
+                }
+                None => default()?,
+            },
         };
         refuse_memory(&url)?;
-        Ok(Self { url: with_password(url, arguments)?, secret_in_environment })
+        Ok(Self { url: complete(url, password_file)?, ttl: config.ttl, secret_in_environment })
     }
 
     /// Returns the URL, which may contain the password.
@@ -56,9 +68,45 @@ impl Store {
         &self.url
     }
 
+    /// Returns the ttl of the configuration, for a URL without one.
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// Returns what helps if the store denies access.
+    pub(crate) fn login_remedy(&self) -> Option<String> {
+        let has_variable = variable("LOCKKIT_PASSWORD").is_ok_and(|password| password.is_some());
+        remedies::login(&BackendUrl::parse(&self.url).ok()?, has_variable)
+    }
+
     /// Returns the variables that the command must not see.
     pub(crate) fn secret_variables(&self) -> impl Iterator<Item = &'static str> {
         ["LOCKKIT_PASSWORD"].into_iter().chain(self.secret_in_environment.then_some("LOCKKIT_BACKEND"))
+    }
+}
+
+/// Returns the URL of the user's own lock folder, and says so.
+fn default() -> Result<String, Failure> {
+    let url = own_folder::url()?;
+    warn(format_args!(
+        "no store is named: using lock files of this user on this host only ({url}); name a store with --backend, \
+         LOCKKIT_BACKEND or the configuration file, or accept this with --local"
+    ));
+    Ok(url)
+}
+
+/// Returns the URL with its password; a text that is no URL is an error that says what may be meant.
+fn complete(url: String, password_file: Option<PathBuf>) -> Result<String, Failure> {
+    match (BackendUrl::parse(&url), remedies::did_you_mean(&url)) {
+        (_, Some(meant)) => {
+            Err(Failure::new(CONFIG, format!("not the URL of a store: did you mean {meant}?")))
+        }
+        (Ok(parsed), None) => with_password(url, &parsed, password_file.as_deref()),
+        (Err(_), None) if !url.contains(':') => Err(Failure::new(
+            CONFIG,
+            "not the URL of a store, which begins with its kind, such as etcd://host:2379 or file:///var/locks",
+        )),
+        (Err(error), None) => Err(error.into()),
     }
 }
 
@@ -72,6 +120,14 @@ fn refuse_memory(url: &str) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Adds what helps to a failure of access.
+pub(crate) fn with_remedy(mut failure: Failure, remedy: Option<&str>) -> Failure {
+    if let (DENIED, Some(remedy)) = (failure.status, remedy) {
+        failure.message += &format!("; {remedy}");
+    }
+    failure
 }
 
 /// Returns a variable's value; none if it is empty.

@@ -9,11 +9,8 @@ use std::{fs, io::Read, path::Path};
 use lockkit::backend::BackendUrl;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::variable;
-use crate::{
-    args::StoreArguments,
-    exit::{CONFIG, Failure, USAGE},
-};
+use super::{remedies::with_user, variable};
+use crate::exit::{CONFIG, Failure, USAGE};
 
 /// Longest password file that is read, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 4096;
@@ -27,13 +24,17 @@ pub(super) fn may_hold_password(url: &str) -> bool {
 }
 
 /// Adds the password from its file or variable to the URL.
-pub(super) fn with_password(url: String, arguments: &StoreArguments) -> Result<String, Failure> {
-    let parsed = BackendUrl::parse(&url)?;
-    let password = match &arguments.password_file {
+pub(super) fn with_password(
+    url: String,
+    parsed: &BackendUrl,
+    file: Option<&Path>,
+) -> Result<String, Failure> {
+    let password = match file {
         Some(_) if parsed.user().is_none() => {
+            let example = with_user(parsed.scheme());
             return Err(Failure::new(
                 USAGE,
-                "--password-file needs a user in the URL, such as etcd://user@host",
+                format!("--password-file needs a user in the URL, as in {example}"),
             ));
         }
         Some(_) if parsed.password().is_some() => {
@@ -81,9 +82,7 @@ mod tests {
     fn url_with(url: &str, password: &str) -> Result<String, Failure> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), password).unwrap();
-        let arguments =
-            StoreArguments { password_file: Some(file.path().to_owned()), ..StoreArguments::default() };
-        with_password(url.to_owned(), &arguments)
+        with_password(url.to_owned(), &BackendUrl::parse(url)?, Some(file.path()))
     }
 
     #[test]

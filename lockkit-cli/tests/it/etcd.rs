@@ -112,6 +112,23 @@ fn frozen_while_runs(script: &str, before: impl FnOnce(Pid)) {
 }
 
 #[test]
+fn program_ends_with_the_job_although_the_server_is_frozen() {
+    let server = Server::start();
+    let holder = Started::until_started(&mut server.run("echo started; exec sleep 1000"));
+    let group = command_of(holder.pid()).group;
+    server.etcd.pause().unwrap();
+    eventually("the end of the job", || members(group).is_empty().then_some(()));
+    let over = Instant::now();
+    let ended = holder.done();
+    let took = over.elapsed();
+    assert_eq!(ended.status, 76, "{}", ended.stderr);
+    // A release or the end of a session would take until the lock's deadline and longer.
+    assert!(took < TTL / 2, "{took:?}");
+    println!("frozen server, time from the end of the job to that of lockkit: {took:.1?}");
+    server.etcd.resume().unwrap();
+}
+
+#[test]
 fn deleted_key_ends_the_job_at_once() {
     let server = Server::start();
     let script =

@@ -88,6 +88,11 @@ impl Done {
         message
     }
 
+    /// Whether nothing but warnings was printed.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lines().all(|line| line.starts_with(WARNING))
+    }
+
     /// Returns the warnings.
     pub(crate) fn warnings(&self) -> Vec<&str> {
         self.lines().filter_map(|line| line.strip_prefix(WARNING)).collect()
@@ -181,4 +186,12 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
         assert!(start.elapsed() < HANG, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Returns a Redis server whose default user has this password.
+#[cfg(feature = "redis")]
+pub(crate) fn redis_with_password(password: &str) -> lockkit_testbed::Redis {
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    redis.cli(&["CONFIG", "SET", "requirepass", password]).unwrap();
+    redis
 }

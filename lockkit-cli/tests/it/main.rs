@@ -2,14 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
 
+mod config;
 mod documents;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod exclusion;
+mod habits;
 mod harness;
 mod killed;
 mod messages;
 mod nesting;
+mod operate;
+#[cfg(feature = "redis")]
+mod patience;
 mod periods;
 mod processes;
 #[cfg(feature = "redis")]
@@ -20,3 +25,4 @@ mod statuses;
 mod store;
 mod terminal;
 mod tls;
+mod usage;

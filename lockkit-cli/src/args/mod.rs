@@ -1,0 +1,169 @@
+//! The command line.
+
+mod help;
+mod locking;
+mod times;
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+
+pub(crate) use self::{
+    locking::{HoldArguments, RunArguments, WaitArguments},
+    times::parse_time,
+};
+
+/// Run a command under a distributed lock.
+#[derive(Debug, Parser)]
+#[command(name = "lockkit", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) messages: MessageArguments,
+
+    #[command(subcommand)]
+    pub(crate) action: Action,
+}
+
+/// The arguments that select what is printed on stderr.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct MessageArguments {
+    /// Print what the library does, and with -vv how [env: RUST_LOG, a filter]
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Print neither warnings nor whom the wait is for
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// Run a command while holding a lock
+    #[command(after_long_help = format!("{}\n\n{}", help::RUN, help::STORE))]
+    Run(RunArguments),
+    /// Hold a lock until a signal or the end of the input
+    #[command(after_long_help = format!("{}\n\n{}", help::HOLD, help::STORE))]
+    Hold(HoldArguments),
+    /// Show who holds a lock and who waits for it
+    #[command(after_long_help = format!("{}\n\n{}", help::WHO, help::STORE))]
+    Who(WhoArguments),
+    /// List the locks that are held or waited for
+    #[command(after_long_help = help::STORE)]
+    Ls(LsArguments),
+    /// Take a lock away from its holder
+    #[command(after_long_help = format!("{}\n\n{}", help::BREAK, help::STORE))]
+    Break(BreakArguments),
+    /// Set up a store of several nodes (redlock://...) once, before the first lock
+    ///
+    /// Every node must be reachable. Nodes that are already set up do not change; if interrupted, run it again.
+    /// Nodes that have all lost their data look like new ones: before setting them up again, stop all clients and
+    /// wait for the longest ttl.
+    #[command(after_long_help = help::STORE)]
+    Init(InitArguments),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of lockkit, or of one of its commands, for man(1)
+    Man {
+        /// A command, such as run
+        command: Option<String>,
+    },
+    #[command(name = crate::watcher::NAME, hide = true)]
+    WatchGroup,
+    #[command(name = crate::trampoline::NAME, hide = true)]
+    ExecAtGate {
+        gate: i32,
+        #[arg(last = true)]
+        command: Vec<OsString>,
+    },
+}
+
+/// The arguments that select the store.
+#[derive(Debug, Default, Args)]
+pub(crate) struct StoreArguments {
+    /// URL of the lock store, such as etcd://host:2379 or file:///var/lib/locks [env: LOCKKIT_BACKEND]
+    /// [default: as --local, with a warning]
+    // Not `env = ...`: `Store` must distinguish arguments, which everybody can read, from the environment.
+    #[arg(long, value_name = "URL")]
+    pub(crate) backend: Option<String>,
+
+    /// Use lock files of this user on this host, which exclude nobody else, even if the environment names a store
+    #[arg(long, conflicts_with_all = ["backend", "password_file"])]
+    pub(crate) local: bool,
+
+    /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhoArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print every change, until a signal
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    /// Name of the lock
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+
+    /// Show the holder and the number of waiters, which takes a request for each lock
+    #[arg(short, long)]
+    pub(crate) long: bool,
+
+    /// Print a JSON object per lock and line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// What the names begin with
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BreakArguments {
+    #[command(flatten)]
+    pub(crate) store: StoreArguments,
+
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+
+    /// Name of the lock
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InitArguments {
+    /// URL of the lock store, such as redlock://h1,h2,h3 [env: LOCKKIT_BACKEND]
+    pub(crate) url: Option<String>,
+
+    /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_definition_is_valid() {
+        Arguments::command().debug_assert();
+    }
+}

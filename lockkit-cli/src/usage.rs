@@ -1,0 +1,108 @@
+//! Wrong arguments: one line that says what is wrong and what may be meant.
+
+use std::process::ExitCode;
+
+use clap::{
+    CommandFactory,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+
+use crate::{
+    args::Arguments,
+    exit::{USAGE, say},
+};
+
+/// Prints the help that was asked for, or what is wrong with the arguments.
+pub(crate) fn explain(refused: &clap::Error) -> ExitCode {
+    if !refused.use_stderr() {
+        let _ = refused.print();
+        return ExitCode::SUCCESS;
+    }
+    match refused.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            say("a command is missing");
+            // Where nobody reads it, nobody misses it.
+            let _ = print_commands();
+        }
+        _ => say(message(refused, std::env::args_os().any(|argument| argument == "--"))),
+    }
+    ExitCode::from(USAGE)
+}
+
+/// Prints the commands on stderr.
+fn print_commands() -> std::io::Result<()> {
+    use std::io::Write;
+    write!(std::io::stderr(), "{}", Arguments::command().render_help())
+}
+
+/// Returns the first paragraph of an error, its tips, and what is known better here.
+fn message(refused: &clap::Error, has_separator: bool) -> String {
+    let text = refused.to_string();
+    let paragraph: Vec<&str> =
+        text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    let mut message = paragraph.join(" ").trim_start_matches("error: ").to_owned();
+    let tip = match refused.kind() {
+        ErrorKind::UnknownArgument if !has_separator && is_for_run(refused) => {
+            Some("`--` is missing before the command: lockkit run NAME -- COMMAND".to_owned())
+        }
+        ErrorKind::MissingRequiredArgument if message.contains("<COMMAND>") => {
+            Some("what to run under the lock: lockkit run NAME -- COMMAND".to_owned())
+        }
+        _ => text.lines().find_map(|line| Some(line.trim().strip_prefix("tip: ")?.to_owned())),
+    };
+    if let Some(tip) = tip {
+        message += &format!(" ({tip})");
+    }
+    message + "; see lockkit --help"
+}
+
+/// Whether a value, no option, was too much for `lockkit run`.
+fn is_for_run(refused: &clap::Error) -> bool {
+    let usage = match refused.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => return false,
+    };
+    let is_option = matches!(
+        refused.get(ContextKind::InvalidArg),
+        Some(ContextValue::String(argument)) if argument.starts_with('-')
+    );
+    usage.contains("lockkit run") && !is_option
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn message_for(arguments: &[&str]) -> String {
+        let refused = Arguments::try_parse_from([&["lockkit"], arguments].concat()).unwrap_err();
+        message(&refused, arguments.contains(&"--"))
+    }
+
+    #[test]
+    fn tips_are_kept() {
+        for (arguments, tip) in [
+            (
+                &["run", "a", "echo", "x"][..],
+                "`--` is missing before the command: lockkit run NAME -- COMMAND",
+            ),
+            (&["rum", "a"], "a similar subcommand exists: 'run'"),
+            (&["run", "--tmeout", "3", "a", "--", "x"], "a similar argument exists: '--timeout'"),
+            (&["run", "-w", "soon", "a", "--", "x"], "not a time, such as 90, 0.5 or 1m30s"),
+            (&["run", "a"], "lockkit run NAME -- COMMAND"),
+            (&["who"], "<NAME>"),
+        ] {
+            let message = message_for(arguments);
+            assert!(message.contains(tip) && !message.contains('\n'), "{message:?}");
+        }
+    }
+
+    #[test]
+    fn tips_are_not_given_where_they_mislead() {
+        for arguments in [&["run", "a", "--sleep", "x"][..], &["who", "a", "b"]] {
+            let message = message_for(arguments);
+            assert!(!message.contains("lockkit run NAME"), "{message:?}");
+        }
+    }
+}

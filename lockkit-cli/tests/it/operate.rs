@@ -1,0 +1,246 @@
+//! `who`, `ls`, `break` and `hold` with every store of this build.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::{
+    harness::{Done, Home, Started, done, eventually},
+    terminal::Terminal,
+};
+
+/// A store, a folder, and whatever has to live as long.
+struct Place {
+    home: Home,
+    url: String,
+    _server: Box<dyn std::any::Any>,
+}
+
+/// Returns every store of this build.
+fn places() -> Vec<Place> {
+    let place =
+        |url: String, server: Box<dyn std::any::Any>| Place { home: Home::new(), url, _server: server };
+    let mut places = Vec::new();
+    let files = tempfile::tempdir().unwrap();
+    places.push(place(format!("file://{}", files.path().display()), Box::new(files)));
+    #[cfg(feature = "redis")]
+    {
+        let redis = lockkit_testbed::Redis::start().unwrap();
+        places.push(place(redis.url(), Box::new(redis)));
+    }
+    #[cfg(feature = "etcd")]
+    {
+        let etcd = lockkit_testbed::Etcd::start().unwrap();
+        places.push(place(etcd.url(), Box::new(etcd)));
+    }
+    #[cfg(feature = "zk")]
+    {
+        let zookeeper = lockkit_testbed::ZooKeeper::start().unwrap();
+        places.push(place(zookeeper.url(), Box::new(zookeeper)));
+    }
+    places
+}
+
+impl Place {
+    fn is_files(&self) -> bool {
+        self.url.starts_with("file:")
+    }
+
+    fn lockkit(&self, arguments: &[&str]) -> Command {
+        let mut command = self.home.lockkit(arguments);
+        command.env("LOCKKIT_BACKEND", &self.url).stdin(Stdio::piped());
+        command
+    }
+
+    fn done(&self, arguments: &[&str]) -> Done {
+        done(self.lockkit(arguments))
+    }
+
+    /// Starts `lockkit hold`, and returns it with its token.
+    fn hold(&self, arguments: &[&str]) -> (Started, u64) {
+        let mut hold = Started::new(&mut self.lockkit(&[&["hold"], arguments].concat()));
+        let token = hold.line();
+        match token.parse() {
+            Ok(token) => (hold, token),
+            Err(_) => panic!("{}: no token: {}", self.url, hold.done().stderr),
+        }
+    }
+
+    /// Waits until a lock has this many waiters.
+    fn until_waiting(&self, name: &str, waiters: usize) {
+        eventually("the waiters", || (self.who(name)["waiters"].as_array()?.len() == waiters).then_some(()));
+    }
+
+    fn who(&self, name: &str) -> serde_json::Value {
+        serde_json::from_str(&self.done(&["who", "--json", name]).stdout).unwrap()
+    }
+}
+
+#[test]
+fn hold_ends_with_its_input_or_a_signal() {
+    for place in places() {
+        let (mut hold, first) = place.hold(&["--label", "by hand", "a"]);
+        assert_eq!(place.who("a")["holder"]["label"], "by hand", "{}", place.url);
+        assert_eq!(place.who("a")["holder"]["token"], first, "{}", place.url);
+        assert_eq!(place.done(&["hold", "-n", "a"]).status, 75, "{}", place.url);
+        hold.close_stdin();
+        assert_eq!(hold.done().status, 0, "{}", place.url);
+        let (hold, second) = place.hold(&["-n", "a"]);
+        assert!(second > first, "{}", place.url);
+        hold.send(Signal::TERM);
+        let ended = hold.done();
+        assert!(ended.status == 143 && ended.is_silent(), "{}: {}", place.url, ended.stderr);
+        assert_eq!(place.done(&["who", "a"]).status, 1, "{}", place.url);
+    }
+}
+
+#[test]
+fn hold_without_an_input_is_not_ended_by_it() {
+    let home = Home::new();
+    let mut hold = Started::new(home.lockkit(["hold", "a"]).stdin(Stdio::null()));
+    assert!(!hold.line().is_empty());
+    assert_eq!(done(home.lockkit(["who", "a"])).status, 0);
+    assert!(hold.runs());
+    hold.send(Signal::INT);
+    assert_eq!(hold.done().status, 130);
+}
+
+#[test]
+fn hold_ends_with_ctrl_d_at_a_terminal() {
+    let home = Home::new();
+    let mut terminal = Terminal::with_shell(&home, "\"$LOCKKIT\" hold a >token; echo ended with $?");
+    eventually("the token", || {
+        std::fs::read_to_string(home.path("token")).ok().filter(|token| token.ends_with('\n'))
+    });
+    terminal.press("\u{4}");
+    terminal.shows("ended with 0");
+}
+
+#[test]
+fn lost_hold_is_76() {
+    let home = Home::new();
+    let mut hold = Started::new(home.lockkit(["hold", "a"]).stdin(Stdio::piped()));
+    assert!(!hold.line().is_empty());
+    std::fs::remove_file(home.path("locks/a.lock")).unwrap();
+    let ended = hold.done();
+    assert!(ended.status == 76 && ended.message().contains("lost"), "{}", ended.stderr);
+}
+
+#[test]
+fn status_of_who_is_for_scripts() {
+    for place in places() {
+        assert_eq!(place.done(&["who", "a"]).status, 1, "{}", place.url);
+        let (_hold, _) = place.hold(&["a"]);
+        let held = place.done(&["who", "a"]);
+        assert_eq!(held.status, 0, "{}", place.url);
+        assert!(held.stdout.starts_with("\"a\" is held by host"), "{}: {}", place.url, held.stdout);
+        assert_eq!(place.done(&["who", ""]).status, 64, "{}", place.url);
+    }
+    let home = Home::new();
+    assert_eq!(done(home.lockkit(["who", "--backend", "file:///dev/null/x", "a"])).status, 78);
+}
+
+#[test]
+fn who_watches_until_a_signal() {
+    for place in places() {
+        let mut watch = Started::new(&mut place.lockkit(&["who", "--watch", "a"]));
+        assert_eq!(watch.line(), "\"a\" is free", "{}", place.url);
+        let (mut hold, token) = place.hold(&["a"]);
+        let line = watch.line();
+        assert!(line.starts_with("\"a\" is held by host"), "{}: {line}", place.url);
+        assert!(line.contains(&format!("token {token}")), "{}: {line}", place.url);
+        hold.close_stdin();
+        assert_eq!(hold.done().status, 0);
+        assert_eq!(watch.line(), "\"a\" is free", "{}", place.url);
+        watch.send(Signal::TERM);
+        assert_eq!(watch.done().status, 143, "{}", place.url);
+    }
+}
+
+#[test]
+fn ls_shows_what_is_held_or_waited_for() {
+    for place in places().into_iter().filter(|place| !place.is_files()) {
+        assert_eq!(place.done(&["ls"]).stdout, "", "{}", place.url);
+        let holds = ["orders/1", "orders/2", "odd\nname"].map(|name| place.hold(&[name]).0);
+        let _waiter = Started::new(&mut place.lockkit(&["hold", "orders/2"]));
+        place.until_waiting("orders/2", 1);
+        let listed = place.done(&["ls"]);
+        assert_eq!(listed.status, 0, "{}: {}", place.url, listed.stderr);
+        let mut lines: Vec<&str> = listed.stdout.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["\"odd\\nname\"", "orders/1", "orders/2"], "{}", place.url);
+        let long = place.done(&["ls", "-l", "orders/2"]).stdout;
+        let pid = holds[1].pid().as_raw_nonzero();
+        assert!(long.starts_with("orders/2: held by host") && long.contains(&format!("pid {pid}")), "{long}");
+        assert!(long.trim_end().ends_with("; waiting: 1"), "{long}");
+        let json = place.done(&["ls", "--json", "-l", "orders/"]).stdout;
+        let objects = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let mut tokens: Vec<bool> = objects.map(|object| object["holder"]["token"].is_u64()).collect();
+        tokens.dedup();
+        assert_eq!(tokens, [true], "{json}");
+    }
+}
+
+#[test]
+fn break_ends_the_hold_and_names_the_next_one() {
+    for place in places().into_iter().filter(|place| !place.is_files()) {
+        assert_eq!(place.done(&["break", "--yes", "a"]).status, 1, "{}", place.url);
+        let (hold, token) = place.hold(&["--label", "stuck", "a"]);
+        let mut next = Started::new(&mut place.lockkit(&["hold", "--label", "next one", "a"]));
+        place.until_waiting("a", 1);
+        let broken = place.done(&["break", "--yes", "a"]);
+        assert_eq!(broken.status, 0, "{}: {}", place.url, broken.stderr);
+        for part in ["label \"stuck\"", "next: host", "\nbroken; "] {
+            assert!(broken.stdout.contains(part), "{}: {part}: {}", place.url, broken.stdout);
+        }
+        let is_audit = |warning: &&&str| warning.starts_with("lock broken (lock: \"a\"");
+        assert_eq!(broken.warnings().iter().filter(is_audit).count(), 1, "{}", broken.stderr);
+        let lost = hold.done();
+        assert_eq!(lost.status, 76, "{}: {}", place.url, lost.stderr);
+        let later: u64 = next.line().parse().unwrap();
+        assert!(later > token, "{}", place.url);
+    }
+}
+
+#[test]
+fn break_without_a_terminal_must_be_confirmed_in_the_arguments() {
+    let home = Home::new();
+    let refused = done(home.lockkit(["break", "a"]));
+    assert_eq!((refused.status, &*refused.stdout), (64, ""));
+    assert!(refused.message().contains("--yes"), "{}", refused.stderr);
+}
+
+#[test]
+fn lock_file_cannot_be_broken() {
+    let home = Home::new();
+    let _hold = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
+    let refused = done(home.lockkit(["break", "--yes", "a"]));
+    assert_eq!(refused.status, 78);
+    assert!(refused.message().contains("end its holder"), "{}", refused.stderr);
+    assert!(refused.stdout.contains("\"a\" is held by host"), "{}", refused.stdout);
+    assert_eq!(done(home.lockkit(["who", "a"])).status, 0);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn break_asks_at_a_terminal() {
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    let home = Home::new();
+    let start = || {
+        let arguments = ["hold", "--backend", &redis.url(), "a"];
+        let mut hold = Started::new(home.lockkit(arguments).stdin(Stdio::piped()));
+        assert!(!hold.line().is_empty());
+        hold
+    };
+    let mut hold = start();
+    let script = format!("\"$LOCKKIT\" break --backend {} a; echo ended with $?", redis.url());
+    for answer in ["n", "", "yup", "y"] {
+        assert!(hold.runs());
+        let mut terminal = Terminal::with_shell(&home, &script);
+        terminal.shows("\"a\" is held by host");
+        terminal.shows("break \"a\"? [y/N]");
+        terminal.press(&format!("{answer}\n"));
+        terminal.shows(if answer == "y" { "ended with 0" } else { "ended with 3" });
+    }
+    assert_eq!(hold.done().status, 76);
+}

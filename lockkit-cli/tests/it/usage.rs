@@ -1,0 +1,94 @@
+//! What the program says about mistakes, and what it prints besides.
+
+use std::process::{Command, Stdio};
+
+use crate::harness::{Home, Started, done};
+
+fn with_variable(mut command: Command, variable: &str, value: &str) -> Command {
+    command.env(variable, value);
+    command
+}
+
+#[test]
+fn missing_command_is_named_and_the_commands_are_shown() {
+    let home = Home::new();
+    let alone = done(home.lockkit::<&str>([]));
+    assert_eq!((alone.status, &*alone.stdout), (64, ""));
+    assert!(alone.stderr.starts_with("lockkit: a command is missing\n"), "{}", alone.stderr);
+    for command in ["run", "hold", "who", "ls", "break", "doctor", "init", "completions", "man"] {
+        assert!(alone.stderr.contains(&format!("\n  {command} ")), "{command}: {}", alone.stderr);
+    }
+    assert!(!alone.stderr.contains("watch-group"), "{}", alone.stderr);
+}
+
+#[test]
+fn tips_say_what_may_be_meant() {
+    let home = Home::new();
+    let locks = home.path("locks").display().to_string();
+    for (arguments, status, tip) in [
+        (&["run", "a", "echo", "ran"][..], 64, "`--` is missing"),
+        (&["rum", "a", "--", "true"], 64, "'run'"),
+        (&["who", "--backend", &locks, "a"], 78, &*format!("did you mean file://{locks}?")),
+        (&["who", "--backend", "locks", "a"], 78, "such as etcd://host:2379"),
+        (&["init", &home.url("locks")], 64, "file: needs no set-up"),
+        (&["init", "tape://h"], 78, "there is no backend"),
+        (&["man", "sing"], 64, "no command \"sing\""),
+    ] {
+        let refused = done(home.lockkit(arguments));
+        assert_eq!((refused.status, &*refused.stdout), (status, ""), "{}", refused.stderr);
+        assert!(refused.message().contains(tip), "{}", refused.stderr);
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn missing_login_is_explained() {
+    let home = Home::new();
+    let redis = crate::harness::redis_with_password("hunter2");
+    let who = |url: &str, variable: &str| {
+        done(with_variable(home.lockkit(["who", "--backend", url, "a"]), "LOCKKIT_PASSWORD", variable))
+    };
+    let refused = who(&redis.url(), "hunter2");
+    assert_eq!(refused.status, 77, "{}", refused.stderr);
+    assert!(refused.message().contains("LOCKKIT_PASSWORD is not used"), "{}", refused.stderr);
+    assert!(refused.message().contains("write redis://default@HOST"), "{}", refused.stderr);
+    let refused = who(&redis.url(), "");
+    assert!(refused.status == 77 && refused.message().contains("set LOCKKIT_PASSWORD"), "{}", refused.stderr);
+    let named = redis.url().replace("redis://", "redis://default@");
+    assert_eq!(who(&named, "hunter2").stdout, "\"a\" is free\n");
+    let wrong = who(&named, "hunter3");
+    assert!(wrong.status == 77 && !wrong.message().contains("LOCKKIT_PASSWORD"), "{}", wrong.stderr);
+}
+
+#[test]
+fn broken_pipe_ends_the_program_in_silence() {
+    let home = Home::new();
+    let _holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
+    for arguments in [&["who", "a"][..], &["completions", "bash"], &["man"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = home.lockkit(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = child.wait_with_output().unwrap();
+        // As of a program that SIGPIPE has ended.
+        assert_eq!((ended.status.code(), &*ended.stderr), (Some(141), &b""[..]), "{arguments:?}");
+    }
+}
+
+#[test]
+fn completions_and_manual_are_those_of_the_program() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = done(home.lockkit(["completions", shell]));
+        assert_eq!((script.status, &*script.stderr), (0, ""));
+        assert!(script.stdout.contains("max-hold"), "{shell}");
+    }
+    std::fs::write(home.path("completions"), done(home.lockkit(["completions", "bash"])).stdout).unwrap();
+    let mut shell = home.command("bash");
+    shell.args(["--norc", "-c", "source ./completions && complete -p lockkit"]);
+    assert!(done(shell).stdout.contains("lockkit"));
+
+    let page = done(home.lockkit(["man"])).stdout;
+    assert!(page.starts_with(".ie") && page.contains(".TH lockkit 1") && page.contains("break"), "{page}");
+    let page = done(home.lockkit(["man", "run"])).stdout;
+    assert!(page.contains(".TH lockkit-run 1") && page.contains("\\-\\-max\\-hold"), "{page}");
+}
