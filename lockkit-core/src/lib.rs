@@ -23,6 +23,8 @@
 //! | event `session not renewed` | WARN | a heartbeat was not answered; the next one follows | `scheme`, `error` |
 //! | event `session opened too late` | WARN | opening a session took most of its ttl; it is closed | `scheme`, `error` |
 //! | event `no new session yet` | WARN | the store does not open a session; retried | `scheme`, `error` |
+//! | event `lock broken`, target `lockkit::audit` | WARN | this client has broken a hold for an operator | `lock`, `entry`, `token`, `host`, `pid` |
+//! | event `lock perhaps broken`, target `lockkit::audit` | WARN | the store's answer to that is unknown | the same, and `error` |
 //! | event `session opened` | INFO | a client connects, or connects again | `scheme`, `ttl` |
 //!
 //! Retries and other steps are events at DEBUG, inside these spans. Backends warn of servers that are set up unsafely. An

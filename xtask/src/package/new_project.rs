@@ -12,7 +12,7 @@ use super::{Crate, path};
 use crate::project::{self, Project};
 
 /// Its features of `lockkit`.
-const FEATURES: &str = r#"["etcd", "file", "redis", "tls", "zk", "zk-sasl"]"#;
+const FEATURES: &str = r#"["etcd", "file", "metrics", "redis", "tls", "zk", "zk-sasl"]"#;
 
 /// What the program of the project must print: it has locked in memory and in a file, and knows the other stores.
 const PRINTED: [&str; 3] = ["locked in memory:", "locked in file://", " etcds "];
