@@ -325,6 +325,29 @@ mod tests {
         entry.woken().await;
     }
 
+    #[tokio::test]
+    async fn hold_that_is_broken_during_its_acquire_is_reported_after_it() {
+        let (claims, observers) = (Arc::<ClaimRegistry>::default(), Arc::default());
+        let messages = ClaimMessages { channel: "c".to_owned(), claims: Arc::clone(&claims), observers };
+        let entries = [(); 3].map(|()| claims.enter(ClaimId::random(), keys(), false));
+        let [held, acquiring, unknown] = entries;
+        claims.settle(&held);
+        for entry in [&held, &acquiring, &unknown] {
+            messages.message("c", &format!("{BROKEN}{}:7", entry.id));
+            // Not what a lock can have, and not a claim that is next.
+            messages.message("c", &format!("{BROKEN}{}", entry.id));
+        }
+        assert_eq!(claims.broken.next().await, held.id);
+        // The acquire of one ends as if it had not been granted.
+        assert!(unknown.take_broken());
+        claims.settle(&unknown);
+        claims.settle(&acquiring);
+        let reported = tokio::time::timeout(Duration::from_secs(60), claims.broken.next()).await;
+        assert_eq!(reported.ok(), Some(acquiring.id));
+        let once = tokio::time::timeout(Duration::ZERO, claims.broken.next()).await;
+        assert!(once.is_err(), "{once:?}");
+    }
+
     /// The server's clock may be one per cent slower than this one.
     #[test]
     fn rest_of_a_pin_is_never_too_short() {
