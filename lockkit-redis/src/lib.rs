@@ -23,7 +23,11 @@
 //!   its memory limit refuses them.
 //! * **Pins**: the lock's key has a longer ttl, and heartbeats ask for the rest of it.
 //!
-//! A failover may lose all of them like a grant. [`RedisConfig::min_replicas`] applies to them as to grants.
+//! Operators inspect, list and break locks without a session. The holder of a broken lock is notified at once, and the
+//! next waiter is granted the lock, as after a release. Locks with raw names cannot be listed.
+//!
+//! A failover may lose evidence, elections, records, pins and breaks like a grant. [`RedisConfig::min_replicas`] makes
+//! that less likely, as for grants; a break, like a release, does not wait for replicas.
 //!
 //! Needs Redis 6 or later. [`RedisConfig::user`] lists the keys, channels and commands that a user with limited rights
 //! needs.

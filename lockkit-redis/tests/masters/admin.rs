@@ -1,6 +1,13 @@
 //! What an operator asks of a set of nodes.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use lockkit_conformance::{
     Store,
@@ -128,8 +135,23 @@ async fn break_at_a_minority_is_no_break_and_is_not_undone_there() {
     let error = bounded(admin(&masters.url()).break_lock(&name, &shown)).await.unwrap_err();
     assert_error(&error, ErrorKind::Denied, "2 of 3");
     assert!(is_renewed(&renewal(&session, &held).await), "a majority still has it");
-    // Its restore was sent in the background; a second heartbeat sends another one.
-    assert!(is_renewed(&renewal(&session, &held).await));
+    let key = name.to_string();
+    let state = async || {
+        let key = key.clone();
+        let state = masters.with(move |all| {
+            let node = all.node(0);
+            Ok((node.calls("evalsha")? + node.calls("eval")?, node.cli(&["EXISTS", &key])?.number()))
+        });
+        state.await.unwrap()
+    };
+    let (before, heartbeats) = (state().await.0, AtomicU64::new(0));
+    until("a heartbeat has tried to restore the lock", async || {
+        heartbeats.fetch_add(1, SeqCst);
+        assert!(is_renewed(&renewal(&session, &held).await));
+        state().await.0 > before + heartbeats.load(SeqCst)
+    })
+    .await;
+    assert_eq!(state().await.1, Some(0), "restored");
     at(&masters, 1..3, &["ACL", "SETUSER", "app", "+set", "+del"]).await;
     assert!(bounded(admin(&masters.url()).break_lock(&name, &shown)).await.unwrap());
     assert!(matches!(renewal(&session, &held).await, Renewal::Gone));
