@@ -235,8 +235,19 @@ fn code(error: &RedisError) -> &str {
     }
 }
 
-/// Returns the message of the server or the operating system, in one line.
+/// What begins the server's quotation of an unknown command: of HELLO, the password of the login.
+const QUOTED: &str = ", with args beginning with";
+
+/// Returns the message of the server or the operating system, in one line, without what was sent.
 fn text(error: &RedisError) -> String {
+    let mut text = full_text(error);
+    if let Some(end) = text.find(QUOTED) {
+        text.truncate(end);
+    }
+    text
+}
+
+fn full_text(error: &RedisError) -> String {
     let code = match error.kind() {
         redis::ErrorKind::Server(ServerErrorKind::ResponseError) => None,
         redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => error.code(),

@@ -54,7 +54,7 @@ impl Script {
 pub(crate) struct Call {
     script: &'static Script,
     keys: Vec<String>,
-    arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
 }
 
 impl Call {

@@ -7,8 +7,8 @@
 //!
 //! * Keys come and go meanwhile: SCAN returns every key that is there from its first request to its last one. A handoff
 //!   is one step of the server, so the key of a lock that is always held is always there.
-//! * The server is restarted, or another one has become the master: the cursor of SCAN means nothing there. The page
-//!   finds another run id, and this server is listed anew.
+//! * The server is restarted, or another one has become the master: the cursor of SCAN means nothing there. The next page,
+//!   or the end of this server's listing, finds another run id, and this server is listed anew.
 //! * A slot moves to another node of a cluster: its keys may be missed.
 
 use std::collections::BTreeSet;
@@ -201,6 +201,10 @@ impl Walk<'_> {
         }
         if at.part == Part::Held {
             return Ok(Some(Position { part: Part::WaitedFor, cursor, ..at }));
+        }
+        // On a cluster, the client crate goes on at another node by itself.
+        if self.layout.on_cluster() && self.run_id(at.slot).await? != at.run_id {
+            return self.begin(at.slot).await.map(Some);
         }
         match slots.iter().find(|slot| **slot > at.slot) {
             Some(slot) => self.begin(*slot).await.map(Some),

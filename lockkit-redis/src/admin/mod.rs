@@ -99,10 +99,10 @@ impl RedisBackend {
         let answer = self.send_once(&wire::break_hold(&params, keys, broken)).await?;
         let released = parse_release(answer)?;
         if released.is_unserved {
-            let release = wire::release_of(&params, keys, broken);
+            let next = wire::find_next(&params, keys);
             find_next(|| async {
                 let mut connection = self.connect().await?;
-                self.within_time_limit(execute(&mut connection, &release)).await
+                self.within_time_limit(execute(&mut connection, &next)).await
             })
             .await;
         }

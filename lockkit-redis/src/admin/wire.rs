@@ -36,10 +36,10 @@ pub(super) fn break_hold(params: &ScriptParams, keys: &LockKeys, broken: &Broken
     params.call_about(&BREAK, keys, claim, [token, keys.leader_channel(), BROKEN.to_owned()])
 }
 
-/// Returns the call that goes on to look for the next waiter, after the hold has ended.
-pub(super) fn release_of(params: &ScriptParams, keys: &LockKeys, broken: &Broken) -> Call {
-    let [claim, _] = broken.parts();
-    params.call_about(&RELEASE, keys, claim, [keys.leader_channel()])
+/// Returns the call that goes on to look for the next waiter, after the hold has ended. It names no claim: that of the
+/// hold may wait again, or hold the lock with another token, if its client had no answer to its acquire.
+pub(super) fn find_next(params: &ScriptParams, keys: &LockKeys) -> Call {
+    params.call_about(&RELEASE, keys, String::new(), [keys.leader_channel()])
 }
 
 /// Returns the call that inspects a lock: at most `waiters_max` waiters, and no metadata above `metadata_bytes_max`.
@@ -120,6 +120,19 @@ pub(crate) fn escape_glob(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::{Layout, Names};
+
+    /// The script ends the claim that it names, whatever has become of that since the break.
+    #[test]
+    fn search_for_the_next_waiter_ends_no_claim() {
+        let lock = lockkit_core::LockName::new("x").unwrap();
+        let keys = Layout::new("", Names::Encoded, false).keys(&lock).unwrap();
+        let params = ScriptParams { client: String::new(), ttl_ms: 1, counter_ttl_ms: 1, linger_ms: 1 };
+        let claim = |call: Call| call.arguments[0].clone();
+        let broken = Broken::Hold(ClaimId::random(), FencingToken::new(1));
+        assert_eq!(claim(break_hold(&params, &keys, &broken)), broken.parts()[0]);
+        assert_eq!(claim(find_next(&params, &keys)), "");
+    }
 
     #[test]
     fn pattern_of_a_text_has_no_special_letters_left() {

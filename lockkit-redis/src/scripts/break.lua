@@ -5,8 +5,8 @@
 --      6 the token of the hold; '' for the lock of another program
 --      7 the channel of the lock's observers
 --      8 the beginning of the message to the client of the hold; the value of the lock follows
--- Returns whether the hold was broken (1 or 0), and whether the next waiter was not found yet: then the claim must be
--- ended by `release`, which goes on.
+-- Returns whether the hold was broken (1 or 0), and whether the next waiter was not found yet: then `release` of no claim
+-- goes on.
 local token, observers, notice = ARGV[6], ARGV[7], ARGV[8]
 local value = value_of(lock)
 

@@ -45,6 +45,11 @@ fn first_line(file: &Path) -> Result<String, RequestError> {
         RequestError::new(Effect::Refused, ErrorKind::InvalidConfig, message)
     };
     let mut text = String::new();
+    // To open a pipe would block the runtime, until somebody writes to it.
+    let found = fs::metadata(file).map_err(|cause| failed(&cause))?;
+    if !found.is_file() {
+        return Err(failed(&"it is no regular file"));
+    }
     let opened = fs::File::open(file);
     let read = opened.and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text));
     read.map_err(|cause| failed(&cause))?;
@@ -72,5 +77,22 @@ impl fmt::Debug for Login {
             .field("password", password)
             .field("database", database)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn password_file_that_is_a_pipe_is_refused() {
+        let pipe = std::env::temp_dir().join(format!("lockkit-{:x}", fastrand::u64(..)));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (sender, answer) = std::sync::mpsc::channel();
+        let file = pipe.clone();
+        std::thread::spawn(move || sender.send(Password::File(file).read()));
+        let answer = answer.recv_timeout(std::time::Duration::from_secs(10));
+        fs::remove_file(&pipe).unwrap();
+        assert_eq!(answer.expect("no wait").unwrap_err().kind(), ErrorKind::InvalidConfig);
     }
 }

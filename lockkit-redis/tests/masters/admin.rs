@@ -194,6 +194,10 @@ async fn lock_of_another_program_is_broken_only_while_it_is_one() {
         assert!(!bounded(admin.break_lock(&name, &shown)).await.unwrap(), "{value:?}");
         assert!(is_renewed(&renewal(&session, &granted).await));
     }
+    // One to the waiters of each lock from each node, and none with the value to the holder.
+    let published =
+        masters.with(|all| (0..3).map(|node| all.node(node).calls("publish")).sum::<anyhow::Result<u64>>());
+    assert!((1..=9).contains(&published.await.unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -46,6 +46,19 @@ async fn server_with_a_renamed_hello_is_refused() {
     assert!(error.to_string().contains("HELLO"), "{error}");
 }
 
+/// The server's error quotes what HELLO was sent with, which is the login.
+#[tokio::test(flavor = "multi_thread")]
+async fn password_is_not_quoted_by_the_error_of_a_server_without_hello() {
+    let redis = Redis::start_with(&["--rename-command", "HELLO", ""]).unwrap();
+    for (scheme, path) in
+        [("redis", ""), ("redis+cluster", ""), ("redis+sentinel", "/main?sentinel_password=s3cret")]
+    {
+        let error = refusal(&format!("{scheme}://app:s3cret@{}{path}", redis.endpoint())).await;
+        assert!(error.to_string().contains("HELLO"), "{scheme}: {error}");
+        assert!(!format!("{error:#} {error:?}").contains("s3cret"), "{scheme}: {error}");
+    }
+}
+
 /// Starts a fake server, or proxy, without RESP3: it answers INFO, and everything else with `answer`. Returns its
 /// address.
 async fn without_resp3(answer: &'static str) -> std::net::SocketAddr {

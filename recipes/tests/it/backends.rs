@@ -42,7 +42,9 @@ fn with_redis() {
 #[cfg(feature = "redis")]
 #[test]
 fn with_redlock() {
-    let endpoints = stores::masters().endpoints();
+    // Its own servers: they are set up once.
+    let masters = lockkit_testbed::RedisMasters::start(3).unwrap();
+    let endpoints = masters.endpoints();
     for set_up in ["SET UP Done", "SET UP Before"] {
         let lines = run("with_redlock", "", &[&endpoints]);
         check(&lines);

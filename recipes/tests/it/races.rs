@@ -80,8 +80,8 @@ fn each_job_of_the_pool_is_done_by_one_worker() {
         let lines = run(url);
         assert_eq!((count(&lines, "START"), count(&lines, "DONE")), (JOBS, JOBS), "{name}: {lines:?}");
     });
-    let lines = run(NO_LOCK);
-    assert!(count(&lines, "START") > JOBS, "without a lock: {lines:?}");
+    let is_one_done_twice = |_| count(&run(NO_LOCK), "START") > JOBS;
+    assert!((0..RACES_MAX).any(is_one_done_twice), "without a lock, each job is begun once");
 }
 
 #[test]

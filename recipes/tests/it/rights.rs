@@ -123,7 +123,8 @@ async fn rights_on_redis_are_enough_and_not_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rights_on_redlock_are_enough_and_not_more() {
     use lockkit::redis::{RedisConfig, RedlockConfig, init};
-    let endpoints = stores::masters().endpoints();
+    let masters = lockkit_testbed::RedisMasters::start(3).unwrap();
+    let endpoints = masters.endpoints();
     for endpoint in endpoints.split(',') {
         run(&commands("redlock"), "redis-cli", &redis_cli(endpoint));
     }

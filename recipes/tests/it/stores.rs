@@ -3,7 +3,7 @@
 use std::{thread, time::Instant};
 
 #[cfg(feature = "redis")]
-use lockkit_testbed::{Redis, RedisMasters};
+use lockkit_testbed::Redis;
 use tempfile::TempDir;
 
 /// A store, and what keeps it.
@@ -66,13 +66,6 @@ pub(crate) fn etcd() -> &'static lockkit_testbed::Etcd {
 pub(crate) fn redis() -> &'static Redis {
     static SERVER: std::sync::LazyLock<Redis> = std::sync::LazyLock::new(|| Redis::start().unwrap());
     &SERVER
-}
-
-#[cfg(feature = "redis")]
-pub(crate) fn masters() -> &'static RedisMasters {
-    static SERVERS: std::sync::LazyLock<RedisMasters> =
-        std::sync::LazyLock::new(|| RedisMasters::start(3).unwrap());
-    &SERVERS
 }
 
 #[cfg(feature = "zk")]

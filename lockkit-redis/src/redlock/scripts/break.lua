@@ -14,14 +14,19 @@ local had = value == claim
 if claim == '' then
   had = redis.call('EXISTS', lock) == 1 and not string.match(value or '', '^%x+$')
 end
+local is_ours = false
 if had then
   redis.call('DEL', lock)
-  redis.pcall('HDEL', metadata, claim, 'holder')
+  is_ours = redis.pcall('HDEL', metadata, claim) == 1
+  redis.pcall('HDEL', metadata, 'holder')
 end
 raise(fence, math.max(counter_of(fence), number_in(ARGV[5]) + 1), keep)
 if had then
   -- Only hints: waiters poll, and the next heartbeat finds the loss.
   redis.pcall('PUBLISH', ARGV[6], '')
+end
+if is_ours then
+  -- Never the value of another program: other nodes may still have it, and it is the secret that ends the lock there.
   redis.pcall('PUBLISH', ARGV[7], claim)
 end
 return { 'done', had and 1 or 0 }
