@@ -18,7 +18,7 @@ use std::{
 use async_trait::async_trait;
 use common::{TTL, client, in_time, settle};
 use lockkit_core::{
-    Clock, Error, ErrorKind, LockClient, LockName, Metadata, Result,
+    Clock, Error, ErrorKind, LockClient, LockName, Metadata, Result, Status,
     backend::{Admin, Backend, BackendInfo, Contender, Inspection, Session},
     memory::{MemoryBackend, MemoryServer},
 };
@@ -119,6 +119,16 @@ async fn a_break_without_an_answer_is_an_event_that_says_so() {
 struct Breaking {
     backend: MemoryBackend,
     how: How,
+    opens: Opens,
+}
+
+/// What becomes of an attempt to open a session.
+#[derive(Clone, Debug)]
+enum Opens {
+    Session,
+    Unavailable,
+    /// Denied after this permit.
+    DeniedAfter(Arc<Semaphore>),
 }
 
 #[derive(Clone, Debug)]
@@ -131,7 +141,7 @@ enum How {
 
 impl Breaking {
     async fn client(server: &MemoryServer, how: How) -> LockClient {
-        let backend = Self { backend: server.backend(), how };
+        let backend = Self { backend: server.backend(), how, opens: Opens::Session };
         LockClient::builder(backend).ttl(TTL).clock(Clock::tokio()).build().await.unwrap()
     }
 }
@@ -143,7 +153,14 @@ impl Backend for Breaking {
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
-        self.backend.open_session(ttl, clock).await
+        match &self.opens {
+            Opens::Session => self.backend.open_session(ttl, clock).await,
+            Opens::Unavailable => Err(Error::new(ErrorKind::Unavailable, "open session")),
+            Opens::DeniedAfter(permit) => {
+                let _permit = permit.acquire().await.unwrap();
+                Err(Error::new(ErrorKind::Denied, "open session"))
+            }
+        }
     }
 
     fn admin(&self) -> Option<&dyn Admin> {
@@ -213,4 +230,61 @@ async fn close_waits_for_a_break_whose_caller_has_left() {
     let start = tokio::time::Instant::now();
     operator.close().await.unwrap();
     assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_without_a_session_waits_for_a_break_whose_caller_has_left() {
+    start_audit();
+    let (server, name) = (MemoryServer::new(), "left without a session");
+    let (guard, holder) = held(&server, name).await;
+    let permit = Arc::new(Semaphore::new(0));
+    let how = How::Slowly(Arc::clone(&permit));
+    let backend = Breaking { backend: server.backend(), how, opens: Opens::Unavailable };
+    let operator = LockClient::builder(backend).ttl(TTL).clock(Clock::tokio()).build_lazy().await.unwrap();
+    let mut breaking = Box::pin(operator.break_lock(name, &holder));
+    assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
+    drop(breaking);
+    let closing = tokio::spawn({
+        let operator = operator.clone();
+        async move { operator.close().await }
+    });
+    tokio::time::sleep(TTL / 4).await;
+    assert!(!closing.is_finished());
+    permit.add_permits(1);
+    in_time(closing).await.unwrap().unwrap();
+    assert_eq!(events_of(name).len(), 1);
+    in_time(guard.lost()).await;
+}
+
+/// The client's own thread ends with the refusal, but not before the break.
+#[tokio::test]
+async fn thread_of_a_refused_client_ends_after_its_break() {
+    start_audit();
+    let (server, name) = (MemoryServer::new(), "left by a refused client");
+    let holding = LockClient::builder(server.backend()).build().await.unwrap();
+    let guard = holding.lock(name).unwrap().acquire().await.unwrap();
+    let holder = holding.inspect(name).await.unwrap().holder.unwrap();
+    let permit = Arc::new(Semaphore::new(0));
+    let how = How::Slowly(Arc::clone(&permit));
+    let denied = Arc::new(Semaphore::new(0));
+    let opens = Opens::DeniedAfter(Arc::clone(&denied));
+    let backend = Breaking { backend: server.backend(), how, opens };
+    let operator = LockClient::builder(backend).own_thread().build_lazy().await.unwrap();
+    let mut breaking = Box::pin(operator.break_lock(name, &holder));
+    assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
+    drop(breaking);
+    denied.add_permits(1);
+    let mut status = operator.status();
+    while in_time(status.changed()).await != Status::Closed {}
+    // The thread ends at once otherwise; then the client refuses to inspect.
+    let thread_ends = async { while operator.inspect(name).await.is_ok() {} };
+    assert!(tokio::time::timeout(Duration::from_millis(200), thread_ends).await.is_err());
+    permit.add_permits(1);
+    in_time(guard.lost()).await;
+    in_time(async {
+        while events_of(name).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }

@@ -26,19 +26,36 @@ impl SessionTask {
     /// Ends the session of a closing client: loses the holds, gives up the claims, waits for the releases, closes the
     /// session.
     pub(super) async fn close_session(&self, active: &ActiveSession) -> Result<()> {
-        let until = self.close_until();
-        let half = until - (until - Instant::now()) / 2;
+        let half = self.half_of_close();
         self.keeper.lose_all(LossReason::ClientClosed);
-        self.keeper.claim_tasks.close();
-        // Half of the time is for pending releases; the end of the session completes the others.
-        let _ = tokio::time::timeout_at(half, self.keeper.claim_tasks.wait()).await;
+        // The end of the session completes the releases that are still pending then.
+        self.wait_for_tasks(half).await;
         active.end(LossReason::ClientClosed);
         // In a separate task, so that the last request is not dropped at the time limit.
         self.wait_closed(vec![self.start_closing(active)]).await
     }
 
+    /// Ends a client that has no open session: waits for the breaks that are under way, and until these sessions are
+    /// closed.
+    pub(super) async fn close_without_session(&self, closing: Vec<JoinHandle<bool>>) -> Result<()> {
+        self.wait_for_tasks(self.half_of_close()).await;
+        self.wait_closed(closing).await
+    }
+
+    /// Waits at most until then for the tasks of claims, releases and breaks.
+    async fn wait_for_tasks(&self, until: Instant) {
+        self.keeper.claim_tasks.close();
+        let _ = tokio::time::timeout_at(until, self.keeper.claim_tasks.wait()).await;
+    }
+
+    /// Returns when half of the time of a closing client is over.
+    fn half_of_close(&self) -> Instant {
+        let until = self.close_until();
+        until - (until - Instant::now()) / 2
+    }
+
     /// Waits until these sessions are closed.
-    pub(super) async fn wait_closed(&self, closing: Vec<JoinHandle<bool>>) -> Result<()> {
+    async fn wait_closed(&self, closing: Vec<JoinHandle<bool>>) -> Result<()> {
         let until = self.close_until();
         for closing in closing {
             confirmed(until, closing).await?;

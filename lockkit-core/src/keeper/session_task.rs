@@ -70,9 +70,9 @@ impl SessionTask {
                 Ok(OpenOutcome::Opened(active)) => active,
                 Ok(OpenOutcome::Closing(unopened)) => {
                     endings.extend(unopened);
-                    break self.wait_closed(endings).await;
+                    break self.close_without_session(endings).await;
                 }
-                Err(error) => return self.refuse(error),
+                Err(error) => return self.refuse(error, endings).await,
             };
             if let Err(error) = self.renew_if_late(&active).await {
                 let scheme = keeper.info.scheme;
@@ -80,7 +80,7 @@ impl SessionTask {
                 endings = vec![self.start_closing(&active)];
                 if first {
                     if self.is_final(&error) {
-                        return self.refuse(error);
+                        return self.refuse(error, endings).await;
                     }
                     keeper.current.send_replace(CurrentSession::Opening(Some(error)));
                 }
@@ -120,10 +120,12 @@ impl SessionTask {
         keeper.current.send_replace(CurrentSession::Closed(outcome));
     }
 
-    /// Ends the client, which never had a session.
-    fn refuse(&self, error: Error) {
+    /// Ends the client, which never had a session. Its callers learn of it at once; the runtime ends after what is left.
+    async fn refuse(&self, error: Error, endings: Vec<JoinHandle<bool>>) {
         self.keeper.status.send_replace(Status::Closed);
         self.keeper.current.send_replace(CurrentSession::Refused(error));
+        // Nobody waits for the result.
+        let _ = self.close_without_session(endings).await;
     }
 
     /// Whether no further attempt follows this error of an attempt to open the first session. Only a silent store is
