@@ -18,9 +18,9 @@ pub(super) fn url_at(endpoint: &str) -> String {
     format!("redis://{LOGIN}@{endpoint}/?prefix={PREFIX}")
 }
 
-/// Returns the rights of that user, limited to keys of this prefix.
+/// Returns the rights of that user, limited to keys of this prefix, and the one that an operator needs to list locks.
 pub(super) fn rights() -> String {
-    RIGHTS.replace("~*", &keys_of(PREFIX))
+    format!("{} +scan", RIGHTS.replace("~*", &keys_of(PREFIX)))
 }
 
 impl Servers for Redis {

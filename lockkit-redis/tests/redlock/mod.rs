@@ -116,11 +116,11 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
         if matches!(sharing, Sharing::Own | Sharing::Login) {
-            return Ok(Arc::new(Masters::start(NODES)?));
+            return Ok(Arc::new(Masters::start_for_an_operator(NODES)?));
         }
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if shared.is_none() {
-            *shared = Some(Arc::new(Masters::start(NODES)?));
+            *shared = Some(Arc::new(Masters::start_for_an_operator(NODES)?));
         }
         Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
     }
@@ -168,6 +168,17 @@ pub struct Masters {
 impl Masters {
     pub fn start(count: usize) -> Result<Self> {
         Self::start_with(count, "")
+    }
+
+    /// With the rights that an operator needs besides, to list locks and to see how long they remain.
+    pub fn start_for_an_operator(count: usize) -> Result<Self> {
+        let masters = Self::start(count)?;
+        let nodes = masters.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..count).try_for_each(|node| {
+            nodes.node(node).cli(&["ACL", "SETUSER", "app", "+pttl", "+scan"]).map(drop)
+        })?;
+        drop(nodes);
+        Ok(masters)
     }
 
     /// Sets up the nodes by a URL with these options.
