@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use lockkit_core::{
     ErrorKind,
-    backend::{Renewal, Session},
+    backend::{Admin, Renewal, Session},
 };
 use lockkit_testbed::Redis;
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, only_renewal, release, session, side,
-    start, try_acquire, until,
+    LONG, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, only_renewal, release,
+    session, side, start, try_acquire, until,
 };
 
 fn limit_memory(redis: &Redis, is_reached: bool) {
@@ -88,4 +88,22 @@ async fn full_server_admits_no_new_claims() {
     let next = waiting.granted().await;
     release(&other, &next).await;
     granted(try_acquire(&one, &name).await);
+}
+
+/// The first write of the break must be one that such a server does not refuse, or it would end half-way.
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_at_a_full_server_is_listed_and_broken() {
+    let redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    limit_memory(&redis, true);
+    let admin = backend(&redis.url());
+    let page = bounded(admin.list("", None, 10)).await.unwrap();
+    assert_eq!(page.locks.iter().filter_map(|lock| lock.name.as_ref()).collect::<Vec<_>>(), [&name]);
+    let holder = bounded(admin.inspect(&name)).await.unwrap().holder.unwrap();
+    assert!(bounded(admin.break_lock(&name, &holder)).await.unwrap());
+    let next = waiting.granted().await;
+    assert!(next.token() > held.token());
+    release(&other, &next).await;
 }
