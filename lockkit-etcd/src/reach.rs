@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Longest time of a probe, if the time limit of a request is not shorter.
-const PROBE_TIME_MAX: Duration = Duration::from_secs(1);
+const PROBE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The beginning of every HTTP/2 connection: the preface, and a SETTINGS frame without settings (RFC 9113, section 3.4).
 const HTTP2_BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";

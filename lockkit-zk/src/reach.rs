@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Longest wait for one answer of a server that is asked why it opens no session.
-const ANSWER_MAX: Duration = Duration::from_millis(500);
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// How much of an answer is read, in bytes.
 const ANSWER_BYTES: usize = 64;
