@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod config;
+mod doctor;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod exclusion;

@@ -10,14 +10,14 @@ use crate::{
 };
 
 /// A store, a folder, and whatever has to live as long.
-struct Place {
+pub(crate) struct Place {
     home: Home,
-    url: String,
+    pub(crate) url: String,
     _server: Box<dyn std::any::Any>,
 }
 
 /// Returns every store of this build.
-fn places() -> Vec<Place> {
+pub(crate) fn places() -> Vec<Place> {
     let place =
         |url: String, server: Box<dyn std::any::Any>| Place { home: Home::new(), url, _server: server };
     let mut places = Vec::new();
@@ -42,7 +42,7 @@ fn places() -> Vec<Place> {
 }
 
 impl Place {
-    fn is_files(&self) -> bool {
+    pub(crate) fn is_files(&self) -> bool {
         self.url.starts_with("file:")
     }
 
@@ -71,7 +71,7 @@ impl Place {
         eventually("the waiters", || (self.who(name)["waiters"].as_array()?.len() == waiters).then_some(()));
     }
 
-    fn who(&self, name: &str) -> serde_json::Value {
+    pub(crate) fn who(&self, name: &str) -> serde_json::Value {
         serde_json::from_str(&self.done(&["who", "--json", name]).stdout).unwrap()
     }
 }
