@@ -24,15 +24,18 @@ pub(crate) struct Arguments {
     pub(crate) action: Action,
 }
 
+/// The place of arguments that all commands have, after those of the command.
+const LAST: usize = 900;
+
 /// The arguments that select what is printed on stderr.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct MessageArguments {
     /// Print what the library does, and with -vv how [env: RUST_LOG, a filter]
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = LAST)]
     pub(crate) verbose: u8,
 
     /// Print neither warnings nor whom the wait is for
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
     pub(crate) quiet: bool,
 }
 

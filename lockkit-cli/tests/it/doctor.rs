@@ -88,6 +88,7 @@ fn unreachable_or_wrong_stores_are_faults_and_wrong_urls_are_no_examination() {
     std::fs::write(home.path("plain"), "").unwrap();
     let found = Examined::store(&home.url("plain"), "");
     assert_eq!((found.status, found.levels("reach")), (2, vec!["fault"]), "{:?}", found.findings);
+    found.assert_found("reach", "fault", "plain");
     for (url, status) in [("memory:", 64), ("tape://h", 78), ("/locks", 78)] {
         assert_eq!(done(home.lockkit(["doctor", url])).status, status, "{url}");
     }
