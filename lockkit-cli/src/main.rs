@@ -15,6 +15,7 @@ mod break_lock;
 mod clock;
 mod connection;
 mod describe;
+mod doctor;
 mod enclosing_locks;
 mod end_schedule;
 mod exit;
@@ -49,7 +50,7 @@ use clap::Parser;
 use self::{
     args::{Action, Arguments, MessageArguments},
     exit::{Failure, say},
-    log::Log,
+    log::{Collector, Log},
 };
 
 fn main() -> ExitCode {
@@ -65,8 +66,10 @@ fn main() -> ExitCode {
             Ok(0)
         }
         action => {
-            let log = Log::start(&arguments.messages, None);
-            let outcome = carry_out(action, arguments.messages);
+            // Only `doctor` asks what is collected.
+            let collector = matches!(action, Action::Doctor(_)).then(Collector::default);
+            let log = Log::start(&arguments.messages, collector.clone());
+            let outcome = carry_out(action, arguments.messages, &collector.unwrap_or_default());
             log.finish();
             outcome
         }
@@ -82,13 +85,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn carry_out(action: Action, messages: MessageArguments) -> Result<u8, Failure> {
+fn carry_out(action: Action, messages: MessageArguments, collector: &Collector) -> Result<u8, Failure> {
     match action {
         Action::Run(arguments) => block_on(run::run(arguments, messages.quiet)),
         Action::Hold(arguments) => block_on(hold::hold(arguments, messages.quiet)),
         Action::Who(arguments) => block_on(who::who(arguments)),
         Action::Ls(arguments) => block_on(ls::ls(arguments)),
         Action::Break(arguments) => block_on(break_lock::break_lock(arguments)),
+        Action::Doctor(arguments) => block_on(doctor::doctor(arguments, collector)),
         Action::Init(arguments) => block_on(init::init(arguments)),
         Action::Completions { shell } => shell::completions(shell),
         Action::Man { command } => shell::man(command.as_deref()),

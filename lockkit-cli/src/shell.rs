@@ -1,6 +1,6 @@
 //! `lockkit completions` and `lockkit man`: texts for shells and man(1), made of the definition of the command line.
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::{Shell, generate};
 
 use crate::{
@@ -11,14 +11,14 @@ use crate::{
 /// Prints the completions of a shell.
 pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
-    generate(shell, &mut Arguments::command(), "lockkit", &mut script);
+    generate(shell, &mut visible(), "lockkit", &mut script);
     print(String::from_utf8_lossy(&script).trim_end())?;
     Ok(0)
 }
 
 /// Prints the manual page of the program, or of one of its commands.
 pub(crate) fn man(command: Option<&str>) -> Result<u8, Failure> {
-    let mut program = Arguments::command();
+    let mut program = visible();
     // Adds what all commands have in common.
     program.build();
     let page = match command {
@@ -34,4 +34,13 @@ pub(crate) fn man(command: Option<&str>) -> Result<u8, Failure> {
         .map_err(|cause| Failure::system("write the manual", cause))?;
     print(String::from_utf8_lossy(&text).trim_end())?;
     Ok(0)
+}
+
+/// Returns the program without the commands that only it itself calls.
+fn visible() -> Command {
+    let all = Arguments::command();
+    let commands = all.get_subcommands().filter(|command| !command.is_hide_set());
+    let about = all.get_about().cloned().unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION");
+    Command::new("lockkit").version(version).about(about).args(all.get_arguments()).subcommands(commands)
 }

@@ -9,7 +9,7 @@ use lockkit_core::{
     limits::TTL_MAX,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::{
     Queue, RedisConfig,
@@ -77,11 +77,8 @@ impl RedisBackend {
             ClaimMessages { channel, claims: Arc::clone(&claims), observers: Arc::clone(&observers) };
         let server = Server::connect(connector.clone(), Arc::new(messages)).await?;
         let (info, ()) = tokio::try_join!(server.info(), server.check_publish_right())?;
-        if let Some(info) = info.filter(ServerInfo::may_evict) {
-            warn!(
-                policy = info.eviction_policy,
-                "this Redis may evict keys, locks too, when memory is short: set maxmemory-policy to noeviction"
-            );
+        if let Some(info) = &info {
+            log_warnings(info, self.config.min_replicas.is_some());
         }
         let replicas = match self.config.min_replicas {
             Some(count) => Some(Replicas::connect(connector, count).await?),
@@ -101,6 +98,32 @@ impl RedisBackend {
             replicas,
             closed: CancellationToken::new(),
         })
+    }
+}
+
+/// Logs what may lose locks: a warning where nobody would want it, and advice (which `lockkit doctor` shows) where it is
+/// a choice.
+fn log_warnings(info: &ServerInfo, waits_for_replicas: bool) {
+    if info.may_evict() {
+        warn!(
+            policy = info.eviction_policy,
+            "this Redis may evict keys, locks too, when memory is short: set maxmemory-policy to noeviction"
+        );
+    }
+    if info.loses_writes_on_restart() {
+        info!(
+            target: "lockkit::advice",
+            "this Redis writes no append-only file: a restart loses locks that are held; set appendonly yes, and appendfsync \
+             always to lose none"
+        );
+    }
+    if info.has_replicas() && !waits_for_replicas {
+        info!(
+            target: "lockkit::advice",
+            replicas = info.replicas,
+            "this Redis has replicas, and locks do not wait for them: a replica that is promoted may lack locks that are \
+             held; set min_replicas in the URL"
+        );
     }
 }
 

@@ -24,15 +24,18 @@ pub(crate) struct Arguments {
     pub(crate) action: Action,
 }
 
+/// The place of arguments that all commands have, after those of the command.
+const LAST: usize = 900;
+
 /// The arguments that select what is printed on stderr.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct MessageArguments {
     /// Print what the library does, and with -vv how [env: RUST_LOG, a filter]
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = LAST)]
     pub(crate) verbose: u8,
 
     /// Print neither warnings nor whom the wait is for
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = LAST)]
     pub(crate) quiet: bool,
 }
 
@@ -53,6 +56,9 @@ pub(crate) enum Action {
     /// Take a lock away from its holder
     #[command(after_long_help = format!("{}\n\n{}", help::BREAK, help::STORE))]
     Break(BreakArguments),
+    /// Examine a store: what it can do, whether it is set up well, how fast it is
+    #[command(after_long_help = format!("{}\n\n{}", help::DOCTOR, help::STORE))]
+    Doctor(DoctorArguments),
     /// Set up a store of several nodes (redlock://...) once, before the first lock
     ///
     /// Every node must be reachable. Nodes that are already set up do not change; if interrupted, run it again.
@@ -154,6 +160,24 @@ pub(crate) struct InitArguments {
     /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArguments {
+    /// URL of the lock store [env: LOCKKIT_BACKEND]
+    pub(crate) url: Option<String>,
+
+    /// Examine the lock files of this user on this host
+    #[arg(long, conflicts_with_all = ["url", "password_file"])]
+    pub(crate) local: bool,
+
+    /// File with the password of the user in the URL [env: LOCKKIT_PASSWORD, the password itself]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[cfg(test)]

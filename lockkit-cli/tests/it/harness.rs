@@ -1,5 +1,7 @@
 //! A temporary lock folder, and programs that do not outlive the test.
 
+#[cfg(feature = "redis")]
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::{
     ffi::OsStr,
     io::{BufRead, BufReader, Read},
@@ -153,6 +155,17 @@ impl Started {
         self.child.try_wait().unwrap().is_none()
     }
 
+    /// Returns the lines of its stderr, instead of [`done`](Self::done).
+    #[cfg(feature = "redis")]
+    pub(crate) fn messages(&mut self) -> Messages {
+        let stderr = BufReader::new(self.child.stderr.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Messages(lines)
+    }
+
     /// Waits until it ends, without its output.
     #[cfg(feature = "redis")]
     pub(crate) fn wait(mut self) -> i32 {
@@ -166,6 +179,31 @@ impl Started {
         self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         let status = self.child.wait().unwrap();
         Done { status: status.code().unwrap_or(-1), stdout, stderr }
+    }
+}
+
+/// The lines that a program writes to stderr.
+#[cfg(feature = "redis")]
+pub(crate) struct Messages(Receiver<String>);
+
+#[cfg(feature = "redis")]
+impl Messages {
+    /// Returns the next line; `None` at the end.
+    pub(crate) fn next(&mut self) -> Option<String> {
+        match self.0.recv_timeout(HANG) {
+            Err(RecvTimeoutError::Timeout) => panic!("no line within {HANG:?}"),
+            line => line.ok(),
+        }
+    }
+
+    /// Waits for a line that contains this.
+    pub(crate) fn until(&mut self, text: &str) {
+        loop {
+            let line = self.next().unwrap_or_else(|| panic!("no {text:?}"));
+            if line.contains(text) {
+                return;
+            }
+        }
     }
 }
 

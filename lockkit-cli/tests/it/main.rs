@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests are tests")]
 
 mod config;
+mod doctor;
 mod documents;
 #[cfg(feature = "etcd")]
 mod etcd;

@@ -1,7 +1,8 @@
 //! What is printed on stderr while a command works.
 
+#[cfg(feature = "redis")]
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::Write,
     process::{Command, Stdio},
 };
 
@@ -89,19 +90,19 @@ fn the_wait_says_the_place_in_the_queue_and_its_changes() {
     let mut first = Started::new(&mut run("echo started; read enough"));
     let queue = || done(home.lockkit(["who", "--backend", &redis.url(), "a"])).stdout;
     crate::harness::eventually("the first waiter", || queue().contains("1. waits").then_some(()));
-    let mut second = run("exit 4").spawn().unwrap();
-    let mut lines = BufReader::new(second.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let line = lines.next().unwrap();
+    let mut second = Started::new(&mut run("exit 4"));
+    let mut messages = second.messages();
+    let line = messages.next().unwrap();
     assert!(line.contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{line}");
     assert!(line.ends_with("; 1 before you"), "{line}");
     holder.close_stdin();
     assert_eq!(first.line(), "started");
-    let line = lines.next().unwrap();
+    let line = messages.next().unwrap();
     assert!(line.contains(&format!("pid {}", first.pid().as_raw_nonzero())), "{line}");
     assert!(line.ends_with("; you are next"), "{line}");
     first.close_stdin();
-    assert_eq!(lines.next(), None);
-    assert_eq!(second.wait().unwrap().code(), Some(4));
+    assert_eq!(messages.next(), None);
+    assert_eq!(second.wait(), 4);
 }
 
 /// The library reports from the thread that renews the lock.

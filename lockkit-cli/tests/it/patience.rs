@@ -1,9 +1,6 @@
 //! The wait for a store that does not answer yet.
 
-use std::{
-    io::{BufRead, BufReader},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use lockkit_testbed::Redis;
 
@@ -19,14 +16,13 @@ fn store_that_comes_up_is_waited_for_as_long_as_for_the_lock() {
         let mut redis = Redis::start().unwrap();
         let url = redis.url();
         redis.kill().unwrap();
-        let mut command = home.run(&[options, &["--backend", &url, "a"]].concat(), "exit 5");
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let mut run = Started::new(&mut home.run(&[options, &["--backend", &url, "a"]].concat(), "exit 5"));
+        let mut messages = run.messages();
         // It says why, and after a second that it waits.
-        assert!(lines.any(|line| line.starts_with("lockkit: warning: no new session yet (error: ")));
-        assert!(lines.any(|line| line == "lockkit: waiting for the store to answer"), "{options:?}");
+        messages.until("warning: no new session yet");
+        messages.until("lockkit: waiting for the store to answer");
         redis.restart().unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(5), "{options:?}");
+        assert_eq!(run.wait(), 5, "{options:?}");
     }
 }
 
@@ -53,13 +49,10 @@ fn patience_has_an_end() {
 #[test]
 fn signal_ends_the_wait_for_the_store() {
     let home = Home::new();
-    let mut command = home.run(&["--backend", "redis://127.0.0.1:1", "a"], "echo ran");
-    let mut child = command.spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("waiting for the store")));
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
-        .unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(143));
+    let mut run = Started::new(&mut home.run(&["--backend", "redis://127.0.0.1:1", "a"], "echo ran"));
+    run.messages().until("waiting for the store");
+    run.send(rustix::process::Signal::TERM);
+    assert_eq!(run.wait(), 143);
 }
 
 #[test]

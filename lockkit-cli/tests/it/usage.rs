@@ -1,13 +1,8 @@
 //! What the program says about mistakes, and what it prints besides.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::harness::{Home, Started, done};
-
-fn with_variable(mut command: Command, variable: &str, value: &str) -> Command {
-    command.env(variable, value);
-    command
-}
 
 #[test]
 fn missing_command_is_named_and_the_commands_are_shown() {
@@ -46,7 +41,9 @@ fn missing_login_is_explained() {
     let home = Home::new();
     let redis = crate::harness::redis_with_password("hunter2");
     let who = |url: &str, variable: &str| {
-        done(with_variable(home.lockkit(["who", "--backend", url, "a"]), "LOCKKIT_PASSWORD", variable))
+        let mut command = home.lockkit(["who", "--backend", url, "a"]);
+        command.env("LOCKKIT_PASSWORD", variable);
+        done(command)
     };
     let refused = who(&redis.url(), "hunter2");
     assert_eq!(refused.status, 77, "{}", refused.stderr);
@@ -80,7 +77,8 @@ fn completions_and_manual_are_those_of_the_program() {
     for shell in ["bash", "zsh", "fish"] {
         let script = done(home.lockkit(["completions", shell]));
         assert_eq!((script.status, &*script.stderr), (0, ""));
-        assert!(script.stdout.contains("max-hold"), "{shell}");
+        assert!(script.stdout.contains("max-hold") && script.stdout.contains("quiet"), "{shell}");
+        assert!(!script.stdout.contains("exec-at-gate"), "{shell}");
     }
     std::fs::write(home.path("completions"), done(home.lockkit(["completions", "bash"])).stdout).unwrap();
     let mut shell = home.command("bash");

@@ -66,16 +66,16 @@ impl Gateway {
         Ok(response.body_mut().read_to_string()?)
     }
 
-    /// Turns authentication on with the user `root`, who may do everything, and `user`, who may read and write all
-    /// keys.
-    pub(super) fn enable_auth(&mut self, user: &str, password: &str) -> Result<()> {
+    /// Turns authentication on with the user `root`, who may do everything, and `user`, who may read and write the keys
+    /// with this prefix.
+    pub(super) fn enable_auth(&mut self, user: &str, password: &str, prefix: &str) -> Result<()> {
         self.post("/v3/auth/role/add", &json!({ "name": "root" }))?;
         self.post("/v3/auth/user/add", &json!({ "name": "root", "password": password }))?;
         self.post("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }))?;
         if user != "root" {
-            // From key "\0" to key "\0" is the range of all keys.
-            let all = STANDARD.encode([0]);
-            let permission = json!({ "permType": "READWRITE", "key": all, "range_end": all });
+            let (start, end) = range_of(prefix);
+            let (start, end) = (STANDARD.encode(start), STANDARD.encode(end));
+            let permission = json!({ "permType": "READWRITE", "key": start, "range_end": end });
             self.post("/v3/auth/role/add", &json!({ "name": "keys" }))?;
             self.post("/v3/auth/role/grant", &json!({ "name": "keys", "perm": permission }))?;
             self.post("/v3/auth/user/add", &json!({ "name": user, "password": password }))?;

@@ -242,7 +242,16 @@ impl Etcd {
     ///
     /// When the server refuses.
     pub fn enable_auth(&mut self, user: &str, password: &str) -> Result<()> {
-        self.gateway.enable_auth(user, password)
+        self.gateway.enable_auth(user, password, "")
+    }
+
+    /// As [`enable_auth`](Self::enable_auth), but `user` may read and write only the keys with this prefix.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses.
+    pub fn enable_auth_within(&mut self, user: &str, password: &str, prefix: &str) -> Result<()> {
+        self.gateway.enable_auth(user, password, prefix)
     }
 
     /// Does what `etcdctl` does with these words, as `root` once [authentication](Self::enable_auth) is on. Only

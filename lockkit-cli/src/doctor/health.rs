@@ -1,0 +1,219 @@
+//! Figures of a few seconds: how fast locks are acquired and released, how much of a lease is left at its renewals, and
+//! whether the clocks of this host can be trusted.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use lockkit::{LockClient, LockGuard, Result};
+use serde::{Serialize, Serializer};
+use tokio::time::{Instant as TimerInstant, sleep};
+
+use super::{
+    report::{Level, Report},
+    rights::{STEP_MAX, add_error},
+};
+use crate::clock;
+
+/// How long is measured at least.
+const DURATION_MIN: Duration = Duration::from_secs(5);
+
+/// How long is measured at most, also where renewals are rarer.
+const DURATION_MAX: Duration = Duration::from_secs(30);
+
+/// Pause between two acquisitions: an examination is no load.
+const PAIR_PAUSE: Duration = Duration::from_millis(1);
+
+/// Most acquisitions that are measured.
+const PAIRS_MAX: usize = 100_000;
+
+/// Time between two samples of the lease and of the clocks.
+const SAMPLE_PAUSE: Duration = Duration::from_millis(50);
+
+/// A process that runs this late is not served well by its host.
+const LATE: Duration = Duration::from_millis(250);
+
+/// A wall clock that moves this much against the other clock is being set.
+const STEP: Duration = Duration::from_millis(250);
+
+/// The figures.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Health {
+    pairs: usize,
+    #[serde(rename = "pair_p50_ms", serialize_with = "as_millis")]
+    p50: Duration,
+    #[serde(rename = "pair_p99_ms", serialize_with = "as_millis")]
+    p99: Duration,
+    renewals: u32,
+    #[serde(rename = "ttl_ms", serialize_with = "as_millis")]
+    ttl: Duration,
+    /// The shortest time that was left of a lease.
+    #[serde(rename = "least_left_ms", serialize_with = "as_millis")]
+    least_left: Duration,
+    #[serde(rename = "timer_late_ms", serialize_with = "as_millis")]
+    late: Duration,
+    #[serde(rename = "wall_clock_step_ms", serialize_with = "as_millis")]
+    wall_clock_step: Duration,
+}
+
+fn as_millis<S: Serializer>(time: &Duration, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_f64((time.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+/// Measures while `held` is held; `asked` is the ttl that other commands ask for.
+pub(super) async fn measure(
+    client: &LockClient,
+    name: &str,
+    asked: Duration,
+    held: Option<&LockGuard>,
+    report: &mut Report,
+) {
+    let ttl = client.ttl();
+    let renewal = client.info().heartbeat.interval(ttl.min(DURATION_MAX));
+    let duration = (renewal * 5 / 2).clamp(DURATION_MIN, DURATION_MAX);
+    let until = TimerInstant::now() + duration;
+    let (pairs, mut health) = tokio::join!(acquire_and_release(client, name, until), sample(held, until));
+    health.ttl = ttl;
+    match pairs {
+        Ok(mut pairs) => {
+            pairs.sort_unstable();
+            let at =
+                |percent: usize| pairs.get((pairs.len() * percent / 100).min(pairs.len().saturating_sub(1)));
+            (health.pairs, health.p50, health.p99) =
+                (pairs.len(), at(50).copied().unwrap_or_default(), at(99).copied().unwrap_or_default());
+            add_speed(&health, asked, report);
+        }
+        Err(error) => add_error(report, "speed", &error),
+    }
+    if let Some(guard) = held {
+        add_renewals(&health, guard, duration, report);
+    }
+    add_clock(&health, report);
+    report.set_health(health);
+}
+
+/// Acquires and releases a lock again and again; returns how long each pair took.
+async fn acquire_and_release(client: &LockClient, name: &str, until: TimerInstant) -> Result<Vec<Duration>> {
+    let mut pairs = Vec::new();
+    let lock = client.lock(name)?;
+    while TimerInstant::now() < until && pairs.len() < PAIRS_MAX {
+        let begin = Instant::now();
+        if let Some(guard) = lock.acquire_timeout(STEP_MAX).await? {
+            guard.release().await?;
+            pairs.push(begin.elapsed());
+        }
+        sleep(PAIR_PAUSE).await;
+    }
+    Ok(pairs)
+}
+
+/// Watches the lease and the clocks.
+async fn sample(held: Option<&LockGuard>, until: TimerInstant) -> Health {
+    let left = || held.map(LockGuard::remaining).filter(|left| *left != Duration::MAX);
+    let mut health = Health { least_left: left().unwrap_or_default(), ..Health::default() };
+    let mut before = left().unwrap_or_default();
+    let begin = (SystemTime::now(), clock::now());
+    while TimerInstant::now() < until {
+        let asleep = TimerInstant::now();
+        sleep(SAMPLE_PAUSE).await;
+        health.late = health.late.max(asleep.elapsed().saturating_sub(SAMPLE_PAUSE));
+        if let Some(left) = left() {
+            // It falls with time, and only a renewal raises it.
+            health.renewals += u32::from(left > before);
+            (before, health.least_left) = (left, health.least_left.min(left));
+        }
+    }
+    let wall = begin.0.elapsed().unwrap_or_default();
+    health.wall_clock_step = wall.abs_diff(clock::now().saturating_sub(begin.1));
+    health
+}
+
+fn add_speed(health: &Health, asked: Duration, report: &mut Report) {
+    let Health { pairs, p50, p99, .. } = health;
+    let what =
+        format!("{pairs} acquisitions with their release, one after the other: p50 {p50:.1?}, p99 {p99:.1?}");
+    if *p99 > asked / 10 {
+        let remedy =
+            "a renewal has a third of the ttl for its retries: find what is slow, or lengthen the ttl";
+        report.add("speed", Level::Warning, what, remedy);
+    } else {
+        report.fine("speed", what);
+    }
+}
+
+fn add_renewals(health: &Health, guard: &LockGuard, duration: Duration, report: &mut Report) {
+    let Health { renewals, ttl, least_left, .. } = health;
+    if let Err(error) = guard.check() {
+        let remedy = "a lock must not be lost while its holder is well: check the store's log and its load";
+        return report.add("renew", Level::Fault, format!("{error:#}"), remedy);
+    }
+    if *ttl == Duration::MAX {
+        return report.fine("renew", "not needed: locks end with their process");
+    }
+    let what = format!("{renewals} renewals; at least {least_left:.1?} of {ttl:?} were left");
+    match renewals {
+        0 if duration < DURATION_MAX => {
+            let what = format!("no renewal was acknowledged within {duration:?}");
+            report.add("renew", Level::Fault, what, "check the store's load, and the user's right to renew");
+        }
+        0 => report.add("renew", Level::Note, "the ttl is too long to see a renewal", ""),
+        // A job ends when a quarter is left.
+        _ if *least_left < *ttl / 2 => {
+            let remedy = "renewals are late: check the network, and the load of this host and of the store";
+            report.add("renew", Level::Warning, what, remedy);
+        }
+        _ => report.fine("renew", what),
+    }
+}
+
+fn add_clock(health: &Health, report: &mut Report) {
+    let Health { late, wall_clock_step, .. } = health;
+    if *wall_clock_step > STEP {
+        let what = format!(
+            "the wall clock moved by {wall_clock_step:.1?} against the time since the start of the host"
+        );
+        let remedy = "let NTP slew the clock instead of stepping it: --once-per and some tokens use it";
+        report.add("clock", Level::Warning, what, remedy);
+    }
+    if *late > LATE {
+        let what = format!("this process ran up to {late:.1?} late");
+        report.add(
+            "clock",
+            Level::Warning,
+            what,
+            "the host is overloaded, or is paused at times: lengthen the ttl",
+        );
+    }
+    if *wall_clock_step <= STEP && *late <= LATE {
+        report.fine("clock", format!("the clocks of this host agree; timers were at most {late:.1?} late"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit::backend::BackendUrl;
+
+    use super::*;
+
+    fn text_of(add: impl FnOnce(&mut Report)) -> String {
+        let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+        add(&mut report);
+        report.as_text()
+    }
+
+    #[test]
+    fn slow_stores_and_bad_clocks_are_warned_of() {
+        let (fast, slow) = (Duration::from_millis(2), Duration::from_secs(2));
+        for (p99, late, step, expected) in [
+            (fast, fast, fast, ["fine     speed", "fine     clock"]),
+            (slow, fast, fast, ["warning  speed", "fine     clock"]),
+            (fast, slow, fast, ["fine     speed", "warning  clock: this process ran"]),
+            (fast, fast, slow, ["fine     speed", "warning  clock: the wall clock"]),
+        ] {
+            let health = Health { pairs: 1, p99, late, wall_clock_step: step, ..Health::default() };
+            let text = text_of(|report| {
+                add_speed(&health, Duration::from_secs(15), report);
+                add_clock(&health, report);
+            });
+            assert!(expected.iter().all(|part| text.contains(part)), "{expected:?}: {text}");
+        }
+    }
+}
