@@ -75,8 +75,9 @@ impl Backend for EtcdBackend {
         layout.check()?;
         let open = async {
             let server = Server::connect(&self.config).await?;
-            let version = server.version().await?;
-            if !is_sound(&version) {
+            if let Some(version) = server.version().await?
+                && !is_sound(&version)
+            {
                 warn!(
                     version,
                     "this etcd has known faults that can break locks; 3.4.42, 3.5.28 and 3.6.9 have none"

@@ -16,7 +16,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use lockkit_core::backend::retry_pauses;
+use lockkit_core::{ErrorKind, backend::retry_pauses};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
@@ -82,13 +82,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the version that the server reports.
-    pub(crate) async fn version(&self) -> Result<String, RequestError> {
+    /// Returns the version that the server reports; `None` if it does not tell this user.
+    pub(crate) async fn version(&self) -> Result<Option<String>, RequestError> {
         let request = |client: &Client| {
             let client = client.clone();
             async move { client.version().await }
         };
-        self.call(request).await
+        told(self.call(request).await)
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
@@ -233,6 +233,15 @@ impl Server {
     }
 }
 
+/// Several releases of 3.5 and 3.6 tell their version to users with the role `root` only, if authentication is enabled.
+/// All others can use locks there too.
+fn told<T>(answer: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+    match answer {
+        Err(fault) if fault.effect == Effect::Refused && fault.kind() == ErrorKind::Denied => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
 fn log_in(client: &Client) -> impl Future<Output = Result<(), client::Error>> + use<> {
     let client = client.clone();
     async move { client.log_in().await }
@@ -252,4 +261,27 @@ pub(crate) async fn bounded<T>(
     request: impl Future<Output = Result<T, RequestError>>,
 ) -> Result<T, RequestError> {
     tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(RequestError::no_reply()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::{Code, Status};
+
+    use super::*;
+
+    fn answer(code: Code, text: &str) -> Result<Option<&'static str>, ErrorKind> {
+        told(Err(RequestError::from(Status::new(code, text)))).map_err(|fault| fault.kind())
+    }
+
+    #[test]
+    fn version_that_a_user_may_not_read_is_no_fault() {
+        assert_eq!(told(Ok("3.6.9")).unwrap(), Some("3.6.9"));
+        // By etcd 3.6.9, of a user without the role root, and without a login.
+        assert_eq!(answer(Code::PermissionDenied, "etcdserver: permission denied"), Ok(None));
+        assert_eq!(answer(Code::InvalidArgument, "etcdserver: user name is empty"), Ok(None));
+        let stale = answer(Code::Unauthenticated, "etcdserver: invalid auth token");
+        assert_eq!(stale, Err(ErrorKind::Denied));
+        let silent = answer(Code::Unavailable, "etcdserver: request timed out");
+        assert_eq!(silent, Err(ErrorKind::Unavailable));
+    }
 }

@@ -122,6 +122,7 @@ async fn probe_tls(config: &EtcdConfig, endpoint: &str, tls: &Tls, limit: Durati
     let mut alone = config.clone();
     (alone.endpoints, alone.login) = (vec![endpoint.to_owned()], None);
     let asked = async { Server::connect(&alone).await?.version().await };
+    // A server that refuses the request, because the probe has not logged in, can be reached.
     let Err(fault) = asked.await else { return Found::Reachable };
     if fault.kind() == ErrorKind::Denied {
         return Found::Distrust(fault.message().to_owned());

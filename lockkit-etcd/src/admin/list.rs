@@ -177,7 +177,7 @@ impl Pages {
 }
 
 /// Returns whether a program that queues has named this key.
-fn names_an_entry(key: &str, lease: LeaseId) -> bool {
+pub(super) fn names_an_entry(key: &str, lease: LeaseId) -> bool {
     let named_after_its_lease = |entry: &str| match lease {
         // No lease; or etcd 3.7 omits it from keys that are read without their values (etcd #22209).
         0 => {

@@ -15,7 +15,10 @@ use lockkit_core::{
 };
 use tracing::debug;
 
-use self::look::{Found, LockKeys};
+use self::{
+    list::names_an_entry,
+    look::{Found, LockKeys},
+};
 use crate::{
     EtcdBackend,
     call::Server,
@@ -33,7 +36,8 @@ pub const INSPECTED_CONTENDERS_MAX: i64 = 500;
 /// then those of the waiters in queue order.
 pub const INSPECTED_LEASES_MAX: usize = 16;
 
-/// Maximum length of what an inspection shows of the value of another program's key, in characters.
+/// Maximum length of what an inspection shows of the value of another program's key, in characters. Of a
+/// key that is not named as programs that queue name theirs, nothing is shown.
 pub const INSPECTED_DATA_CHARS_MAX: usize = 200;
 
 #[async_trait]
@@ -119,7 +123,8 @@ impl Found {
         let key = String::from_utf8_lossy(kv.key());
         let entry = key.strip_prefix(self.queue.as_ref().map_or("", Queue::as_str)).unwrap_or(&key);
         let contender = contender(kv, Contender::new(entry, None, Metadata::from_json(kv.value())));
-        if contender.metadata.is_some() || kv.value().is_empty() {
+        // With raw names, any other data may lie in a queue, such as a password in a configuration.
+        if contender.metadata.is_some() || kv.value().is_empty() || !names_an_entry(&key, kv.lease()) {
             return contender;
         }
         // A value that a candidate of an election shows to everybody: no program that queues keeps a secret in it.

@@ -91,6 +91,18 @@ async fn value_of_a_foreign_key_that_excludes_is_not_shown() {
     }
 }
 
+/// With raw names, the configuration of an application may lie where the contenders of a lock would.
+#[tokio::test(flavor = "multi_thread")]
+async fn value_of_other_data_in_a_queue_is_not_shown() {
+    let etcd = Etcd::start().unwrap();
+    for key in ["/app/password", "/app/password2", "/app/1f"] {
+        etcd.put(key, "0123456789abcdef").unwrap();
+    }
+    let seen = backend(&format!("{}/?names=raw", etcd.url())).inspect(&name("/app")).await.unwrap();
+    assert!(seen.holder.is_some() && seen.waiters.len() == 2, "{seen:?}");
+    assert!(!format!("{seen:?}").contains("0123456789abcdef"), "{seen:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_every_lock_and_nothing_else() {
     let etcd = Etcd::start().unwrap();
