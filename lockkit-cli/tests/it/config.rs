@@ -59,20 +59,6 @@ fn mistakes_in_the_file_stop_every_command() {
     );
 }
 
-#[test]
-fn file_of_another_user_is_refused() {
-    if !rustix::process::geteuid().is_root() {
-        println!("only root can give a file away");
-        return;
-    }
-    let home = Home::new();
-    configure(&home, &format!("backend = \"{}\"\n", home.url("configured")));
-    std::os::unix::fs::chown(home.path("config/lockkit/config.toml"), Some(65534), None).unwrap();
-    let refused = run(&home, &["a"]);
-    assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
-    assert!(refused.message().contains("belongs to user 65534"), "{}", refused.stderr);
-}
-
 #[cfg(feature = "redis")]
 #[test]
 fn password_file_and_ttl_of_the_file_are_used() {
