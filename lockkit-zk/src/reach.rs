@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Longest wait for one answer of a server that is asked why it opens no session.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// How much of an answer is read, in bytes.
 const ANSWER_BYTES: usize = 64;
@@ -65,10 +65,12 @@ pub(crate) async fn explained(config: &ZkConfig, error: RequestError) -> Request
         reasons.push(format!("{server}: {}", finding.why));
     }
     let message = format!("{}: {}", error.message(), reasons.join("; "));
-    if causes.contains(&Cause::Distrust) {
+    // Only if it is true of all: a client that waits for the store must not give up for one of its servers.
+    let all = |of: Cause| !causes.is_empty() && causes.iter().all(|cause| *cause == of);
+    if all(Cause::Distrust) {
         return RequestError::new(Effect::Refused, ErrorKind::Denied, message);
     }
-    if !causes.is_empty() && causes.iter().all(|cause| *cause == Cause::OtherProtocol) {
+    if all(Cause::OtherProtocol) {
         return RequestError::invalid_config(message);
     }
     error.with_message(message)

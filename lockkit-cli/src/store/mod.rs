@@ -40,7 +40,8 @@ impl Store {
             return Err(Failure::new(
                 USAGE,
                 "password in the arguments, which every user of this host can read: pass it with \
-                 --password-file or LOCKKIT_PASSWORD, and name only the user in the URL",
+                 --password-file or LOCKKIT_PASSWORD (that of Sentinels with sentinel_password_file=FILE), and \
+                 name only the user in the URL",
             ));
         }
         let config = ConfigFile::read()?;

@@ -18,8 +18,8 @@ const PASSWORD_BYTES_MAX: u64 = 4096;
 /// Whether a URL contains a password, or is malformed and might.
 pub(super) fn may_hold_password(url: &str) -> bool {
     match BackendUrl::parse(url) {
-        Ok(url) => url.password().is_some(),
-        Err(_) => url.contains('@'),
+        Ok(mut url) => url.password().is_some() || url.take("sentinel_password").is_some(),
+        Err(_) => url.contains('@') || url.contains("sentinel_password"),
     }
 }
 
@@ -107,6 +107,8 @@ mod tests {
     fn malformed_url_counts_as_containing_a_password() {
         assert!(may_hold_password("etcd://me:hunter2@h"));
         assert!(may_hold_password("etcd://me:hunter2@h:port"));
+        assert!(may_hold_password("redis+sentinel://h/main?sentinel_password=hunter2"));
+        assert!(!may_hold_password("redis+sentinel://h/main?sentinel_password_file=/run/secret"));
         assert!(!may_hold_password("etcd://me@h:1"));
         assert!(!may_hold_password("file:///locks"));
     }
