@@ -51,7 +51,7 @@ fn lock_is_free_when_its_longest_hold_has_ended_the_job() {
     let home = Home::new();
     let redis = lockkit_testbed::Redis::start().unwrap();
     let options = ["--backend", &redis.url(), "--max-hold", "2s", "a"];
-    let ended = done(home.run(&options, "exec sleep 1000"));
+    let ended = done(home.run(&options, "exec sleep 20"));
     assert_eq!(ended.status, 76, "{}", ended.stderr);
     assert!(ended.message().contains("--max-hold of 2s"), "{}", ended.stderr);
     let next = done(home.run(&["--backend", &redis.url(), "-n", "a"], "exit 5"));
