@@ -65,7 +65,8 @@ async fn candidates_lead_one_after_another(cx: Cx) -> Result<()> {
         last = Some(leadership.token());
         let others = clients[(round + 1) % 2].election(name.as_str())?;
         ensure!(
-            others.campaign_timeout("too early", Duration::from_millis(50)).await?.is_none(),
+            // A try: any longer campaign may end before a busy store has answered it.
+            others.campaign_timeout("too early", Duration::ZERO).await?.is_none(),
             "two candidates lead"
         );
         let seen = others.leader().await?.context("somebody leads")?;
