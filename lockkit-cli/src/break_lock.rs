@@ -10,7 +10,7 @@ use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 
 use lockkit::{
     LockClient, LockName,
-    backend::{Contender, Inspection},
+    backend::{Contender, Inspection, QueueKind},
 };
 
 use crate::{
@@ -56,7 +56,12 @@ async fn break_holder(
         return Ok(FREE);
     };
     print(&format!("{:?} is held by {}", name.as_str(), describe_holder(&found).unwrap_or_default()))?;
-    print(&describe_next(&found.waiters))?;
+    if found.waiters.is_empty() && client.info().queue != QueueKind::Fifo {
+        // Without a queue, waiters leave nothing in the store.
+        print("who waits for it cannot be seen at this store")?;
+    } else {
+        print(&describe_next(&found.waiters))?;
+    }
     if !client.info().powers.break_lock {
         let message = format!("a lock of {}: cannot be broken; end its holder", client.info().scheme);
         return Err(Failure::new(CONFIG, message));
