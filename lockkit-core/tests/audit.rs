@@ -199,16 +199,14 @@ async fn a_break_that_panics_is_an_event_and_one_that_is_not_offered_is_none() {
         assert_eq!(events_of(name).len(), events, "{name}");
     }
 }
-
-/// Else the end of the client's own thread, which follows the close, could drop the break half-way.
-#[tokio::test(start_paused = true)]
-async fn close_waits_for_a_break_whose_caller_has_left() {
-    start_audit();
-    let (server, name) = (MemoryServer::new(), "left by its client");
-    let (guard, holder) = held(&server, name).await;
-    let permit = Arc::new(Semaphore::new(0));
-    let operator = Breaking::client(&server, How::Slowly(Arc::clone(&permit))).await;
-    let mut breaking = Box::pin(operator.break_lock(name, &holder));
+/// Leaves a break after its first poll and closes its client, which waits until the permit lets the break end.
+async fn close_waits_for_a_left_break(
+    operator: &LockClient,
+    name: &'static str,
+    holder: &Contender,
+    permit: &Semaphore,
+) {
+    let mut breaking = Box::pin(operator.break_lock(name, holder));
     assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
     drop(breaking);
     let closing = tokio::spawn({
@@ -220,6 +218,17 @@ async fn close_waits_for_a_break_whose_caller_has_left() {
     permit.add_permits(1);
     in_time(closing).await.unwrap().unwrap();
     assert_eq!(events_of(name).len(), 1);
+}
+
+/// Else the end of the client's own thread, which follows the close, could drop the break half-way.
+#[tokio::test(start_paused = true)]
+async fn close_waits_for_a_break_whose_caller_has_left() {
+    start_audit();
+    let (server, name) = (MemoryServer::new(), "left by its client");
+    let (guard, holder) = held(&server, name).await;
+    let permit = Arc::new(Semaphore::new(0));
+    let operator = Breaking::client(&server, How::Slowly(Arc::clone(&permit))).await;
+    close_waits_for_a_left_break(&operator, name, &holder, &permit).await;
     in_time(guard.lost()).await;
 
     // Not for ever.
@@ -241,18 +250,7 @@ async fn close_without_a_session_waits_for_a_break_whose_caller_has_left() {
     let how = How::Slowly(Arc::clone(&permit));
     let backend = Breaking { backend: server.backend(), how, opens: Opens::Unavailable };
     let operator = LockClient::builder(backend).ttl(TTL).clock(Clock::tokio()).build_lazy().await.unwrap();
-    let mut breaking = Box::pin(operator.break_lock(name, &holder));
-    assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
-    drop(breaking);
-    let closing = tokio::spawn({
-        let operator = operator.clone();
-        async move { operator.close().await }
-    });
-    tokio::time::sleep(TTL / 4).await;
-    assert!(!closing.is_finished());
-    permit.add_permits(1);
-    in_time(closing).await.unwrap().unwrap();
-    assert_eq!(events_of(name).len(), 1);
+    close_waits_for_a_left_break(&operator, name, &holder, &permit).await;
     in_time(guard.lost()).await;
 }
 
