@@ -139,6 +139,29 @@ fn no_step_of_a_blocking_program_is_lost() {
     assert!((0..RACES_MAX).any(|_| run(NO_LOCK) != Some(300)), "without a lock, all steps are counted");
 }
 
+#[test]
+fn no_job_of_a_batch_is_lost_and_a_batch_is_one_grant() {
+    const JOBS: usize = 1_000;
+    let run = |url: &str| -> (Option<usize>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let number = folder.path().join("number");
+        let (lines, success) = start("batch_under_one_hold", url, &[number.to_str().unwrap()]).wait();
+        (fs::read_to_string(number).unwrap().parse().ok().filter(|_| success), lines)
+    };
+    stores::on_each(|Store { name, url, .. }| {
+        let (number, lines) = run(url);
+        assert_eq!((number, lines.len()), (Some(PROCESSES * JOBS), PROCESSES), "{name}: {lines:?}");
+        for line in lines {
+            // While a process waits for the lock, each of its 20 tasks sends a job.
+            let grants = line.strip_prefix("ADDED 1000 in ").and_then(|rest| rest.strip_suffix(" grants"));
+            let grants: usize = grants.unwrap_or_else(|| panic!("{name}: {line}")).parse().unwrap();
+            assert!((JOBS.div_ceil(200)..=JOBS / 4).contains(&grants), "{name}: {line}");
+        }
+    });
+    let goes_wrong = |_| run(NO_LOCK).0 != Some(PROCESSES * JOBS);
+    assert!((0..RACES_MAX).any(goes_wrong), "without a lock, all jobs are counted");
+}
+
 fn day() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() / (24 * 60 * 60)
 }
