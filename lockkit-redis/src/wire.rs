@@ -22,19 +22,19 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("value", "lock", "acquire");
-pub(crate) static CONFIRM: LazyLock<Script> = script!("value", "lock", "confirm");
-pub(crate) static BREAK: LazyLock<Script> = script!("value", "lock", "break");
-pub(crate) static RELEASE: LazyLock<Script> = script!("value", "lock", "release");
+pub(crate) static ACQUIRE: LazyLock<Script> = script!("counter", "grant", "take", "value", "lock", "acquire");
+pub(crate) static CONFIRM: LazyLock<Script> = script!("counter", "grant", "value", "lock", "confirm");
+pub(crate) static BREAK: LazyLock<Script> = script!("counter", "grant", "value", "lock", "break");
+pub(crate) static RELEASE: LazyLock<Script> = script!("counter", "grant", "value", "lock", "release");
 pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
 pub(crate) static HEARTBEAT: LazyLock<Script> = script!("heartbeat");
 pub(crate) static INSPECT: LazyLock<Script> = script!("value", "holder", "inspect");
 pub(crate) static WAITED_FOR: LazyLock<Script> = script!("value", "holder", "waited_for");
 pub(crate) static LEADER: LazyLock<Script> = script!("value", "holder", "leader");
-pub(crate) static PROCLAIM: LazyLock<Script> = script!("value", "holder", "proclaim");
+pub(crate) static PROCLAIM: LazyLock<Script> = script!("counter", "value", "holder", "proclaim");
 pub(crate) static READ_RECORD: LazyLock<Script> = script!("read_record");
 pub(crate) static WRITE_RECORD: LazyLock<Script> = script!("value", "write_record");
-pub(crate) static LEAVE: LazyLock<Script> = script!("value", "lock", "leave");
+pub(crate) static LEAVE: LazyLock<Script> = script!("counter", "grant", "value", "lock", "leave");
 
 /// A script and its digest.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ pub(crate) struct ScriptParams {
     pub(crate) ttl_ms: u64,
     /// How long a token counter outlives its last use.
     pub(crate) counter_ttl_ms: u64,
-    /// How long queue, deadlines and metadata of a lock outlive their last use.
+    /// How long queue and deadlines of a lock, and the metadata of a holder, outlive their last use.
     pub(crate) linger_ms: u64,
 }
 
@@ -163,7 +163,7 @@ impl ScriptParams {
             self.linger_ms.to_string(),
         ];
         arguments.extend(more);
-        Call { script, keys: keys.all().to_vec(), arguments }
+        Call { script, keys: keys.of_claim().to_vec(), arguments }
     }
 
     /// Returns the heartbeat of held locks.
@@ -179,9 +179,7 @@ impl ScriptParams {
 
     /// Returns the heartbeat of waiting claims.
     pub(crate) fn heartbeat(&self, waiting: &[(ClaimId, LockKeys)]) -> Call {
-        let keys = waiting
-            .iter()
-            .flat_map(|(_, keys)| [keys.lock(), keys.queue(), keys.deadlines(), keys.metadata()]);
+        let keys = waiting.iter().flat_map(|(_, keys)| [keys.lock(), keys.queue(), keys.deadlines()]);
         let common = [self.ttl_ms.to_string(), self.client.clone(), self.linger_ms.to_string()];
         let claims = waiting.iter().map(|(claim, _)| claim.to_string());
         Call {

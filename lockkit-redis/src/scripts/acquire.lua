@@ -1,4 +1,5 @@
 -- Takes the lock for a claim, or puts the claim into the queue. A repeated request finds what an earlier one has done.
+-- `take` has served it already if neither the lock nor a queue exists.
 --
 -- ARGV 6 the client
 --      7 'wait' or 'try'
@@ -14,17 +15,15 @@ if state == 'mine' then
 end
 if state == 'free' then
   token = grant(claim, ttl, client, description)
-  if token then
-    notify_observers(observers)
-    return { 'granted', token }
-  end
+  notify_observers(observers)
+  return { 'granted', token }
 end
 if mode == 'try' then
   return { state == 'unserved' and state or 'busy', redis.call('PTTL', lock) }
 end
-if not queued() then
-  local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
-  redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
-  describe('HSET', claim, description)
+if queued() then
+  return extend_wait(client, state)
 end
-return extend_wait(client, state)
+local last = read('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
+redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
+return extend_wait(client, state, '@' .. claim, description)

@@ -1,12 +1,11 @@
 -- The heartbeat of waiting claims: extends the deadline of each that is in its queue, and never adds one.
 --
--- KEYS 4n - 3 the nth claim's lock
---      4n - 2 its queue
---      4n - 1 the deadlines of its queue
---      4n     the metadata of its lock
+-- KEYS 3n - 2 the nth claim's lock
+--      3n - 1 its queue
+--      3n     the deadlines of its queue
 -- ARGV 1 the ttl in ms
 --      2 the client
---      3 how long queue, deadlines and metadata outlive their last use, in ms
+--      3 how long queue and deadlines outlive their last use, in ms
 --      3 + n the nth claim
 -- Returns for each claim the PTTL of its lock in ms (-1 without a ttl, -2 when nobody holds it), or -3 when it does not
 -- wait there (any more): it was granted the lock or dropped, or another program has replaced the queue. The latter must
@@ -23,8 +22,8 @@ local function read(...)
 end
 
 local answers, prolonged = {}, {}
-for n = 1, #KEYS / 4 do
-  local lock, queue, deadlines, metadata = KEYS[4 * n - 3], KEYS[4 * n - 2], KEYS[4 * n - 1], KEYS[4 * n]
+for n = 1, #KEYS / 3 do
+  local lock, queue, deadlines = KEYS[3 * n - 2], KEYS[3 * n - 1], KEYS[3 * n]
   local claim = ARGV[3 + n]
   answers[n] = -3
   if read('ZSCORE', queue, claim) and read('HEXISTS', deadlines, claim) == 1 then
@@ -33,7 +32,6 @@ for n = 1, #KEYS / 4 do
       -- PEXPIRE. After the first write it refuses nothing.
       redis.call('PEXPIRE', queue, linger)
       redis.call('PEXPIRE', deadlines, linger)
-      redis.pcall('PEXPIRE', metadata, linger)
       prolonged[queue] = true
     end
     redis.call('HSET', deadlines, claim, entry)

@@ -4,18 +4,24 @@
 -- ARGV 6 the channel of observers, if the claim takes part in an election
 -- Returns whether the claim held the lock (1 or 0), and whether the next waiter was not found yet: then the request
 -- must be repeated.
-redis.call('ZREM', queue, claim)
-redis.call('HDEL', deadlines, claim)
-describe('HDEL', claim)
-
 local state = lock_state()
-if state == 'mine' then
-  redis.call('DEL', lock)
-  describe('HDEL', 'holder')
+if state == 'mine' and redis.call('EXISTS', queue, deadlines) == 0 then
+  -- The short way: nobody waits.
+  free()
+  notify_observers(ARGV[6])
+  return { 1, 0 }
+end
+if state ~= 'mine' then
+  read('ZSCORE', queue, claim)
+  read('HEXISTS', deadlines, claim)
+  leave_queue(claim)
 end
 local head, more
 if state ~= 'others' then
   head, more = handoff()
+end
+if state == 'mine' and not head then
+  free()
 end
 if state == 'mine' or head then
   notify_observers(ARGV[6])

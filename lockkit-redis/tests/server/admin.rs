@@ -66,9 +66,15 @@ async fn inspection_shows_clients_and_remaining_times() {
         waiter.control.give_up();
         assert!(is_gave_up(&waiter.ends().await));
     }
-    // A holder that has no entry in the metadata, as after a loss of the key.
-    redis.cli(&["HSET", &side(&name, "metadata"), "holder", "0123:c0ffee"]).unwrap();
-    assert_eq!(self::holder(&backend(&redis.url()), &name).await.session, None);
+    // A holder without metadata, as an earlier version of this library leaves them, and after a loss of the key.
+    for without in [&["SET", "KEY", "7"][..], &["DEL", "KEY"]] {
+        let counter = side(&name, "fence");
+        let command: Vec<&str> =
+            without.iter().map(|&part| if part == "KEY" { &*counter } else { part }).collect();
+        redis.cli(&command).unwrap();
+        let holder = self::holder(&backend(&redis.url()), &name).await;
+        assert_eq!((holder.session, holder.metadata), (None, None));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
