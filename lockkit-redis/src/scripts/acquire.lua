@@ -5,8 +5,8 @@
 --      7 'wait' or 'try'
 --      8 the claim's metadata
 --      9 the channel of observers, if the claim takes part in an election
--- Returns {'granted', token}, {'queued', PTTL of the lock in ms}, {'busy', PTTL of the lock in ms} in mode 'try', or
--- {'unserved', _} when the request must be repeated (by `confirm` if the claim waits).
+-- Returns {'granted', token}, {'queued', PTTL of the lock in ms, last token}, {'busy', PTTL of the lock in ms} in mode
+-- 'try', or {'unserved', ...} when the request must be repeated (by `confirm` if the claim waits).
 local client, mode, description, observers = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 
 local state, token = serve()

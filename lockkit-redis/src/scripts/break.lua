@@ -23,8 +23,8 @@ end
 if not is_held() then
   return { 0, 0 }
 end
-local left = redis.pcall('GETRANGE', counter, 0, 63)
-local granted, client = string.match(type(left) == 'string' and left or '', '^(%d+)%z(%x+) ')
+local last_grant = read_if_typed('GETRANGE', counter, 0, 63) or ''
+local granted, client = string.match(last_grant, '^(%d+)%z(%x+) ')
 local head, more = handoff()
 if not head then
   free()

@@ -13,10 +13,22 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+-- Returns the answer to a reading command; nil if the key is of another type.
+local function read_if_typed(command, key, ...)
+  local answer = redis.pcall(command, key, ...)
+  if type(answer) ~= 'table' or not answer.err then
+    return answer
+  end
+  if not string.find(answer.err, 'WRONGTYPE', 1, true) then
+    -- Fails again, and ends the script: a user without the right must not get a token that ignores the counter.
+    redis.call(command, key, ...)
+  end
+  return nil
+end
+
 -- Returns the highest token so far; 0 for a counter that is lost, or that no client wrote: it may not even be a number.
-local function counted()
-  local text = redis.pcall('GETRANGE', KEYS[2], 0, 16)
-  local number, after = string.match(type(text) == 'string' and text or '', '^(%d+)(.?)')
+local function counted(counter)
+  local number, after = string.match(read_if_typed('GETRANGE', counter, 0, 16) or '', '^(%d+)(.?)')
   local last = (after == '' or after == '\0') and tonumber(number) or 0
   return last < TOKEN_MAX and last or 0
 end

@@ -16,7 +16,7 @@ end
 -- Grants the lock, which nobody else holds, to a claim of this client. Returns a token above all earlier ones: by the
 -- counter, and if that is lost, by the clock.
 local function grant(to, px, client, description)
-  local token = digits(math.max(counted() + 1, now()))
+  local token = digits(math.max(counted(KEYS[2]) + 1, now()))
   redis.call('SET', KEYS[1], to .. ':' .. token, 'PX', px)
   count(token, client, description, ARGV[5])
   return tonumber(token)

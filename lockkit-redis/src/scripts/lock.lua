@@ -17,14 +17,11 @@ local claim, ttl, counter_ttl, channel, linger = ARGV[1], ARGV[2], ARGV[3], ARGV
 -- Returns the answer to a reading command. If another program has replaced the queue or its deadlines, a script must
 -- fail before its first write, never half-way: so it reads each of them before it writes.
 local function read(command, key, ...)
-  local answer = redis.pcall(command, key, ...)
-  if type(answer) ~= 'table' or not answer.err then
-    return answer
-  end
-  if string.find(answer.err, 'WRONGTYPE', 1, true) then
+  local answer = read_if_typed(command, key, ...)
+  if answer == nil then
     error('WRONGTYPE ' .. key .. ' was replaced by another program')
   end
-  return redis.call(command, key, ...)
+  return answer
 end
 
 -- Returns who has the lock: 'free', 'mine' with the token, or 'others'.
@@ -64,9 +61,8 @@ local function handoff()
     if is_live then
       local token = grant(head, px, client, description)
       if head ~= claim then
-        -- A refused PUBLISH must not stop the handoff half-way. The message is a hint; the next heartbeat finds the
-        -- grant, too.
-        redis.pcall('PUBLISH', channel .. client, head)
+        -- A refused PUBLISH must not stop the handoff half-way. The next heartbeat finds the grant, too.
+        redis.pcall('PUBLISH', channel .. client, head .. ':' .. digits(token))
       end
       return head, token
     end
@@ -97,13 +93,17 @@ end
 -- Extends the wait of the claim: its deadline is one ttl from now. `state` is the answer of `serve`; metadata, if any,
 -- are stored with it.
 --
+-- The last part of the answer is not below any token so far, and below every later one: of this server by the counter,
+-- and of one that takes its place by the clock. So the client knows what was granted after this answer.
+--
 -- A server at its memory limit (maxmemory) refuses HSET as the first write of a script, but not PEXPIRE. After the
 -- first write it refuses nothing. So PEXPIRE comes first, and waiters keep their entries.
 local function extend_wait(client, state, ...)
   redis.call('PEXPIRE', queue, linger)
   redis.call('HSET', deadlines, claim, digits(now() + ttl * 1000) .. ':' .. ttl .. ':' .. client, ...)
   redis.call('PEXPIRE', deadlines, linger)
-  return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock) }
+  local last = math.max(counted(counter), now())
+  return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock), last }
 end
 
 -- Restarts the lifetime of the lock, which the claim holds. Never shortens it: the hold may be pinned for longer, and

@@ -31,7 +31,7 @@ end
 -- PEXPIRE first: a server at its memory limit (maxmemory) refuses SET as the first write of a script.
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
 -- The counter never falls: an operator may have raised it.
-count(digits(math.max(counted(), tonumber(ARGV[2]))), ARGV[8], ARGV[3], ARGV[5])
+count(digits(math.max(counted(KEYS[2]), tonumber(ARGV[2]))), ARGV[8], ARGV[3], ARGV[5])
 -- A refused PUBLISH is no error: the message is a hint.
 redis.pcall('PUBLISH', ARGV[7], '')
 return 1

@@ -108,7 +108,9 @@ impl PushHandler {
     }
 
     fn deliver(&self, push: &PushInfo) {
-        if let Some((channel, text)) = published(push) {
+        // Another connection may be in use already, at another master.
+        let is_of_former = self.broken.is_cancelled();
+        if let Some((channel, text)) = published(push).filter(|_| !is_of_former) {
             self.listener.message(channel, text);
         }
     }

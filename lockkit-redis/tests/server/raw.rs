@@ -34,7 +34,8 @@ pub(crate) const WAITED_FOR: &str = concat!(
     include_str!("../../src/scripts/holder.lua"),
     include_str!("../../src/scripts/waited_for.lua")
 );
-pub(crate) const HEARTBEAT: &str = include_str!("../../src/scripts/heartbeat.lua");
+pub(crate) const HEARTBEAT: &str =
+    concat!(include_str!("../../src/scripts/counter.lua"), include_str!("../../src/scripts/heartbeat.lua"));
 
 /// Longer than any test.
 pub(crate) const TTL: &str = "60000";
@@ -101,7 +102,7 @@ impl<'a> Claimant<'a> {
 }
 
 pub(crate) fn claim_state(reply: &Reply) -> (String, i64) {
-    let [state, number] = reply.list() else { panic!("{reply:?}") };
+    let [state, number, ..] = reply.list() else { panic!("{reply:?}") };
     (state.text().to_owned(), number.number().unwrap())
 }
 
@@ -114,7 +115,7 @@ pub(crate) fn remaining_keys(redis: &Redis, name: &LockName) -> Vec<String> {
 /// Sends the heartbeat of these waiters.
 pub(crate) fn heartbeat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64> {
     let keys = waiters.iter().flat_map(|(name, _)| {
-        let sides = ["queue", "deadlines"].map(|what| side(name, what));
+        let sides = ["fence", "queue", "deadlines"].map(|what| side(name, what));
         std::iter::once(name.to_string()).chain(sides)
     });
     let keys: Vec<String> = keys.collect();
@@ -124,7 +125,7 @@ pub(crate) fn heartbeat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64
     arguments.extend([TTL, "c0ffee", "200000"]);
     arguments.extend(waiters.iter().map(|(_, claim)| claim));
     let answer = redis.cli(&arguments).unwrap();
-    answer.list().iter().filter_map(Reply::number).collect()
+    answer.list().iter().filter_map(|answer| answer.list()[0].number()).collect()
 }
 
 /// Adds lapsed waiters at the head of the queue.
