@@ -297,3 +297,40 @@ impl Connector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use redis::Value;
+
+    use super::*;
+
+    impl Listener for Mutex<Vec<String>> {
+        fn channels(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn message(&self, _: &str, text: &str) {
+            self.lock().unwrap().push(text.to_owned());
+        }
+
+        fn gap(&self) {}
+    }
+
+    /// Its server may be the former master.
+    #[test]
+    fn message_over_a_broken_connection_is_dropped() {
+        let heard = Arc::<Mutex<Vec<String>>>::default();
+        let handler = PushHandler { listener: heard.clone(), ..PushHandler::ignore_all() };
+        let message = |text: &str| PushInfo {
+            kind: PushKind::Message,
+            data: vec![Value::BulkString(b"channel".to_vec()), Value::BulkString(text.into())],
+        };
+        let handle = handler.for_node();
+        handle(message("before"));
+        handle(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
+        handle(message("after"));
+        assert_eq!(*heard.lock().unwrap(), ["before"]);
+    }
+}
