@@ -22,10 +22,12 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("counter", "grant", "take", "value", "lock", "acquire");
-pub(crate) static CONFIRM: LazyLock<Script> = script!("counter", "grant", "value", "lock", "confirm");
-pub(crate) static BREAK: LazyLock<Script> = script!("counter", "grant", "value", "lock", "break");
-pub(crate) static RELEASE: LazyLock<Script> = script!("counter", "grant", "value", "lock", "release");
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    script!("base", "counter", "grant", "take", "value", "lock", "acquire");
+pub(crate) static CONFIRM: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "confirm");
+pub(crate) static BREAK: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "break");
+pub(crate) static RELEASE: LazyLock<Script> =
+    script!("base", "let_go", "counter", "grant", "value", "lock", "release");
 pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
 pub(crate) static HEARTBEAT: LazyLock<Script> = script!("counter", "heartbeat");
 pub(crate) static INSPECT: LazyLock<Script> = script!("value", "holder", "inspect");
@@ -34,7 +36,7 @@ pub(crate) static LEADER: LazyLock<Script> = script!("value", "holder", "leader"
 pub(crate) static PROCLAIM: LazyLock<Script> = script!("counter", "value", "holder", "proclaim");
 pub(crate) static READ_RECORD: LazyLock<Script> = script!("read_record");
 pub(crate) static WRITE_RECORD: LazyLock<Script> = script!("value", "write_record");
-pub(crate) static LEAVE: LazyLock<Script> = script!("counter", "grant", "value", "lock", "leave");
+pub(crate) static LEAVE: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "leave");
 
 /// A script and its digest.
 #[derive(Debug)]

@@ -22,11 +22,3 @@ local function grant(to, px, client, description)
   return tonumber(token)
 end
 
--- Notifies the observers of the lock's leader; `observers` is their channel, or nil if the claim takes part in no
--- election. A refused PUBLISH must not stop a script half-way. The message is a hint.
-local function notify_observers(observers)
-  if observers then
-    redis.pcall('PUBLISH', observers, '')
-  end
-end
-

@@ -12,7 +12,7 @@
 --      5 how long queue and deadlines outlive their last use, in ms: longer than the pause between re-checks. The
 --        counter, too, as long as it has the metadata of a holder
 local lock, counter, queue, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local claim, ttl, counter_ttl, channel, linger = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local claim, ttl, channel, linger = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 
 -- Returns the answer to a reading command. If another program has replaced the queue or its deadlines, a script must
 -- fail before its first write, never half-way: so it reads each of them before it writes.
@@ -119,13 +119,5 @@ local function hold(token, observers)
   end
   notify_observers(observers)
   return { 'granted', token }
-end
-
--- Frees the lock, which nobody waits for. From now on the counter outlives its last use by its own time.
-local function free()
-  redis.call('DEL', lock)
-  if counter_ttl ~= linger then
-    redis.call('PEXPIRE', counter, counter_ttl)
-  end
 end
 

@@ -6,6 +6,7 @@ use lockkit_testbed::{Redis, Reply};
 use crate::common::side;
 
 pub(crate) const ACQUIRE: &str = concat!(
+    include_str!("../../src/scripts/base.lua"),
     include_str!("../../src/scripts/counter.lua"),
     include_str!("../../src/scripts/grant.lua"),
     include_str!("../../src/scripts/take.lua"),
@@ -14,6 +15,7 @@ pub(crate) const ACQUIRE: &str = concat!(
     include_str!("../../src/scripts/acquire.lua")
 );
 pub(crate) const CONFIRM: &str = concat!(
+    include_str!("../../src/scripts/base.lua"),
     include_str!("../../src/scripts/counter.lua"),
     include_str!("../../src/scripts/grant.lua"),
     include_str!("../../src/scripts/value.lua"),
@@ -21,6 +23,8 @@ pub(crate) const CONFIRM: &str = concat!(
     include_str!("../../src/scripts/confirm.lua")
 );
 pub(crate) const RELEASE: &str = concat!(
+    include_str!("../../src/scripts/base.lua"),
+    include_str!("../../src/scripts/let_go.lua"),
     include_str!("../../src/scripts/counter.lua"),
     include_str!("../../src/scripts/grant.lua"),
     include_str!("../../src/scripts/value.lua"),

@@ -107,6 +107,7 @@ fn use_by_scripts(server: &Redis, names: Range<usize>) -> Result<()> {
 /// Lua: acquires and releases the locks from number `ARGV[2]` to `ARGV[3]`. Returns how many were granted and released.
 const USE: &str = concat!(
     "local function acquire(KEYS, ARGV) ",
+    include_str!("../../../src/scripts/base.lua"),
     include_str!("../../../src/scripts/counter.lua"),
     include_str!("../../../src/scripts/grant.lua"),
     include_str!("../../../src/scripts/take.lua"),
@@ -114,6 +115,8 @@ const USE: &str = concat!(
     include_str!("../../../src/scripts/lock.lua"),
     include_str!("../../../src/scripts/acquire.lua"),
     " end local function release(KEYS, ARGV) ",
+    include_str!("../../../src/scripts/base.lua"),
+    include_str!("../../../src/scripts/let_go.lua"),
     include_str!("../../../src/scripts/counter.lua"),
     include_str!("../../../src/scripts/grant.lua"),
     include_str!("../../../src/scripts/value.lua"),
