@@ -16,8 +16,14 @@
 //!   reports it.
 //! * An operator breaks the hold before its acquire has ended: the claim has no entry any more. If the message comes a
 //!   moment later, the session reports the loss; if the keeper does not know the hold yet, its first heartbeat does.
-//! * A message alone grants nothing: the lock is held from the answer to `confirm`. The lifetime starts when `confirm`
-//!   is sent.
+//! * The message that the claim was granted the lock comes late, twice, from a former master, or after the lock has
+//!   expired: it grants only if its token is above the last one in the last answer to the waiting claim. Then the lock
+//!   was granted after that answer, so its lifetime counts from the sending of the request that was answered. Otherwise
+//!   the message is a hint, and the lock is held from the answer to `confirm`: also if that request was sent more than a
+//!   third of a ttl ago, if the connection was replaced since, and for candidates, whose `confirm` notifies observers.
+//! * The message comes before an answer that was sent earlier, or an answer after a message that was sent later: it does
+//!   not matter which comes first. Every answer is compared with the token by itself.
+//! * The claim is given up when the message comes: the withdrawal releases the lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,8 +39,9 @@ use crate::{
     error::RequestError,
     expiry::ExpiryCheck,
     keys,
-    registry::{ClaimEntry, WaitExtension},
+    registry::ClaimEntry,
     session::RedisSession,
+    waiting::{Sending, WaitExtension},
     wire::{Call, ClaimState, parse_claim_state},
 };
 
@@ -50,6 +57,10 @@ const RECHECK_JITTER: f64 = 0.1;
 
 /// Smallest share of that pause: a slow server is not asked without a pause.
 const RECHECK_PAUSE_FLOOR: f64 = 0.2;
+
+/// A message grants the lock only if the last answer to the waiting claim was requested at most ttl / 3 ago. Heartbeats
+/// come that often; the lifetime of an older grant would have to be restarted at once.
+const PUSH_WINDOW_SHARE: u32 = 3;
 
 /// How a claim ended.
 enum ClaimOutcome {
@@ -92,19 +103,19 @@ impl RedisSession {
         let mut expiry_check = self.expiry_checks.join(entry.keys.lock());
         let (mut call, queues) = (&first, claim.wait() && self.queues);
         loop {
-            let (state, sent_at) = match self.request(claim, entry, call).await? {
+            let (state, sent) = match self.request(claim, entry, call).await? {
                 RequestOutcome::GaveUp => return Ok(ClaimOutcome::GaveUp),
-                RequestOutcome::Answered(state, sent_at) => (state, sent_at),
+                RequestOutcome::Answered(state, sent) => (state, sent),
             };
-            let pttl = match state {
-                ClaimState::Granted(token) => return self.confirm_at_replicas(entry, token, sent_at).await,
+            let extension = match state {
+                ClaimState::Granted(token) => return self.confirm_at_replicas(entry, token, sent.at).await,
                 ClaimState::Gone => return Ok(ClaimOutcome::EntryGone),
                 ClaimState::Busy(_) if !claim.wait() => {
                     claim.note_contended();
                     return Ok(ClaimOutcome::GaveUp);
                 }
-                ClaimState::Busy(pttl) => Some(pttl),
-                ClaimState::Queued(pttl) => Some(pttl),
+                ClaimState::Busy(pttl) => Some(WaitExtension::polled(sent, pttl)),
+                ClaimState::Queued(wait) => Some(WaitExtension::queued(sent, wait)),
                 ClaimState::Unserved => None,
             };
             if queues {
@@ -112,9 +123,9 @@ impl RedisSession {
                 call = &confirm;
             }
             // Each request drops some hundreds of lapsed waiters, so this ends.
-            let Some(pttl) = pttl else { continue };
+            let Some(extension) = extension else { continue };
+            entry.extend(extension);
             claim.note_contended();
-            entry.extend(WaitExtension::new(sent_at, pttl));
             tokio::select! {
                 biased;
                 () = claim.give_up() => return Ok(ClaimOutcome::GaveUp),
@@ -122,7 +133,23 @@ impl RedisSession {
                 () = entry.woken() => {}
                 () = self.until_recheck(entry, &mut expiry_check) => {}
             }
+            if let Some((token, armed_at)) = self.pushed_grant(entry) {
+                return self.confirm_at_replicas(entry, token, armed_at).await;
+            }
         }
+    }
+
+    /// Returns what a message has granted to a waiting claim, and since when its lifetime counts; `None` if only a confirm
+    /// can tell.
+    fn pushed_grant(&self, entry: &ClaimEntry) -> Option<(FencingToken, BootInstant)> {
+        let (token, armed_at) = entry.take_pushed()?;
+        let is_recent = self.clock.now().since(armed_at) <= self.ttl / PUSH_WINDOW_SHARE;
+        (is_recent && entry.observers.is_none()).then_some((token, armed_at))
+    }
+
+    /// Returns the sending of a request that is sent now.
+    pub(crate) fn sending(&self) -> Sending {
+        Sending { at: self.clock.now(), gaps: self.claims.gaps() }
     }
 
     /// Waits until the waiter must re-check without a notification: heartbeats do not extend its wait, or the lock may
@@ -132,9 +159,9 @@ impl RedisSession {
         let mut extensions = entry.extensions();
         let next_try = Instant::now() + POLL_PAUSE.min(self.ttl / 3).mul_f64(jitter + 0.5);
         loop {
-            let Some(WaitExtension { sent_at, lock_ends }) = *extensions.borrow_and_update() else { return };
+            let Some(WaitExtension { sent, lock_ends, .. }) = *extensions.borrow_and_update() else { return };
             let recheck_at =
-                if self.queues { Instant::now() + self.recheck_pause(sent_at, jitter) } else { next_try };
+                if self.queues { Instant::now() + self.recheck_pause(sent.at, jitter) } else { next_try };
             tokio::select! {
                 () = tokio::time::sleep_until(recheck_at) => return,
                 () = expiry_check.due(lock_ends) => return,
@@ -166,9 +193,9 @@ impl RedisSession {
             if self.closed.is_cancelled() {
                 return Err(RequestError::session_closed());
             }
-            let armed_at = self.clock.now();
+            let sent = self.sending();
             let fault = match self.server.run(call).await.and_then(parse_claim_state) {
-                Ok(state) => return Ok(RequestOutcome::Answered(state, armed_at)),
+                Ok(state) => return Ok(RequestOutcome::Answered(state, sent)),
                 Err(fault) => fault,
             };
             if fault.may_have_executed() || fault.may_be_from_script() {
@@ -232,8 +259,8 @@ impl RedisSession {
 
 /// The outcome of a request about a claim.
 enum RequestOutcome {
-    /// The state of the claim, and when the request was sent.
-    Answered(ClaimState, BootInstant),
+    /// The state of the claim, and the sending of the request.
+    Answered(ClaimState, Sending),
     /// The caller no longer wants the lock.
     GaveUp,
 }

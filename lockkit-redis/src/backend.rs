@@ -60,7 +60,7 @@ impl RedisBackend {
     /// Returns the parameters of the scripts of a new client.
     pub(crate) fn script_params(&self, ttl: Duration) -> ScriptParams {
         ScriptParams {
-            client: format!("{:032x}", fastrand::u128(..)),
+            client: format!("{:016x}", fastrand::u64(..)),
             // Whole milliseconds, rounded up.
             ttl_ms: u64::try_from(ttl.max(TTL_MIN).as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
             counter_ttl_ms: milliseconds(self.config.counter_ttl),

@@ -139,7 +139,7 @@ impl RedisConfig {
     ///
     /// ```text
     /// ACL SETUSER app on >PASSWORD ~* &lockkit:client:* &lockkit:leader:* +evalsha +eval +subscribe +unsubscribe
-    ///     +publish +ping +info +hello +select +time +getrange +exists +get +set +del +pttl +pexpire +type
+    ///     +publish +ping +info +hello +select +time +getrange +exists +get +set +del +pttl +pexpire
     ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen
     /// ```
     ///
@@ -265,8 +265,9 @@ impl RedisConfig {
     }
 
     /// Sets how long a lock's token counter outlives its last use. Default 7 days; at least 1 s, at most 10 years.
-    /// Without the counter, tokens still rise unless the server's clock is set back. Queue, deadlines and metadata
-    /// outlive their last use by the same time, but by at least two days: live waiters may need them.
+    /// Without the counter, tokens still rise unless the server's clock is set back. Queues outlive their last use by the
+    /// same time, but by at least two days: live waiters may need them. So does a counter whose last holder has not
+    /// released the lock: it has the holder's metadata.
     #[must_use]
     pub fn counter_ttl(mut self, ttl: Duration) -> Self {
         self.counter_ttl = ttl.clamp(COUNTER_TTL_MIN, COUNTER_TTL_MAX);

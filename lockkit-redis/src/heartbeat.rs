@@ -20,8 +20,9 @@ use tracing::debug;
 
 use crate::{
     error::{Effect, RequestError},
-    registry::{ClaimEntry, WaitExtension},
+    registry::ClaimEntry,
     session::RedisSession,
+    waiting::WaitExtension,
     wire::{HeldLock, lifetime_ms, parse_renewals, parse_waiters},
 };
 
@@ -157,14 +158,14 @@ impl RedisSession {
         let batches = self.batches(queued, |entry| entry.keys.lock());
         let heartbeats = batches.iter().map(|batch| async move {
             let waiting: Vec<_> = batch.iter().map(|entry| (entry.id, entry.keys.clone())).collect();
-            let sent_at = self.clock.now();
+            let sent = self.sending();
             let answer =
                 self.server.run_within(self.heartbeat_window(), &self.params.heartbeat(&waiting)).await;
             match answer.and_then(|answer| parse_waiters(answer, batch.len())) {
-                Ok(lock_pttls) => {
-                    for (entry, lock_pttl) in batch.iter().zip(lock_pttls) {
-                        match lock_pttl {
-                            Some(pttl) => entry.extend(WaitExtension::new(sent_at, pttl)),
+                Ok(waits) => {
+                    for (entry, wait) in batch.iter().zip(waits) {
+                        match wait {
+                            Some(wait) => entry.extend(WaitExtension::queued(sent, wait)),
                             None => entry.wake(),
                         }
                     }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! PREFIX NAME                        the lock, as every library has it that locks with SET NX: KEY
-//! lockkit:{KEY}:fence                the token counter: the highest token so far
+//! lockkit:{KEY}:fence                the token counter: the highest token so far, and who was granted it
 //! lockkit:{KEY}:queue                the waiting claims, in order of arrival
-//! lockkit:{KEY}:deadlines            when each waiter lapses unless its client extends it
-//! lockkit:{KEY}:metadata             the metadata of holder and waiters
+//! lockkit:{KEY}:deadlines            when each waiter lapses unless its client extends it, and its metadata
+//! lockkit:{KEY}:metadata             the metadata of the holder at a node of Redlock
 //! lockkit:{KEY}:record               the record of the lock, which only its holder writes
 //! lockkit:client:CLIENT              the channel that notifies a client that its claim is next, or its hold broken
 //! lockkit:leader:{KEY}               the channel that notifies observers of the lock's leader
@@ -142,13 +142,15 @@ pub(crate) fn tag(key: &str) -> Option<&str> {
     rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
-/// The keys of one lock that scripts about a claim name, in the order in which they take them.
+/// The keys of one lock: those that scripts about a claim name, in the order in which they take them, and the metadata
+/// at a node of Redlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKeys([String; 5]);
 
 impl LockKeys {
-    pub(crate) fn all(&self) -> &[String] {
-        &self.0
+    /// Returns the keys that scripts about a claim name.
+    pub(crate) fn of_claim(&self) -> &[String] {
+        &self.0[..4]
     }
 
     pub(crate) fn lock(&self) -> &str {
@@ -209,19 +211,19 @@ mod tests {
     }
 
     fn every_key(keys: &LockKeys) -> Vec<String> {
-        keys.all().iter().cloned().chain([keys.record()]).collect()
+        keys.0.iter().cloned().chain([keys.record()]).collect()
     }
 
     #[test]
     fn keys_are_as_documented() {
         let found = keys("app:", Names::Encoded, "orders/42").unwrap();
         assert_eq!(found.lock(), "app:orders%2F42");
-        assert_eq!(found.all()[1], "lockkit:{app:orders%2F42}:fence");
+        assert_eq!(found.token_counter(), "lockkit:{app:orders%2F42}:fence");
         assert_eq!(found.deadlines(), "lockkit:{app:orders%2F42}:deadlines");
         assert_eq!(found.record(), "lockkit:{app:orders%2F42}:record");
         assert_eq!(found.leader_channel(), "lockkit:leader:{app:orders%2F42}");
         let tagged = keys("", Names::Raw, "{user}:1").unwrap();
-        assert_eq!((tagged.lock(), &*tagged.all()[1]), ("{user}:1", "lockkit::{user}:1:fence"));
+        assert_eq!((tagged.lock(), tagged.token_counter()), ("{user}:1", "lockkit::{user}:1:fence"));
         assert_eq!(tagged.leader_channel(), "lockkit:leader::{user}:1");
     }
 

@@ -60,6 +60,7 @@ mod session;
 mod tls;
 mod topology;
 mod url;
+mod waiting;
 mod wire;
 
 #[doc(inline)]

@@ -4,27 +4,21 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
 };
 
-use lockkit_core::{BootInstant, backend::ClaimId, support::lock};
-use tokio::{
-    sync::{Notify, watch},
-    time::Instant,
-};
+use lockkit_core::{BootInstant, FencingToken, backend::ClaimId, support::lock};
+use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::{BROKEN, BrokenHolds},
     keys::{LockKeys, parse_value},
     powers::{Observers, Pin},
     topology::Listener,
-    wire::Pttl,
+    waiting::{Push, WaitExtension},
 };
-
-/// Redis counts whole milliseconds; a key has expired after its last one.
-const ROUNDING: Duration = Duration::from_millis(1);
 
 /// All claims of a session, from before their first request to their confirmed end.
 #[derive(Debug, Default)]
@@ -34,11 +28,14 @@ pub(crate) struct ClaimRegistry {
     settled: Notify,
     /// At most one for each claim in the table.
     pub(crate) broken: BrokenHolds,
+    /// How often messages may have been lost: the connection was replaced.
+    gaps: AtomicU64,
 }
 
 /// The claims and observers of a session, as what its connection receives messages for.
 pub(crate) struct ClaimMessages {
-    /// The channel of the client. A message names a claim that is next, or a hold that was broken.
+    /// The channel of the client. A message names a claim that was granted the lock with its token, a claim that should
+    /// look again, or a hold that was broken.
     pub(crate) channel: String,
     pub(crate) claims: Arc<ClaimRegistry>,
     /// Receive the messages of all other channels, to which they subscribe themselves.
@@ -56,12 +53,15 @@ impl Listener for ClaimMessages {
         } else if let Some(value) = text.strip_prefix(BROKEN) {
             // Only what holds the lock, the claim with its token, can be named here.
             parse_value(value).into_iter().for_each(|(claim, _)| self.claims.note_broken(claim));
+        } else if let Some((claim, token)) = parse_value(text) {
+            self.claims.push(claim, FencingToken::new(token));
         } else {
             ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
         }
     }
 
     fn gap(&self) {
+        self.claims.gaps.fetch_add(1, SeqCst);
         self.claims.wake_all();
         self.observers.wake_all();
     }
@@ -83,6 +83,7 @@ impl ClaimRegistry {
             is_released: AtomicBool::default(),
             is_broken: AtomicBool::default(),
             wake_up: Notify::new(),
+            pushed: Mutex::default(),
             last_extension: watch::Sender::new(None),
         });
         self.lock().insert(id, Arc::clone(&entry));
@@ -151,6 +152,19 @@ impl ClaimRegistry {
         }
     }
 
+    /// Notes that a message has granted the lock to a claim, and wakes it.
+    fn push(&self, id: ClaimId, token: FencingToken) {
+        if let Some(entry) = self.get(id) {
+            *lock(&entry.pushed) = Some(Push { token, gaps: self.gaps() });
+            entry.wake();
+        }
+    }
+
+    /// Returns how often the connection was replaced so far.
+    pub(crate) fn gaps(&self) -> u64 {
+        self.gaps.load(SeqCst)
+    }
+
     /// Wakes all claims: messages may have been lost.
     pub(crate) fn wake_all(&self) {
         for entry in self.all() {
@@ -192,31 +206,9 @@ pub(crate) struct ClaimEntry {
     /// Whether a message said that its hold was broken, which the session has not reported yet.
     is_broken: AtomicBool,
     wake_up: Notify,
+    /// The last message that the claim was granted the lock, until it is looked at.
+    pushed: Mutex<Option<Push>>,
     last_extension: watch::Sender<Option<WaitExtension>>,
-}
-
-/// The extension of a wait: the server has moved the deadline of a waiting claim.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitExtension {
-    /// When the request was sent.
-    pub(crate) sent_at: BootInstant,
-    /// When the lock expires; `None` if it has no ttl.
-    pub(crate) lock_ends: Option<Instant>,
-}
-
-impl WaitExtension {
-    /// Takes the lock's PTTL from an answer that has just arrived.
-    pub(crate) fn new(sent_at: BootInstant, pttl: Pttl) -> Self {
-        // -2: nobody holds the lock.
-        let lock_ends = if pttl < -1 { Some(Instant::now()) } else { lock_end(pttl) };
-        Self { sent_at, lock_ends }
-    }
-}
-
-/// Returns when a lock expires whose PTTL has just arrived; `None` if it has no ttl, or nobody holds it.
-pub(crate) fn lock_end(pttl: Pttl) -> Option<Instant> {
-    let left = u64::try_from(pttl).ok()?;
-    Instant::now().checked_add(Duration::from_millis(left) + ROUNDING)
 }
 
 impl ClaimEntry {
@@ -292,6 +284,13 @@ impl ClaimEntry {
     /// Waits until the claim is woken.
     pub(crate) async fn woken(&self) {
         self.wake_up.notified().await;
+    }
+
+    /// Takes the token of the last grant that a message told of, and when the last answer to the waiting claim was
+    /// requested, if the grant was made after that answer: the lifetime of the lock began later than that.
+    pub(crate) fn take_pushed(&self) -> Option<(FencingToken, BootInstant)> {
+        let (push, extension) = (lock(&self.pushed).take()?, (*self.last_extension.borrow())?);
+        extension.precedes(push).then_some((push.token, extension.sent.at))
     }
 
     /// Notes that a heartbeat or a re-check has extended the wait.

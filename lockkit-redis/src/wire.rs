@@ -22,19 +22,21 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = script!("value", "lock", "acquire");
-pub(crate) static CONFIRM: LazyLock<Script> = script!("value", "lock", "confirm");
-pub(crate) static BREAK: LazyLock<Script> = script!("value", "lock", "break");
-pub(crate) static RELEASE: LazyLock<Script> = script!("value", "lock", "release");
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    script!("base", "counter", "grant", "take", "value", "lock", "acquire");
+pub(crate) static CONFIRM: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "confirm");
+pub(crate) static BREAK: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "break");
+pub(crate) static RELEASE: LazyLock<Script> =
+    script!("base", "let_go", "counter", "grant", "value", "lock", "release");
 pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
-pub(crate) static HEARTBEAT: LazyLock<Script> = script!("heartbeat");
+pub(crate) static HEARTBEAT: LazyLock<Script> = script!("counter", "heartbeat");
 pub(crate) static INSPECT: LazyLock<Script> = script!("value", "holder", "inspect");
 pub(crate) static WAITED_FOR: LazyLock<Script> = script!("value", "holder", "waited_for");
 pub(crate) static LEADER: LazyLock<Script> = script!("value", "holder", "leader");
-pub(crate) static PROCLAIM: LazyLock<Script> = script!("value", "holder", "proclaim");
+pub(crate) static PROCLAIM: LazyLock<Script> = script!("counter", "value", "holder", "proclaim");
 pub(crate) static READ_RECORD: LazyLock<Script> = script!("read_record");
 pub(crate) static WRITE_RECORD: LazyLock<Script> = script!("value", "write_record");
-pub(crate) static LEAVE: LazyLock<Script> = script!("value", "lock", "leave");
+pub(crate) static LEAVE: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "leave");
 
 /// A script and its digest.
 #[derive(Debug)]
@@ -119,7 +121,7 @@ pub(crate) struct ScriptParams {
     pub(crate) ttl_ms: u64,
     /// How long a token counter outlives its last use.
     pub(crate) counter_ttl_ms: u64,
-    /// How long queue, deadlines and metadata of a lock outlive their last use.
+    /// How long queue and deadlines of a lock, and the metadata of a holder, outlive their last use.
     pub(crate) linger_ms: u64,
 }
 
@@ -163,7 +165,7 @@ impl ScriptParams {
             self.linger_ms.to_string(),
         ];
         arguments.extend(more);
-        Call { script, keys: keys.all().to_vec(), arguments }
+        Call { script, keys: keys.of_claim().to_vec(), arguments }
     }
 
     /// Returns the heartbeat of held locks.
@@ -179,14 +181,12 @@ impl ScriptParams {
 
     /// Returns the heartbeat of waiting claims.
     pub(crate) fn heartbeat(&self, waiting: &[(ClaimId, LockKeys)]) -> Call {
-        let keys = waiting
-            .iter()
-            .flat_map(|(_, keys)| [keys.lock(), keys.queue(), keys.deadlines(), keys.metadata()]);
+        let keys = waiting.iter().flat_map(|(_, keys)| keys.of_claim().iter().cloned());
         let common = [self.ttl_ms.to_string(), self.client.clone(), self.linger_ms.to_string()];
         let claims = waiting.iter().map(|(claim, _)| claim.to_string());
         Call {
             script: &HEARTBEAT,
-            keys: keys.map(str::to_owned).collect(),
+            keys: keys.collect(),
             arguments: common.into_iter().chain(claims).collect(),
         }
     }
@@ -197,7 +197,7 @@ impl ScriptParams {
 pub(crate) enum ClaimState {
     Granted(FencingToken),
     /// In the queue.
-    Queued(Pttl),
+    Queued(Wait),
     /// The lock is free, and the queue has more lapsed waiters than one script drops: the request must be repeated.
     Unserved,
     /// Another claim holds the lock, and nothing was written.
@@ -211,12 +211,30 @@ pub(crate) type Pttl = i64;
 
 const PTTL_MIN: Pttl = -2;
 
+/// What the server answers about a claim in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// Of the lock.
+    pub(crate) pttl: Pttl,
+    /// No token so far is above this one, and each later one is.
+    pub(crate) last_token: FencingToken,
+}
+
 /// Parses the answer of `acquire` and `confirm`.
 pub(crate) fn parse_claim_state(answer: Value) -> Result<ClaimState, RequestError> {
-    let (state, number): (String, i64) = redis::from_redis_value(answer)?;
+    let (state, number, last_token): (String, i64, Option<u64>) = match answer {
+        Value::Array(parts) if parts.len() == 2 => {
+            let (state, number) = redis::from_redis_value(Value::Array(parts))?;
+            (state, number, None)
+        }
+        answer => redis::from_redis_value(answer)?,
+    };
     match &*state {
         "granted" => Ok(ClaimState::Granted(FencingToken::new(number.unsigned_abs()))),
-        "queued" => Ok(ClaimState::Queued(number)),
+        "queued" => {
+            let last_token = last_token.ok_or_else(|| RequestError::unexpected("a wait without a token"))?;
+            Ok(ClaimState::Queued(Wait { pttl: number, last_token: FencingToken::new(last_token) }))
+        }
         "unserved" => Ok(ClaimState::Unserved),
         "busy" => Ok(ClaimState::Busy(number)),
         "gone" => Ok(ClaimState::Gone),
@@ -243,10 +261,12 @@ pub(crate) fn parse_renewals(answer: Value, asked: usize) -> Result<Vec<bool>, R
     one_each(redis::from_redis_value(answer)?, asked)
 }
 
-/// Parses the answer of `heartbeat`: for each claim the PTTL of its lock, `None` if it does not wait there (any more).
-pub(crate) fn parse_waiters(answer: Value, asked: usize) -> Result<Vec<Option<Pttl>>, RequestError> {
-    let answers: Vec<Pttl> = redis::from_redis_value(answer)?;
-    one_each(answers.into_iter().map(|pttl| (pttl >= PTTL_MIN).then_some(pttl)).collect(), asked)
+/// Parses the answer of `heartbeat`: `None` for a claim that does not wait there (any more).
+pub(crate) fn parse_waiters(answer: Value, asked: usize) -> Result<Vec<Option<Wait>>, RequestError> {
+    let answers: Vec<(Pttl, u64)> = redis::from_redis_value(answer)?;
+    let wait = |(pttl, last)| Wait { pttl, last_token: FencingToken::new(last) };
+    let waits = answers.into_iter().map(|answer| (answer.0 >= PTTL_MIN).then(|| wait(answer)));
+    one_each(waits.collect(), asked)
 }
 
 pub(crate) fn one_each<T>(answers: Vec<T>, asked: usize) -> Result<Vec<T>, RequestError> {

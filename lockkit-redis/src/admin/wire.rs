@@ -45,7 +45,7 @@ pub(super) fn find_next(params: &ScriptParams, keys: &LockKeys) -> Call {
 /// Returns the call that inspects a lock: at most `waiters_max` waiters, and no metadata above `metadata_bytes_max`.
 pub(super) fn inspect(keys: &LockKeys, waiters_max: usize, metadata_bytes_max: usize) -> Call {
     let arguments = vec![waiters_max.to_string(), metadata_bytes_max.to_string()];
-    Call::new(&INSPECT, keys.all().to_vec(), arguments)
+    Call::new(&INSPECT, keys.of_claim().to_vec(), arguments)
 }
 
 /// What an inspection shows of a holder or a waiter.

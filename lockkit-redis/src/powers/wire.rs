@@ -17,7 +17,7 @@ use crate::{
 
 /// Returns the call that reads who holds a lock.
 pub(super) fn leader(keys: &LockKeys) -> Call {
-    let names = vec![keys.lock().to_owned(), keys.metadata().to_owned()];
+    let names = vec![keys.lock().to_owned(), keys.token_counter().to_owned()];
     Call::new(&LEADER, names, vec![METADATA_BYTES_MAX.to_string()])
 }
 
@@ -33,11 +33,11 @@ pub(crate) fn parse_leader(answer: Value) -> Result<(Option<LeaderEntry>, Pttl),
 impl ScriptParams {
     /// Returns the call that replaces the metadata of a grant.
     pub(super) fn proclaim(&self, grant: &Grant, keys: &LockKeys, metadata: &Metadata) -> Call {
-        let names = vec![keys.lock().to_owned(), keys.metadata().to_owned()];
+        let names = vec![keys.lock().to_owned(), keys.token_counter().to_owned()];
         let number = metadata.proposal.as_ref().map_or(0, |proposal| proposal.number);
         let arguments = vec![
             keys::value(grant.claim(), grant.token()),
-            grant.claim().to_string(),
+            grant.token().get().to_string(),
             metadata.to_json(),
             number.to_string(),
             self.linger_ms.to_string(),

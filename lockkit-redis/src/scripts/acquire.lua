@@ -1,11 +1,12 @@
 -- Takes the lock for a claim, or puts the claim into the queue. A repeated request finds what an earlier one has done.
+-- `take` has served it already if neither the lock nor a queue exists.
 --
 -- ARGV 6 the client
 --      7 'wait' or 'try'
 --      8 the claim's metadata
 --      9 the channel of observers, if the claim takes part in an election
--- Returns {'granted', token}, {'queued', PTTL of the lock in ms}, {'busy', PTTL of the lock in ms} in mode 'try', or
--- {'unserved', _} when the request must be repeated (by `confirm` if the claim waits).
+-- Returns {'granted', token}, {'queued', PTTL of the lock in ms, last token}, {'busy', PTTL of the lock in ms} in mode
+-- 'try', or {'unserved', ...} when the request must be repeated (by `confirm` if the claim waits).
 local client, mode, description, observers = ARGV[6], ARGV[7], ARGV[8], ARGV[9]
 
 local state, token = serve()
@@ -14,17 +15,15 @@ if state == 'mine' then
 end
 if state == 'free' then
   token = grant(claim, ttl, client, description)
-  if token then
-    notify_observers(observers)
-    return { 'granted', token }
-  end
+  notify_observers(observers)
+  return { 'granted', token }
 end
 if mode == 'try' then
   return { state == 'unserved' and state or 'busy', redis.call('PTTL', lock) }
 end
-if not queued() then
-  local last = redis.call('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
-  redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
-  describe('HSET', claim, description)
+if queued() then
+  return extend_wait(client, state)
 end
-return extend_wait(client, state)
+local last = read('ZREVRANGE', queue, 0, 0, 'WITHSCORES')[2]
+redis.call('ZADD', queue, (tonumber(last) or 0) + 1, claim)
+return extend_wait(client, state, '@' .. claim, description)

@@ -23,15 +23,15 @@ end
 if not is_held() then
   return { 0, 0 }
 end
-local client = string.match(describe('HGET', 'holder') or '', '^' .. claim .. ':(%x+)$')
-redis.call('DEL', lock)
-if claim ~= '' then
-  describe('HDEL', 'holder', claim)
-  if client then
-    -- A refused PUBLISH must not stop the handoff. The next heartbeat finds the loss, too.
-    redis.pcall('PUBLISH', channel .. client, notice .. value)
-  end
-end
+local last_grant = read_if_typed('GETRANGE', counter, 0, 63) or ''
+local granted, client = string.match(last_grant, '^(%d+)%z(%x+) ')
 local head, more = handoff()
+if not head then
+  free()
+end
+if claim ~= '' and granted == token then
+  -- A refused PUBLISH must not undo the break. The next heartbeat finds the loss, too.
+  redis.pcall('PUBLISH', channel .. client, notice .. value)
+end
 notify_observers(observers)
 return { 1, not head and more and 1 or 0 }

@@ -4,8 +4,8 @@
 --
 -- ARGV 6 the client
 --      7 the channel of observers, if the claim takes part in an election
--- Returns {'granted', token}, {'queued', PTTL of the lock in ms}, {'unserved', _} when the request must be repeated, or
--- {'gone', 0}.
+-- Returns {'granted', token}, {'queued', PTTL of the lock in ms, last token}, {'unserved', ...} when the request must be
+-- repeated, or {'gone', 0}.
 local state, token = serve()
 if state == 'mine' then
   return hold(token, ARGV[7])

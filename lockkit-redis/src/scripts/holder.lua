@@ -10,13 +10,18 @@ local function read(...)
   return answer
 end
 
--- Returns the metadata of a claim; '' if there are none, or more than this number of bytes.
-local function description(metadata, claim, bytes_max)
-  local length = read('HSTRLEN', metadata, claim)
-  if not length or length > tonumber(bytes_max) then
-    return ''
-  end
-  return read('HGET', metadata, claim) or ''
+-- Returns a text, or '' if it is missing or has more than this number of bytes.
+local function at_most(text, bytes_max)
+  return text and #text <= tonumber(bytes_max) and text or ''
+end
+
+-- Returns the client and the metadata of the last grant, '' for what is missing. While a client of this library holds
+-- the lock, they are the holder's: every grant writes them.
+local function last_grant(counter, bytes_max)
+  -- Token and client have fewer bytes than this.
+  local left = read('GETRANGE', counter, 0, bytes_max + 64) or ''
+  local client, description = string.match(left, '^%d+%z(%x+) (.*)$')
+  return client or '', at_most(description, bytes_max)
 end
 
 -- Returns the value of the lock: '' if nobody holds it, and '?' for a value of another program, which is the secret

@@ -9,11 +9,11 @@ if lock_state() ~= 'mine' then
 end
 local left = redis.call('PTTL', lock)
 if left ~= tonumber(rest) then
-  redis.call('PEXPIRE', lock, rest)
   -- Waiters expect the end that their last check has found. The first one re-checks at once, and again when the lock
   -- expires; its heartbeat would find the new end later.
-  local head = redis.call('ZRANGE', queue, 0, 0)[1]
-  local client = head and string.match(redis.call('HGET', deadlines, head) or '', ':(%x+)$')
+  local head = read('ZRANGE', queue, 0, 0)[1]
+  local client = head and string.match(read('HGET', deadlines, head) or '', ':(%x+)$')
+  redis.call('PEXPIRE', lock, rest)
   if client then
     redis.pcall('PUBLISH', channel .. client, head)
   end

@@ -2,24 +2,24 @@
 -- proposal: it finds a higher number, and writes nothing.
 --
 -- KEYS 1 the lock
---      2 the metadata
+--      2 the token counter, which has the metadata
 -- ARGV 1 the value that the lock must have
---      2 the claim
---      3 its metadata
+--      2 the token in it
+--      3 the claim's metadata
 --      4 the number of the proposal in them
---      5 how long the metadata outlive their last use, in ms
+--      5 how long they outlive their last use, in ms
 --      6 bytes of metadata to read, at most
 --      7 the channel of observers
 --      8 the client
 -- Returns whether the claim holds the lock (1 or 0).
-local metadata, claim = KEYS[2], ARGV[2]
 if value_of(KEYS[1]) ~= ARGV[1] then
   return 0
 end
 
 -- Returns the number of the stored proposal; nil if there is none, or if another program has written the metadata.
 local function stored_number()
-  local is_json, stored = pcall(cjson.decode, description(metadata, claim, ARGV[6]))
+  local _, metadata = last_grant(KEYS[2], ARGV[6])
+  local is_json, stored = pcall(cjson.decode, metadata)
   local proposal = is_json and type(stored) == 'table' and stored.proposal
   return type(proposal) == 'table' and tonumber(proposal.number) or nil
 end
@@ -28,11 +28,10 @@ local number = stored_number()
 if number and number > tonumber(ARGV[4]) then
   return 1
 end
--- PEXPIRE first: a server at its memory limit (maxmemory) refuses HSET as the first write of a script. The second
--- PEXPIRE is for metadata that were missing.
-redis.call('PEXPIRE', metadata, ARGV[5])
-redis.call('HSET', metadata, 'holder', claim .. ':' .. ARGV[8], claim, ARGV[3])
-redis.call('PEXPIRE', metadata, ARGV[5])
+-- PEXPIRE first: a server at its memory limit (maxmemory) refuses SET as the first write of a script.
+redis.call('PEXPIRE', KEYS[2], ARGV[5])
+-- The counter never falls: an operator may have raised it.
+count(digits(math.max(counted(KEYS[2]), tonumber(ARGV[2]))), ARGV[8], ARGV[3], ARGV[5])
 -- A refused PUBLISH is no error: the message is a hint.
 redis.pcall('PUBLISH', ARGV[7], '')
 return 1

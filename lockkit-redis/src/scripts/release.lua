@@ -1,21 +1,22 @@
 -- Ends a claim in any state: removes its entry in the queue and its hold. The lock is granted to the next waiter, also
--- when it was free already. A later grant is never touched: it has another claim.
+-- when it was free already. A later grant is never touched: it has another claim. `let_go` has served it already if the
+-- claim holds the lock and nobody waits.
 --
 -- ARGV 6 the channel of observers, if the claim takes part in an election
 -- Returns whether the claim held the lock (1 or 0), and whether the next waiter was not found yet: then the request
 -- must be repeated.
-redis.call('ZREM', queue, claim)
-redis.call('HDEL', deadlines, claim)
-describe('HDEL', claim)
-
 local state = lock_state()
-if state == 'mine' then
-  redis.call('DEL', lock)
-  describe('HDEL', 'holder')
+if state ~= 'mine' then
+  read('ZSCORE', queue, claim)
+  read('HEXISTS', deadlines, claim)
+  leave_queue(claim)
 end
 local head, more
 if state ~= 'others' then
   head, more = handoff()
+end
+if state == 'mine' and not head then
+  free()
 end
 if state == 'mine' or head then
   notify_observers(ARGV[6])

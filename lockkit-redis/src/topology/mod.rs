@@ -108,7 +108,9 @@ impl PushHandler {
     }
 
     fn deliver(&self, push: &PushInfo) {
-        if let Some((channel, text)) = published(push) {
+        // Another connection may be in use already, at another master.
+        let is_of_former = self.broken.is_cancelled();
+        if let Some((channel, text)) = published(push).filter(|_| !is_of_former) {
             self.listener.message(channel, text);
         }
     }
@@ -293,5 +295,42 @@ impl Connector {
             Some(found) if !found.is_transient() || fault.is_transient() => found,
             _ => fault.at(servers.join(", ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use redis::Value;
+
+    use super::*;
+
+    impl Listener for Mutex<Vec<String>> {
+        fn channels(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn message(&self, _: &str, text: &str) {
+            self.lock().unwrap().push(text.to_owned());
+        }
+
+        fn gap(&self) {}
+    }
+
+    /// Its server may be the former master.
+    #[test]
+    fn message_over_a_broken_connection_is_dropped() {
+        let heard = Arc::<Mutex<Vec<String>>>::default();
+        let handler = PushHandler { listener: heard.clone(), ..PushHandler::ignore_all() };
+        let message = |text: &str| PushInfo {
+            kind: PushKind::Message,
+            data: vec![Value::BulkString(b"channel".to_vec()), Value::BulkString(text.into())],
+        };
+        let handle = handler.for_node();
+        handle(message("before"));
+        handle(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
+        handle(message("after"));
+        assert_eq!(*heard.lock().unwrap(), ["before"]);
     }
 }

@@ -175,13 +175,17 @@ impl<S: Servers> Place<S> {
     }
 
     async fn write_junk(&self, name: &LockName) -> Result<()> {
-        let metadata = side(name, "metadata");
+        const JUNK: &[u8] = &[0xff; 100_000];
+        let (counter, deadlines) = (side(name, "fence"), side(name, "deadlines"));
         self.servers
             .with(move |servers| {
-                let node = servers.node_of(&metadata)?;
-                for claim in node.cli(&["HKEYS", &metadata])?.list() {
-                    let command = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
-                    node.command(&command)?;
+                let node = servers.node_of(&counter)?;
+                // The metadata of the holder end the counter's value.
+                node.command(&[b"APPEND", counter.as_bytes(), JUNK])?;
+                for field in node.cli(&["HKEYS", &deadlines])?.list() {
+                    if field.text().starts_with('@') {
+                        node.command(&[b"HSET", deadlines.as_bytes(), field.text().as_bytes(), JUNK])?;
+                    }
                 }
                 Ok(())
             })
@@ -226,7 +230,7 @@ impl<S: Servers> Store for Place<S> {
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
-        let (lock, sides) = (key(name), ["queue", "deadlines", "metadata"].map(|what| side(name, what)));
+        let (lock, sides) = (key(name), ["queue", "deadlines"].map(|what| side(name, what)));
         self.servers
             .with(move |servers| {
                 let node = servers.node_of(&lock)?;

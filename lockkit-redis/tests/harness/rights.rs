@@ -6,7 +6,7 @@ pub(crate) const LOGIN: &str = "app:secret";
 /// The rights of the user, as arguments of `ACL SETUSER`.
 pub(crate) const RIGHTS: &str = "~* &lockkit:client:* &lockkit:leader:* +evalsha +eval +subscribe +unsubscribe \
                                  +publish +ping +info +hello +select +time +getrange +exists +get +set +del \
-                                 +pttl +pexpire +type \
+                                 +pttl +pexpire \
                                  +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen";
 
 /// Returns what replaces `~*` where keys have a prefix.

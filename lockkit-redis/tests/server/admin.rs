@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
-    ErrorKind, FencingToken, LockClient, LockName,
-    backend::{Admin, Backend, Contender, Grant, Loss, Renewal, Session},
+    ErrorKind, FencingToken, LockClient, LockName, Metadata, Proposal,
+    backend::{Acquired, Admin, Backend, Claim, ClaimControl, Contender, Grant, Loss, Renewal, Session},
 };
 use lockkit_redis::RedisBackend;
 use lockkit_testbed::{Direction, Flow, Message, Proxy, Redis, RedisCluster, RedisSentinels};
@@ -66,9 +66,15 @@ async fn inspection_shows_clients_and_remaining_times() {
         waiter.control.give_up();
         assert!(is_gave_up(&waiter.ends().await));
     }
-    // A holder that has no entry in the metadata, as after a loss of the key.
-    redis.cli(&["HSET", &side(&name, "metadata"), "holder", "0123:c0ffee"]).unwrap();
-    assert_eq!(self::holder(&backend(&redis.url()), &name).await.session, None);
+    // A holder without metadata, as an earlier version of this library leaves them, and after a loss of the key.
+    for without in [&["SET", "KEY", "7"][..], &["DEL", "KEY"]] {
+        let counter = side(&name, "fence");
+        let command: Vec<&str> =
+            without.iter().map(|&part| if part == "KEY" { &*counter } else { part }).collect();
+        redis.cli(&command).unwrap();
+        let holder = self::holder(&backend(&redis.url()), &name).await;
+        assert_eq!((holder.session, holder.metadata), (None, None));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -257,7 +263,8 @@ async fn break_finds_the_next_waiter_behind_many_that_have_lapsed() {
     assert!(evalshas(&redis) - before <= 7, "the waiter has looked for itself");
 }
 
-/// The message comes before the answer to the confirm that would tell the claim of its grant.
+/// The message comes before the answer to the confirm that would tell the claim of its grant. That of a candidate needs
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_that_is_broken_before_its_claim_knows_of_it_is_not_granted() {
     let (redis, name) = (Redis::start().unwrap(), fresh_name());
@@ -265,13 +272,36 @@ async fn hold_that_is_broken_before_its_claim_knows_of_it_is_not_granted() {
     let slow = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
     let (other, admin) = (session(&redis, LONG).await, backend(&redis.url()));
     let held = acquire(&other, &name).await;
-    let waiting = enqueued(&slow, &name).await;
+    let (control, metadata) = (ClaimControl::new(), Metadata::of_this_process(None));
+    let claim = Claim::new(name.clone(), true, metadata.with_proposal(Proposal::new("a", 1)), &control);
+    let waiting = tokio::spawn(async move { slow.acquire(claim).await });
+    until("the candidate waits", async || control.was_contended()).await;
     proxy.hold_requests_from("EVALSHA");
     release(&other, &held).await;
     until("the claim confirms its grant", async || proxy.holds("EVALSHA")).await;
     assert!(break_lock(&admin, &name, &holder(&admin, &name).await).await);
     proxy.pass();
-    assert!(is_entry_gone(&waiting.ends().await));
+    assert!(is_entry_gone(&bounded(waiting).await.unwrap()));
+}
+
+/// Both messages wait for their client: that of the grant, and that of its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushed_hold_that_is_broken_at_once_is_lost_or_not_granted() {
+    let (redis, name) = (Redis::start().unwrap(), fresh_name());
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let slow = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
+    let (other, admin) = (session(&redis, LONG).await, backend(&redis.url()));
+    let held = acquire(&other, &name).await;
+    let waiting = enqueued(&slow, &name).await;
+    proxy.set(Direction::Replies, Flow::Hold);
+    release(&other, &held).await;
+    assert!(break_lock(&admin, &name, &holder(&admin, &name).await).await);
+    proxy.pass();
+    match waiting.ends().await {
+        Ok(Acquired::Granted(grant)) => assert!(is_of(&lost(&slow).await, &grant)),
+        end => assert!(is_entry_gone(&end)),
+    }
+    assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

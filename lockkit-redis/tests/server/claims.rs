@@ -9,7 +9,7 @@ use std::{
 };
 
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, TimeSource,
+    BootInstant, Clock, ErrorKind,
     backend::{Acquired, Backend, Renewal},
     limits::RELEASE_ANSWER_MAX,
 };
@@ -17,8 +17,8 @@ use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
 use crate::{
     common::{
-        LONG, SHORT, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
-        only_renewal, release, session, session_at, shared, side, start, try_acquire, until,
+        LONG, SHORT, SetClock, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted,
+        is_gave_up, only_renewal, release, session, session_at, shared, side, start, try_acquire, until,
     },
     raw,
     topologies::PATIENT,
@@ -192,15 +192,6 @@ async fn close_releases_the_grant_of_a_running_acquire() {
     bounded(closing).await.unwrap();
     let end = acquiring.ends().await;
     assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0], "the acquire left the lock and returned {end:?}");
-}
-
-/// A clock that the test sets, in milliseconds.
-struct SetClock(Arc<AtomicU64>);
-
-impl TimeSource for SetClock {
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(Duration::from_millis(self.0.load(SeqCst)))
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,13 +1,16 @@
 //! Helpers that the tests share: sessions at real servers, and claims that are driven directly.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
 pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
-    Clock, LockName,
+    BootInstant, Clock, LockName, TimeSource,
     backend::{Backend, BackendUrl, Renewal, Renewals, Session},
 };
 use lockkit_redis::{RedisBackend, RedisConfig};
@@ -46,4 +49,13 @@ pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
 /// Returns the renewal of the only hold of a heartbeat.
 pub(crate) fn only_renewal(heartbeat: Renewals) -> Renewal {
     heartbeat.holds.into_iter().next().unwrap().1
+}
+
+/// A clock that the test sets, in milliseconds.
+pub(crate) struct SetClock(pub(crate) Arc<AtomicU64>);
+
+impl TimeSource for SetClock {
+    fn now(&self) -> BootInstant {
+        BootInstant::from_start(Duration::from_millis(self.0.load(SeqCst)))
+    }
 }

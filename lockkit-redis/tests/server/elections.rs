@@ -14,6 +14,7 @@ use crate::{
         LONG, SHORT, acquire, backend, bounded, fresh_name, granted, release, session, session_at, shared,
         side, try_acquire, until,
     },
+    raw::remaining_keys,
     rights::{LOGIN, RIGHTS, user},
 };
 
@@ -144,8 +145,7 @@ async fn former_leader_cannot_proclaim() {
     redis.cli(&["SET", name.as_str(), &format!("{}:7", second.claim())]).unwrap();
     assert!(!proclaim(&other, &second, "late", 7).await);
     release(&other, &second).await;
-    let fields = redis.cli(&["HKEYS", &side(&name, "metadata")]).unwrap();
-    assert_eq!(fields.list(), [], "{fields:?}");
+    assert_eq!(remaining_keys(redis, &name), [side(&name, "fence")]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,18 +162,28 @@ async fn late_copy_of_a_proclaim_undoes_nothing() {
         assert_eq!(leader(&session, &name).await.unwrap().proposal, Proposal::new(value, number));
     }
     // What another program has written is replaced.
-    let (metadata, claim) = (side(&name, "metadata"), grant.claim().to_string());
+    let counter = side(&name, "fence");
     let deep = "[".repeat(5000);
     let long = format!("{{\"proposal\":{{\"number\":9{}}}}}", " ".repeat(10_000));
     for junk in ["", "junk", "7", "{\"proposal\":7}", "{\"proposal\":{\"number\":null}}", &deep, &long] {
-        redis.cli(&["HSET", &metadata, &claim, junk]).unwrap();
+        redis.command(&[b"SET", counter.as_bytes(), format!("7\0c0ffee {junk}").as_bytes()]).unwrap();
         assert!(proclaim(&session, &grant, "e", 5).await);
         assert_eq!(leader(&session, &name).await.unwrap().proposal, Proposal::new("e", 5), "{junk:.40}");
     }
-    redis.cli(&["DEL", &metadata]).unwrap();
+    redis.cli(&["DEL", &counter]).unwrap();
     assert!(proclaim(&session, &grant, "f", 6).await);
-    assert!(redis.cli(&["PTTL", &metadata]).unwrap().number() > Some(100_000), "it stays for ever");
+    assert!(redis.cli(&["PTTL", &counter]).unwrap().number() > Some(100_000), "it stays for ever");
     assert_eq!(leader(&session, &name).await.unwrap().proposal, Proposal::new("f", 6));
+    // The token counter is the same key, and never falls: neither below the grant's token nor below what is there.
+    release(&session, &grant).await;
+    let next = elect(&session, &name, "a").await;
+    assert!(next.token() > grant.token());
+    let ahead = 1_u64 << 52;
+    redis.cli(&["SET", &counter, &ahead.to_string()]).unwrap();
+    assert!(proclaim(&session, &next, "b", 2).await);
+    assert_eq!(leader(&session, &name).await.unwrap().proposal, Proposal::new("b", 2));
+    release(&session, &next).await;
+    assert_eq!(acquire(&session, &name).await.token().get(), ahead + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

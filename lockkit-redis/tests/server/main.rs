@@ -20,6 +20,7 @@ mod moving_slots;
 mod options;
 mod pins;
 mod pollers;
+mod pushes;
 mod queue;
 mod raw;
 mod records;

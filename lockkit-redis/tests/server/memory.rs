@@ -21,7 +21,9 @@ fn limit_memory(redis: &Redis, is_reached: bool) {
 /// Makes every deadline lapse, as if time had passed, unless it is extended.
 fn age(redis: &Redis, deadlines: &str) {
     limit_memory(redis, false);
-    for claim in redis.cli(&["HKEYS", deadlines]).unwrap().list() {
+    let fields = redis.cli(&["HKEYS", deadlines]).unwrap();
+    // The others are metadata.
+    for claim in fields.list().iter().filter(|field| !field.text().starts_with('@')) {
         let entry = redis.cli(&["HGET", deadlines, claim.text()]).unwrap();
         let (_, rest) = entry.text().split_once(':').unwrap();
         redis.cli(&["HSET", deadlines, claim.text(), &format!("1:{rest}")]).unwrap();

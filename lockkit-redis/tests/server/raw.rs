@@ -6,16 +6,27 @@ use lockkit_testbed::{Redis, Reply};
 use crate::common::side;
 
 pub(crate) const ACQUIRE: &str = concat!(
+    include_str!("../../src/scripts/base.lua"),
+    include_str!("../../src/scripts/counter.lua"),
+    include_str!("../../src/scripts/grant.lua"),
+    include_str!("../../src/scripts/take.lua"),
     include_str!("../../src/scripts/value.lua"),
     include_str!("../../src/scripts/lock.lua"),
     include_str!("../../src/scripts/acquire.lua")
 );
 pub(crate) const CONFIRM: &str = concat!(
+    include_str!("../../src/scripts/base.lua"),
+    include_str!("../../src/scripts/counter.lua"),
+    include_str!("../../src/scripts/grant.lua"),
     include_str!("../../src/scripts/value.lua"),
     include_str!("../../src/scripts/lock.lua"),
     include_str!("../../src/scripts/confirm.lua")
 );
 pub(crate) const RELEASE: &str = concat!(
+    include_str!("../../src/scripts/base.lua"),
+    include_str!("../../src/scripts/let_go.lua"),
+    include_str!("../../src/scripts/counter.lua"),
+    include_str!("../../src/scripts/grant.lua"),
     include_str!("../../src/scripts/value.lua"),
     include_str!("../../src/scripts/lock.lua"),
     include_str!("../../src/scripts/release.lua")
@@ -27,7 +38,8 @@ pub(crate) const WAITED_FOR: &str = concat!(
     include_str!("../../src/scripts/holder.lua"),
     include_str!("../../src/scripts/waited_for.lua")
 );
-pub(crate) const HEARTBEAT: &str = include_str!("../../src/scripts/heartbeat.lua");
+pub(crate) const HEARTBEAT: &str =
+    concat!(include_str!("../../src/scripts/counter.lua"), include_str!("../../src/scripts/heartbeat.lua"));
 
 /// Longer than any test.
 pub(crate) const TTL: &str = "60000";
@@ -54,8 +66,8 @@ impl<'a> Claimant<'a> {
     }
 
     pub(crate) fn try_run(&self, script: &str, more: &[&str]) -> anyhow::Result<Reply> {
-        let sides = ["fence", "queue", "deadlines", "metadata"].map(|what| side(self.name, what));
-        let mut arguments = vec!["EVAL", script, "5", self.name.as_str()];
+        let sides = ["fence", "queue", "deadlines"].map(|what| side(self.name, what));
+        let mut arguments = vec!["EVAL", script, "4", self.name.as_str()];
         arguments.extend(sides.iter().map(String::as_str));
         arguments.extend([&*self.claim, self.ttl, "100000", "lockkit:client:", "200000"]);
         arguments.extend(more);
@@ -94,7 +106,7 @@ impl<'a> Claimant<'a> {
 }
 
 pub(crate) fn claim_state(reply: &Reply) -> (String, i64) {
-    let [state, number] = reply.list() else { panic!("{reply:?}") };
+    let [state, number, ..] = reply.list() else { panic!("{reply:?}") };
     (state.text().to_owned(), number.number().unwrap())
 }
 
@@ -107,7 +119,7 @@ pub(crate) fn remaining_keys(redis: &Redis, name: &LockName) -> Vec<String> {
 /// Sends the heartbeat of these waiters.
 pub(crate) fn heartbeat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64> {
     let keys = waiters.iter().flat_map(|(name, _)| {
-        let sides = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
+        let sides = ["fence", "queue", "deadlines"].map(|what| side(name, what));
         std::iter::once(name.to_string()).chain(sides)
     });
     let keys: Vec<String> = keys.collect();
@@ -117,7 +129,7 @@ pub(crate) fn heartbeat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64
     arguments.extend([TTL, "c0ffee", "200000"]);
     arguments.extend(waiters.iter().map(|(_, claim)| claim));
     let answer = redis.cli(&arguments).unwrap();
-    answer.list().iter().filter_map(Reply::number).collect()
+    answer.list().iter().filter_map(|answer| answer.list()[0].number()).collect()
 }
 
 /// Adds lapsed waiters at the head of the queue.
@@ -127,13 +139,12 @@ pub(crate) fn add_lapsed_waiters(redis: &Redis, name: &LockName, count: usize) {
     const SEED: &str = "for n = ARGV[1], ARGV[2] do
         local claim = string.format('%032x', n)
         redis.call('ZADD', KEYS[1], -n, claim)
-        redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee')
-        redis.call('HSET', KEYS[3], claim, '{}')
+        redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee', '@' .. claim, '{}')
     end";
-    let keys = ["queue", "deadlines", "metadata"].map(|what| side(name, what));
-    let [queue, deadlines, metadata] = keys.each_ref().map(String::as_str);
+    let keys = ["queue", "deadlines"].map(|what| side(name, what));
+    let [queue, deadlines] = keys.each_ref().map(String::as_str);
     for first in (1..=count).step_by(PER_SCRIPT) {
         let (first, last) = (first.to_string(), count.min(first + PER_SCRIPT - 1).to_string());
-        redis.cli(&["EVAL", SEED, "3", queue, deadlines, metadata, &first, &last]).unwrap();
+        redis.cli(&["EVAL", SEED, "2", queue, deadlines, &first, &last]).unwrap();
     }
 }

@@ -5,7 +5,7 @@ use lockkit_testbed::{Redis, Reply};
 
 use crate::{
     common::{assert_rising, fresh_name, shared, side},
-    raw::{ACQUIRE, CONFIRM, Claimant, RELEASE, RENEW, heartbeat, remaining_keys},
+    raw::{ACQUIRE, CONFIRM, Claimant, RELEASE, RENEW, claim_state, heartbeat, remaining_keys},
 };
 
 #[test]
@@ -261,9 +261,9 @@ fn heartbeat_of_waiters_extends_deadlines_and_adds_none() {
     assert!((1..=60_000).contains(&pttl), "{pttl}");
     let moved = redis.cli(&["HGET", &deadlines, &waiter.claim]).unwrap();
     assert!(!moved.text().starts_with("1:"), "{moved:?}");
-    assert_eq!(redis.cli(&["HLEN", &deadlines]).unwrap().number(), Some(1));
+    assert_eq!(redis.cli(&["HLEN", &deadlines]).unwrap().number(), Some(2), "an entry and its metadata");
     // Deadlines are extended while anybody waits, so the keys must live as long.
-    for key in [&queue, &deadlines, &side(&name, "metadata")] {
+    for key in [&queue, &deadlines] {
         redis.cli(&["PEXPIRE", key, "1000"]).unwrap();
         heartbeat();
         assert!(redis.cli(&["PTTL", key]).unwrap().number() > Some(100_000), "{key} ends");
@@ -271,7 +271,7 @@ fn heartbeat_of_waiters_extends_deadlines_and_adds_none() {
     // An entry without a deadline counts as dead, and a heartbeat does not revive it.
     redis.cli(&["HDEL", &deadlines, &waiter.claim]).unwrap();
     assert_eq!(heartbeat(), [-3, -3]);
-    assert_eq!(redis.cli(&["HLEN", &deadlines]).unwrap().number(), Some(0));
+    assert_eq!(redis.cli(&["HKEYS", &deadlines]).unwrap().list()[0].text(), format!("@{}", waiter.claim));
     redis.cli(&["HSET", &deadlines, &waiter.claim, "1:60000:c0ffee"]).unwrap();
     redis.cli(&["PERSIST", name.as_str()]).unwrap();
     assert_eq!(heartbeat(), [-1, -3], "another program's lock without a ttl");
@@ -281,6 +281,25 @@ fn heartbeat_of_waiters_extends_deadlines_and_adds_none() {
     assert_eq!(waiter.confirm().0, "granted");
     // It was granted the lock: it no longer waits.
     assert_eq!(heartbeat(), [-3, -3]);
+}
+
+/// So a client knows which grants were made after an answer, also at a server that takes the place of this one.
+#[test]
+fn answer_to_a_waiter_separates_earlier_tokens_from_later_ones() {
+    let (redis, name) = (shared(), fresh_name());
+    let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
+    let counter = side(&name, "fence");
+    let last = |answer: &Reply| answer.list()[2].number().unwrap();
+    let token = Claimant::token(holder.acquire());
+    let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let first = last(&waiter.run(ACQUIRE, &["c0ffee", "wait", "{}"]));
+    assert!(first >= token && first >= i64::try_from(begun.as_micros()).unwrap());
+    assert!(last(&waiter.run(CONFIRM, &["c0ffee"])) >= first);
+    let ahead = 1_i64 << 52;
+    redis.cli(&["SET", &counter, &ahead.to_string()]).unwrap();
+    assert_eq!(last(&waiter.run(CONFIRM, &["c0ffee"])), ahead);
+    holder.release();
+    assert_eq!(Claimant::token(waiter.confirm()), ahead + 1);
 }
 
 #[test]
@@ -306,8 +325,22 @@ fn replaced_queue_stops_every_script_before_its_first_write() {
                     (CONFIRM, &["c0ffee"]),
                     (RELEASE, &[]),
                 ] {
-                    let error = claimant.try_run(script, more).unwrap_err().to_string();
-                    assert!(error.starts_with("WRONGTYPE") && error.contains(&junk), "{error}");
+                    // The holder needs no queue before the handoff, nor does a try of a held lock. Who has no deadline
+                    // does not wait, whatever the queue is.
+                    let allowed = match script {
+                        _ if !is_held || script == RELEASE => "",
+                        _ if std::ptr::eq(claimant, &holder) => "granted",
+                        ACQUIRE if more.contains(&"try") => "busy",
+                        CONFIRM if std::ptr::eq(claimant, &late) && what == "queue" => "gone",
+                        _ => "",
+                    };
+                    match claimant.try_run(script, more) {
+                        Ok(answer) if claim_state(&answer).0 == allowed => {}
+                        answer => {
+                            let error = answer.unwrap_err().to_string();
+                            assert!(error.contains(&format!("WRONGTYPE {junk}")), "{error}");
+                        }
+                    }
                     assert_eq!(dump(redis, &name), before, "{what}: a script has written");
                 }
             }
@@ -336,26 +369,48 @@ fn heartbeat_of_waiters_skips_a_replaced_queue() {
     }
     // As if an operator had removed its entry.
     redis.cli(&["ZREM", &side(&names[2], "queue"), &waiters[2].claim]).unwrap();
-    redis.cli(&["DEL", &side(&names[3], "metadata")]).unwrap();
-    redis.cli(&["SET", &side(&names[3], "metadata"), "junk"]).unwrap();
     let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.name, &*waiter.claim)).collect();
     let answers = heartbeat(redis, &waiters);
     assert!(matches!(answers[..], [-3, -3, -3, pttl] if pttl > 0), "{answers:?}");
 }
 
 #[test]
-fn metadata_end_with_the_holder_and_expire() {
+fn metadata_are_those_of_the_last_grant_and_expire() {
     let (redis, name) = (shared(), fresh_name());
     let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
-    let metadata = side(&name, "metadata");
-    holder.acquire();
-    assert!(redis.cli(&["PTTL", &metadata]).unwrap().number() > Some(0), "they have no ttl");
-    waiter.acquire();
+    let counter = side(&name, "fence");
+    let stored = || redis.cli(&["GET", &counter]).unwrap().text().to_owned();
+    let token = Claimant::token(claim_state(&holder.run(ACQUIRE, &["c0ffee", "wait", "of the holder"])));
+    assert_eq!(stored(), format!("{token}\0c0ffee of the holder"));
+    assert!(redis.cli(&["PTTL", &counter]).unwrap().number() > Some(100_000), "they end before the hold");
+    assert_eq!(claim_state(&waiter.run(ACQUIRE, &["cafe", "wait", "of the waiter"])).0, "queued");
     // As if it had expired.
     redis.cli(&["DEL", name.as_str()]).unwrap();
-    assert_eq!(waiter.confirm().0, "granted");
-    let fields = redis.cli(&["HKEYS", &metadata]).unwrap();
-    let mut fields: Vec<&str> = fields.list().iter().map(Reply::text).collect();
-    fields.sort_unstable_by_key(|field| *field == "holder");
-    assert_eq!(fields, [&*waiter.claim, "holder"]);
+    let token = Claimant::token(waiter.confirm());
+    assert_eq!(stored(), format!("{token}\0cafe of the waiter"));
+    assert_eq!(remaining_keys(redis, &name).len(), 2, "the lock and the counter");
+    // From here on, the counter lives as long as it is configured to.
+    waiter.release();
+    let left = redis.cli(&["PTTL", &counter]).unwrap().number();
+    assert!((1..=100_000).contains(&left.unwrap()), "{left:?}");
+}
+
+/// Clients of an earlier version know neither metadata behind the counter nor those in the deadlines.
+#[test]
+fn grants_of_an_earlier_version_and_of_this_one_have_rising_tokens() {
+    let (redis, name) = (shared(), fresh_name());
+    let (counter, ahead) = (side(&name, "fence"), 1_i64 << 52);
+    redis.cli(&["SET", &counter, &ahead.to_string()]).unwrap();
+    let one = Claimant::new(redis, &name);
+    assert_eq!(Claimant::token(one.acquire()), ahead + 1);
+    let as_before = "return string.format('%.0f', tonumber(redis.call('GET', KEYS[1])))";
+    let read = redis.cli(&["EVAL", as_before, "1", &counter]).unwrap();
+    assert_eq!(read.text(), (ahead + 1).to_string());
+    // A waiter of an earlier version.
+    let waiter = Claimant::new(redis, &name);
+    redis.cli(&["ZADD", &side(&name, "queue"), "1", &waiter.claim]).unwrap();
+    let entry = format!("{}:60000:{:032x}", 1_i64 << 52, 7);
+    redis.cli(&["HSET", &side(&name, "deadlines"), &waiter.claim, &entry]).unwrap();
+    one.release();
+    assert_eq!(Claimant::token(waiter.confirm()), ahead + 2);
 }

@@ -58,6 +58,9 @@ impl State {
         if may_lapse && self.server.queue.contains(&number) && !self.server.lapsed[number.index()] {
             actions.push(Action::Lapse(number));
         }
+        if claim.late_answer.is_some() {
+            actions.push(Action::HearLate(number));
+        }
         if claim.message == Message::Sent && claim.phase == Phase::Waiting {
             actions.push(Action::Deliver(number));
             if self.faults.lost > 0 {
@@ -83,9 +86,14 @@ impl State {
         Request { claim, script, token }
     }
 
-    /// The script runs. An answer that grants is late.
+    /// The script runs. An answer that grants is late, and in scenes with pushes an answer to a waiter.
     pub(super) fn call_with_late_reply(&mut self, model: &Redis, number: ClaimNo) {
         let answer = self.run(model, self.request(number, self.script_of(number)));
+        if answer == Reply::Queued && model.pushes {
+            self.faults.late -= 1;
+            self.claim(number).late_answer = Some((self.server.counter, self.has_failed_over));
+            return;
+        }
         let Reply::Granted(token) = answer else { return self.receive(model, number, answer) };
         self.faults.late -= 1;
         let claim = self.claim(number);
@@ -104,6 +112,15 @@ impl State {
         }
     }
 
+    /// The late answer to a waiter arrives, perhaps after a push that was sent later.
+    pub(super) fn hear_late(&mut self, number: ClaimNo) {
+        let claim = self.claim(number);
+        if let Some(heard) = claim.late_answer.take() {
+            claim.phase = Phase::Waiting;
+            (claim.heard, claim.heard_new_master) = heard;
+        }
+    }
+
     pub(super) fn give_up(&mut self, number: ClaimNo) {
         let claim = self.claim(number);
         *claim = Claim { phase: Phase::Releasing, excused: claim.excused, ..Claim::default() };
@@ -113,7 +130,7 @@ impl State {
     pub(super) fn expire(&mut self) {
         let Some((claim, _)) = self.server.lock.take() else { return };
         let claim = self.claim(claim);
-        let is_pushed = claim.phase == Phase::Waiting && claim.late_token > 0;
+        let is_pushed = matches!(claim.phase, Phase::Acquiring | Phase::Waiting) && claim.late_token > 0;
         claim.expired |= claim.phase == Phase::Answered || is_pushed;
     }
 

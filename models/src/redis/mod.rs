@@ -8,9 +8,8 @@
 //!   client has died, or has stood still for long enough.
 //! * Any waiter may confirm at any time (its timers). A message to a waiter makes no difference, except in scenes with
 //!   messages, where one may be lost, and where a step is removed that needs it.
-//! * In scenes with pushes, the message grants: a design that the code does not have yet (see `docs/models.md`). It
-//!   carries the token, and each answer to a waiter carries the token counter, so that the client knows which of the two
-//!   came first.
+//! * In scenes with pushes, the message grants. It carries the token, and each answer to a waiter carries the token
+//!   counter, so that the client knows which of the two came first. An answer may arrive after a push that was sent later.
 //! * The server refuses a request (the user's rights or password have changed). A withdrawal that is refused as well is
 //!   given up; what the claim has left ends with its ttl.
 //! * A renewal may be executed late, after the end of its hold. (A late answer to it belongs to the keeper's model.)
@@ -146,6 +145,8 @@ struct Claim {
     heard: Token,
     heard_new_master: bool,
     pushed_by_new_master: bool,
+    /// The same of an answer to a waiter that is late.
+    late_answer: Option<(Token, bool)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -221,6 +222,8 @@ pub enum Action {
     RunWithLateReply(ClaimNo),
     /// The late answer arrives.
     ReceiveLate(ClaimNo),
+    /// The late answer to a waiter arrives.
+    HearLate(ClaimNo),
     /// The server refuses the claim's request.
     Refuse(ClaimNo),
     /// The caller gives up.
@@ -264,7 +267,10 @@ impl Ranked for State {
         }
         self.claims
             .iter_mut()
-            .flat_map(|claim| [&mut claim.late_token, &mut claim.heard])
+            .flat_map(|claim| {
+                let late = claim.late_answer.as_mut().map(|(heard, _)| heard);
+                [&mut claim.late_token, &mut claim.heard].into_iter().chain(late)
+            })
             .for_each(|token| visit(TOKEN, token));
         self.late.iter_mut().for_each(|request| visit(TOKEN, &mut request.token));
         visit(TOKEN, &mut self.minted_last);

@@ -62,6 +62,7 @@ impl Model for Redis {
             Action::DelayRenewal(claim) => state.delay(state.request(claim, Script::Renew)),
             Action::RunWithLateReply(claim) => state.call_with_late_reply(self, claim),
             Action::ReceiveLate(claim) => state.receive_late(self, claim),
+            Action::HearLate(claim) => state.hear_late(claim),
             Action::Refuse(claim) => state.refuse(self, claim),
             Action::RunLate(nth) => {
                 let request = state.late.remove(nth);

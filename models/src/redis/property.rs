@@ -37,6 +37,7 @@ impl State {
             Action::Run(_)
             | Action::RunLate(_)
             | Action::ReceiveLate(_)
+            | Action::HearLate(_)
             | Action::Renew(_)
             | Action::Release(_)
             | Action::Expire

@@ -32,6 +32,10 @@ impl Protocol for Redis {
                 "2 + 1, pushed, lost, death",
                 Self { pushes: true, ..scene(3, Faults { lost: 1, deaths: 1, ..none }) },
             ),
+            (
+                "2 + 1, pushed, lost, late answer",
+                Self { pushes: true, ..scene(3, Faults { lost: 1, late: 1, ..none }) },
+            ),
             ("2 + 1, pushed, failover", Self { pushes: true, ..scene(3, Faults { failovers: 1, ..none }) }),
             ("2 + 1, lost, refused", scene(3, Faults { lost: 1, refusals: 1, ..none })),
             ("2 + 1, lost, late answer", scene(3, Faults { lost: 1, late: 1, ..none })),

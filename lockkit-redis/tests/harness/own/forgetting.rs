@@ -107,10 +107,18 @@ fn use_by_scripts(server: &Redis, names: Range<usize>) -> Result<()> {
 /// Lua: acquires and releases the locks from number `ARGV[2]` to `ARGV[3]`. Returns how many were granted and released.
 const USE: &str = concat!(
     "local function acquire(KEYS, ARGV) ",
+    include_str!("../../../src/scripts/base.lua"),
+    include_str!("../../../src/scripts/counter.lua"),
+    include_str!("../../../src/scripts/grant.lua"),
+    include_str!("../../../src/scripts/take.lua"),
     include_str!("../../../src/scripts/value.lua"),
     include_str!("../../../src/scripts/lock.lua"),
     include_str!("../../../src/scripts/acquire.lua"),
     " end local function release(KEYS, ARGV) ",
+    include_str!("../../../src/scripts/base.lua"),
+    include_str!("../../../src/scripts/let_go.lua"),
+    include_str!("../../../src/scripts/counter.lua"),
+    include_str!("../../../src/scripts/grant.lua"),
     include_str!("../../../src/scripts/value.lua"),
     include_str!("../../../src/scripts/lock.lua"),
     include_str!("../../../src/scripts/release.lua"),
@@ -120,7 +128,7 @@ const USE: &str = concat!(
     for number = ARGV[2], ARGV[3] do
       local lock, claim = ARGV[1] .. number, string.format('%032x', number)
       local side = 'lockkit:{' .. lock .. '}:'
-      local keys = { lock, side .. 'fence', side .. 'queue', side .. 'deadlines', side .. 'metadata' }
+      local keys = { lock, side .. 'fence', side .. 'queue', side .. 'deadlines' }
       local arguments = { claim, '60000', '5000', 'lockkit:client:', '5000', 'c0ffee', 'wait', '{}' }
       if acquire(keys, arguments)[1] == 'granted' then
         granted = granted + release(keys, arguments)[1]

@@ -1,0 +1,219 @@
+//! Handoffs by a message alone: it grants only what it must.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use lockkit_core::{
+    BootInstant, Clock, Metadata, Proposal,
+    backend::{Backend, Claim, ClaimControl, Session},
+};
+use lockkit_testbed::{Direction, Flow, Proxy, Redis};
+
+use crate::{
+    common::{
+        LONG, SetClock, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release,
+        session, session_at, side, until,
+    },
+    raw,
+    topologies::{PATIENT, is_renewed},
+};
+
+fn scripts(redis: &Redis) -> u64 {
+    redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap()
+}
+
+/// Starts a server that has every script that is counted, so that none is sent twice.
+fn start() -> Redis {
+    let redis = Redis::start().unwrap();
+    for script in [raw::ACQUIRE, raw::CONFIRM, raw::RELEASE, raw::HEARTBEAT] {
+        redis.cli(&["SCRIPT", "LOAD", script]).unwrap();
+    }
+    redis
+}
+
+/// Returns the channel of the only client that waits.
+fn channel_of_waiter(redis: &Redis, deadlines: &str, claim: &str) -> String {
+    let entry = redis.cli(&["HGET", deadlines, claim]).unwrap();
+    format!("lockkit:client:{}", entry.text().rsplit(':').next().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pushed_grant_counts_from_the_sending_of_the_last_answered_request() {
+    let (redis, name, clock) = (start(), fresh_name(), Clock::boot());
+    let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
+    let mut held = acquire(&one, &name).await;
+    for by_heartbeat in [false, true] {
+        let before_the_claim = clock.now();
+        let waiter = enqueued(&other, &name).await;
+        let before_the_heartbeat = clock.now();
+        if by_heartbeat {
+            bounded(other.renew(&[])).await;
+        }
+        let (answered, before) = (clock.now(), scripts(&redis));
+        release(&one, &held).await;
+        let next = waiter.granted().await;
+        assert_eq!(scripts(&redis) - before, 1, "it was confirmed");
+        let least = if by_heartbeat { before_the_heartbeat } else { before_the_claim };
+        assert!((least..=answered).contains(&next.armed_at()), "{:?} after {answered:?}", next.armed_at());
+        assert!(is_renewed(&other, &next).await);
+        release(&other, &next).await;
+        held = acquire(&one, &name).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn push_that_is_not_newer_than_the_last_answer_is_a_hint() {
+    let (redis, name) = (start(), fresh_name());
+    let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    let claim = waiter.claim.id();
+    let channel = channel_of_waiter(&redis, &side(&name, "deadlines"), &claim.to_string());
+    for token in [held.token().get(), 1] {
+        let before = scripts(&redis);
+        redis.cli(&["PUBLISH", &channel, &format!("{claim}:{token}")]).unwrap();
+        until("it is confirmed", async || scripts(&redis) > before).await;
+        assert!(waiter.is_waiting(), "granted with token {token}");
+    }
+    // The counter decides, even if it is ahead of the server's clock.
+    let ahead = 1_u64 << 52;
+    redis.cli(&["SET", &side(&name, "fence"), &ahead.to_string()]).unwrap();
+    bounded(other.renew(&[])).await;
+    let before = scripts(&redis);
+    redis.cli(&["PUBLISH", &channel, &format!("{claim}:{ahead}")]).unwrap();
+    until("it is confirmed", async || scripts(&redis) > before).await;
+    assert!(waiter.is_waiting());
+    release(&one, &held).await;
+    assert_eq!(waiter.granted().await.token().get(), ahead + 1);
+}
+
+/// A session whose clock the test sets, in milliseconds.
+async fn session_on_set_clock(redis: &Redis, now_ms: &Arc<AtomicU64>) -> Arc<dyn Session> {
+    let clock = Clock::new(SetClock(Arc::clone(now_ms)));
+    backend(&redis.url()).open_session(LONG, clock).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn push_later_than_a_third_of_the_ttl_is_confirmed() {
+    let (redis, name, now_ms) = (start(), fresh_name(), Arc::new(AtomicU64::new(0)));
+    let (one, other) = (session(&redis, LONG).await, session_on_set_clock(&redis, &now_ms).await);
+    let third = u64::try_from((LONG / 3).as_millis()).unwrap();
+    for (late_by, is_confirmed) in [(0, false), (1, true)] {
+        now_ms.store(0, SeqCst);
+        let held = acquire(&one, &name).await;
+        let waiter = enqueued(&other, &name).await;
+        now_ms.store(third + late_by, SeqCst);
+        let before = scripts(&redis);
+        release(&one, &held).await;
+        let next = waiter.granted().await;
+        assert_eq!(scripts(&redis) - before, 1 + u64::from(is_confirmed), "late by {late_by} ms");
+        let armed_ms = if is_confirmed { third + late_by } else { 0 };
+        assert_eq!(next.armed_at(), BootInstant::from_start(Duration::from_millis(armed_ms)));
+        release(&other, &next).await;
+    }
+}
+
+/// Its confirm notifies observers, which the release of a holder that is no candidate does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn push_to_a_candidate_is_confirmed() {
+    let (redis, name) = (start(), fresh_name());
+    let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
+    let mut watch = bounded(other.elections().unwrap().watch(&name)).await.unwrap();
+    let held = acquire(&one, &name).await;
+    let (control, metadata) = (ClaimControl::new(), Metadata::of_this_process(None));
+    let claim = Claim::new(name.clone(), true, metadata.with_proposal(Proposal::new("a", 1)), &control);
+    let campaign = tokio::spawn({
+        let other = Arc::clone(&other);
+        async move { other.acquire(claim).await }
+    });
+    until("the candidate waits", async || control.was_contended()).await;
+    let before = scripts(&redis);
+    release(&one, &held).await;
+    let next = granted(bounded(campaign).await.unwrap());
+    assert_eq!(scripts(&redis) - before, 2);
+    bounded(watch.changed()).await;
+    release(&other, &next).await;
+}
+
+/// Messages that come twice, and after the end of their grants.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_push_changes_nothing() {
+    let (redis, name) = (start(), fresh_name());
+    let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    let claim = waiter.claim.id();
+    let channel = channel_of_waiter(&redis, &side(&name, "deadlines"), &claim.to_string());
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    let push = format!("{claim}:{}", next.token());
+    redis.cli(&["PUBLISH", &channel, &push]).unwrap();
+    assert!(is_renewed(&other, &next).await);
+    release(&other, &next).await;
+    let later = enqueued_behind(&one, &other, &name).await;
+    redis.cli(&["PUBLISH", &channel, &push]).unwrap();
+    // Over the same connection as the message, after it.
+    bounded(other.renew(&[])).await;
+    assert!(later.1.is_waiting());
+    release(&one, &later.0).await;
+    assert!(later.1.granted().await.token() > next.token());
+}
+
+async fn enqueued_behind(
+    holder: &Arc<dyn Session>,
+    waiter: &Arc<dyn Session>,
+    name: &lockkit_core::LockName,
+) -> (lockkit_core::backend::Grant, crate::common::PendingClaim) {
+    let held = acquire(holder, name).await;
+    let waiting = enqueued(waiter, name).await;
+    (held, waiting)
+}
+
+/// Its client has not heard the message yet, and no longer wants the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushed_grant_that_nobody_wants_is_released() {
+    let (redis, name) = (start(), fresh_name());
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let slow = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
+    let other = session(&redis, LONG).await;
+    for is_heard_first in [true, false] {
+        let held = acquire(&other, &name).await;
+        let waiter = enqueued(&slow, &name).await;
+        proxy.set(Direction::Replies, Flow::Hold);
+        release(&other, &held).await;
+        let value = redis.cli(&["GET", name.as_str()]).unwrap();
+        assert!(value.text().starts_with(&waiter.claim.id().to_string()), "{value:?}");
+        if is_heard_first {
+            waiter.control.give_up();
+        }
+        proxy.pass();
+        if is_heard_first {
+            assert!(is_gave_up(&waiter.ends().await));
+        } else {
+            release(&slow, &waiter.granted().await).await;
+        }
+        until("the lock is free", async || redis.keys(name.as_str()).unwrap().is_empty()).await;
+    }
+}
+
+/// What was published meanwhile is lost; what was answered before is not compared with what comes now.
+#[tokio::test(flavor = "multi_thread")]
+async fn handoffs_go_on_after_the_connection_is_replaced() {
+    let (redis, name) = (start(), fresh_name());
+    let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
+    let mut held = acquire(&one, &name).await;
+    for _ in 0..5 {
+        let waiter = enqueued(&other, &name).await;
+        redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+        release(&one, &held).await;
+        let next = waiter.granted().await;
+        assert!(next.token() > held.token() && is_renewed(&other, &next).await);
+        release(&other, &next).await;
+        held = acquire(&one, &name).await;
+    }
+}
