@@ -223,8 +223,10 @@ async fn busy_try_creates_a_node_once_and_then_only_reads() {
                 assert!(is_gave_up(&try_acquire(&other, &name).await));
             }
         };
+        let before = server.log_bytes().unwrap();
         assert_eq!(spent(&server, async || tries(1).await).await, (first, first), "{form}");
         let logged = server.log_bytes().unwrap();
+        println!("{form}: {} bytes of log for the first busy try", logged - before);
         // Sync and read.
         let later = spent(&server, async || tries(ROUNDS).await).await;
         assert_eq!(later, (2 * ROUNDS, 2 * ROUNDS), "{form}");
