@@ -65,9 +65,8 @@ impl Access {
     ///
     /// Must not be called for a file without a record of this library, which may be a private file that another user
     /// has moved into the folder.
-    pub(crate) fn repair(&self, file: &File) -> io::Result<()> {
-        let found = file.metadata()?;
-        if found.uid() != geteuid().as_raw() || self.is_applied(file, &found)? {
+    pub(crate) fn repair(&self, file: &File, found: &fs::Metadata) -> io::Result<()> {
+        if found.uid() != geteuid().as_raw() || self.is_applied(file, found)? {
             return Ok(());
         }
         self.apply(file).map(drop)

@@ -11,7 +11,7 @@ use lockkit_core::{FencingToken, Metadata, limits::METADATA_BYTES_MAX};
 const CHECKSUM_BYTES: usize = 8;
 
 /// Longest holder file, in bytes: a token in decimal digits, the metadata, the checksum, and a line end after each.
-pub(crate) const HOLDER_BYTES_MAX: u64 = (20 + METADATA_BYTES_MAX + CHECKSUM_BYTES + 3) as u64;
+pub(crate) const HOLDER_BYTES_MAX: usize = 20 + METADATA_BYTES_MAX + CHECKSUM_BYTES + 3;
 
 /// Longest text of a record, in bytes. Bounds what a read of a foreign file takes.
 pub(crate) const RECORD_TEXT_BYTES_MAX: usize = 64 * 1024;
@@ -90,7 +90,7 @@ mod tests {
         fn texts_survive_and_damage_is_noticed(value in "\\PC{0,100}", token: u64, at: prop::sample::Index) {
             let metadata = metadata(&value);
             let mut bytes = holder(FencingToken::new(token), &metadata).into_bytes();
-            prop_assert!(bytes.len() as u64 <= HOLDER_BYTES_MAX);
+            prop_assert!(bytes.len() <= HOLDER_BYTES_MAX);
             prop_assert_eq!(parse_holder(&bytes), Some((FencingToken::new(token), metadata)));
             let location = at.index(bytes.len());
             bytes[location] ^= 1;

@@ -17,6 +17,7 @@ pub(crate) fn refuse_remote(_: &'static str, _: &std::path::Path) -> lockkit_cor
 pub(crate) fn refuse_remote_file(
     _: &'static str,
     _: &std::fs::File,
+    _: &std::fs::Metadata,
     _: &std::path::Path,
 ) -> lockkit_core::Result<()> {
     Ok(())
@@ -25,7 +26,7 @@ pub(crate) fn refuse_remote_file(
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux {
     use std::{
-        fs::{self, File},
+        fs::{self, File, Metadata},
         os::unix::fs::MetadataExt,
         path::Path,
     };
@@ -87,10 +88,14 @@ mod linux {
     }
 
     /// Refuses a file on such a file system, which may have been mounted on the folder or on this file.
-    pub(crate) fn refuse_remote_file(operation: &'static str, file: &File, path: &Path) -> Result<()> {
-        let failed = |cause| failed(operation, path, cause);
-        let found = fstatfs(file).map_err(|errno| failed(errno.into()))?;
-        refuse_if_remote(operation, path, &found, || Ok(file.metadata().map_err(failed)?.dev()))
+    pub(crate) fn refuse_remote_file(
+        operation: &'static str,
+        file: &File,
+        metadata: &Metadata,
+        path: &Path,
+    ) -> Result<()> {
+        let found = fstatfs(file).map_err(|errno| failed(operation, path, errno.into()))?;
+        refuse_if_remote(operation, path, &found, || Ok(metadata.dev()))
     }
 
     fn refuse_if_remote(

@@ -98,9 +98,9 @@ impl Folder {
         }
     }
 
-    /// Opens a file of this folder to read and write; `None` if it does not exist. Never follows a symbolic link, never
+    /// Opens a file of this folder to read and write, with its metadata; `None` if it does not exist. Never follows a symbolic link, never
     /// opens a file that has another name too, never waits for the other end of a pipe.
-    pub(crate) fn open_file(&self, path: &Path) -> Result<Option<File>> {
+    pub(crate) fn open_file(&self, path: &Path) -> Result<Option<(File, Metadata)>> {
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -117,9 +117,9 @@ impl Folder {
             if !found.is_file() {
                 return Err(refused(OPEN_FILE, ErrorKind::Unexpected, path, "is not a regular file"));
             }
-            refuse_remote_file(OPEN_FILE, &file, path)?;
+            refuse_remote_file(OPEN_FILE, &file, &found, path)?;
             match refuse_hard_link(&found, path) {
-                Ok(()) => return Ok(Some(file)),
+                Ok(()) => return Ok(Some((file, found))),
                 // Without `RENAME_NOREPLACE`, a file that is being published has two names for a moment.
                 Err(_) if tries > 1 => {
                     tries -= 1;
@@ -150,8 +150,9 @@ impl Folder {
     }
 
     /// Gives a file with a record of this library the permissions of the files of this folder, if this user owns it.
-    pub(crate) fn repair_permissions(&self, file: &File) {
-        let repaired = Access::of_files_in(&self.path).and_then(|access| access.repair(file));
+    /// `found` is the file's metadata.
+    pub(crate) fn repair_permissions(&self, file: &File, found: &Metadata) {
+        let repaired = Access::of_files_in(&self.path).and_then(|access| access.repair(file, found));
         if let Err(error) = repaired {
             // The lock itself is not affected.
             tracing::warn!(folder = ?self.path, %error, "cannot set the permissions of a lock file");

@@ -11,7 +11,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     thread,
@@ -25,6 +25,7 @@ use crate::{
     error::failed,
     folder::Folder,
     lock_file::{try_lock, unlock},
+    open_file::read_start,
 };
 
 /// How often a holder tries to lock its file while readers have it locked, which takes them microseconds.
@@ -80,13 +81,16 @@ impl Announcement {
     /// `None` if no holder has written the file, or if it stays locked.
     fn write_in_place(folder: &Folder, path: &Path, text: &str) -> Result<Option<Self>> {
         let failed = |cause| failed(WRITE, path, cause);
-        let Some(file) = folder.open_file(path)? else { return Ok(None) };
-        if !is_of_a_holder(&file).map_err(failed)? {
+        let Some((file, found)) = folder.open_file(path)? else { return Ok(None) };
+        let earlier = read(&file).map_err(failed)?;
+        // Any other file may be a foreign one that was linked into the folder, and whose name here was removed after
+        // its names were counted.
+        if contents::parse_holder(&earlier).is_none() {
             return Ok(None);
         }
         // Written before it is locked, so that a locked file is complete.
-        write(&file, text).map_err(failed)?;
-        folder.repair_permissions(&file);
+        write(&file, text, earlier.len()).map_err(failed)?;
+        folder.repair_permissions(&file, &found);
         for _ in 0..ANNOUNCE_TRIES {
             if try_lock(&file).map_err(failed)? {
                 return Ok(Some(Self { path: path.to_owned(), file, number: 0 }));
@@ -105,7 +109,7 @@ impl Announcement {
     ) -> Result<Self> {
         let failed = |cause| failed(WRITE, path, cause);
         let new = folder.new_file(path)?;
-        write(new.file(), &contents::holder(token, metadata)).map_err(failed)?;
+        write(new.file(), &contents::holder(token, metadata), 0).map_err(failed)?;
         if !try_lock(new.file()).map_err(failed)? {
             return Err(failed(io::ErrorKind::ResourceBusy.into()));
         }
@@ -124,26 +128,76 @@ fn number_of(metadata: &Metadata) -> u64 {
     metadata.proposal.as_ref().map_or(0, |proposal| proposal.number)
 }
 
-fn write(file: &File, text: &str) -> io::Result<()> {
+/// Overwrites a file of `length` bytes.
+fn write(file: &File, text: &str, length: usize) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)?;
-    file.set_len(text.len() as u64)
-}
-
-/// Returns whether a holder wrote the file's content. Any other file may be a foreign one that was linked into the
-/// folder, and whose name here was removed after its names were counted.
-fn is_of_a_holder(file: &File) -> io::Result<bool> {
-    Ok(contents::parse_holder(&read(file)?).is_some())
+    match length > text.len() {
+        true => file.set_len(text.len() as u64),
+        false => Ok(()),
+    }
 }
 
 /// Reads a holder file, and one byte more than the longest one has, which no checksum then fits.
 pub(crate) fn read(file: &File) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.take(HOLDER_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    read_start(file, HOLDER_BYTES_MAX + 1)
 }
 
 impl Drop for Announcement {
     fn drop(&mut self) {
         unlock(&self.file, &self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::Metadata;
+
+    use super::*;
+    #[test]
+    fn shorter_text_leaves_nothing_of_the_earlier_one() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let holder = folder.join("a.holder".into());
+        for (number, label) in [(1, "a long label"), (2, "short"), (3, "longer again")] {
+            let token = FencingToken::new(number);
+            let metadata = Metadata::of_this_process(Some(label));
+            drop(Announcement::make(&folder, &holder, token, &metadata).unwrap().unwrap());
+            let shown = contents::parse_holder(&std::fs::read(&holder).unwrap());
+            assert_eq!(shown, Some((token, metadata)));
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn grant_reads_and_writes_each_of_its_files_once() {
+        use crate::lock_file::{LockFile, TakeOutcome};
+
+        // How often this thread has read and written.
+        let reads_and_writes = || {
+            let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+            ["syscr: ", "syscw: "].map(|name| {
+                let count = counters.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                count.parse::<u64>().unwrap()
+            })
+        };
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let (lock, holder) = (folder.join("a.lock".into()), folder.join("a.holder".into()));
+        let metadata = Metadata::of_this_process(None);
+        let grant = || {
+            let TakeOutcome::Locked(locked, token) = LockFile::take(&folder, &lock, None).unwrap() else {
+                panic!("it is free")
+            };
+            drop(Announcement::make(&folder, &holder, token, &metadata).unwrap().unwrap());
+            drop(locked);
+        };
+        // Creates the files.
+        grant();
+        let (before, between) = (reads_and_writes(), reads_and_writes());
+        (0..10).for_each(|_| grant());
+        let after = reads_and_writes();
+        // Reading the counters reads, too.
+        let reads = after[0] - between[0] - (between[0] - before[0]);
+        assert_eq!([reads, after[1] - between[1]], [20, 20]);
     }
 }

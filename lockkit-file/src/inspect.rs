@@ -101,7 +101,9 @@ pub(crate) fn locked(operation: &'static str, path: &Path) -> Result<Option<File
             Err(cause) => return Err(failed(cause)),
         };
         match file.try_lock_shared() {
-            Ok(()) if FileLocation::of(&file, path).map_err(failed)?.is_current()? => return Ok(None),
+            Ok(()) if FileLocation::of(&file.metadata().map_err(failed)?, path).is_current()? => {
+                return Ok(None);
+            }
             Ok(()) => {}
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             Err(TryLockError::WouldBlock) => return Ok(Some(file)),

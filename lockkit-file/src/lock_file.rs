@@ -1,11 +1,14 @@
 //! One lock file: locked, checked, given the next token, unlocked.
 
 use std::{
-    fs::{File, TryLockError},
-    io::{self, Read},
+    fs::{File, Metadata, TryLockError},
+    io,
     os::unix::fs::FileExt,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -16,7 +19,7 @@ use crate::{
     folder::{Folder, refuse_hard_link},
     keys,
     new_file::NewFile,
-    open_file::{FileLocation, OpenFile},
+    open_file::{FileLocation, OpenFile, read_start},
 };
 
 /// How often a lock file is opened again that was created, deleted or replaced before it was locked.
@@ -26,7 +29,10 @@ const MAKE: &str = "make lock file";
 
 /// A file that this process has opened and locked. Dropping it frees the lock.
 #[derive(Debug)]
-pub(crate) struct LockFile(OpenFile);
+pub(crate) struct LockFile {
+    file: OpenFile,
+    is_unlocked: AtomicBool,
+}
 
 /// The outcome of [`LockFile::take`].
 #[derive(Debug)]
@@ -40,7 +46,7 @@ pub(crate) enum TakeOutcome {
 impl LockFile {
     /// Wraps an open file that this process has locked.
     pub(crate) fn locked(file: OpenFile) -> Self {
-        Self(file)
+        Self { file, is_unlocked: AtomicBool::new(false) }
     }
 
     /// Locks the file at `path`, which is created if it is missing, and writes the next token. `locked` is that file if
@@ -61,8 +67,8 @@ impl LockFile {
             };
             // The file may have been deleted or replaced between its opening and its locking. Nobody else opens such a
             // file, so its lock excludes nobody.
-            if lock.location().is_current()? {
-                let (lock, token) = lock.write_next_token(folder)?;
+            if let Some(found) = lock.location().current()? {
+                let (lock, token) = lock.write_next_token(folder, &found)?;
                 return Ok(TakeOutcome::Locked(lock, token));
             }
         }
@@ -71,7 +77,7 @@ impl LockFile {
 
     /// Returns the path and the identity of the file.
     pub(crate) fn location(&self) -> &Arc<FileLocation> {
-        self.0.location()
+        self.file.location()
     }
 
     /// Creates the file. It is locked, and its first token is on the disk, before it gets its name. `None` if `publish`
@@ -92,19 +98,20 @@ impl LockFile {
         folder.set_permissions(new.file()).map_err(failed)?;
         new.file().sync_all().map_err(failed)?;
         let Some(file) = publish(new).map_err(failed)? else { return Ok(None) };
-        let locked = Self(OpenFile::new(file, path)?);
+        let found = file.metadata().map_err(failed)?;
+        let locked = Self::locked(OpenFile::new(file, &found, path));
         folder.sync().map_err(failed)?;
         Ok(Some((locked, FencingToken::new(first))))
     }
 
-    /// Writes the next token. It is on the disk before this returns, so that no later grant can repeat it.
-    fn write_next_token(self, folder: &Folder) -> Result<(Self, FencingToken)> {
-        let (file, path) = (self.0.file(), self.location().path());
+    /// Writes the next token. It is on the disk before this returns, so that no later grant can repeat it. `found` is
+    /// the metadata of the locked file.
+    fn write_next_token(self, folder: &Folder, found: &Metadata) -> Result<(Self, FencingToken)> {
+        let (file, path) = (self.file.file(), self.location().path());
         let failed = |cause| failed("write token", path, cause);
         let corrupt = |what| refused("read token", ErrorKind::Unexpected, path, what);
-        let mut bytes = Vec::with_capacity(keys::RECORD_BYTES + 1);
         // One byte more than a record, to detect longer files.
-        file.take(keys::RECORD_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+        let bytes = read_start(file, keys::RECORD_BYTES + 1).map_err(failed)?;
         if bytes.is_empty() {
             return self.replace_empty(folder);
         }
@@ -113,8 +120,8 @@ impl LockFile {
         })?;
         let next = keys::next_token(last, wall_clock_us()).ok_or_else(|| corrupt("has no token left"))?;
         // The file may have been linked between its opening and its locking.
-        refuse_hard_link(&file.metadata().map_err(failed)?, path)?;
-        folder.repair_permissions(file);
+        refuse_hard_link(found, path)?;
+        folder.repair_permissions(file, found);
         file.write_all_at(keys::record(next).as_bytes(), 0).map_err(failed)?;
         file.sync_data().map_err(failed)?;
         Ok((self, FencingToken::new(next)))
@@ -131,15 +138,17 @@ impl LockFile {
         made.ok_or_else(|| refused(MAKE, ErrorKind::Unavailable, path, "was created by another client"))
     }
 
-    /// Frees the lock.
+    /// Frees the lock, once.
     pub(crate) fn unlock(&self) {
         // Closing is not enough: a forked child may have inherited the open file.
-        unlock(self.0.file(), self.location().path());
+        if !self.is_unlocked.swap(true, Ordering::Relaxed) {
+            unlock(self.file.file(), self.location().path());
+        }
     }
 
     /// Returns another handle of the same open file, which the lock belongs to; `None` if it has another path.
     pub(crate) fn another_handle(&self, path: &Path) -> Option<io::Result<File>> {
-        (self.location().path() == path).then(|| self.0.file().try_clone())
+        (self.location().path() == path).then(|| self.file.file().try_clone())
     }
 }
 

@@ -1,9 +1,9 @@
 //! An open lock file, and whether its path still refers to it.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Metadata},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -26,14 +26,14 @@ pub(crate) struct FileLocation {
 /// Device and inode, which identify a file regardless of its name.
 type Identity = (u64, u64);
 
-fn identity(found: &fs::Metadata) -> Identity {
+fn identity(found: &Metadata) -> Identity {
     (found.dev(), found.ino())
 }
 
 impl FileLocation {
     /// Returns the location of a file that was opened or created as `path`.
-    pub(crate) fn of(file: &File, path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), identity: identity(&file.metadata()?) })
+    pub(crate) fn of(found: &Metadata, path: &Path) -> Self {
+        Self { path: path.to_owned(), identity: identity(found) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -42,14 +42,33 @@ impl FileLocation {
 
     /// Returns whether the path still refers to this file, so that others open the same one.
     pub(crate) fn is_current(&self) -> Result<bool> {
+        Ok(self.current()?.is_some())
+    }
+
+    /// Returns the file's metadata, if the path still refers to this file.
+    pub(crate) fn current(&self) -> Result<Option<Metadata>> {
         match fs::symlink_metadata(&self.path) {
-            Ok(found) => Ok(identity(&found) == self.identity),
+            Ok(found) => Ok(Some(found).filter(|found| identity(found) == self.identity)),
             Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(false)
+                Ok(None)
             }
             Err(cause) => Err(failed("check lock file", &self.path, cause)),
         }
     }
+}
+
+/// Reads the first `max` bytes of a file, or all of a shorter one, with one request: a read of a regular file is short
+/// only at its end.
+pub(crate) fn read_start(file: &File, max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; max];
+    let length = loop {
+        match file.read_at(&mut bytes, 0) {
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            length => break length?,
+        }
+    };
+    bytes.truncate(length);
+    Ok(bytes)
 }
 
 /// An open lock file that this client has not locked.
@@ -62,13 +81,12 @@ pub(crate) struct OpenFile {
 impl OpenFile {
     /// Opens the file at `path`; `None` if it does not exist.
     pub(crate) fn open(folder: &Folder, path: &Path) -> Result<Option<Self>> {
-        folder.open_file(path)?.map(|file| Self::new(file, path)).transpose()
+        Ok(folder.open_file(path)?.map(|(file, found)| Self::new(file, &found, path)))
     }
 
-    /// Wraps a file that was opened or created as `path`.
-    pub(crate) fn new(file: File, path: &Path) -> Result<Self> {
-        let location = FileLocation::of(&file, path).map_err(|cause| failed("lock file", path, cause))?;
-        Ok(Self { location: Arc::new(location), file })
+    /// Wraps a file that was opened or created as `path`, and has this metadata.
+    pub(crate) fn new(file: File, found: &Metadata, path: &Path) -> Self {
+        Self { location: Arc::new(FileLocation::of(found, path)), file }
     }
 
     pub(crate) fn location(&self) -> &Arc<FileLocation> {

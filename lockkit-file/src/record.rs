@@ -19,7 +19,7 @@ pub(crate) const WRITE: &str = "write record";
 
 /// Returns the record at `path`, or `None` if there is none.
 pub(crate) fn read(folder: &Folder, path: &Path) -> Result<Option<String>> {
-    let Some(file) = folder.open_file(path)? else { return Ok(None) };
+    let Some((file, _)) = folder.open_file(path)? else { return Ok(None) };
     parse(READ, file, path).map(Some)
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn write(folder: &Folder, path: &Path, text: &str) -> Result<()> {
         let what = format!("has no room for {} bytes: at most {RECORD_TEXT_BYTES_MAX}", text.len());
         return Err(refused(WRITE, ErrorKind::InvalidConfig, path, &what));
     }
-    if let Some(file) = folder.open_file(path)? {
+    if let Some((file, _)) = folder.open_file(path)? {
         parse(WRITE, file, path)?;
     }
     let new = folder.new_file(path)?;

@@ -1,4 +1,9 @@
 //! A claim up to its grant: create a node, wait for those before it, and withdraw it if the claim ends without a grant.
+//! A try on a lock that was lately busy [looks first](crate::lately_busy), and may end without a node.
+//!
+//! The create and the first list are sent together. The server answers a session's requests in their order, so that
+//! list shows the node like any list that is sent after the create's reply. If the create's reply is lost, the list
+//! counts for nothing.
 //!
 //! Failure cases:
 //!
@@ -25,29 +30,22 @@
 use std::ops::ControlFlow;
 
 use lockkit_core::{
-    Error, ErrorKind, Result,
+    Error, Result,
     backend::{Acquired, Claim, Evidence, Grant, RetryPauses, recheck_pause, retry_pauses},
     support::SessionOver,
 };
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::{
-    error::{Effect, RequestError},
+    creation::ClaimEntry,
+    error::RequestError,
     existence::NodeId,
     granted_nodes::GrantedNode,
-    keys::{self, Form},
-    sequence::{QueuePosition, queue_position, sequence},
+    keys::Form,
+    sequence::{QueuePosition, queue_position},
     session::ZkSession,
     wire::CreatedNode,
 };
-
-/// Half of the sequence numbers of one directory: a warning here leaves time to let it get empty and be deleted.
-const NUMBERS_WARNING: i32 = 1 << 30;
-
-/// Sequence numbers from here on are refused. At its last number the server (3.8) stops counting, so two nodes may get
-/// the same one; older servers continue with negative numbers, which other programs order wrongly. The distance leaves
-/// room for many clients that get there at once.
-const NUMBERS_MAX: i32 = i32::MAX - (1 << 16) + 1;
 
 /// How a claim ended, if not by an error.
 pub(crate) enum ClaimOutcome {
@@ -56,22 +54,14 @@ pub(crate) enum ClaimOutcome {
     EntryGone,
 }
 
-/// A claim's node, as far as it is known.
-pub(crate) struct ClaimEntry {
-    /// The path of the lock: the directory of the queue, or the lock node itself.
-    pub(crate) lock_path: String,
-    pub(crate) node: Option<CreatedNode>,
-    /// A create was not answered, so the node may exist.
-    pub(crate) create_in_doubt: bool,
-}
-
 impl ZkSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
-        let mut entry =
-            ClaimEntry { lock_path: self.layout.lock(claim.name())?, node: None, create_in_doubt: false };
-        let outcome = match self.layout.form {
-            Form::Single => self.claim_single(claim, &mut entry).await,
-            Form::Curator | Form::Bare => self.claim(claim, &mut entry).await,
+        let mut entry = ClaimEntry::new(self.layout.lock(claim.name())?);
+        let outcome = match self.is_still_busy(claim, &entry.lock_path).await {
+            Ok(true) => Ok(ClaimOutcome::GaveUp),
+            Ok(false) if self.layout.form == Form::Single => self.claim_single(claim, &mut entry).await,
+            Ok(false) => self.claim(claim, &mut entry).await,
+            Err(error) => Err(error),
         };
         if let (Ok(ClaimOutcome::Granted), Some(node)) = (&outcome, &entry.node) {
             let granted = GrantedNode {
@@ -102,121 +92,14 @@ impl ZkSession {
     }
 
     async fn claim(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<ClaimOutcome, RequestError> {
-        let prefix = format!("{}/{}", entry.lock_path, keys::node_prefix(self.layout.form, claim.id()));
-        match self.create(claim, entry, &prefix).await? {
+        match self.create(claim, entry).await? {
             ControlFlow::Break(outcome) => Ok(outcome),
             ControlFlow::Continue(node) => {
                 self.check_number(&node)?;
-                self.queue(claim, &entry.lock_path, &node).await
+                let first_list = entry.first_list.take();
+                self.queue(claim, &entry.lock_path, &node, first_list).await
             }
         }
-    }
-
-    /// Creates the claim's node.
-    pub(crate) async fn create(
-        &self,
-        claim: &Claim,
-        entry: &mut ClaimEntry,
-        path: &str,
-    ) -> Result<ControlFlow<ClaimOutcome, CreatedNode>, RequestError> {
-        let data = self.layout.proposals().write(claim.id(), claim.metadata());
-        let mut pauses = retry_pauses();
-        loop {
-            if claim.has_given_up() {
-                return Ok(ControlFlow::Break(ClaimOutcome::GaveUp));
-            }
-            let error = match self.create_once(claim, entry, path, &data).await {
-                Ok(node) => return Ok(ControlFlow::Continue(node)),
-                Err(error) if error.effect == Effect::Missing => {
-                    match self.server.make_directory(parent(path)).await {
-                        Ok(()) => continue,
-                        Err(error) => error,
-                    }
-                }
-                Err(error) => error,
-            };
-            // A try does not wait for an unavailable server.
-            if !error.is_transient() || !claim.wait() {
-                return Err(error);
-            }
-            debug!(?error, claim = ?claim.id(), "create failed, retrying");
-            self.pause(claim, &mut pauses).await?;
-        }
-    }
-
-    /// Sends one create; looks the node up if the reply is lost.
-    async fn create_once(
-        &self,
-        claim: &Claim,
-        entry: &mut ClaimEntry,
-        path: &str,
-        data: &str,
-    ) -> Result<CreatedNode, RequestError> {
-        if !claim.wait() {
-            // A request sent without a connection waits for the next one, for an unbounded time.
-            self.server.connected(self.request_timeout).await?;
-        }
-        entry.create_in_doubt = true;
-        let mut created = self.server.create(path, data, self.layout.form != Form::Single).await;
-        if created.as_ref().is_err_and(|error| error.effect == Effect::Unknown) {
-            self.look_up(claim, entry).await?;
-            if let Some(node) = &entry.node {
-                created = Ok(node.clone());
-            }
-        }
-        entry.create_in_doubt = created.as_ref().is_err_and(|error| error.effect == Effect::SessionOver);
-        entry.node = created.as_ref().ok().cloned();
-        created
-    }
-
-    /// Looks the node of an unanswered create up, until the answer is known.
-    async fn look_up(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<(), RequestError> {
-        let mut pauses = retry_pauses();
-        loop {
-            match self.find(claim, &entry.lock_path).await {
-                Ok(found) => {
-                    debug!(claim = ?claim.id(), ?found, "unanswered create looked up");
-                    (entry.node, entry.create_in_doubt) = (found, false);
-                    return Ok(());
-                }
-                Err(error) if error.is_transient() => debug!(?error, "read failed, retrying"),
-                Err(error) => return Err(error),
-            }
-            pauses.wait().await;
-        }
-    }
-
-    /// Returns this claim's node, if it exists.
-    async fn find(&self, claim: &Claim, lock: &str) -> Result<Option<CreatedNode>, RequestError> {
-        // The answer does not matter, only that the request goes through the leader.
-        self.server.check(&[&self.client_node]).await?;
-        let form = self.layout.form;
-        let prefix = keys::node_prefix(form, claim.id());
-        let candidates: Vec<String> = match form {
-            Form::Single => vec![lock.to_owned()],
-            Form::Curator | Form::Bare => match self.server.children(lock).await {
-                Ok(children) => children
-                    .iter()
-                    .filter(|child| child.starts_with(&prefix))
-                    .map(|child| format!("{lock}/{child}"))
-                    .collect(),
-                Err(error) if error.effect == Effect::Missing => Vec::new(),
-                Err(error) => return Err(error),
-            },
-        };
-        for path in candidates {
-            let (data, stat) = match self.server.data(&path).await {
-                Err(error) if error.effect == Effect::Missing || error.is_denied() => continue,
-                answer => answer?,
-            };
-            // In forms whose node names do not identify the claim, the data does.
-            let is_claims =
-                form == Form::Curator || data.starts_with(keys::data_prefix(claim.id()).as_bytes());
-            if is_claims && stat.ephemeral_owner == self.server.session_id() {
-                return Ok(Some(CreatedNode { path, czxid: stat.czxid }));
-            }
-        }
-        Ok(None)
     }
 
     /// Waits until no other node is before the claim's node.
@@ -225,11 +108,14 @@ impl ZkSession {
         claim: &Claim,
         lock: &str,
         node: &CreatedNode,
+        mut first_list: Option<Vec<String>>,
     ) -> Result<ClaimOutcome, RequestError> {
         loop {
-            let Some(children) = self.read(claim, || self.server.children(lock)).await? else {
-                return Ok(ClaimOutcome::GaveUp);
+            let listed = match first_list.take() {
+                Some(children) => Some(children),
+                None => self.read(claim, || self.server.children(lock)).await?,
             };
+            let Some(children) = listed else { return Ok(ClaimOutcome::GaveUp) };
             let predecessor = match queue_position(&children, node.name()) {
                 QueuePosition::NotQueued => return Ok(ClaimOutcome::EntryGone),
                 QueuePosition::First => return self.confirm_first(claim, node).await,
@@ -237,6 +123,7 @@ impl ZkSession {
             };
             claim.note_contended();
             if !claim.wait() {
+                self.lately_busy.insert(claim.name(), self.server.liveness.now());
                 return Ok(ClaimOutcome::GaveUp);
             }
             if let Some(outcome) = self.wait(claim, node, &format!("{lock}/{predecessor}")).await? {
@@ -326,7 +213,7 @@ impl ZkSession {
     }
 
     /// Pauses between two attempts; ends early if the claim is given up.
-    async fn pause(&self, claim: &Claim, pauses: &mut RetryPauses) -> Result<(), RequestError> {
+    pub(crate) async fn pause(&self, claim: &Claim, pauses: &mut RetryPauses) -> Result<(), RequestError> {
         tokio::select! {
             () = pauses.wait() => Ok(()),
             () = claim.give_up() => Ok(()),
@@ -368,28 +255,4 @@ impl ZkSession {
         }
         Ok(())
     }
-
-    /// Refuses a sequence number that another node may have, too.
-    fn check_number(&self, node: &CreatedNode) -> Result<(), RequestError> {
-        match sequence(node.name()) {
-            Some(0..NUMBERS_WARNING) => {}
-            Some(NUMBERS_WARNING..NUMBERS_MAX) => {
-                let what =
-                    "half of this directory's sequence numbers are used; let it get empty and delete it";
-                self.numbers_warning.call_once(|| warn!(node = node.path, what));
-            }
-            _ => {
-                let directory = parent(&node.path);
-                let what =
-                    format!("{directory} has no sequence numbers left; let it get empty and delete it");
-                return Err(RequestError::new(Effect::Refused, ErrorKind::Unavailable, what));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The directory of a node.
-fn parent(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }

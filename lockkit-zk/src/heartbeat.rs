@@ -157,7 +157,7 @@ impl Heartbeat {
 pub(crate) async fn create_client_node(server: &Server, layout: &Layout) -> Result<(), RequestError> {
     let node = layout.client(server.session_id());
     for is_last in [false, true] {
-        match server.create(&node, "", false).await {
+        match server.create(&node, "").await {
             Err(error) if error.effect == Effect::Missing && !is_last => {
                 server.make_directory(&layout.clients()).await?;
             }

@@ -31,6 +31,7 @@ use crate::{
     granted_nodes::GrantedNodes,
     heartbeat::{Heartbeats, create_client_node},
     keys::Layout,
+    lately_busy::LatelyBusy,
     liveness::Liveness,
     wire::{Server, bounded},
 };
@@ -47,6 +48,7 @@ pub(crate) struct ZkSession {
     pub(crate) granted_nodes: Arc<GrantedNodes>,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) numbers_warning: Once,
+    pub(crate) lately_busy: LatelyBusy,
 }
 
 impl ZkSession {
@@ -75,6 +77,7 @@ impl ZkSession {
             granted_nodes,
             heartbeats: Heartbeats::default(),
             numbers_warning: Once::new(),
+            lately_busy: LatelyBusy::default(),
         };
         match bounded(config.request_timeout, session.prepare()).await {
             Ok(()) => Ok(session),

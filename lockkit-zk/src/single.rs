@@ -12,7 +12,8 @@ use lockkit_core::{
 use zookeeper_client::OneshotWatcher;
 
 use crate::{
-    acquire::{ClaimEntry, ClaimOutcome},
+    acquire::ClaimOutcome,
+    creation::ClaimEntry,
     error::{Effect, RequestError},
     session::ZkSession,
 };
@@ -25,7 +26,7 @@ impl ZkSession {
     ) -> Result<ClaimOutcome, RequestError> {
         let path = entry.lock_path.clone();
         loop {
-            match self.create(claim, entry, &path).await {
+            match self.create(claim, entry).await {
                 Ok(ControlFlow::Break(outcome)) => return Ok(outcome),
                 Ok(ControlFlow::Continue(_)) => return Ok(ClaimOutcome::Granted),
                 Err(error) if error.effect == Effect::Exists => {}
@@ -43,6 +44,7 @@ impl ZkSession {
             }
             claim.note_contended();
             if !claim.wait() {
+                self.lately_busy.insert(claim.name(), self.server.liveness.now());
                 return Ok(ClaimOutcome::GaveUp);
             }
             if self.wait_for_change(claim, &path, stat.czxid, watcher).await?.is_break() {

@@ -75,20 +75,40 @@ impl Server {
         self.session_id
     }
 
-    /// Creates a node that ends with the session; the server completes a sequential node's name.
-    pub(crate) async fn create(
-        &self,
-        path: &str,
-        data: &str,
-        is_sequential: bool,
-    ) -> Result<CreatedNode, RequestError> {
-        let mode = if is_sequential { CreateMode::EphemeralSequential } else { CreateMode::Ephemeral };
-        let options = mode.with_acls(self.access.as_acls());
+    /// Creates a node that ends with the session.
+    pub(crate) async fn create(&self, path: &str, data: &str) -> Result<CreatedNode, RequestError> {
+        let options = CreateMode::Ephemeral.with_acls(self.access.as_acls());
         let (client, sent) = (self.client()?, self.liveness.now());
         let created = client.create(path, data.as_bytes(), &options);
+        let (stat, _) = self.through_leader(sent, created).await?;
+        Ok(CreatedNode { path: path.to_owned(), czxid: stat.czxid })
+    }
+
+    /// Creates a sequential node that ends with the session, and lists its directory, in one flight. The server answers
+    /// the requests of a session in their order, so the list shows the node.
+    ///
+    /// The list is `None` if it failed, or if `unwanted` resolved after the create was answered.
+    pub(crate) async fn create_and_list(
+        &self,
+        directory: &str,
+        prefix: &str,
+        data: &str,
+        unwanted: impl Future<Output = ()>,
+    ) -> Result<(CreatedNode, Option<Vec<String>>), RequestError> {
+        let options = CreateMode::EphemeralSequential.with_acls(self.access.as_acls());
+        let (client, sent) = (self.client()?, self.liveness.now());
+        let path = format!("{directory}/{prefix}");
+        // Both are sent here, before the first await.
+        let (created, listed) =
+            (client.create(&path, data.as_bytes(), &options), client.list_children(directory));
         let (stat, number) = self.through_leader(sent, created).await?;
-        let path = if is_sequential { format!("{path}{number}") } else { path.to_owned() };
-        Ok(CreatedNode { path, czxid: stat.czxid })
+        let node = CreatedNode { path: format!("{path}{number}"), czxid: stat.czxid };
+        let list = tokio::select! {
+            biased;
+            () = unwanted => None,
+            listed = self.answer(listed) => listed.ok(),
+        };
+        Ok((node, list))
     }
 
     /// Creates a directory and its parents.
@@ -150,6 +170,35 @@ impl Server {
     pub(crate) async fn children(&self, path: &str) -> Result<Vec<String>, RequestError> {
         let client = self.client()?;
         self.answer(client.list_children(path)).await
+    }
+
+    /// Returns the names of a directory's children behind a [sync](Self::behind_sync).
+    pub(crate) async fn current_children(&self, path: &str) -> Result<Vec<String>, RequestError> {
+        let client = self.client()?;
+        let (synced, listed) = (client.sync(path), client.list_children(path));
+        self.behind_sync(synced, listed).await
+    }
+
+    /// Returns the metadata of a node behind a [sync](Self::behind_sync); `None` if it is missing.
+    pub(crate) async fn current_stat(&self, path: &str) -> Result<Option<Stat>, RequestError> {
+        let client = self.client()?;
+        let (synced, read) = (client.sync(path), client.check_stat(path));
+        self.behind_sync(synced, read).await
+    }
+
+    /// Awaits a read that was sent right behind a sync. The session's server answers it after it has applied everything
+    /// that its leader had committed when the sync arrived there. That costs no quorum and no log, so neither answer
+    /// proves that the session is alive, nor that the leader still is the leader.
+    async fn behind_sync<T>(
+        &self,
+        synced: impl Future<Output = Result<(), ClientError>>,
+        read: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, RequestError> {
+        let both = async {
+            synced.await?;
+            read.await
+        };
+        self.answer(both).await
     }
 
     /// Returns a node's data.

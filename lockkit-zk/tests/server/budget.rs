@@ -9,11 +9,11 @@ use lockkit_core::{
     Clock,
     backend::{Backend, Renewal},
 };
-use lockkit_testbed::ZooKeeper;
+use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, fresh_name, heartbeat, is_gave_up, is_renewed, release, session, start,
-    try_acquire, undisturbed, watching,
+    LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, is_gave_up, is_renewed, mark, node,
+    release, session, session_at, start, try_acquire, undisturbed, until, url_through, watching,
 };
 
 /// Returns the packets that the server has received and sent so far.
@@ -41,7 +41,7 @@ fn settled(server: &ZooKeeper) -> ((u64, u64), (u64, u64), u64) {
 }
 
 /// Returns the packets that the work costs, without those of reading the counters.
-async fn spent(server: &ZooKeeper, work: impl AsyncFnOnce()) -> (u64, u64) {
+pub(crate) async fn spent(server: &ZooKeeper, work: impl AsyncFnOnce()) -> (u64, u64) {
     let (before, read_cost, _) = settled(server);
     work().await;
     let (after, _, reads) = settled(server);
@@ -75,7 +75,7 @@ async fn release_of_a_recurring_name_asks_the_leader_and_reads_first() {
     let server = ZooKeeper::start().unwrap();
     for form in ["bare", "single"] {
         let url = format!("{}/?form={form}", server.url());
-        let (session, name) = (crate::common::session_at(&url, LONG).await, fresh_name());
+        let (session, name) = (session_at(&url, LONG).await, fresh_name());
         let held = acquire(&session, &name).await;
         let spent = spent(&server, async || release(&session, &held).await).await;
         assert_eq!(spent, (3, 3), "{form}");
@@ -186,20 +186,63 @@ async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_try_is_three_packets_and_leaves_nothing() {
-    const ROUNDS: u64 = 20;
+async fn first_list_is_sent_without_waiting_for_the_create() {
     let server = ZooKeeper::start().unwrap();
-    let (one, other, name) = (session(&server, LONG).await, session(&server, LONG).await, fresh_name());
-    let held = acquire(&one, &name).await;
-    let spent = spent(&server, async || {
-        for _ in 0..ROUNDS {
-            assert!(is_gave_up(&try_acquire(&other, &name).await));
-        }
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    release(&session, &acquire(&session, &name).await).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    let claim = start(&session, &name);
+    // In a list, the path of the directory is followed by "no watch"; in the create, by the node's name.
+    let list = format!("{}\0", node(&name));
+    until("create and list are on their way", async || {
+        proxy.holds(&mark(&claim.claim)) && proxy.holds(&list)
     })
     .await;
-    assert_eq!(spent, (3 * ROUNDS, 3 * ROUNDS));
-    assert_eq!(crate::common::queue(&server, &name).len(), 1);
-    release(&one, &held).await;
+    let spent = spent(&server, async || {
+        proxy.pass();
+        release(&session, &claim.granted().await).await;
+    })
+    .await;
+    assert_eq!(spent, (3, 3), "the list that came with the create was not enough");
+}
+
+/// A client that polls a held lock adds nothing to the logs of the servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn busy_try_creates_a_node_once_and_then_only_reads() {
+    const ROUNDS: u64 = 20;
+    let server = ZooKeeper::start().unwrap();
+    // Create, list and delete. Where names recur, a check and a read are before the delete, and a read before the grant.
+    // Where the lock is one node, nothing is listed: the create is refused, and the holder's node is watched and left.
+    for (form, first, pair) in [("curator", 3, 3), ("bare", 5, 6), ("single", 3, 4)] {
+        let url = format!("{}/?form={form}", server.url());
+        let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+        let held = acquire(&one, &name).await;
+        let tries = async |count: u64| {
+            for _ in 0..count {
+                assert!(is_gave_up(&try_acquire(&other, &name).await));
+            }
+        };
+        let before = server.log_bytes().unwrap();
+        assert_eq!(spent(&server, async || tries(1).await).await, (first, first), "{form}");
+        let logged = server.log_bytes().unwrap();
+        println!("{form}: {} bytes of log for the first busy try", logged - before);
+        // Sync and read.
+        let later = spent(&server, async || tries(ROUNDS).await).await;
+        assert_eq!(later, (2 * ROUNDS, 2 * ROUNDS), "{form}");
+        assert_eq!(server.log_bytes().unwrap(), logged, "{form}: a try was logged");
+        let left = server.ephemerals().unwrap().into_values().flatten();
+        assert_eq!(left.filter(|path| path.contains(&node(&name))).count(), 1, "{form}: a try left its node");
+        release(&one, &held).await;
+        // Free again: once more behind a read, then like any other claim.
+        for packets in [2 + pair, pair] {
+            let spent = spent(&server, async || {
+                release(&other, &granted(try_acquire(&other, &name).await)).await;
+            })
+            .await;
+            assert_eq!(spent, (packets, packets), "{form}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,18 @@
 //! Who is granted the lock, in which order, and with which token.
 
-use lockkit_core::{ErrorKind, Fence, backend::Backend};
-use lockkit_testbed::ZooKeeper;
+use lockkit_core::{
+    ErrorKind, Fence,
+    backend::{Backend, Renewal},
+};
+use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
-use crate::common::{
-    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up, name, node,
-    queue, release, session, session_at, shared, start, start_claim, try_acquire,
+use crate::{
+    budget::spent,
+    common::{
+        LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, heartbeat, is_gave_up,
+        is_renewed, mark, name, node, queue, release, session, session_at, shared, start, start_claim,
+        try_acquire, until, url_through,
+    },
 };
 
 const FORMS: [&str; 3] = ["curator", "bare", "single"];
@@ -29,6 +36,38 @@ async fn lock_has_one_holder_in_every_form() {
         }
         assert_rising(&tokens);
     }
+}
+
+/// As if the operator had deleted it just after the grant. The list was right when the server answered it.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_deleted_while_the_first_list_is_on_its_way_is_lost_with_the_next_heartbeat() {
+    let server = ZooKeeper::start().unwrap();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    release(&session, &acquire(&session, &name).await).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    let (claim, list) = (start(&session, &name), format!("{}\0", node(&name)));
+    until("create and list are on their way", async || {
+        proxy.holds(&mark(&claim.claim)) && proxy.holds(&list)
+    })
+    .await;
+    let logged = server.log_bytes().unwrap();
+    let answered = spent(&server, async || {
+        proxy.set(Direction::Replies, Flow::Hold);
+        proxy.set(Direction::Requests, Flow::Pass);
+        until("the create is executed", async || server.log_bytes().unwrap() > logged).await;
+    })
+    .await;
+    assert_eq!(answered, (2, 2));
+    let node = format!("{}/{}", node(&name), queue(&server, &name).remove(0));
+    assert!(server.delete(&node).unwrap());
+    proxy.pass();
+    let held = claim.granted().await;
+    let heartbeat = heartbeat(&session, &[&held]).await;
+    assert!(
+        is_renewed(&heartbeat.session) && matches!(heartbeat.holds[..], [(_, Renewal::Gone)]),
+        "{heartbeat:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

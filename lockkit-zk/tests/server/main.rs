@@ -23,6 +23,7 @@ mod owned;
 mod records;
 mod refusals;
 mod secure;
+mod tries;
 mod unreachable;
 mod waits;
 mod warnings;
