@@ -13,7 +13,7 @@
 //!   waiter too, and one revision can delete several keys. After it, only a read that finds the own key first grants.
 //! * An earlier claim of this client waits or holds in front. While it has not left, this claim cannot be first, and
 //!   needs no watch: so a client has one watch per queue, however many of its claims wait there. That the earlier claim
-//!   leaves is known here; when its removal is not answered, the claim looks for itself.
+//!   leaves is known here as soon as its removal is answered.
 //! * The own key is deleted. The next re-check notices it, and the claim ends.
 //! * The lease ends. Every pending step ends, and nothing is left at the server.
 
@@ -277,7 +277,7 @@ impl EtcdSession {
                 biased;
                 () = front.when_left() => return Ok(true),
                 _ = entry.when_predecessor_gone() => return Ok(false),
-                () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
+                () = self.until_recheck() => {}
             }
             if !self.are_both_present(key, entry).await? {
                 return Ok(false);
@@ -303,12 +303,16 @@ impl EtcdSession {
                     }
                     return Ok(gone_at);
                 }
-                () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
+                () = self.until_recheck() => {}
             }
             if !self.are_both_present(queued, entry).await? {
                 return Ok(0);
             }
         }
+    }
+
+    async fn until_recheck(&self) {
+        tokio::time::sleep(recheck_pause(self.lease.ttl())).await;
     }
 
     /// The re-check: returns whether the own key and one in front of it still exist. Reads both by name, because the
@@ -412,7 +416,7 @@ impl EtcdSession {
             // A handoff came while the claim gave up: it holds the lock, and passes it on.
             return self.release_entry(entry).await;
         }
-        if entry.own_revision().is_none() && !entry.has_unanswered() {
+        if !entry.may_have_a_key() {
             return Ok(());
         }
         let bump_epoch = entry.needs_epoch_bump(&self.epoch);

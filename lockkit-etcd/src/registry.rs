@@ -82,8 +82,8 @@ impl ClaimRegistry {
     pub(crate) fn in_front_of(&self, entry: &QueueEntry) -> Option<(Arc<QueueEntry>, QueuedKey)> {
         let own = entry.own_revision()?;
         let table = self.lock();
-        let mut in_front = table.by_place.get(&entry.queue)?.range(..own).rev();
-        let (created, front) = in_front.find(|(_, front)| !front.has_left())?;
+        let mut in_front = table.by_place.get(&entry.queue)?.range(..own);
+        let (created, front) = in_front.next_back()?;
         Some((Arc::clone(front), QueuedKey { key: front.key.clone().into_bytes(), created: *created }))
     }
 
@@ -173,7 +173,7 @@ struct Progress {
     alone: bool,
     /// The revision at which the predecessor's key was deleted, until a read follows. 0: the waiter must read at once.
     predecessor_gone: Option<Revision>,
-    /// Whether the claim has left its queue, or has tried to and was not answered.
+    /// Whether the claim has left its queue.
     left: bool,
 }
 
@@ -206,7 +206,14 @@ impl QueueEntry {
         self.progress.send_modify(|progress| progress.unanswered = 0);
     }
 
-    /// Returns whether a copy of the enqueue was not answered, so that the key may exist.
+    /// Returns whether the claim's key may exist: a reply has shown it, or a copy of the enqueue was not answered. That
+    /// copy may have created it before the epoch was bumped.
+    pub(crate) fn may_have_a_key(&self) -> bool {
+        let progress = self.progress.borrow();
+        progress.own.is_some() || progress.unanswered > 0
+    }
+
+    /// Returns whether a copy of the enqueue was not answered.
     pub(crate) fn has_unanswered(&self) -> bool {
         self.progress.borrow().unanswered > 0
     }
@@ -293,16 +300,12 @@ impl QueueEntry {
         });
     }
 
-    /// Notes that the claim has left its queue, or has tried to: who waits behind it has to look for itself.
-    pub(crate) fn leave(&self) {
+    /// Notes that the claim has left its queue: who waits behind it has to look who is in front now.
+    fn leave(&self) {
         self.progress.send_modify(|progress| progress.left = true);
     }
 
-    fn has_left(&self) -> bool {
-        self.progress.borrow().left
-    }
-
-    /// Waits until the claim has left its queue, or has tried to.
+    /// Waits until the claim has left its queue.
     pub(crate) async fn when_left(&self) {
         self.when(|progress| progress.left.then_some(0)).await;
     }
@@ -359,10 +362,46 @@ mod tests {
         Handoff { key: entry.key.clone(), created, next: Vec::new() }
     }
 
+    fn bumped_at(revision: Revision) -> Epoch {
+        let epoch = Epoch::default();
+        epoch.observe(revision);
+        epoch
+    }
+
+    #[test]
+    fn one_bump_does_for_all_copies_that_were_sent_before_it() {
+        let (_claims, entry) = claims_with_one();
+        assert!(!entry.may_have_a_key() && !entry.needs_epoch_bump(&bumped_at(3)));
+        entry.enqueue_sent(3);
+        assert!(entry.needs_epoch_bump(&bumped_at(3)) && !entry.needs_epoch_bump(&bumped_at(4)));
+        assert!(entry.may_have_a_key(), "the copy may have been executed before the bump");
+        entry.enqueue_sent(4);
+        entry.enqueue_sent(3);
+        assert!(entry.needs_epoch_bump(&bumped_at(4)) && !entry.needs_epoch_bump(&bumped_at(5)));
+    }
+
+    #[test]
+    fn nearest_claim_in_front_is_found_until_it_is_forgotten() {
+        let (claims, first) = claims_with_one();
+        let enter = |own| {
+            let id = ClaimId::random();
+            let entry = claims.enter(id, first.queue.clone(), first.queue.key(7, id), None);
+            claims.place(&entry, own);
+            (id, entry)
+        };
+        claims.place(&first, 5);
+        let ((middle, _), (_, last)) = (enter(10), enter(20));
+        let in_front = || claims.in_front_of(&last).map(|(_, key)| key.created);
+        assert_eq!(in_front(), Some(10));
+        claims.forget(middle);
+        assert_eq!(in_front(), Some(5));
+        assert!(claims.in_front_of(&first).is_none());
+    }
+
     #[test]
     fn handoff_before_another_proof_shows_company() {
         let (claims, entry) = claims_with_one();
-        entry.set_own_revision(10);
+        claims.place(&entry, 10);
         claims.deliver(handoff(&entry, 10));
         entry.grant(true);
         assert!(entry.is_granted() && !entry.was_alone());
@@ -373,7 +412,7 @@ mod tests {
         let (claims, entry) = claims_with_one();
         claims.deliver(handoff(&entry, 10));
         assert!(!entry.is_granted());
-        entry.set_own_revision(10);
+        claims.place(&entry, 10);
         assert!(entry.is_granted());
     }
 
@@ -381,7 +420,7 @@ mod tests {
     fn handoff_for_an_earlier_claim_or_another_key_is_ignored() {
         let (claims, entry) = claims_with_one();
         claims.deliver(handoff(&entry, 8));
-        entry.set_own_revision(10);
+        claims.place(&entry, 10);
         claims.deliver(handoff(&entry, 9));
         claims.deliver(Handoff { key: format!("y{}", entry.key), created: 10, next: Vec::new() });
         assert!(!entry.is_granted());

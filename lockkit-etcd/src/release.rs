@@ -170,7 +170,6 @@ impl EtcdSession {
         let answer = self.state.unless_over(self.server.txn(txn)).await;
         if answer.as_ref().is_err_and(RequestError::is_in_doubt) {
             entry.put_in_doubt();
-            entry.leave();
         }
         let answer = answer?;
         let removal = wire::parse_removal(&answer)?;
