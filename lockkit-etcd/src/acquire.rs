@@ -11,10 +11,13 @@
 //! * The predecessor dies, is foreign, or its handoff is lost. Its deletion is watched, and a periodic re-check reads
 //!   both the claim's own key and the predecessor's. A deletion alone grants nothing: the predecessor may have been a
 //!   waiter too, and one revision can delete several keys. After it, only a read that finds the own key first grants.
+//! * An earlier claim of this client waits or holds in front. While it has not left, this claim cannot be first, and
+//!   needs no watch: so a client has one watch per queue, however many of its claims wait there. That the earlier claim
+//!   leaves is known here as soon as its removal is answered.
 //! * The own key is deleted. The next re-check notices it, and the claim ends.
 //! * The lease ends. Every pending step ends, and nothing is left at the server.
 
-use std::{convert::Infallible, ops::ControlFlow, pin::pin, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use lockkit_core::{
     Error, Result,
@@ -25,18 +28,20 @@ use tracing::debug;
 
 use crate::{
     error::RequestError,
+    keys::Names,
     registry::{QueueEntry, token},
     session::EtcdSession,
-    wire::{self, EnqueueReply, QueuedKey, Revision, queued_keys, revision_of},
+    wire::{self, EnqueueReply, Place, QueuedKey, Revision, queued_keys, revision_of},
 };
 
 /// How long a waiter whose predecessor was deleted waits for the handoff before it reads the queue. One transaction
 /// writes both, and both events come over the same stream within microseconds, in any order.
 const HANDOFF_GRACE: Duration = Duration::from_millis(50);
 
-/// How long a waiter relies on a handoff alone before it also watches its predecessor. The server serves watches that
-/// start in the past only every 100 ms, so watching earlier gains little. Under contention most handoffs come earlier.
-const WATCH_AFTER: Duration = Duration::from_millis(100);
+/// How long a waiter relies on a handoff alone before it looks for its predecessor, and watches it. The server serves
+/// watches that start in the past only every 100 ms, so watching earlier gains little. Under contention most handoffs
+/// come earlier.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
 
 /// Reads that may return an older revision than the event that caused them: an event can arrive before its revision is
 /// readable. The number is bounded, because after a restore from a backup that revision may be far away.
@@ -47,6 +52,14 @@ pub(crate) enum ClaimEnd {
     Granted,
     GaveUp,
     EntryGone,
+}
+
+/// What a waiter knows of who is in front of it.
+enum Ahead {
+    Unknown,
+    /// The nearest earlier claim of this client, with its key; others may be between the two.
+    Own(Arc<QueueEntry>, QueuedKey),
+    Predecessor(Predecessor),
 }
 
 /// The key directly before a claim's key in the queue.
@@ -91,9 +104,9 @@ impl EtcdSession {
         }
         match self.enqueue(claim, entry).await? {
             ControlFlow::Break(end) => Ok(end),
-            ControlFlow::Continue(predecessor) => {
+            ControlFlow::Continue(()) => {
                 claim.note_contended();
-                self.wait(claim, entry, predecessor).await
+                self.wait(claim, entry).await
             }
         }
     }
@@ -112,12 +125,12 @@ impl EtcdSession {
         ClaimEnd::GaveUp
     }
 
-    /// Creates the claim's key in the queue. Continues with its predecessor, if the reply shows it.
+    /// Creates the claim's key in the queue. Continues if others are in front of it.
     async fn enqueue(
         &self,
         claim: &Claim,
-        entry: &QueueEntry,
-    ) -> Result<ControlFlow<ClaimEnd, Option<Predecessor>>, RequestError> {
+        entry: &Arc<QueueEntry>,
+    ) -> Result<ControlFlow<ClaimEnd>, RequestError> {
         let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
@@ -132,7 +145,7 @@ impl EtcdSession {
                 Err(fault) => fault,
             };
             // A try does not wait for an unreachable server, unless one of its copies may have been executed.
-            let retries = claim.wait() || entry.needs_epoch_bump();
+            let retries = claim.wait() || entry.has_unanswered();
             if !fault.is_transient() || !retries {
                 return Err(fault);
             }
@@ -148,8 +161,13 @@ impl EtcdSession {
     /// Sends one copy of the enqueue. The copy counts as unanswered until it is known that it cannot be executed later.
     async fn send_enqueue(&self, claim: &Claim, entry: &QueueEntry) -> Result<EnqueueReply, RequestError> {
         let (epoch, value) = (self.epoch.current(), self.layout.entry_value(claim.metadata()));
-        let txn = wire::enqueue(&self.entry_keys(entry), epoch, value, claim.wait());
-        entry.enqueue_sent();
+        let place = match claim.wait() {
+            false => Place::OnlyFirst,
+            true if self.recently_busy.contains(&entry.queue) => Place::ProbablyBehind,
+            true => Place::ProbablyFirst,
+        };
+        let txn = wire::enqueue(&self.entry_keys(entry), epoch, &value, place);
+        entry.enqueue_sent(epoch);
         let answer = self.txn(txn).await;
         match &answer {
             Err(fault) if fault.is_in_doubt() => entry.put_in_doubt(),
@@ -169,45 +187,31 @@ impl EtcdSession {
     fn interpret(
         &self,
         claim: &Claim,
-        entry: &QueueEntry,
+        entry: &Arc<QueueEntry>,
         answer: EnqueueReply,
-    ) -> Option<ControlFlow<ClaimEnd, Option<Predecessor>>> {
+    ) -> Option<ControlFlow<ClaimEnd>> {
         let Some(own) = answer.own else {
             if !claim.wait() && answer.contenders > 0 {
                 return Some(ControlFlow::Break(self.found_busy(claim, entry)));
             }
             return self.state.is_over().then_some(ControlFlow::Break(ClaimEnd::EntryGone));
         };
-        entry.set_own_revision(own);
+        self.claims.place(entry, own);
         let alone = answer.contenders == 1;
         // A try creates its key only in an empty queue.
         if alone || !claim.wait() {
             entry.grant(alone);
             return Some(ControlFlow::Break(ClaimEnd::Granted));
         }
-        let predecessor = match answer.newest.as_slice() {
-            [newest, next] if newest.created == own => Some(next.clone()),
-            _ => None,
-        };
-        let seen_at = answer.revision;
-        Some(ControlFlow::Continue(predecessor.map(|queued| Predecessor { queued, seen_at })))
+        self.recently_busy.record(&entry.queue);
+        Some(ControlFlow::Continue(()))
     }
 
     /// Waits in the queue until a handoff, or a read that finds the claim first.
-    async fn wait(
-        &self,
-        claim: &Claim,
-        entry: &Arc<QueueEntry>,
-        mut predecessor: Option<Predecessor>,
-    ) -> Result<ClaimEnd, RequestError> {
+    async fn wait(&self, claim: &Claim, entry: &Arc<QueueEntry>) -> Result<ClaimEnd, RequestError> {
+        let mut ahead = self.ahead_of(entry);
         loop {
-            let next = async {
-                let not_before = match &predecessor {
-                    Some(predecessor) => self.wait_behind(predecessor, entry).await?,
-                    None => 0,
-                };
-                self.read_position(entry, not_before).await
-            };
+            let next = self.wait_behind(&ahead, entry);
             let step = tokio::select! {
                 biased;
                 () = entry.when_granted() => return Ok(ClaimEnd::Granted),
@@ -217,56 +221,105 @@ impl EtcdSession {
             };
             match step {
                 ControlFlow::Break(end) => return Ok(end),
-                ControlFlow::Continue(next) => predecessor = Some(next),
+                ControlFlow::Continue(next) => ahead = next,
+            }
+        }
+    }
+
+    /// Returns what this client knows of its claims in front of another one.
+    fn ahead_of(&self, entry: &QueueEntry) -> Ahead {
+        self.claims.in_front_of(entry).map_or(Ahead::Unknown, |(front, key)| Ahead::Own(front, key))
+    }
+
+    /// Waits until what is ahead may have changed. Returns what is ahead then.
+    async fn wait_behind(
+        &self,
+        ahead: &Ahead,
+        entry: &Arc<QueueEntry>,
+    ) -> Result<ControlFlow<ClaimEnd, Ahead>, RequestError> {
+        let not_before = match ahead {
+            Ahead::Unknown => {
+                self.wait_for_handoff(entry).await;
+                0
+            }
+            Ahead::Own(front, key) => {
+                if self.wait_behind_own(front, key, entry).await? {
+                    return Ok(ControlFlow::Continue(self.ahead_of(entry)));
+                }
+                0
+            }
+            Ahead::Predecessor(predecessor) => self.wait_behind_predecessor(predecessor, entry).await?,
+        };
+        self.read_position(entry, not_before).await
+    }
+
+    /// Waits for a while, because most handoffs come so soon. Others than lockkit's clients, who share a queue only with
+    /// raw names, send none.
+    async fn wait_for_handoff(&self, entry: &QueueEntry) {
+        if self.layout.names() == Names::Raw {
+            return;
+        }
+        tokio::select! {
+            _ = entry.when_predecessor_gone() => {}
+            () = tokio::time::sleep(LOOK_AFTER) => {}
+        }
+    }
+
+    /// Waits until an earlier claim of this client has left. Returns `false` if the re-check misses one of the two keys.
+    async fn wait_behind_own(
+        &self,
+        front: &QueueEntry,
+        key: &QueuedKey,
+        entry: &QueueEntry,
+    ) -> Result<bool, RequestError> {
+        loop {
+            tokio::select! {
+                biased;
+                () = front.when_left() => return Ok(true),
+                _ = entry.when_predecessor_gone() => return Ok(false),
+                () = self.until_recheck() => {}
+            }
+            if !self.are_both_present(key, entry).await? {
+                return Ok(false);
             }
         }
     }
 
     /// Waits until the predecessor's key or the claim's own key is deleted. Returns the least revision at which a read
     /// shows that; 0 if any read does.
-    async fn wait_behind(
+    async fn wait_behind_predecessor(
         &self,
         predecessor: &Predecessor,
         entry: &Arc<QueueEntry>,
     ) -> Result<Revision, RequestError> {
-        let mut watch = pin!(self.watch(predecessor, entry));
+        let Predecessor { queued, seen_at } = predecessor;
+        let _watching = self.watches.add(queued.key.clone(), seen_at + 1, entry);
         loop {
             tokio::select! {
                 biased;
                 gone_at = entry.when_predecessor_gone() => {
-                    if gone_at > 0 && predecessor.queued.client().is_some() {
+                    if gone_at > 0 && queued.client().is_some() {
                         tokio::time::sleep(HANDOFF_GRACE).await;
                     }
                     return Ok(gone_at);
                 }
-                never = &mut watch => match never {},
-                () = tokio::time::sleep(recheck_pause(self.lease.ttl())) => {}
+                () = self.until_recheck() => {}
             }
-            if !self.are_both_present(predecessor, entry).await? {
+            if !self.are_both_present(queued, entry).await? {
                 return Ok(0);
             }
         }
     }
 
-    /// Watches the predecessor until the future is dropped.
-    async fn watch(&self, predecessor: &Predecessor, entry: &Arc<QueueEntry>) -> Infallible {
-        if predecessor.queued.client().is_some() {
-            tokio::time::sleep(WATCH_AFTER).await;
-        }
-        let key = predecessor.queued.key.clone();
-        let _watching = self.watches.add(key, predecessor.seen_at + 1, entry);
-        std::future::pending().await
+    async fn until_recheck(&self) {
+        tokio::time::sleep(recheck_pause(self.lease.ttl())).await;
     }
 
-    /// The re-check: returns whether the own key and the predecessor's still exist. Reads both by name, because the
+    /// The re-check: returns whether the own key and one in front of it still exist. Reads both by name, because the
     /// cost of a range read grows with the queue. Compares create revisions, because a later claim may reuse either
     /// key. No other key can have come between the two: keys that are created later are behind both.
-    async fn are_both_present(
-        &self,
-        predecessor: &Predecessor,
-        entry: &QueueEntry,
-    ) -> Result<bool, RequestError> {
-        let QueuedKey { key, created } = &predecessor.queued;
+    async fn are_both_present(&self, front: &QueuedKey, entry: &QueueEntry) -> Result<bool, RequestError> {
+        let QueuedKey { key, created } = front;
         let answer = self.read(|| self.server.txn(wire::read_keys([entry.key.as_bytes(), key]))).await?;
         Ok(wire::create_revisions(&answer) == [entry.own_revision(), Some(*created)])
     }
@@ -276,7 +329,7 @@ impl EtcdSession {
         &self,
         entry: &QueueEntry,
         not_before: Revision,
-    ) -> Result<ControlFlow<ClaimEnd, Predecessor>, RequestError> {
+    ) -> Result<ControlFlow<ClaimEnd, Ahead>, RequestError> {
         let Some(own) = entry.own_revision() else {
             return Err(RequestError::unexpected("waiting without an entry"));
         };
@@ -297,7 +350,11 @@ impl EtcdSession {
                     ControlFlow::Break(ClaimEnd::Granted)
                 }
                 [first, next] if first.created == own => {
-                    ControlFlow::Continue(Predecessor { queued: next.clone(), seen_at })
+                    let queued = next.clone();
+                    ControlFlow::Continue(match self.claims.in_front_of(entry) {
+                        Some((front, key)) if key == queued => Ahead::Own(front, key),
+                        _ => Ahead::Predecessor(Predecessor { queued, seen_at }),
+                    })
                 }
                 _ => ControlFlow::Break(ClaimEnd::EntryGone),
             });
@@ -359,10 +416,10 @@ impl EtcdSession {
             // A handoff came while the claim gave up: it holds the lock, and passes it on.
             return self.release_entry(entry).await;
         }
-        let bump_epoch = entry.needs_epoch_bump();
-        if entry.own_revision().is_none() && !bump_epoch {
+        if !entry.may_have_a_key() {
             return Ok(());
         }
+        let bump_epoch = entry.needs_epoch_bump(&self.epoch);
         self.take_away(entry, wire::withdraw(&self.entry_keys(entry), bump_epoch), bump_epoch).await?;
         debug!(claim = ?claim.id(), "withdrawn");
         Ok(())

@@ -15,7 +15,8 @@ pub fn key(bytes: &[u8]) {
 
 /// Parses the value of a handoff key.
 pub fn handoff(bytes: &[u8]) {
-    if let Some(handoff) = Handoff::from_json(bytes) {
-        assert_eq!(Handoff::from_json(handoff.to_json().as_bytes()), Some(handoff));
+    if let Some(mut handoff) = Handoff::from_json(bytes) {
+        assert_eq!(Handoff::from_json(handoff.to_json().as_bytes()), Some(handoff.clone()));
+        handoff.take_order();
     }
 }

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::Revision;
+use crate::{
+    keys::ClaimKey,
+    order::Stretch,
+    wire::{QueuedKey, Revision},
+};
 
 /// The value of a handoff key: the claim that is first in its queue. The transaction that puts it proves that, at the
 /// revision of the put.
@@ -12,17 +16,30 @@ pub(crate) struct Handoff {
     pub(crate) key: String,
     /// Its create revision.
     pub(crate) created: Revision,
+    /// Who is next after it, so that it need not read that when it releases. Clients of other versions omit and ignore it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) next: Vec<NextContender>,
 }
+
+/// A contender of the same queue: its key behind the queue's path, and its create revision.
+pub(crate) type NextContender = (String, Revision);
 
 impl Handoff {
     pub(crate) fn to_json(&self) -> String {
-        // Cannot fail for two plain fields; an empty value would be ignored.
+        // Cannot fail for plain fields; an empty value would be ignored.
         serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Parses a value; `None` unless a lockkit client may have written it.
     pub(crate) fn from_json(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
+    }
+
+    /// Takes out what the handoff tells of the order of its queue; `None` if it tells nothing.
+    pub(crate) fn take_order(&mut self) -> Option<Stretch> {
+        let path = ClaimKey::parse(&self.key)?.queue;
+        let queued = |(entry, created)| QueuedKey { key: format!("{path}{entry}").into_bytes(), created };
+        Stretch::new(self.created, std::mem::take(&mut self.next).into_iter().map(queued).collect())
     }
 }
 
@@ -32,10 +49,24 @@ mod tests {
 
     #[test]
     fn handoff_survives_its_json() {
-        let handoff = Handoff { key: "a\"/1f-0".to_owned(), created: 7 };
+        let handoff = Handoff { key: "a\"/1f-0".to_owned(), created: 7, next: vec![("b".to_owned(), 9)] };
         assert_eq!(Handoff::from_json(handoff.to_json().as_bytes()), Some(handoff));
-        for foreign in [&b""[..], b"{}", b"\xff", b"{\"key\":1,\"created\":2}", b"[]"] {
+        for foreign in [
+            &b""[..],
+            b"{}",
+            b"\xff",
+            b"{\"key\":1,\"created\":2}",
+            b"[]",
+            b"{\"key\":\"\",\"created\":2,\"next\":[1]}",
+        ] {
             assert_eq!(Handoff::from_json(foreign), None);
         }
+    }
+
+    #[test]
+    fn handoff_of_a_client_of_another_version_names_nobody_else() {
+        let mut handoff = Handoff::from_json(b"{\"key\":\"a/x\",\"created\":2,\"other\":0}").unwrap();
+        assert_eq!(handoff, Handoff { key: "a/x".to_owned(), created: 2, next: Vec::new() });
+        assert!(handoff.take_order().is_none());
     }
 }

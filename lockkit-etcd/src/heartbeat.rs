@@ -1,4 +1,5 @@
-//! Heartbeats: one ping renews the lease, and one read shows which holds still have their keys.
+//! Heartbeats: one ping renews the lease, and one read shows which holds still have their keys: a list of the lease's keys,
+//! or, if most of those are keys of waiters, the holds by name.
 //!
 //! Failure cases:
 //!
@@ -72,8 +73,11 @@ impl EtcdSession {
     async fn existing_holds(&self, held: &[Grant]) -> Result<HashSet<ClaimId>, RequestError> {
         let step = self.heartbeat_step();
         let list = || async {
-            // A list that confirms nothing is not requested.
-            if self.is_single() { Ok(Vec::new()) } else { self.lease.keys(&self.server).await }
+            // A list that confirms nothing, or mostly keys of waiters, is not requested.
+            if self.is_single() || self.waits_more_than_it_holds(held) {
+                return Ok(Vec::new());
+            }
+            self.lease.keys(&self.server).await
         };
         let listed: HashSet<Vec<u8>> = match self.server.repeat(step, list).await {
             Ok(keys) => keys.into_iter().collect(),
@@ -104,6 +108,11 @@ impl EtcdSession {
         Ok(existing)
     }
 
+    /// Returns whether one read of these holds by name costs less than the list of all keys of the lease.
+    fn waits_more_than_it_holds(&self, held: &[Grant]) -> bool {
+        held.len() <= ENTRIES_PER_READ && held.len() * 2 < self.claims.len()
+    }
+
     /// Reads these entries; returns those that exist with the create revision of the hold.
     async fn existing_by_revision(
         &self,
@@ -131,6 +140,6 @@ impl EtcdSession {
     fn shows_hold(&self, listed: &HashSet<Vec<u8>>, entry: &QueueEntry) -> bool {
         let has_all = entry.keys_of_hold().all(|(key, _)| listed.contains(key));
         let guard_in_doubt = entry.exclusive.as_ref().is_some_and(ExclusiveKey::is_in_doubt);
-        has_all && !entry.needs_epoch_bump() && !guard_in_doubt
+        has_all && !entry.has_unanswered() && !guard_in_doubt
     }
 }

@@ -4,7 +4,8 @@
 //! PREFIX NAME /<lease>-<n>-<claim>      one key per claim, with the client's lease; the oldest one holds the lock, and
 //!                                       its create revision is the fencing token.
 //!                                       Later claims of the client reuse it; it is named after the first one
-//! PREFIX :clients/<lease>/mailbox       the client's handoff key: a releasing client writes here which claim is next
+//! PREFIX :clients/<lease>/mailbox       the client's handoff key: a releasing client writes here which claim is next,
+//!                                       and who comes after it
 //! PREFIX :clients/<lease>/epoch         the client's epoch key: bumped (put again) when a claim ends while copies of
 //!                                       its enqueue may still be under way
 //! PREFIX :clients/<lease>/broken        which hold of the client an operator has broken

@@ -52,6 +52,7 @@ mod key_pool;
 mod keys;
 mod lease;
 mod login;
+mod order;
 mod outage;
 mod pins;
 mod reach;

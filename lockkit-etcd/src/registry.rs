@@ -1,7 +1,7 @@
 //! The claims of one session, and what is known of each between its first request and its confirmed end.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -9,18 +9,29 @@ use lockkit_core::{FencingToken, backend::ClaimId, support::lock};
 use tokio::sync::watch;
 
 use crate::{
-    broken::BrokenHold, exclusive::ExclusiveKey, handoff::Handoff, keys::Queue, rewrite::HeldKey,
-    wire::Revision,
+    broken::BrokenHold,
+    epoch::Epoch,
+    exclusive::ExclusiveKey,
+    handoff::Handoff,
+    keys::Queue,
+    order::KnownOrder,
+    rewrite::HeldKey,
+    wire::{QueuedKey, Revision},
 };
 
-/// All claims of a session that may have a key at the server.
+/// All claims of a session that may have a key at the server, and what is known of their queues.
 #[derive(Debug, Default)]
-pub(crate) struct ClaimRegistry(Mutex<Table>);
+pub(crate) struct ClaimRegistry {
+    table: Mutex<Table>,
+    pub(crate) order: KnownOrder,
+}
 
 #[derive(Debug, Default)]
 struct Table {
     by_id: HashMap<ClaimId, Arc<QueueEntry>>,
     by_key: HashMap<String, Arc<QueueEntry>>,
+    /// Those whose create revision is known, in the order of their queue.
+    by_place: HashMap<Queue, BTreeMap<Revision, Arc<QueueEntry>>>,
 }
 
 impl ClaimRegistry {
@@ -59,12 +70,48 @@ impl ClaimRegistry {
         self.lock().by_id.values().filter_map(|entry| find(entry)).collect()
     }
 
+    /// Records the create revision of a claim's key, which a reply to its enqueue has shown.
+    pub(crate) fn place(&self, entry: &Arc<QueueEntry>, own: Revision) {
+        let mut table = self.lock();
+        table.by_place.entry(entry.queue.clone()).or_default().insert(own, Arc::clone(entry));
+        drop(table);
+        entry.set_own_revision(own);
+    }
+
+    /// Returns the nearest claim of this session in front of another one, with its key.
+    pub(crate) fn in_front_of(&self, entry: &QueueEntry) -> Option<(Arc<QueueEntry>, QueuedKey)> {
+        let own = entry.own_revision()?;
+        let table = self.lock();
+        let mut in_front = table.by_place.get(&entry.queue)?.range(..own);
+        let (created, front) = in_front.next_back()?;
+        Some((Arc::clone(front), QueuedKey { key: front.key.clone().into_bytes(), created: *created }))
+    }
+
+    /// Returns how many claims there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().by_id.len()
+    }
+
+    /// Returns whether a claim of this session uses the key.
+    pub(crate) fn uses(&self, key: &str) -> bool {
+        self.lock().by_key.contains_key(key)
+    }
+
     /// Removes a claim that has left nothing at the server that this session would have to end.
     pub(crate) fn forget(&self, id: ClaimId) {
         let mut table = self.lock();
-        if let Some(entry) = table.by_id.remove(&id) {
-            table.by_key.remove(&entry.key);
+        let Some(entry) = table.by_id.remove(&id) else { return };
+        table.by_key.remove(&entry.key);
+        if let Some(own) = entry.own_revision()
+            && let Some(places) = table.by_place.get_mut(&entry.queue)
+        {
+            places.remove(&own);
+            if places.is_empty() {
+                table.by_place.remove(&entry.queue);
+            }
         }
+        drop(table);
+        entry.leave();
     }
 
     /// Returns the claim whose hold was broken. A claim that has not learned of its grant yet looks at the queue.
@@ -81,15 +128,18 @@ impl ClaimRegistry {
     }
 
     /// Delivers a handoff to the claim that uses the key; the claim checks whether the handoff is for it.
-    pub(crate) fn deliver(&self, handoff: &Handoff) {
+    pub(crate) fn deliver(&self, mut handoff: Handoff) {
         let entry = self.lock().by_key.get(&handoff.key).cloned();
         if let Some(entry) = entry {
+            if let Some(stretch) = handoff.take_order() {
+                self.order.learn(&entry.queue, stretch);
+            }
             entry.deliver(handoff.created);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        lock(&self.0)
+        lock(&self.table)
     }
 }
 
@@ -109,8 +159,10 @@ pub(crate) struct QueueEntry {
 struct Progress {
     /// The create revision of the claim's key, once a reply has shown it.
     own: Option<Revision>,
-    /// Copies of the enqueue that were sent but not answered; each may still be executed.
+    /// Copies of the enqueue that were sent but not answered; each may have been or may still be executed.
     unanswered: u32,
+    /// The highest epoch that any of them carries.
+    unanswered_epoch: Revision,
     /// Whether any request that names the key was left unanswered.
     in_doubt: bool,
     /// The create revision in the newest handoff that came before `own` was known.
@@ -121,6 +173,8 @@ struct Progress {
     alone: bool,
     /// The revision at which the predecessor's key was deleted, until a read follows. 0: the waiter must read at once.
     predecessor_gone: Option<Revision>,
+    /// Whether the claim has left its queue.
+    left: bool,
 }
 
 impl Progress {
@@ -134,9 +188,12 @@ impl Progress {
 }
 
 impl QueueEntry {
-    /// Counts a copy of the enqueue that is about to be sent.
-    pub(crate) fn enqueue_sent(&self) {
-        self.progress.send_modify(|progress| progress.unanswered += 1);
+    /// Counts a copy of the enqueue that is about to be sent with this epoch.
+    pub(crate) fn enqueue_sent(&self, epoch: Revision) {
+        self.progress.send_modify(|progress| {
+            progress.unanswered += 1;
+            progress.unanswered_epoch = progress.unanswered_epoch.max(epoch);
+        });
     }
 
     /// Uncounts a copy that was answered or never sent.
@@ -149,9 +206,23 @@ impl QueueEntry {
         self.progress.send_modify(|progress| progress.unanswered = 0);
     }
 
-    /// Returns whether a copy of the enqueue may still be executed.
-    pub(crate) fn needs_epoch_bump(&self) -> bool {
+    /// Returns whether the claim's key may exist: a reply has shown it, or a copy of the enqueue was not answered. That
+    /// copy may have created it before the epoch was bumped.
+    pub(crate) fn may_have_a_key(&self) -> bool {
+        let progress = self.progress.borrow();
+        progress.own.is_some() || progress.unanswered > 0
+    }
+
+    /// Returns whether a copy of the enqueue was not answered.
+    pub(crate) fn has_unanswered(&self) -> bool {
         self.progress.borrow().unanswered > 0
+    }
+
+    /// Returns whether a copy of the enqueue may still be executed. Not if the epoch was bumped since the last of them
+    /// was sent, by whichever claim: after an outage one bump does for all.
+    pub(crate) fn needs_epoch_bump(&self, epoch: &Epoch) -> bool {
+        let progress = self.progress.borrow();
+        progress.unanswered > 0 && progress.unanswered_epoch >= epoch.current()
     }
 
     /// Marks the key: a request that names it was not answered, and may be executed at any later time.
@@ -164,8 +235,7 @@ impl QueueEntry {
         self.progress.borrow().in_doubt
     }
 
-    /// Sets the create revision that a reply to the enqueue has shown.
-    pub(crate) fn set_own_revision(&self, own: Revision) {
+    fn set_own_revision(&self, own: Revision) {
         self.progress.send_modify(|progress| {
             progress.own = Some(own);
             if let Some(created) = progress.early_handoff.take() {
@@ -230,6 +300,16 @@ impl QueueEntry {
         });
     }
 
+    /// Notes that the claim has left its queue: who waits behind it has to look who is in front now.
+    fn leave(&self) {
+        self.progress.send_modify(|progress| progress.left = true);
+    }
+
+    /// Waits until the claim has left its queue.
+    pub(crate) async fn when_left(&self) {
+        self.when(|progress| progress.left.then_some(0)).await;
+    }
+
     /// Waits for the grant: a handoff or another proof.
     pub(crate) async fn when_granted(&self) {
         self.when(|progress| progress.own.filter(|_| progress.granted)).await;
@@ -279,14 +359,50 @@ mod tests {
     }
 
     fn handoff(entry: &QueueEntry, created: Revision) -> Handoff {
-        Handoff { key: entry.key.clone(), created }
+        Handoff { key: entry.key.clone(), created, next: Vec::new() }
+    }
+
+    fn bumped_at(revision: Revision) -> Epoch {
+        let epoch = Epoch::default();
+        epoch.observe(revision);
+        epoch
+    }
+
+    #[test]
+    fn one_bump_does_for_all_copies_that_were_sent_before_it() {
+        let (_claims, entry) = claims_with_one();
+        assert!(!entry.may_have_a_key() && !entry.needs_epoch_bump(&bumped_at(3)));
+        entry.enqueue_sent(3);
+        assert!(entry.needs_epoch_bump(&bumped_at(3)) && !entry.needs_epoch_bump(&bumped_at(4)));
+        assert!(entry.may_have_a_key(), "the copy may have been executed before the bump");
+        entry.enqueue_sent(4);
+        entry.enqueue_sent(3);
+        assert!(entry.needs_epoch_bump(&bumped_at(4)) && !entry.needs_epoch_bump(&bumped_at(5)));
+    }
+
+    #[test]
+    fn nearest_claim_in_front_is_found_until_it_is_forgotten() {
+        let (claims, first) = claims_with_one();
+        let enter = |own| {
+            let id = ClaimId::random();
+            let entry = claims.enter(id, first.queue.clone(), first.queue.key(7, id), None);
+            claims.place(&entry, own);
+            (id, entry)
+        };
+        claims.place(&first, 5);
+        let ((middle, _), (_, last)) = (enter(10), enter(20));
+        let in_front = || claims.in_front_of(&last).map(|(_, key)| key.created);
+        assert_eq!(in_front(), Some(10));
+        claims.forget(middle);
+        assert_eq!(in_front(), Some(5));
+        assert!(claims.in_front_of(&first).is_none());
     }
 
     #[test]
     fn handoff_before_another_proof_shows_company() {
         let (claims, entry) = claims_with_one();
-        entry.set_own_revision(10);
-        claims.deliver(&handoff(&entry, 10));
+        claims.place(&entry, 10);
+        claims.deliver(handoff(&entry, 10));
         entry.grant(true);
         assert!(entry.is_granted() && !entry.was_alone());
     }
@@ -294,23 +410,23 @@ mod tests {
     #[test]
     fn handoff_before_the_enqueue_reply_counts_after_it() {
         let (claims, entry) = claims_with_one();
-        claims.deliver(&handoff(&entry, 10));
+        claims.deliver(handoff(&entry, 10));
         assert!(!entry.is_granted());
-        entry.set_own_revision(10);
+        claims.place(&entry, 10);
         assert!(entry.is_granted());
     }
 
     #[test]
     fn handoff_for_an_earlier_claim_or_another_key_is_ignored() {
         let (claims, entry) = claims_with_one();
-        claims.deliver(&handoff(&entry, 8));
-        entry.set_own_revision(10);
-        claims.deliver(&handoff(&entry, 9));
-        claims.deliver(&Handoff { key: format!("y{}", entry.key), created: 10 });
+        claims.deliver(handoff(&entry, 8));
+        claims.place(&entry, 10);
+        claims.deliver(handoff(&entry, 9));
+        claims.deliver(Handoff { key: format!("y{}", entry.key), created: 10, next: Vec::new() });
         assert!(!entry.is_granted());
         let ids: Vec<ClaimId> = claims.lock().by_id.keys().copied().collect();
         claims.forget(ids[0]);
-        claims.deliver(&handoff(&entry, 10));
+        claims.deliver(handoff(&entry, 10));
         assert!(!entry.is_granted());
     }
 }

@@ -3,14 +3,16 @@
 //! Failure cases:
 //!
 //! * The reply is lost. The transaction is retried; a key that does not exist means that it was executed.
-//! * The successor gives up or dies between the read and the transaction. The compare fails, and the successor is read
-//!   again. After [`SUCCESSORS_MAX`] attempts the hold ends without a handoff; the successor watches its predecessor.
+//! * The successor gives up or dies between the read, perhaps that of an [earlier holder](crate::order), and the
+//!   transaction. The compare fails, and the successor is read again. After [`SUCCESSORS_MAX`] attempts the hold ends without a handoff; the successor watches its predecessor.
 //! * The own key has another create revision than the hold: an operator deleted it, and a late copy of the enqueue
 //!   created it again. Such a key is no grant, so it is deleted without a handoff. If no copy has arrived yet but one
 //!   still may, the epoch is bumped all the same.
 //! * The server refuses the release for good, because the user's rights or its password have changed. The session is
 //!   abandoned, and the lock ends with the lease, one ttl after its last renewal.
 //! * The read of the successor is stale. Only the reply to a transaction shows that a key does not exist.
+//! * The successor is of this client. Nothing is written for it: the reply to the transaction grants it the lock. If
+//!   that reply is lost, it reads the queue.
 
 use lockkit_core::backend::Grant;
 use tracing::debug;
@@ -19,6 +21,9 @@ use crate::{
     client::Txn,
     error::{Effect, RequestError},
     exclusive::ExclusiveKey,
+    handoff::Handoff,
+    keys::ClaimKey,
+    order::{CONTENDERS_PER_LOOK, Stretch},
     registry::QueueEntry,
     session::EtcdSession,
     wire::{self, QueuedKey, Removal, Revision, queued_keys, revision_of},
@@ -57,9 +62,9 @@ impl EtcdSession {
         let Some(own) = entry.own_revision() else {
             return Err(RequestError::unexpected("a hold without an entry"));
         };
-        let (keys, bump_epoch) = (self.entry_keys(entry), entry.needs_epoch_bump());
+        let (keys, bump_epoch) = (self.entry_keys(entry), entry.needs_epoch_bump(&self.epoch));
         // A claim that was alone probably has no successor: one request instead of two.
-        let mut next = if entry.was_alone() { None } else { self.successor(entry, own, true).await? };
+        let mut next = if entry.was_alone() { None } else { self.successor(entry, own).await? };
         for _ in 0..SUCCESSORS_MAX {
             let removal = match &next {
                 None => Some(
@@ -72,7 +77,8 @@ impl EtcdSession {
                 Some(Removal::StillThere(created)) if created == own => {}
                 Some(removal) => return self.finish(entry, removal, bump_epoch).await,
             }
-            next = self.successor(entry, own, false).await?;
+            self.claims.order.forget(&entry.queue);
+            next = self.look_behind(entry, own, false).await?;
         }
         let removal =
             self.take_away(entry, wire::release_without_handoff(&keys, own, bump_epoch), bump_epoch).await?;
@@ -88,28 +94,53 @@ impl EtcdSession {
         next: &QueuedKey,
         bump_epoch: bool,
     ) -> Result<Option<Removal>, RequestError> {
-        let Some(client) = next.client() else { return Ok(None) };
-        let txn = wire::handoff(&self.entry_keys(entry), own, next, &client, bump_epoch);
-        match self.take_away(entry, txn, bump_epoch).await {
-            Err(fault) if matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => Ok(None),
-            removal => removal.map(Some),
+        let name = next.name();
+        let Some(successor) = ClaimKey::parse(&name) else { return Ok(None) };
+        let is_own = self.claims.uses(&name);
+        let mail = || {
+            let behind = self.claims.order.next_after(&entry.queue, next, successor.queue);
+            wire::put_handoff(next, behind, &successor.client())
+        };
+        let mail = (!is_own).then(mail);
+        let txn = wire::handoff(&self.entry_keys(entry), own, next, mail, bump_epoch);
+        let removal = match self.take_away(entry, txn, bump_epoch).await {
+            Err(fault) if matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => return Ok(None),
+            removal => removal?,
+        };
+        if is_own && removal == Removal::Done {
+            let key = name.into_owned();
+            self.claims.deliver(Handoff { key, created: next.created, next: Vec::new() });
+        }
+        Ok(Some(removal))
+    }
+
+    /// Returns the next key in the queue, as this client knows it or as any member does, even one that lags behind: a
+    /// stale answer fails a compare.
+    async fn successor(&self, entry: &QueueEntry, own: Revision) -> Result<Option<QueuedKey>, RequestError> {
+        match self.claims.order.successor(&entry.queue, own) {
+            Some(known) => Ok(Some(known)),
+            None => self.look_behind(entry, own, true).await,
         }
     }
 
-    /// Reads the next key in the queue. Any member may answer, even one that lags behind: a stale answer fails a
-    /// compare.
-    async fn successor(
+    /// Reads who is next in the queue, and remembers those behind it for the releases that follow.
+    async fn look_behind(
         &self,
         entry: &QueueEntry,
         own: Revision,
         may_be_stale: bool,
     ) -> Result<Option<QueuedKey>, RequestError> {
-        let mut options = wire::successor_of(own);
+        let mut options = wire::successors_of(own, CONTENDERS_PER_LOOK);
         if may_be_stale {
             options = options.with_serializable();
         }
         let read = self.server.range(entry.queue.as_str(), options);
-        Ok(queued_keys(&self.state.unless_over(read).await?).into_iter().next())
+        let found = queued_keys(&self.state.unless_over(read).await?);
+        let next = found.first().cloned();
+        if let Some(stretch) = Stretch::new(own, found) {
+            self.claims.order.learn(&entry.queue, stretch);
+        }
+        Ok(next)
     }
 
     /// Cleans up after a transaction that did not delete the key of the hold.

@@ -179,7 +179,7 @@ impl EtcdSession {
             },
         };
         if queued.is_none() {
-            entry.enqueue_sent();
+            entry.enqueue_sent(epoch);
         }
         let answer = self.txn(key.create(self.lease.id(), condition)).await;
         match &answer {
@@ -231,7 +231,7 @@ impl EtcdSession {
     /// Deletes the single key of a claim or hold, if it is its own.
     pub(crate) async fn remove_single(&self, entry: &QueueEntry) -> Result<(), RequestError> {
         let Some(key) = &entry.exclusive else { return Err(no_key()) };
-        let bump_epoch = entry.needs_epoch_bump();
+        let bump_epoch = entry.needs_epoch_bump(&self.epoch);
         let mut operations = key.removals();
         if bump_epoch {
             let options = PutOptions::new().with_lease(self.keys.lease);

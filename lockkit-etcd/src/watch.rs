@@ -312,7 +312,7 @@ impl StreamTask {
 
     fn deliver_handoff(&self, kv: &KeyValue) {
         match Handoff::from_json(kv.value()) {
-            Some(handoff) => self.claims.deliver(&handoff),
+            Some(handoff) => self.claims.deliver(handoff),
             None => debug!(key = %self.keys.handoff_key, "ignoring a handoff that no lockkit client wrote"),
         }
     }

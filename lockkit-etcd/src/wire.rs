@@ -2,6 +2,8 @@
 //!
 //! A queue is ordered by *create* revisions, so a key that is put a second time keeps its place.
 
+use std::borrow::Cow;
+
 use crate::{
     client::{
         Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, SortOrder,
@@ -9,7 +11,7 @@ use crate::{
     },
     error::RequestError,
     exclusive::ExclusiveKey,
-    handoff::Handoff,
+    handoff::{Handoff, NextContender},
     keys::{ClaimKey, ClientKeys, LeaseId, Queue},
 };
 
@@ -28,6 +30,11 @@ impl QueuedKey {
         Self { key: kv.key().to_vec(), created: kv.create_revision() }
     }
 
+    /// Returns the key as text.
+    pub(crate) fn name(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.key)
+    }
+
     /// Returns the keys of its client; `None` for a key of another program, which reads no handoff.
     pub(crate) fn client(&self) -> Option<ClientKeys> {
         Some(ClaimKey::parse(str::from_utf8(&self.key).ok()?)?.client())
@@ -44,97 +51,101 @@ pub(crate) struct EntryKeys<'a> {
     pub(crate) guard: Option<&'a ExclusiveKey>,
 }
 
+/// Where a claim may create its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In an empty queue only: a try.
+    OnlyFirst,
+    /// Anywhere. The queue is probably empty: then one compare and one put do.
+    ProbablyFirst,
+    /// Anywhere. The queue has probably other keys: then it is counted, not compared, because etcd reads all that a
+    /// compare names.
+    ProbablyBehind,
+}
+
 /// The reply to [`enqueue`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EnqueueReply {
-    /// The revision of the reply.
-    pub(crate) revision: Revision,
     /// The create revision of the claim's key; `None` if it does not exist.
     pub(crate) own: Option<Revision>,
     /// The number of keys in the queue, including the claim's.
     pub(crate) contenders: i64,
-    /// The newest two of them; right after the enqueue the claim's key and its predecessor.
-    pub(crate) newest: Vec<QueuedKey>,
     /// The mod revision of the epoch key, if the compares failed; 0 if it does not exist.
     pub(crate) epoch: Option<Revision>,
 }
 
-/// Creates the claim's key, and reads the queue. Creates nothing if the key exists, if the epoch has changed, or, for a
-/// try, if the queue is not empty. An epoch that has changed means that a claim of this client ended while copies of
-/// its enqueue were under way; this may be one of them.
-pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: String, wait: bool) -> Txn {
+/// Creates the claim's key. Creates nothing if the key exists, if the epoch has changed, or, for a try, if the queue is
+/// not empty. An epoch that has changed means that a claim of this client ended while copies of its enqueue were under
+/// way; this may be one of them.
+///
+/// It executes as little as it can, because everything that a transaction reads holds up all other writes of the
+/// server. Who is in front is read later, and only if no handoff comes.
+pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: &str, place: Place) -> Txn {
     let EntryKeys { queue, key, client, .. } = *keys;
-    let mut compares = vec![
-        Compare::create_revision(key, CompareOp::Equal, 0),
-        Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch),
-    ];
-    if !wait {
-        compares.push(Compare::create_revision(queue.as_str(), CompareOp::Equal, 0).with_prefix());
-    }
-    let newest = || {
-        let options = keys_of_queue().with_sort(SortTarget::Create, SortOrder::Descend).with_limit(2);
-        TxnOp::get(queue.as_str(), Some(options))
-    };
     let keys_only = || Some(GetOptions::new().with_keys_only());
-    Txn::new()
-        .when(compares)
-        .and_then([TxnOp::put(key, value, Some(PutOptions::new().with_lease(client.lease))), newest()])
-        .or_else([newest(), TxnOp::get(key, keys_only()), TxnOp::get(&*client.epoch, keys_only())])
+    let count = || TxnOp::get(queue.as_str(), Some(count_queue()));
+    let found = || [count(), TxnOp::get(key, keys_only()), TxnOp::get(&*client.epoch, keys_only())];
+    let put = || TxnOp::put(key, value, Some(PutOptions::new().with_lease(client.lease)));
+    let same_epoch = || Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch);
+    // The claim's own key is in the queue, so this compares it too.
+    let is_empty = || Compare::create_revision(queue.as_str(), CompareOp::Equal, 0).with_prefix();
+    let is_absent = || Compare::create_revision(key, CompareOp::Equal, 0);
+    let first = || Txn::new().when([is_empty(), same_epoch()]).and_then([put()]);
+    let behind = || Txn::new().when([is_absent(), same_epoch()]).and_then([put(), count()]).or_else(found());
+    match place {
+        Place::OnlyFirst => first().or_else(found()),
+        Place::ProbablyFirst => first().or_else([TxnOp::txn(behind())]),
+        Place::ProbablyBehind => behind(),
+    }
 }
 
 /// Parses the reply to [`enqueue`].
 pub(crate) fn parse_enqueue(answer: &TxnResponse) -> Result<EnqueueReply, RequestError> {
     let revision = revision_of(answer.header())?;
-    match answer.op_responses().as_slice() {
-        [TxnOpResponse::Put, TxnOpResponse::Get(newest)] => Ok(EnqueueReply {
-            revision,
-            own: Some(revision),
-            contenders: newest.count(),
-            newest: queued_keys(newest),
-            epoch: None,
-        }),
-        [TxnOpResponse::Get(newest), TxnOpResponse::Get(own), TxnOpResponse::Get(epoch)] => {
-            Ok(EnqueueReply {
-                revision,
-                own: own.kvs().first().map(KeyValue::create_revision),
-                contenders: newest.count(),
-                newest: queued_keys(newest),
-                epoch: Some(epoch.kvs().first().map_or(0, KeyValue::mod_revision)),
-            })
+    let mut operations = answer.op_responses();
+    if let [TxnOpResponse::Txn(inner)] = *operations {
+        operations = inner.op_responses();
+    }
+    match *operations {
+        [TxnOpResponse::Put] => Ok(EnqueueReply { own: Some(revision), contenders: 1, epoch: None }),
+        [TxnOpResponse::Put, TxnOpResponse::Get(queue)] => {
+            Ok(EnqueueReply { own: Some(revision), contenders: queue.count(), epoch: None })
         }
+        [TxnOpResponse::Get(queue), TxnOpResponse::Get(own), TxnOpResponse::Get(epoch)] => Ok(EnqueueReply {
+            own: own.kvs().first().map(KeyValue::create_revision),
+            contenders: queue.count(),
+            epoch: Some(epoch.kvs().first().map_or(0, KeyValue::mod_revision)),
+        }),
         _ => Err(RequestError::unexpected("a reply to another transaction")),
     }
 }
 
-/// Ends a hold without a successor. Fails if the queue has other keys, or if the own key is gone.
+/// Ends a hold without a successor. Fails if the queue has other keys, or if the own key is gone: a compare of many
+/// keys fails if one of them differs, and if there is none.
 pub(crate) fn release_alone(keys: &EntryKeys<'_>, own: Revision, bump_epoch: bool) -> Txn {
-    let queue = keys.queue.as_str();
-    let only_own = [
-        Compare::create_revision(queue, CompareOp::Greater, own - 1).with_prefix(),
-        Compare::create_revision(queue, CompareOp::Less, own + 1).with_prefix(),
-    ];
-    release_if(keys, only_own.into(), None, bump_epoch)
+    let only_own = Compare::create_revision(keys.queue.as_str(), CompareOp::Equal, own).with_prefix();
+    release_if(keys, vec![only_own], None, bump_epoch)
 }
 
-/// Ends a hold and writes the successor's handoff key. Fails if either of the two entries is gone.
+/// Ends a hold with a handoff. Fails if either of the two entries is gone. Without `mail` nothing is written: the
+/// successor is of the same client, which learns of the handoff by the reply.
 pub(crate) fn handoff(
     keys: &EntryKeys<'_>,
     own: Revision,
     successor: &QueuedKey,
-    to: &ClientKeys,
+    mail: Option<TxnOp>,
     bump_epoch: bool,
 ) -> Txn {
-    let both_exist = [
+    let both_exist = vec![
         Compare::create_revision(keys.key, CompareOp::Equal, own),
         Compare::create_revision(&*successor.key, CompareOp::Equal, successor.created),
     ];
-    release_if(keys, both_exist.into(), Some(put_handoff(successor, to)), bump_epoch)
+    release_if(keys, both_exist, mail, bump_epoch)
 }
 
-/// Writes the handoff key of a client.
-pub(crate) fn put_handoff(successor: &QueuedKey, to: &ClientKeys) -> TxnOp {
-    let key = String::from_utf8_lossy(&successor.key).into_owned();
-    let handoff = Handoff { key, created: successor.created };
+/// Writes the handoff key of a client: what its claim is granted, and who is next.
+pub(crate) fn put_handoff(successor: &QueuedKey, next: Vec<NextContender>, to: &ClientKeys) -> TxnOp {
+    let handoff = Handoff { key: successor.name().into_owned(), created: successor.created, next };
     // With the lease of the successor's client, so that the handoff key ends with that client.
     let options = PutOptions::new().with_lease(to.lease);
     TxnOp::put(&*to.handoff_key, handoff.to_json(), Some(options))
@@ -266,12 +277,12 @@ pub(crate) fn holder() -> GetOptions {
     GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Ascend).with_limit(1)
 }
 
-/// Options of a read of the next key in the queue after this create revision.
-pub(crate) fn successor_of(own: Revision) -> GetOptions {
+/// Options of a read of the next keys in the queue after this create revision, at most so many.
+pub(crate) fn successors_of(own: Revision, limit: i64) -> GetOptions {
     keys_of_queue()
         .with_min_create_revision(own + 1)
         .with_sort(SortTarget::Create, SortOrder::Ascend)
-        .with_limit(1)
+        .with_limit(limit)
 }
 
 /// Options of a read of the own key and its predecessor, at one revision.
@@ -309,7 +320,7 @@ pub(crate) fn read_keys<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Txn {
 
 /// Returns the create revisions of the keys of [`read_keys`], in its order; `None` for a key that does not exist.
 pub(crate) fn create_revisions(answer: &TxnResponse) -> Vec<Option<Revision>> {
-    let created = |operation: &TxnOpResponse| match operation {
+    let created = |operation: &TxnOpResponse<'_>| match operation {
         TxnOpResponse::Get(key) => key.kvs().first().map(KeyValue::create_revision),
         _ => None,
     };

@@ -23,6 +23,26 @@ fn late_copy_after_an_operators_delete_is_an_orphan() {
 }
 
 #[test]
+fn copy_after_a_bump_that_counts_as_fenced_is_an_orphan() {
+    assert_step_is_needed::<Etcd>(Step::LastCopyTagsTheClaim);
+}
+
+#[test]
+fn key_of_a_fenced_copy_that_is_not_deleted_is_an_orphan() {
+    assert_step_is_needed::<Etcd>(Step::FencedCopyMayHaveCreated);
+}
+
+#[test]
+fn handoff_to_a_deleted_waiter_makes_two_holders() {
+    assert_step_is_needed::<Etcd>(Step::HandoffComparesReceiver);
+}
+
+#[test]
+fn release_that_keeps_a_wrong_order_never_ends() {
+    assert_step_is_needed::<Etcd>(Step::WrongOrderForgotten);
+}
+
+#[test]
 fn two_claims_with_one_key_both_hold() {
     assert_step_is_needed::<Etcd>(Step::KeyPerClaim);
 }

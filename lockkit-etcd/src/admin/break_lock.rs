@@ -110,7 +110,7 @@ impl Hold<'_> {
         let (mut compares, mut operations) = (self.is_held(), self.deletions());
         if let Some(next) = &self.next {
             compares.push(exists(&next.key, next.created));
-            operations.extend(next.client().map(|client| wire::put_handoff(next, &client)));
+            operations.extend(next.client().map(|client| wire::put_handoff(next, Vec::new(), &client)));
         }
         operations.extend(self.news());
         Txn::new().when(compares).and_then(operations)

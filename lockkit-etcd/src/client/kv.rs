@@ -296,12 +296,24 @@ impl Txn {
 }
 
 /// The reply to one operation.
-#[derive(Clone, Debug)]
-pub(crate) enum TxnOpResponse {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TxnOpResponse<'a> {
     Put,
-    Get(GetResponse),
-    /// To a deletion or an inner transaction, or none that this client knows.
+    Get(&'a GetResponse),
+    Txn(&'a TxnResponse),
+    /// To a deletion, or none that this client knows.
     Other,
+}
+
+impl<'a> TxnOpResponse<'a> {
+    fn of(operation: &'a pb::ResponseOp) -> Self {
+        match &operation.response {
+            Some(Response::ResponsePut(_)) => Self::Put,
+            Some(Response::ResponseRange(found)) => Self::Get(found),
+            Some(Response::ResponseTxn(inner)) => Self::Txn(inner),
+            _ => Self::Other,
+        }
+    }
 }
 
 impl TxnResponse {
@@ -315,13 +327,8 @@ impl TxnResponse {
     }
 
     /// Returns the replies in the order of the operations.
-    pub(crate) fn op_responses(&self) -> Vec<TxnOpResponse> {
-        let convert = |operation: &pb::ResponseOp| match &operation.response {
-            Some(Response::ResponsePut(_)) => TxnOpResponse::Put,
-            Some(Response::ResponseRange(found)) => TxnOpResponse::Get(found.clone()),
-            _ => TxnOpResponse::Other,
-        };
-        self.responses.iter().map(convert).collect()
+    pub(crate) fn op_responses(&self) -> Vec<TxnOpResponse<'_>> {
+        self.responses.iter().map(TxnOpResponse::of).collect()
     }
 }
 

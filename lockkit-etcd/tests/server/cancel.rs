@@ -31,19 +31,20 @@ async fn cancelled_waiter_in_the_middle_does_not_delay_the_others() {
 async fn cancelled_waiter_at_the_head_neither_delays_nor_grants_the_next() {
     let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
     let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
+    let last = session(&etcd, LONG).await;
     let held = acquire(&one, &name).await;
     let second = enqueued(&other, &name).await;
-    let third = enqueued(&one, &name).await;
+    let third = enqueued(&last, &name).await;
     let count = || etcd.metrics().unwrap();
-    until("both watch their predecessors", async || count().watchers() == 4).await;
+    until("both watch their predecessors", async || count().watchers() == 5).await;
     let reads = count().grpc_handled("Range");
     second.control.give_up();
     assert!(is_gave_up(&second.ends().await));
     until("the third has read the queue", async || count().grpc_handled("Range") > reads).await;
-    until("the third watches the holder", async || count().watchers() == 3).await;
+    until("the third watches the holder", async || count().watchers() == 4).await;
     assert!(third.is_waiting());
     release(&one, &held).await;
-    release(&one, &third.granted().await).await;
+    release(&last, &third.granted().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,23 +77,23 @@ async fn a_cancel_right_at_the_wake_loses_no_grant() {
 async fn ended_waits_leave_no_watch_behind() {
     const WAITS: usize = 20;
     let etcd = Etcd::start().unwrap();
-    let (one, name) = (session(&etcd, LONG).await, fresh_name());
+    let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let watchers = || etcd.metrics().unwrap().watchers();
-    until("the session watches its own keys", async || watchers() == 1).await;
-    let held = acquire(&one, &name).await;
+    until("the sessions watch their own keys", async || watchers() == 2).await;
     let mut waiting = Vec::new();
     for _ in 0..WAITS {
+        let name = fresh_name();
+        acquire(&other, &name).await;
         waiting.push(enqueued(&one, &name).await);
     }
-    until("every waiter watches its predecessor", async || watchers() as usize == 1 + WAITS).await;
+    until("every waiter watches its predecessor", async || watchers() as usize == 2 + WAITS).await;
     for waiter in &waiting {
         waiter.control.give_up();
     }
     for waiter in waiting {
         assert!(is_gave_up(&waiter.ends().await));
     }
-    until("only the session's own watch is left", async || watchers() == 1).await;
-    release(&one, &held).await;
+    until("only the sessions' own watches are left", async || watchers() == 2).await;
     drop(one);
-    until("the dropped session has no watch", async || watchers() == 0).await;
+    until("the dropped session has no watch", async || watchers() == 1).await;
 }

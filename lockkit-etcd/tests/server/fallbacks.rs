@@ -116,6 +116,24 @@ async fn compacted_handoff_is_read_from_its_key() {
     assert!(by_handoff, "the handoff granted in none of {ROUNDS} rounds");
 }
 
+/// While its own client holds the lock, a waiter watches nobody. Then another client holds it, and dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_watches_who_is_between_it_and_an_earlier_claim_of_its_client() {
+    let setting = Setting::start().await;
+    sooner_than(earliest_recheck(LONG), async || {
+        let dying = session(&setting.etcd, LONG).await;
+        let name = fresh_name();
+        let held = acquire(&setting.other, &name).await;
+        let between = enqueued(&dying, &name).await;
+        let waiting = enqueued(&setting.other, &name).await;
+        release(&setting.other, &held).await;
+        between.granted().await;
+        bounded(dying.close()).await.unwrap();
+        setting.ends_with_a_grant(waiting).await;
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn compacted_watch_makes_its_waiter_read_the_queue() {
     let setting = Setting::start().await;

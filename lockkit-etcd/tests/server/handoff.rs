@@ -61,6 +61,29 @@ async fn handoff_works_across_prefixes() {
     );
 }
 
+/// The handoff to the second client names those behind it, as they were then.
+#[tokio::test(flavor = "multi_thread")]
+async fn contender_that_has_left_since_the_look_is_passed_over() {
+    let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        sessions.push(session(&etcd, LONG).await);
+    }
+    let held = acquire(&sessions[0], &lock).await;
+    let second = enqueued(&sessions[1], &lock).await;
+    let third = enqueued(&sessions[2], &lock).await;
+    let fourth = enqueued(&sessions[3], &lock).await;
+    let key = key_of(&etcd, &fourth.claim);
+    release(&sessions[0], &held).await;
+    let held = second.granted().await;
+    third.control.give_up();
+    assert!(is_gave_up(&third.ends().await));
+    release(&sessions[1], &held).await;
+    let held = fourth.granted().await;
+    assert!(has_handoff(&etcd, "lockkit/", &key).await);
+    release(&sessions[3], &held).await;
+}
+
 /// The handoff comes while the withdrawal is under way, whose reply is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_granted_during_its_withdrawal_hands_the_lock_off() {

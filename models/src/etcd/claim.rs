@@ -31,7 +31,8 @@ impl State {
                 if claim.phase == Phase::Enqueueing && !claim.given_up && self.faults.lost > 0 {
                     actions.push(Action::SendLate(number));
                 }
-                if claim.phase == Phase::Leaving && !claim.alone && self.successor(claim.own).is_some() {
+                let reads = !claim.alone && !self.knows_successor(claim, number.client());
+                if claim.phase == Phase::Leaving && reads && self.successor(claim.own).is_some() {
                     actions.push(Action::SendAfterStaleRead(number));
                 }
             }
@@ -56,7 +57,8 @@ impl State {
     pub(super) fn actions_of_waiter(&self, model: &Etcd, number: ClaimNo, actions: &mut Vec<Action>) {
         let claim = &self.claims[number.index()];
         let has_gone = |contender| !self.is_contender(contender);
-        if claim.notified || model.has(Step::Recheck) && !self.finds_both_keys(model, claim) {
+        let misses = model.has(Step::Recheck) && !self.finds_both_keys(model, claim);
+        if claim.notified || !claim.looked || misses {
             actions.push(Action::Recheck(number));
         }
         if model.has_events() && claim.predecessor.is_some_and(has_gone) && !claim.notified {
@@ -84,7 +86,11 @@ impl State {
     pub(super) fn send(&mut self, model: &Etcd, number: ClaimNo, stale: bool) {
         let epoch = self.clients[number.client()].epoch;
         let claim = &mut self.claims[number.index()];
-        let needs_bump = claim.unanswered > 0;
+        let needs_bump = claim.unanswered > 0 && claim.unanswered_epoch >= epoch;
+        let may_exist = match model.has(Step::FencedCopyMayHaveCreated) {
+            true => claim.unanswered > 0,
+            false => needs_bump,
+        };
         let bump = needs_bump && model.has(Step::EpochBump);
         let kind = match claim.phase {
             Phase::Enqueueing if claim.given_up => {
@@ -93,7 +99,7 @@ impl State {
                 return;
             }
             Phase::Enqueueing => {
-                claim.unanswered += 1;
+                claim.sends_copy(model, epoch);
                 let key = claim.key.unwrap_or(number);
                 let answer = self.enqueue(model, number, key, epoch);
                 self.claims[number.index()].call = Call::Enqueued(answer);
@@ -103,14 +109,19 @@ impl State {
                 claim.phase = Phase::Leaving;
                 return;
             }
-            Phase::Withdrawing if claim.own == 0 && !needs_bump => return self.forget(model, number),
+            Phase::Withdrawing if claim.own == 0 && !may_exist => return self.forget(model, number),
             Phase::Leaving => {
                 let own = claim.own;
                 let alone = std::mem::take(&mut claim.alone);
-                match self.successor(own).filter(|_| !alone && !stale) {
-                    Some((ClaimNo::FOREIGN, _)) if !model.has(Step::ReleaseWithoutHandoff) => return,
-                    Some((ClaimNo::FOREIGN, _)) => RequestKind::LeaveWithoutHandoff { own, bump },
-                    Some(to) => RequestKind::LeaveWithHandoff { own, to, bump },
+                let next = if alone || stale { None } else { self.next_of(number.client(), own) };
+                match next {
+                    Some(Handoff { to: (ClaimNo::FOREIGN, _), .. }) => {
+                        if !model.has(Step::ReleaseWithoutHandoff) {
+                            return;
+                        }
+                        RequestKind::LeaveWithoutHandoff { own, bump }
+                    }
+                    Some(handoff) => RequestKind::LeaveWithHandoff { own, handoff, bump },
                     None => RequestKind::LeaveEmpty { own, bump },
                 }
             }
@@ -121,10 +132,10 @@ impl State {
         claim.call = request.map_or(Call::Idle, Call::Sent);
     }
 
-    pub(super) fn send_late(&mut self, number: ClaimNo) {
+    pub(super) fn send_late(&mut self, model: &Etcd, number: ClaimNo) {
         let epoch = self.clients[number.client()].epoch;
         let claim = &mut self.claims[number.index()];
-        claim.unanswered += 1;
+        claim.sends_copy(model, epoch);
         claim.unconfirmed = true;
         self.faults.lost -= 1;
         if let Some(key) = claim.key {
@@ -137,6 +148,9 @@ impl State {
         let claim = &mut self.claims[number.index()];
         if let Call::Enqueued(answer) = std::mem::take(&mut claim.call) {
             claim.unanswered -= 1;
+            if claim.unanswered == 0 {
+                claim.unanswered_epoch = 0;
+            }
             let known = &mut self.clients[number.client()].epoch;
             *known = (*known).max(answer.epoch);
             self.take_reply(model, number, answer);
@@ -147,6 +161,18 @@ impl State {
     pub(super) fn end(&mut self, model: &Etcd, number: ClaimNo) {
         let Call::Sent(request) = std::mem::take(&mut self.claims[number.index()].call) else { return };
         let (deletion, bump) = (self.execute(model, request), request.kind.bumps());
+        if let RequestKind::LeaveWithHandoff { handoff, .. } = request.kind {
+            match deletion {
+                // The reply is the handoff.
+                Deletion::Done if handoff.to.0.client() == number.client() => {
+                    self.accept(model, Handoff { to: handoff.to, ..Handoff::default() });
+                }
+                Deletion::KeyRemains(_) if model.has(Step::WrongOrderForgotten) => {
+                    self.clients[number.client()].order = Order::default();
+                }
+                _ => {}
+            }
+        }
         let claim = &mut self.claims[number.index()];
         match deletion {
             Deletion::Done => {
@@ -169,7 +195,7 @@ impl State {
         &mut self,
         model: &Etcd,
         number: ClaimNo,
-        EnqueueReply { own, contenders, next, .. }: EnqueueReply,
+        EnqueueReply { own, contenders, .. }: EnqueueReply,
     ) {
         let claim = &mut self.claims[number.index()];
         if own == 0 {
@@ -187,13 +213,14 @@ impl State {
         }
         let given_up = std::mem::take(&mut claim.given_up);
         claim.phase = Phase::Waiting;
-        claim.predecessor = next;
         if claim.granted {
             self.grant(number, false);
         } else if given_up {
             claim.withdraw();
-        } else if next.is_none() {
-            self.read_queue(model, number);
+        } else {
+            let in_front = self.own_in_front(number);
+            let claim = &mut self.claims[number.index()];
+            (claim.predecessor, claim.looked) = (in_front, in_front.is_some());
         }
     }
 
@@ -232,7 +259,7 @@ impl State {
         let token = claim.own;
         claim.phase = Phase::Held;
         claim.given_up = false;
-        claim.predecessor = None;
+        (claim.predecessor, claim.looked) = (None, false);
         if !self.tokens.grant(number, token) {
             self.broken = Some(TOKENS_RISE);
         }
@@ -261,9 +288,15 @@ impl State {
     }
 
     pub(super) fn deliver(&mut self, model: &Etcd, client: usize) {
-        let (key, created) = self.handoffs[client].remove(0);
+        let handoff = self.handoffs[client].remove(0);
+        self.accept(model, handoff);
+    }
+
+    /// A client learns of a handoff to one of its claims.
+    fn accept(&mut self, model: &Etcd, Handoff { to: (key, created), next }: Handoff) {
         let uses_key = |claim: &ClaimNo| self.claims[claim.index()].key == Some(key);
         let Some(number) = ClaimNo::all().find(uses_key) else { return };
+        self.clients[number.client()].order.learn(Order { after: created, keys: next });
         let claim = &mut self.claims[number.index()];
         if claim.own == 0 {
             claim.early_handoff = claim.early_handoff.max(created);
@@ -287,7 +320,7 @@ impl State {
             self.grant(number, false);
         } else {
             let claim = &mut self.claims[number.index()];
-            claim.notified = false;
+            (claim.notified, claim.looked) = (false, true);
             claim.predecessor = predecessor;
         }
     }
@@ -318,6 +351,7 @@ impl State {
     pub(super) fn end_session(&mut self, model: &Etcd, client: usize) {
         self.clients[client].session_ended = true;
         self.clients[client].reusable_keys.clear();
+        self.clients[client].order = Order::default();
         self.handoffs[client].clear();
         for claim in ClaimNo::all().filter(|claim| claim.client() == client) {
             let arrives = matches!(self.claims[claim.index()].call, Call::Enqueued(_));
@@ -337,5 +371,14 @@ impl Claim {
     /// The claim stops waiting and has no predecessor any more.
     fn withdraw(&mut self) {
         (self.phase, self.predecessor, self.notified) = (Phase::Withdrawing, None, false);
+        self.looked = false;
+    }
+
+    /// The claim sends a copy of its enqueue.
+    fn sends_copy(&mut self, model: &Etcd, epoch: Revision) {
+        self.unanswered += 1;
+        if self.unanswered == 1 || model.has(Step::LastCopyTagsTheClaim) {
+            self.unanswered_epoch = epoch;
+        }
     }
 }

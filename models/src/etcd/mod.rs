@@ -9,7 +9,9 @@
 //! * Handoffs arrive in order over the watch; any of them may be lost. An event of the predecessor's end only makes a
 //!   waiter re-check earlier, so such events appear only where that step is removed. A re-check that finds both keys
 //!   changes nothing; any other one is a single action with the read of the queue that follows.
-//! * The read for the successor may be answered by a member that lags behind.
+//! * The read for the successor may be answered by a member that lags behind. It also shows who comes after, which the
+//!   client remembers and a handoff carries on: later releases use it without a read, however old it is by then.
+//! * A handoff between claims of one client is the reply to the transaction; nothing is put.
 //! * The end of a lease deletes all of its keys at one revision. A change of leader only delays it: it happens at any
 //!   time after the client's own deadline, or never. An operator deletes any key at any time.
 //! * A contender of another program enters the queue, waits until it is first, and leaves. It reads and sends no
@@ -27,6 +29,7 @@ use crate::{
 
 mod claim;
 mod model;
+mod order;
 mod property;
 mod ranks;
 mod scenes;
@@ -42,6 +45,8 @@ const EPOCH: Domain = 1;
 const CLIENTS: usize = 2;
 /// One for each claim, and one of another program.
 const KEYS: usize = CLAIMS + 1;
+/// All but one.
+const OTHERS: usize = KEYS - 1;
 
 const ONE_HOLDER: &str = "one holder at a time";
 const TOKENS_RISE: &str = "tokens are unique and rise";
@@ -61,8 +66,16 @@ pub enum Step {
     KeyPerClaim,
     /// A key with an unconfirmed request is not reused.
     UnconfirmedKeyRetired,
+    /// Only the bumps after the last copy was sent fence a claim's copies.
+    LastCopyTagsTheClaim,
+    /// A claim whose copies are fenced deletes its key all the same: one of them may have created it before.
+    FencedCopyMayHaveCreated,
     /// A handoff counts only for the create revision that it names.
     HandoffNamesRevision,
+    /// The transaction of a handoff compares that its receiver, who may have been read long ago, is still there.
+    HandoffComparesReceiver,
+    /// What is known of the order is forgotten when that compare fails.
+    WrongOrderForgotten,
     /// The end of the predecessor causes a read of the queue; only the read grants.
     ReadBeforeGrant,
     /// A read of the queue grants only if it finds the claim's own key, and none in front of it.
@@ -107,7 +120,7 @@ pub struct State {
     /// The mod revisions of the epoch keys, 0 when gone.
     epochs: [Revision; CLIENTS],
     /// Handoffs on their way to a client, the oldest first.
-    handoffs: [Few<Contender, 4>; CLIENTS],
+    handoffs: [Few<Handoff, 4>; CLIENTS],
     clients: [Client; CLIENTS],
     claims: [Claim; CLAIMS],
     /// Requests whose senders no longer wait for the reply.
@@ -127,6 +140,20 @@ struct Key {
 /// A key with its create revision.
 type Contender = (ClaimNo, Revision);
 
+/// The value of a handoff key: who is granted, and who comes after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Handoff {
+    to: Contender,
+    next: Few<Contender, OTHERS>,
+}
+
+/// Consecutive contenders from a create revision on, exclusive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Order {
+    after: Revision,
+    keys: Few<Contender, OTHERS>,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Client {
     /// The client has ended its session; the lease may still exist.
@@ -135,6 +162,8 @@ struct Client {
     /// The epoch as far as the client knows it.
     epoch: Revision,
     reusable_keys: Few<ClaimNo, 2>,
+    /// Who comes after the next hold, as far as the client knows it.
+    order: Order,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -158,6 +187,8 @@ struct Claim {
     key: Option<ClaimNo>,
     own: Revision,
     unanswered: u8,
+    /// The highest epoch that the unanswered copies carry.
+    unanswered_epoch: Revision,
     unconfirmed: bool,
     given_up: bool,
     /// An operator deleted its key when that was the first one.
@@ -167,8 +198,10 @@ struct Claim {
     granted: bool,
     alone: bool,
     call: Call,
-    /// Of a waiter.
+    /// Of a waiter: the key in front of it, or an earlier one of its own client.
     predecessor: Option<Contender>,
+    /// Whether the waiter has looked for it.
+    looked: bool,
     /// The client was notified of the predecessor's end.
     notified: bool,
 }
@@ -194,7 +227,7 @@ enum RequestKind {
     Enqueue { epoch: Revision },
     LeaveEmpty { own: Revision, bump: bool },
     LeaveWithoutHandoff { own: Revision, bump: bool },
-    LeaveWithHandoff { own: Revision, to: Contender, bump: bool },
+    LeaveWithHandoff { own: Revision, handoff: Handoff, bump: bool },
     Withdraw { bump: bool },
 }
 
@@ -209,7 +242,6 @@ struct EnqueueReply {
     /// 0 when the key does not exist.
     own: Revision,
     contenders: u8,
-    next: Option<Contender>,
     epoch: Revision,
 }
 

@@ -69,7 +69,7 @@ impl Model for Etcd {
             Action::Start(claim) => state.start(self, claim),
             Action::Send(claim) => state.send(self, claim, false),
             Action::SendAfterStaleRead(claim) => state.send(self, claim, true),
-            Action::SendLate(claim) => state.send_late(claim),
+            Action::SendLate(claim) => state.send_late(self, claim),
             Action::Execute(claim) => state.end(self, claim),
             Action::Receive(claim) => state.receive(self, claim),
             Action::LoseReply(claim) => state.lose_reply(claim),

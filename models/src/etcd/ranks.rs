@@ -9,15 +9,18 @@ impl Ranked for State {
         for client in 0..CLIENTS {
             visit(EPOCH + client, &mut self.epochs[client]);
             visit(EPOCH + client, &mut self.clients[client].epoch);
+            visit(CREATED, &mut self.clients[client].order.after);
+            each_created(&mut self.clients[client].order.keys, visit);
         }
         for handoff in self.handoffs.iter_mut().flat_map(|handoffs| handoffs.iter_mut()) {
-            visit(CREATED, &mut handoff.1);
+            handoff.each_rank(visit);
         }
         self.late.iter_mut().for_each(|request| request.each_rank(visit));
         for (number, claim) in ClaimNo::all().zip(&mut self.claims) {
             for created in [&mut claim.own, &mut claim.early_handoff] {
                 visit(CREATED, created);
             }
+            visit(EPOCH + number.client(), &mut claim.unanswered_epoch);
             claim.predecessor.iter_mut().for_each(|contender| visit(CREATED, &mut contender.1));
             match &mut claim.call {
                 Call::Idle => {}
@@ -25,10 +28,21 @@ impl Ranked for State {
                 Call::Enqueued(answer) => {
                     visit(CREATED, &mut answer.own);
                     visit(EPOCH + number.client(), &mut answer.epoch);
-                    answer.next.iter_mut().for_each(|contender| visit(CREATED, &mut contender.1));
                 }
             }
         }
+    }
+}
+
+/// The create revisions of contenders.
+fn each_created(contenders: &mut [Contender], visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    contenders.iter_mut().for_each(|contender| visit(CREATED, &mut contender.1));
+}
+
+impl Ranked for Handoff {
+    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+        visit(CREATED, &mut self.to.1);
+        each_created(&mut self.next, visit);
     }
 }
 
@@ -39,9 +53,9 @@ impl Ranked for Request {
             RequestKind::LeaveEmpty { own, .. } | RequestKind::LeaveWithoutHandoff { own, .. } => {
                 visit(CREATED, own)
             }
-            RequestKind::LeaveWithHandoff { own, to, .. } => {
+            RequestKind::LeaveWithHandoff { own, handoff, .. } => {
                 visit(CREATED, own);
-                visit(CREATED, &mut to.1);
+                handoff.each_rank(visit);
             }
             RequestKind::Withdraw { .. } => {}
         }

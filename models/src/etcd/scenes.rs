@@ -54,6 +54,16 @@ impl Protocol for Etcd {
         vec![
             removal(Step::EpochBump, NO_ORPHAN, 3, false, lost_and_cancelled),
             removal(Step::EpochBumpWhenKeyGone, NO_ORPHAN, 3, false, Faults { lost: 1, deletes: 1, ..none }),
+            removal(Step::LastCopyTagsTheClaim, NO_ORPHAN, 3, false, Faults { lost: 3, cancels: 2, ..none }),
+            removal(
+                Step::FencedCopyMayHaveCreated,
+                NO_ORPHAN,
+                3,
+                false,
+                Faults { lost: 2, cancels: 2, ..none },
+            ),
+            removal(Step::HandoffComparesReceiver, ONE_HOLDER, 4, false, Faults { deletes: 1, ..none }),
+            removal(Step::WrongOrderForgotten, EVENTUALLY, 4, false, cancelled),
             removal(Step::KeyPerClaim, ONE_HOLDER, 3, false, none),
             removal(Step::UnconfirmedKeyRetired, NO_FOREIGN_DELETE, 3, false, lost_and_cancelled),
             removal(Step::HandoffNamesRevision, ONE_HOLDER, 4, false, cancelled),

@@ -15,7 +15,10 @@ impl State {
                 return still;
             }
             RequestKind::LeaveWithoutHandoff { own, .. } if created != own => return still,
-            RequestKind::LeaveWithHandoff { own, to, .. } if created != own || !self.is_contender(to) => {
+            RequestKind::LeaveWithHandoff { own, .. } if created != own => return still,
+            RequestKind::LeaveWithHandoff { handoff, .. }
+                if !self.is_contender(handoff.to) && model.has(Step::HandoffComparesReceiver) =>
+            {
                 return still;
             }
             _ => {}
@@ -29,10 +32,11 @@ impl State {
             self.epoch_last[claim.client()] += 1;
             self.epochs[claim.client()] = self.epoch_last[claim.client()];
         }
-        if let RequestKind::LeaveWithHandoff { to, .. } = kind
-            && !self.clients[to.0.client()].session_ended
-        {
-            self.handoffs[to.0.client()].push(to);
+        if let RequestKind::LeaveWithHandoff { handoff, .. } = kind {
+            let receiver = handoff.to.0.client();
+            if receiver != claim.client() && !self.clients[receiver].session_ended {
+                self.handoffs[receiver].push(handoff);
+            }
         }
         Deletion::Done
     }
@@ -56,11 +60,8 @@ impl State {
             self.keys[key.index()] = Some(Key { created: self.created_last, by: claim });
         }
         let own = self.keys[key.index()].map_or(0, |key| key.created);
-        let mut newest: Vec<Contender> = self.contenders().collect();
-        newest.sort_unstable_by_key(|(_, created)| std::cmp::Reverse(*created));
-        let next = newest.get(1).copied().filter(|_| newest[0].1 == own);
-        let contenders = newest.len() as u8;
-        EnqueueReply { own, contenders, next, epoch: self.epochs[client] }
+        let contenders = self.contenders().count() as u8;
+        EnqueueReply { own, contenders, epoch: self.epochs[client] }
     }
 
     pub(super) fn expire(&mut self, client: usize) {
