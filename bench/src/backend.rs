@@ -169,7 +169,10 @@ impl Server {
                 (format!("etcd {}", etcd_version(etcd)), "one member, data in memory (tmpfs)")
             }
             Self::Zk(zookeeper) => (
-                format!("ZooKeeper {}", zookeeper.version().unwrap_or_default()),
+                format!(
+                    "ZooKeeper {}; java with C1 only, serial collector",
+                    zookeeper.version().unwrap_or_default()
+                ),
                 "one server, log in memory (tmpfs): a sync costs nothing, as with forceSync=no",
             ),
             Self::Redis(server) => redis(server, "one "),

@@ -53,19 +53,23 @@ pub struct Folders {
 ///
 /// # Errors
 ///
-/// When a server does not start, or the report cannot be written. Rows that failed are in the report's
-/// [`errors`](Report::errors).
+/// When the report cannot be written, or the list of the peers is wrong. Stores that do not start, and rows that failed,
+/// are in the report's [`errors`](Report::errors).
 pub async fn run(backends: &[Backend], plan: &Plan, folders: &Folders) -> Result<Report> {
     let peers = peers::load(&folders.peers)?;
     let steps: Vec<_> = backends.iter().map(|backend| plan.steps(*backend, &peers)).collect();
     let all: Vec<_> = steps.iter().flatten().cloned().collect();
     let millis = plan.millis(backends.len(), &all);
     let progress = Progress::new(all.iter().map(|step| plan.cost(step, millis)).sum())?;
-    let mut report = Report { conditions: conditions(plan, millis), backends: Vec::new() };
+    let conditions = conditions(plan, millis);
+    let mut report = Report { conditions, backends: Vec::new(), failed: Vec::new() };
     for (&backend, steps) in backends.iter().zip(steps) {
         let run = BackendRun { backend, plan, steps, millis };
-        report.backends.push(run.run(&progress).await?);
-        // Also after each backend: a long run that is interrupted leaves what it has.
+        match run.run(&progress).await {
+            Ok(measured) => report.backends.push(measured),
+            Err(error) => report.failed.push(format!("{}: {error:#}", backend.name())),
+        }
+        // After each backend: a long run that is interrupted leaves what it has.
         report.write(&folders.report)?;
     }
     progress.close();

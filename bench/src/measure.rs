@@ -66,7 +66,9 @@ impl Progress {
 impl BackendRun<'_> {
     pub(crate) async fn run(&self, progress: &Progress) -> Result<BackendReport> {
         let server = Server::start(self.backend).with_context(|| format!("start {}", self.backend.name()))?;
-        let client = self.connection(&server, SHORT_TTL).open().await.context("connect lockkit")?;
+        let connection = self.connection(&server, SHORT_TTL);
+        connection.set_up(self.backend).await.context("set the servers up")?;
+        let client = connection.open().await.context("connect lockkit")?;
         let promises = Promises::of(client.info());
         client.close().await?;
         let mut report = BackendReport::new(self.backend, server.conditions(), promises);

@@ -59,7 +59,9 @@ pub(crate) async fn measure(backend: Backend, ttl: Duration) -> Result<Loss, Pro
     let server = Server::start(backend)?;
     let proxies = server.proxies()?;
     let addresses: Vec<String> = proxies.iter().map(Proxy::endpoint).collect();
-    let mut child = Child::own("loss", &Job { connection: Connection::new(backend, &addresses, ttl) })?;
+    let connection = Connection::new(backend, &addresses, ttl);
+    connection.set_up(backend).await.context("set the servers up")?;
+    let mut child = Child::own("loss", &Job { connection })?;
     child.ready(ANSWER_MAX).await?;
     let renewals = Renewals::watch(backend, proxies);
     child.go().await?;

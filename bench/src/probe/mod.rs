@@ -9,7 +9,7 @@ pub(crate) mod takeover;
 
 use std::time::Duration;
 
-use lockkit::{ClientBuilder, LockClient};
+use lockkit::{LockClient, backend::BackendUrl, redis};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -30,12 +30,17 @@ impl Connection {
         Self { url: backend::url(backend.name(), addresses), ttl_ms: ttl.as_millis() as u64 }
     }
 
-    fn builder(&self) -> lockkit::Result<ClientBuilder> {
-        Ok(lockkit::builder(&self.url)?.ttl(Duration::from_millis(self.ttl_ms)))
+    pub(crate) async fn open(&self) -> lockkit::Result<LockClient> {
+        lockkit::builder(&self.url)?.ttl(Duration::from_millis(self.ttl_ms)).build().await
     }
 
-    pub(crate) async fn open(&self) -> lockkit::Result<LockClient> {
-        self.builder()?.build().await
+    /// Sets new servers up, as `lockkit init` does, where they need it.
+    pub(crate) async fn set_up(&self, backend: Backend) -> lockkit::Result<()> {
+        if backend == Backend::Redlock {
+            let config = redis::RedlockConfig::from_url(BackendUrl::parse(&self.url)?)?;
+            redis::init(&config).await?;
+        }
+        Ok(())
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Report {
     pub conditions: BTreeMap<&'static str, String>,
     /// What was measured on each backend.
     pub backends: Vec<BackendReport>,
+    /// Backends on which nothing could be measured, and why.
+    pub failed: Vec<String>,
 }
 
 /// What was measured on one backend.
@@ -97,21 +99,21 @@ pub struct Promises {
 impl Promises {
     pub(crate) fn of(info: &BackendInfo) -> Self {
         let tokens = match info.token {
-            TokenStrength::History => "tokens rise within one data history",
-            TokenStrength::ClockFloor => "tokens rise, after lost counters by the clock",
-            TokenStrength::Process => "tokens rise within the process",
-            _ => "tokens: see the guarantees",
+            TokenStrength::History => "in one data history",
+            TokenStrength::ClockFloor => "also without counters",
+            TokenStrength::Process => "in the process",
+            _ => "see the guarantees",
         };
         let waiters = match info.queue {
-            QueueKind::Fifo => "first come, first served",
-            QueueKind::Unordered => "no order",
-            _ => "order: see the guarantees",
+            QueueKind::Fifo => "in order",
+            QueueKind::Unordered => "in no order",
+            _ => "see the guarantees",
         };
         let server_loss = match info.failover {
-            FailoverLoss::Nothing => "a lost server costs nothing while a majority lives",
-            FailoverLoss::Unreplicated => "a failover can lose the last grants",
+            FailoverLoss::Nothing => "costs no grant",
+            FailoverLoss::Unreplicated => "may cost grants",
             FailoverLoss::NoFailover => "no failover",
-            _ => "failover: see the guarantees",
+            _ => "see the guarantees",
         };
         Self { tokens, waiters, server_loss }
     }
@@ -171,7 +173,7 @@ impl Report {
 
     /// Returns what went wrong; a row that is not installed is no error.
     pub fn errors(&self) -> Vec<String> {
-        let mut errors = Vec::new();
+        let mut errors = self.failed.clone();
         for report in &self.backends {
             let backend = report.backend.name();
             for row in &report.rows {

@@ -298,7 +298,7 @@ impl ValueFormatter<f64> for Axis {
 
 /// A number as at an axis: 10,000 and not 10000.00.
 fn tick(value: f64) -> String {
-    if value < 1.0 {
+    if value > 0.0 && value < 1.0 {
         return number(value);
     }
     let digits = format!("{value:.0}");

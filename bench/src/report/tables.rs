@@ -17,7 +17,7 @@ pub(super) fn workload(report: &BackendReport, workload: Workload, style: TableS
     let by = workload.compared_by();
     let is_contended = !matches!(workload, Workload::W1 | Workload::W2);
     let mut header = vec!["row", measure(by), "to raw", "to the best peer"];
-    if by != ComparedBy::Rate {
+    if by == ComparedBy::Handoff {
         header.push("pairs/s");
     }
     header.push("acquire + release p50 / p99 / max us");
@@ -60,7 +60,7 @@ fn line(report: &BackendReport, row: &Row, by: ComparedBy, is_contended: bool) -
         ratio(report.raw_beside(row)),
         if row.kind == Kind::Peer { dash() } else { ratio(report.best_peer_beside(row)) },
     ];
-    if by != ComparedBy::Rate {
+    if by == ComparedBy::Handoff {
         cells.push(median(&|run| Some(run.per_second)));
     }
     let at = |of: fn(&Percentiles) -> u64| median(&move |run| Some(of(&run.pair) as f64));
@@ -89,13 +89,15 @@ pub(super) fn side_by_side(report: &Report, style: TableStyle) -> Table {
         "W2 pairs/s",
         "W3 pairs/s",
         "W3H hand-over p50 / p99 us",
-        "W4 200 clients ms",
-        "W4L 200 tasks ms",
-        "W5 re-entry ns",
+        "W4 ms",
+        "W4L ms",
+        "W5 ns",
+        "W7 ms after expiry",
+        "W8 s (bound)",
         "W9 buyers/s",
-        "W7 lost, ms after expiry",
-        "W8 takeover s (bound)",
-        "promises",
+        "waiters",
+        "tokens rise",
+        "a lost server",
     ];
     let mut table = table(style, &header);
     for backend in &report.backends {
@@ -128,10 +130,12 @@ fn side(report: &BackendReport) -> Vec<String> {
         time(Workload::W4),
         time(Workload::W4L),
         spread(report.reentry.iter().map(|found| found.pair_ns)),
-        spread(report.sale.iter().map(|sale| sale.buyers_per_second)),
         spread(report.loss.iter().map(|loss| loss.late_ms)),
         takeover(report),
-        format!("{}; {}; {}", promises.waiters, promises.tokens, promises.server_loss),
+        spread(report.sale.iter().map(|sale| sale.buyers_per_second)),
+        promises.waiters.to_owned(),
+        promises.tokens.to_owned(),
+        promises.server_loss.to_owned(),
     ]
 }
 

@@ -94,7 +94,7 @@ pub(crate) async fn run(job: Job) -> Result<()> {
     let (cpu, started) = (own_cpu(), Instant::now());
     shared.started.get_or_init(|| started);
     go.send_replace(());
-    if let Some(holder) = &mut holder {
+    if let Some(mut holder) = holder {
         shared.leaves(usize::MAX, Instant::now());
         holder.release().await?;
     }
