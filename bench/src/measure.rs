@@ -25,6 +25,9 @@ const RESULT_MAX: Duration = Duration::from_secs(75);
 /// The ttl where an expiry is waited for.
 const SHORT_TTL: Duration = Duration::from_secs(3);
 
+/// The ttl where none is.
+const LONG_TTL: Duration = Duration::from_secs(10);
+
 /// The longest run of W5: it has no noise of a store.
 const REENTRY_MILLIS_MAX: u64 = 500;
 
@@ -145,7 +148,11 @@ impl BackendRun<'_> {
                 let found = takeover::measure(self.backend, connection, SHORT_TTL).await?;
                 report.takeover.push(found);
             }
-            _ => report.sale.push(sale::measure(connection).await?),
+            _ => {
+                // Nothing is meant to expire.
+                let connection = self.connection(server, LONG_TTL);
+                report.sale.push(sale::measure(connection).await?);
+            }
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use comfy_table::{Table, presets};
+use comfy_table::{Table, TableStyle, presets};
 
 use super::{BackendReport, Report, plots::Plot, tables};
 use crate::workload::Workload;
@@ -40,12 +40,9 @@ pub(super) fn text(report: &Report, plots: &[Plot]) -> String {
 }
 
 /// Returns a title and a table for each workload.
-fn of_backend(
-    report: &BackendReport,
-    style: comfy_table::TableStyle,
-) -> impl Iterator<Item = (String, Table)> {
+fn of_backend(report: &BackendReport, style: TableStyle) -> impl Iterator<Item = (String, Table)> {
     Workload::OF_ROWS.into_iter().filter_map(move |workload| {
-        let table = tables::workload(report, workload, style.clone())?;
+        let table = tables::workload(report, workload, style)?;
         Some((format!("{workload}: {}", workload.description()), table))
     })
 }
@@ -75,12 +72,12 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let style = presets::UTF8_FULL_CONDENSED;
         for backend in &self.backends {
-            for (title, mut table) in of_backend(backend, style.clone()) {
+            for (title, mut table) in of_backend(backend, style) {
                 fit(&mut table);
                 writeln!(f, "\n{} {title}\n{table}", backend.backend.name())?;
             }
         }
-        if let Some(mut table) = tables::holds(self, style.clone()) {
+        if let Some(mut table) = tables::holds(self, style) {
             fit(&mut table);
             writeln!(f, "\nW6: {}\n{table}", Workload::W6.description())?;
         }

@@ -8,10 +8,13 @@ use std::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use redis::{AsyncConnectionConfig, FromRedisValue, PushKind, Script, aio::MultiplexedConnection};
+use redis::{FromRedisValue, PushKind, Script, aio::MultiplexedConnection};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Client, Contender, redis::random_value};
+use super::{
+    Client, Contender,
+    redis::{config, random_value},
+};
 use crate::job::Job;
 
 /// Acquires the lock, or joins its queue.
@@ -50,7 +53,7 @@ pub(super) async fn connect(job: &Job) -> Result<Box<dyn Client>> {
     let server = job.servers.first().context("no server")?;
     let client = redis::Client::open(format!("redis://{server}/?protocol=resp3"))?;
     let (sender, mut pushes) = unbounded_channel::<redis::PushInfo>();
-    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    let config = config().set_push_sender(sender);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     let grants = Grants::default();
     let receivers = Arc::clone(&grants);

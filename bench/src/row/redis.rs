@@ -1,10 +1,10 @@
 //! Redis without contention: a script that sets the key and mints a token, and one that compares and deletes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use redis::{Script, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Script, aio::MultiplexedConnection};
 
 use super::{Client, Contender};
 use crate::job::Job;
@@ -15,6 +15,9 @@ const TAKE: &str = "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) 
 
 pub(super) const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+
+/// Longest time until a reply.
+const RESPONSE_MAX: Duration = Duration::from_secs(10);
 
 struct Raw {
     connection: MultiplexedConnection,
@@ -38,7 +41,13 @@ pub(super) async fn connect(job: &Job) -> Result<Box<dyn Client>> {
 }
 
 pub(super) async fn open(server: &str) -> Result<MultiplexedConnection> {
-    Ok(redis::Client::open(format!("redis://{server}"))?.get_multiplexed_async_connection().await?)
+    let client = redis::Client::open(format!("redis://{server}"))?;
+    Ok(client.get_multiplexed_async_connection_with_config(&config()).await?)
+}
+
+/// A reply may take longer than half a second, the crate's limit, when a thousand clients compete for two cores.
+pub(super) fn config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_MAX))
 }
 
 /// Returns a value that no other hold has.
