@@ -1,180 +1,178 @@
-//! One run of one row.
+//! Runs the steps of a backend on servers of its own.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
-    time::{Duration, Instant},
-};
+use std::{ffi::OsString, time::Duration};
 
-use anyhow::{Context, Result, ensure};
-use hdrhistogram::Histogram;
-use serde::Serialize;
-use tokio::{task::JoinSet, time::sleep};
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    store::{Contender, Row, Store},
-    usage::own_cpu,
+    backend::{Backend, Server},
+    child::{Child, Problem},
+    job::{Job, RowResult},
+    probe::{Connection, holds, loss, reentry, sale, takeover},
+    report::{BackendReport, Promises, Row},
+    results::Measured,
+    steps::{Plan, RowSpec, Step, Task},
     workload::Workload,
 };
 
-/// Significant digits of the histograms.
-const DIGITS: u8 = 3;
+/// Longest time to connect all clients and, where they queue, to queue.
+const READY_MAX: Duration = Duration::from_secs(90);
 
-/// The result of one run of one row; times in microseconds.
-#[derive(Clone, Debug, Serialize)]
-pub struct Measured {
-    /// How often the lock was granted.
-    pub grants: u64,
-    /// Grants per second.
-    pub per_second: f64,
-    /// From the call of a release to the next grant, if that is another client's.
-    pub handoff: Percentiles,
-    /// From the call of an acquire to its grant.
-    pub acquire: Percentiles,
-    /// Share of grants to the client that has just released.
-    pub to_self: f64,
-    /// The smallest and the largest share of a client; 1 is fair.
-    pub shares: (f64, f64),
-    /// Requests (or what the server counts) that the server received, per grant.
-    pub received: f64,
-    /// What the server sent, per grant.
-    pub sent: f64,
-    /// CPU time of all clients, per grant.
-    pub client_cpu: f64,
-    /// CPU time of the server, per grant.
-    pub server_cpu: f64,
+/// Longest time from the end of a run, or the start of one in which each acquires once, to its result.
+const RESULT_MAX: Duration = Duration::from_secs(75);
+
+/// The ttl where an expiry is waited for.
+const SHORT_TTL: Duration = Duration::from_secs(3);
+
+/// The ttl where none is.
+const LONG_TTL: Duration = Duration::from_secs(10);
+
+/// The longest run of W5: it has no noise of a store.
+const REENTRY_MILLIS_MAX: u64 = 500;
+
+/// The steps of one backend.
+pub(crate) struct BackendRun<'a> {
+    pub(crate) backend: Backend,
+    pub(crate) plan: &'a Plan,
+    pub(crate) steps: Vec<Step>,
+    /// How long a timed run lasts.
+    pub(crate) millis: u64,
 }
 
-/// Percentiles of times, in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Percentiles {
-    /// Half are shorter.
-    pub p50: u64,
-    /// One of a hundred is longer.
-    pub p99: u64,
-    /// The longest.
-    pub max: u64,
-}
+/// Shows what runs, and how much time is left.
+pub(crate) struct Progress(ProgressBar);
 
-/// What the contenders of one run share.
-struct SharedRun {
-    workload: Workload,
-    is_over: AtomicBool,
-    is_held: AtomicBool,
-    /// The last contender that released, and when it called the release.
-    released: Mutex<Option<(usize, Instant)>>,
-    to_self: AtomicU64,
-}
-
-/// The times that one contender measured.
-struct Times {
-    handoff: Histogram<u64>,
-    acquire: Histogram<u64>,
-}
-
-/// Runs all contenders of a row for some time.
-pub(crate) async fn measure(
-    store: &dyn Store,
-    row: &dyn Row,
-    workload: Workload,
-    for_time: Duration,
-) -> Result<Measured> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let lock = format!("bench-{}", NEXT.fetch_add(1, SeqCst));
-    let mut contenders = Vec::new();
-    for _ in 0..Workload::CONTENDERS {
-        contenders.push(row.contender(&lock).await.with_context(|| row.name())?);
+impl Progress {
+    pub(crate) fn new(total: Duration) -> Result<Self> {
+        let bar = ProgressBar::new(total.as_millis() as u64);
+        bar.set_style(ProgressStyle::with_template(
+            "{bar:30} {percent:>3} %  {elapsed} gone, about {eta} left  {msg}",
+        )?);
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Ok(Self(bar))
     }
-    let shared = Arc::new(SharedRun {
-        workload,
-        is_over: AtomicBool::new(false),
-        is_held: AtomicBool::new(false),
-        released: Mutex::default(),
-        to_self: AtomicU64::new(0),
-    });
-    let (used, cpu, start) = (store.usage()?, own_cpu(), Instant::now());
-    let mut running = JoinSet::new();
-    for (number, contender) in contenders.into_iter().enumerate() {
-        running.spawn(run(Arc::clone(&shared), number, contender));
+
+    fn begin(&self, backend: Backend, step: &Step) {
+        self.0.set_message(format!("{} {step}", backend.name()));
     }
-    sleep(for_time).await;
-    shared.is_over.store(true, SeqCst);
-    let (mut times, mut contenders) = (Vec::new(), Vec::new());
-    while let Some(ended) = running.join_next().await {
-        let (contender, measured) = ended?.with_context(|| row.name())?;
-        contenders.push(contender);
-        times.push(measured);
+
+    fn end(&self, cost: Duration) {
+        self.0.inc(cost.as_millis() as u64);
     }
-    let (took, cpu, now) = (start.elapsed(), own_cpu().saturating_sub(cpu), store.usage()?);
-    for contender in contenders {
-        contender.close().await?;
+
+    pub(crate) fn close(&self) {
+        self.0.finish_and_clear();
     }
-    let grants: u64 = times.iter().map(|times| times.acquire.len()).sum();
-    ensure!(grants > 0, "{} has granted nothing", row.name());
-    let each = |total: f64| total / grants as f64;
-    let share = |times: &Times| each(times.acquire.len() as f64) * Workload::CONTENDERS as f64;
-    let shares = times.iter().map(share);
-    Ok(Measured {
-        grants,
-        per_second: grants as f64 / took.as_secs_f64(),
-        handoff: percentiles(times.iter().map(|times| &times.handoff))?,
-        acquire: percentiles(times.iter().map(|times| &times.acquire))?,
-        to_self: each(shared.to_self.load(SeqCst) as f64),
-        shares: (shares.clone().fold(f64::MAX, f64::min), shares.fold(0.0, f64::max)),
-        received: each((now.received - used.received) as f64),
-        sent: each((now.sent - used.sent) as f64),
-        client_cpu: each(cpu.as_secs_f64() * 1e6),
-        server_cpu: each(now.cpu.saturating_sub(used.cpu).as_secs_f64() * 1e6),
-    })
 }
 
-async fn run(
-    shared: Arc<SharedRun>,
-    number: usize,
-    mut contender: Box<dyn Contender>,
-) -> Result<(Box<dyn Contender>, Times)> {
-    let mut times = Times { handoff: Histogram::new(DIGITS)?, acquire: Histogram::new(DIGITS)? };
-    while !shared.is_over.load(SeqCst) {
-        let called = Instant::now();
-        contender.acquire().await?;
-        let granted = Instant::now();
-        ensure!(!shared.is_held.swap(true, SeqCst), "two hold the lock");
-        times.acquire.record(micros(granted - called))?;
-        match shared.released().take() {
-            Some((other, at)) if other != number => times.handoff.record(micros(granted - at))?,
-            Some(_) => drop(shared.to_self.fetch_add(1, SeqCst)),
-            None => {}
+impl BackendRun<'_> {
+    pub(crate) async fn run(&self, progress: &Progress) -> Result<BackendReport> {
+        let server = Server::start(self.backend).with_context(|| format!("start {}", self.backend.name()))?;
+        let connection = self.connection(&server, SHORT_TTL);
+        connection.set_up(self.backend).await.context("set the servers up")?;
+        let client = connection.open().await.context("connect lockkit")?;
+        let promises = Promises::of(client.info());
+        client.close().await?;
+        let mut report = BackendReport::new(self.backend, server.conditions(), promises);
+        for step in &self.steps {
+            progress.begin(self.backend, step);
+            match &step.task {
+                Task::Row(spec, size) => self.row(&server, &mut report, step, spec, *size).await,
+                _ => {
+                    if let Err(problem) = self.lockkit_alone(&server, &mut report, step).await {
+                        report.problems.push((step.workload, problem));
+                    }
+                }
+            }
+            progress.end(self.plan.cost(step, self.millis));
         }
-        if !shared.workload.holds().is_zero() {
-            sleep(shared.workload.holds()).await;
+        Ok(report)
+    }
+
+    fn connection(&self, server: &Server, ttl: Duration) -> Connection {
+        Connection::new(self.backend, &server.addresses(), ttl)
+    }
+
+    /// Runs a row once, and notes its result. A row that had a problem in this workload does not run again.
+    async fn row(
+        &self,
+        server: &Server,
+        report: &mut BackendReport,
+        step: &Step,
+        spec: &RowSpec,
+        size: usize,
+    ) {
+        let rows = &mut report.rows;
+        let is_same = |row: &Row| row.workload == step.workload && row.size == size && row.name == spec.name;
+        let place = rows.iter().position(is_same).unwrap_or_else(|| {
+            let (name, kind) = (spec.name.clone(), spec.kind);
+            rows.push(Row { workload: step.workload, size, name, kind, runs: Vec::new(), problem: None });
+            rows.len() - 1
+        });
+        if rows[place].problem.is_some() {
+            return;
         }
-        *shared.released() = Some((number, Instant::now()));
-        shared.is_held.store(false, SeqCst);
-        contender.release().await?;
-        let pause = fastrand::u64(shared.workload.pauses());
-        if pause > 0 {
-            sleep(Duration::from_millis(pause)).await;
+        let settle = self.plan.settle(size).as_millis() as u64;
+        let job = step.workload.job(&spec.job, server.addresses(), size, self.millis, settle);
+        let run = match run_row(server, spec, &job).await {
+            Ok(measured) => Some(measured),
+            Err(problem) => {
+                rows[place].problem = Some(problem);
+                None
+            }
+        };
+        rows[place].runs.push(run);
+    }
+
+    async fn lockkit_alone(
+        &self,
+        server: &Server,
+        report: &mut BackendReport,
+        step: &Step,
+    ) -> Result<(), Problem> {
+        let connection = self.connection(server, SHORT_TTL);
+        match (&step.task, step.workload) {
+            (Task::Holds(count), _) => {
+                let ttl = self.plan.holds_ttl();
+                let connection = self.connection(server, ttl);
+                let millis = ttl.as_millis() as u64;
+                report.holds.push(holds::measure(server, connection, *count, millis).await?);
+            }
+            (_, Workload::W5) => {
+                let millis = self.millis.min(REENTRY_MILLIS_MAX);
+                report.reentry.push(reentry::measure(connection, millis).await?);
+            }
+            (_, Workload::W7) => report.loss.push(loss::measure(self.backend, SHORT_TTL).await?),
+            (_, Workload::W8) => {
+                let found = takeover::measure(self.backend, connection, SHORT_TTL).await?;
+                report.takeover.push(found);
+            }
+            _ => {
+                // Nothing is meant to expire.
+                let connection = self.connection(server, LONG_TTL);
+                report.sale.push(sale::measure(connection).await?);
+            }
         }
-    }
-    Ok((contender, times))
-}
-
-impl SharedRun {
-    fn released(&self) -> std::sync::MutexGuard<'_, Option<(usize, Instant)>> {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(())
     }
 }
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn percentiles<'a>(parts: impl Iterator<Item = &'a Histogram<u64>>) -> Result<Percentiles> {
-    let mut all = Histogram::<u64>::new(DIGITS)?;
-    for part in parts {
-        all.add(part)?;
-    }
-    Ok(Percentiles { p50: all.value_at_quantile(0.5), p99: all.value_at_quantile(0.99), max: all.max() })
+async fn run_row(server: &Server, spec: &RowSpec, job: &Job) -> Result<Measured, Problem> {
+    let mut child = match &spec.peer {
+        None => Child::own("row", job)?,
+        Some(peer) => {
+            let mut command: Vec<OsString> = peer.command().map_err(Problem::Missing)?;
+            command.push(serde_json::to_string(job).context("the job")?.into());
+            Child::start(&command)?
+        }
+    };
+    child.ready(READY_MAX).await?;
+    let before = server.usage()?;
+    child.go().await?;
+    let result: RowResult =
+        child.result(RESULT_MAX + Duration::from_millis(job.millis.unwrap_or_default())).await?;
+    let used = server.usage()?.zip(before).map(|(after, before)| after - before);
+    child.end().await?;
+    Ok(Measured::new(result, used)?)
 }

@@ -7,9 +7,9 @@ use crate::{project, project::Project, setup};
 /// Optimised, as users build lockkit.
 const BENCH: &str = "run --quiet --release -p lockkit-bench --";
 
-/// Measures on one store.
-pub(crate) fn run(project: &Project, store: &str, options: &[String]) -> Result<()> {
+/// Runs `lockkit-bench` with these options.
+pub(crate) fn run(project: &Project, options: &[String]) -> Result<()> {
     setup::install_servers()?;
-    let folder = project.root().join("target/bench");
-    project::run(project.cargo(BENCH).arg(store).args(options).arg("--folder").arg(folder))
+    let (folder, peers) = (project.root().join("target/bench"), project.root().join("bench/peers"));
+    project::run(project.cargo(BENCH).arg("--folder").arg(folder).arg("--peers").arg(peers).args(options))
 }

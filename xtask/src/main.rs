@@ -49,11 +49,9 @@ enum Command {
         /// Names of backends, such as `etcd` and `redis-cluster`; default: all.
         backends: Vec<String>,
     },
-    /// Measures handoffs of lockkit, of bare requests and of other locks; writes target/bench/report.md and .json.
+    /// Measures lockkit, bare requests and other locks side by side; writes report.md, .json and plots to target/bench.
     Bench {
-        /// redis or zk.
-        store: String,
-        /// Options of the benchmark, such as `--rounds 9 --seconds 5`.
+        /// Options of the benchmark, such as `--backend redis etcd --workload W1 W3 --quick`; `--help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
@@ -104,7 +102,7 @@ fn run(command: Command) -> Result<()> {
         Command::Test => test::run(&project),
         Command::Demo { backend, built } => demo::run(&project, &backend, &built),
         Command::Conformance { backends } => conformance::run(&project, &backends),
-        Command::Bench { store, options } => bench::run(&project, &store, &options),
+        Command::Bench { options } => bench::run(&project, &options),
         Command::Chaos { options } => chaos::run(&project, &options),
         Command::Guarantees => guarantees::run(&project),
         Command::Package => package::run(&project),
