@@ -84,8 +84,9 @@ impl Layout {
         if self.on_cluster && tag(&lock).is_none() && lock.contains('}') {
             return refused("no other key can be on the same server of a cluster");
         }
+        let beside = beside(SIDE_KEY_PREFIX, &lock);
         let [fence, queue, deadlines, metadata] =
-            ["fence", "queue", "deadlines", "metadata"].map(|what| side_key(&lock, what));
+            [":fence", ":queue", ":deadlines", ":metadata"].map(|what| [&*beside, what].concat());
         Ok(LockKeys([lock, fence, queue, deadlines, metadata]))
     }
 }
@@ -125,14 +126,14 @@ impl Layout {
 
 /// Returns a side key of a lock.
 fn side_key(lock: &str, what: &str) -> String {
-    format!("{}:{what}", beside(SIDE_KEY_PREFIX, lock))
+    [&*beside(SIDE_KEY_PREFIX, lock), ":", what].concat()
 }
 
 /// Returns the start of keys and channels that a cluster keeps on the same server as this lock.
 fn beside(prefix: &str, lock: &str) -> String {
     match tag(lock) {
-        Some(_) => format!("{prefix}:{lock}"),
-        None => format!("{prefix}{{{lock}}}"),
+        Some(_) => [prefix, ":", lock].concat(),
+        None => [prefix, "{", lock, "}"].concat(),
     }
 }
 
