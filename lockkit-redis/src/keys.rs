@@ -14,6 +14,8 @@
 //! A cluster keeps keys with the same text in braces (a hash tag) on the same server. If KEY has such a tag itself, the
 //! side keys share it: `lockkit::KEY:fence`, `lockkit:leader::KEY`. Encoded names contain neither braces nor colons.
 
+use std::fmt::Write;
+
 use lockkit_core::{
     Error, ErrorKind, FencingToken, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX,
 };
@@ -84,8 +86,9 @@ impl Layout {
         if self.on_cluster && tag(&lock).is_none() && lock.contains('}') {
             return refused("no other key can be on the same server of a cluster");
         }
+        let beside = beside(SIDE_KEY_PREFIX, &lock);
         let [fence, queue, deadlines, metadata] =
-            ["fence", "queue", "deadlines", "metadata"].map(|what| side_key(&lock, what));
+            [":fence", ":queue", ":deadlines", ":metadata"].map(|what| [&*beside, what].concat());
         Ok(LockKeys([lock, fence, queue, deadlines, metadata]))
     }
 }
@@ -125,14 +128,14 @@ impl Layout {
 
 /// Returns a side key of a lock.
 fn side_key(lock: &str, what: &str) -> String {
-    format!("{}:{what}", beside(SIDE_KEY_PREFIX, lock))
+    [&*beside(SIDE_KEY_PREFIX, lock), ":", what].concat()
 }
 
 /// Returns the start of keys and channels that a cluster keeps on the same server as this lock.
 fn beside(prefix: &str, lock: &str) -> String {
     match tag(lock) {
-        Some(_) => format!("{prefix}:{lock}"),
-        None => format!("{prefix}{{{lock}}}"),
+        Some(_) => [prefix, ":", lock].concat(),
+        None => [prefix, "{", lock, "}"].concat(),
     }
 }
 
@@ -183,9 +186,15 @@ impl LockKeys {
     }
 }
 
+/// Room for the longest value: 32 hexadecimal digits, a colon, and a token.
+const VALUE_BYTES: usize = 32 + 1 + 20;
+
 /// Returns the value of a lock that this claim holds.
 pub(crate) fn value(claim: ClaimId, token: FencingToken) -> String {
-    format!("{claim}:{}", token.get())
+    let mut value = String::with_capacity(VALUE_BYTES);
+    // Text is always written.
+    let _ = write!(value, "{claim}:{}", token.get());
+    value
 }
 
 /// Parses the value of a lock that a lockkit client holds: its claim and token.

@@ -45,35 +45,64 @@ const MASTER_CHECK_PAUSE: Duration = Duration::from_secs(1);
 /// as many.
 const MASTER_CHECKS: u32 = 8;
 
-/// An open connection.
+/// An open connection. Cheap to clone: each request has its own.
 #[derive(Clone)]
 pub(crate) struct OpenConnection {
     pub(crate) connection: Connection,
-    /// Cancelled when it is broken.
-    pub(crate) broken: CancellationToken,
-    /// Cancelled when it still serves but should be replaced.
-    replace_soon: CancellationToken,
-    /// Notified when one of its servers has not answered.
-    unanswered: Arc<Notify>,
-    /// Whether a script was executed over it.
-    pub(crate) has_answered: Arc<AtomicBool>,
-    opened: Instant,
+    pub(crate) health: Arc<Health>,
     /// Checks of the masters that may find no change.
     master_checks: u32,
 }
 
+/// What is known about an open connection.
+pub(crate) struct Health {
+    /// Cancelled when it is broken.
+    broken: CancellationToken,
+    /// Cancelled when it still serves but should be replaced.
+    replace_soon: CancellationToken,
+    /// Notified when one of its servers has not answered.
+    unanswered: Notify,
+    /// Whether a script was executed over it.
+    has_answered: AtomicBool,
+    /// Whether requests to other servers still work when one server does not answer.
+    has_many_servers: bool,
+    opened: Instant,
+}
+
 impl OpenConnection {
     fn new(connection: Connection, broken: CancellationToken, replace_soon: CancellationToken) -> Self {
-        let (unanswered, has_answered) = (Arc::default(), Arc::default());
-        Self {
-            connection,
+        let health = Health {
             broken,
             replace_soon,
-            unanswered,
-            has_answered,
+            unanswered: Notify::new(),
+            has_answered: AtomicBool::default(),
+            has_many_servers: connection.has_many_servers(),
             opened: Instant::now(),
-            master_checks: MASTER_CHECKS,
-        }
+        };
+        Self { connection, health: Arc::new(health), master_checks: MASTER_CHECKS }
+    }
+
+    /// Executes a script, without a time limit.
+    pub(crate) async fn execute(&self, call: &Call) -> Result<Value, RequestError> {
+        let answer = execute(&mut self.connection.clone(), call).await;
+        self.health.note_answer(answer.is_ok());
+        answer
+    }
+
+    /// Stops using it for new requests. Those that wait may still be answered.
+    pub(crate) fn give_up(&self) {
+        self.health.give_up();
+    }
+
+    /// Notes what a failed request shows about the connection.
+    pub(crate) fn note_failure(&self, fault: &RequestError) {
+        self.health.note_failure(fault);
+    }
+}
+
+impl Health {
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.is_cancelled()
     }
 
     /// Returns whether it has worked: the next one may be opened without a growing pause.
@@ -81,23 +110,22 @@ impl OpenConnection {
         self.has_answered.load(SeqCst) || self.opened.elapsed() > RETRY_PAUSE_MAX
     }
 
-    /// Executes a script, without a time limit.
-    pub(crate) async fn execute(&self, call: &Call) -> Result<Value, RequestError> {
-        let answer = execute(&mut self.connection.clone(), call).await;
-        self.has_answered.fetch_or(answer.is_ok(), SeqCst);
-        answer
+    /// Notes that a script was executed, or was not.
+    pub(crate) fn note_answer(&self, is_answered: bool) {
+        // Written once, so that requests on several threads do not pass the cache line around.
+        if is_answered && !self.has_answered.load(SeqCst) {
+            self.has_answered.store(true, SeqCst);
+        }
     }
 
-    /// Stops using it for new requests. Those that wait may still be answered.
-    pub(crate) fn give_up(&self) {
+    fn give_up(&self) {
         self.broken.cancel();
     }
 
-    /// Notes what a failed request shows about the connection.
     pub(crate) fn note_failure(&self, fault: &RequestError) {
         match fault.breaks {
             Breaks::Nothing => {}
-            Breaks::Connection if self.connection.has_many_servers() => self.unanswered.notify_one(),
+            Breaks::Connection if self.has_many_servers => self.unanswered.notify_one(),
             Breaks::Connection | Breaks::Cluster => self.give_up(),
         }
     }
@@ -163,10 +191,10 @@ impl Reconnector {
         loop {
             let next = tokio::select! {
                 biased;
-                () = open.broken.cancelled() => {
+                () = open.health.broken.cancelled() => {
                     debug!("the connection to Redis is broken");
                     state.send_replace(ConnectionState::Opening);
-                    if open.has_served() {
+                    if open.health.has_served() {
                         pauses = retry_pauses();
                         tokio::time::sleep(reconnect_pause()).await;
                     } else {
@@ -195,7 +223,7 @@ impl Reconnector {
         let mut pauses = retry_pauses();
         loop {
             let master_checks = tokio::select! {
-                () = open.replace_soon.cancelled() => MASTER_CHECKS,
+                () = open.health.replace_soon.cancelled() => MASTER_CHECKS,
                 master_checks = self.until_outdated(open) => master_checks,
             };
             debug!(master_checks, "the connection to the cluster is being replaced");
@@ -213,7 +241,7 @@ impl Reconnector {
     /// of checks for the next connection.
     async fn until_outdated(&self, open: &OpenConnection) -> u32 {
         for _ in 0..open.master_checks {
-            open.unanswered.notified().await;
+            open.health.unanswered.notified().await;
             let asked =
                 tokio::time::timeout(self.connector.timeout(), open.connection.clone().is_outdated()).await;
             if asked.unwrap_or_default() {

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
@@ -84,7 +84,7 @@ impl ClaimRegistry {
             is_broken: AtomicBool::default(),
             wake_up: Notify::new(),
             pushed: Mutex::default(),
-            last_extension: watch::Sender::new(None),
+            last_extension: OnceLock::new(),
         });
         self.lock().insert(id, Arc::clone(&entry));
         entry
@@ -208,7 +208,8 @@ pub(crate) struct ClaimEntry {
     wake_up: Notify,
     /// The last message that the claim was granted the lock, until it is looked at.
     pushed: Mutex<Option<Push>>,
-    last_extension: watch::Sender<Option<WaitExtension>>,
+    /// Set once it waits.
+    last_extension: OnceLock<watch::Sender<Option<WaitExtension>>>,
 }
 
 impl ClaimEntry {
@@ -289,18 +290,22 @@ impl ClaimEntry {
     /// Takes the token of the last grant that a message told of, and when the last answer to the waiting claim was
     /// requested, if the grant was made after that answer: the lifetime of the lock began later than that.
     pub(crate) fn take_pushed(&self) -> Option<(FencingToken, BootInstant)> {
-        let (push, extension) = (lock(&self.pushed).take()?, (*self.last_extension.borrow())?);
+        let (push, extension) = (lock(&self.pushed).take()?, (*self.last_extension.get()?.borrow())?);
         extension.precedes(push).then_some((push.token, extension.sent.at))
     }
 
     /// Notes that a heartbeat or a re-check has extended the wait.
     pub(crate) fn extend(&self, extension: WaitExtension) {
-        self.last_extension.send_replace(Some(extension));
+        self.last_extension().send_replace(Some(extension));
     }
 
     /// Returns a receiver of the last extension and of all later ones.
     pub(crate) fn extensions(&self) -> watch::Receiver<Option<WaitExtension>> {
-        self.last_extension.subscribe()
+        self.last_extension().subscribe()
+    }
+
+    fn last_extension(&self) -> &watch::Sender<Option<WaitExtension>> {
+        self.last_extension.get_or_init(|| watch::Sender::new(None))
     }
 }
 

@@ -5,11 +5,7 @@
 //! * There is no connection: requests wait within their time limit while one is being opened. After a failed attempt
 //!   they fail at once.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering::SeqCst},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 use tokio::{sync::watch, time::Instant};
@@ -100,7 +96,12 @@ impl Server {
 
     /// Executes a script, with a time limit of its own.
     pub(crate) async fn run_within(&self, timeout: Duration, call: &Call) -> Result<Value, RequestError> {
-        self.with_connection(timeout, |open| async move { open.execute(call).await }).await
+        self.with_connection(timeout, |mut open| async move {
+            let answer = execute(&mut open.connection, call).await;
+            open.health.note_answer(answer.is_ok());
+            answer
+        })
+        .await
     }
 
     /// Executes a script, and a command right after it over the same connection. `asking` as for
@@ -114,7 +115,7 @@ impl Server {
     ) -> Result<Vec<Value>, RequestError> {
         self.with_connection(timeout, |mut open| async move {
             let answers = execute_with(&mut open.connection, call, after, asking).await;
-            open.has_answered.fetch_or(answers.is_ok(), SeqCst);
+            open.health.note_answer(answers.is_ok());
             answers
         })
         .await
@@ -180,20 +181,27 @@ impl Server {
     {
         let answer_by = Instant::now() + timeout;
         let open = self.connection(answer_by).await?;
-        let answer = tokio::time::timeout_at(answer_by, request(open.clone())).await;
+        let health = Arc::clone(&open.health);
+        // Pinned here: these futures are large, and would be moved.
+        let answer = tokio::time::timeout_at(answer_by, std::pin::pin!(request(open))).await;
         let answer = answer.unwrap_or_else(|_| Err(RequestError::no_reply()));
-        answer.inspect_err(|fault| open.note_failure(fault))
+        answer.inspect_err(|fault| health.note_failure(fault))
     }
 
     /// Returns the open connection, or waits until `deadline` for the one that is being opened.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<OpenConnection, RequestError> {
-        let mut state = self.state.clone();
         // A connection that has just broken may still be in the state.
         let is_known = |state: &ConnectionState| match state {
-            ConnectionState::Up(open) => !open.broken.is_cancelled(),
+            ConnectionState::Up(open) => !open.health.is_broken(),
             ConnectionState::Opening => false,
             ConnectionState::Down(_) => true,
         };
+        if let state @ ConnectionState::Up(open) = &*self.state.borrow()
+            && is_known(state)
+        {
+            return Ok(open.clone());
+        }
+        let mut state = self.state.clone();
         let Ok(known) = tokio::time::timeout_at(deadline, state.wait_for(is_known)).await else {
             return Err(RequestError::no_reply().before_sending());
         };
@@ -208,7 +216,7 @@ impl Server {
 
 /// Executes a script; sends it in full if the server does not have it.
 pub(crate) async fn execute(connection: &mut Connection, call: &Call) -> Result<Value, RequestError> {
-    match connection.query(&call.short()).await {
+    match connection.query(call.short()).await {
         Err(fault) if fault.effect == Effect::ScriptUnknown => connection.query(&call.full()).await,
         answer => answer,
     }
@@ -222,7 +230,7 @@ async fn execute_with(
     asking: bool,
 ) -> Result<Vec<Value>, RequestError> {
     let both = |script: Cmd| std::iter::once(script).chain(after.clone()).collect();
-    match connection.query_together(call.first_key(), both(call.short()), asking).await {
+    match connection.query_together(call.first_key(), both(call.short().clone()), asking).await {
         Err(fault) if fault.effect == Effect::ScriptUnknown => {
             connection.query_together(call.first_key(), both(call.full()), asking).await
         }

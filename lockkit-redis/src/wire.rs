@@ -2,10 +2,10 @@
 //!
 //! A script is called by its digest, and sent in full if the server does not have it (any more).
 
-use std::{sync::LazyLock, time::Duration};
+use std::{fmt, sync::LazyLock, time::Duration};
 
 use lockkit_core::{FencingToken, Metadata, backend::ClaimId};
-use redis::{Cmd, Value};
+use redis::{Arg, Cmd, RedisWrite, ToRedisArgs, Value};
 
 use crate::{
     error::RequestError,
@@ -51,44 +51,82 @@ impl Script {
     }
 }
 
+/// Room for the name of a script and for its arguments, except keys, so that most calls are encoded without growing.
+const CALL_ARGUMENTS: usize = 14;
+const CALL_BYTES: usize = 384;
+
+/// Room for the name of one key.
+const KEY_BYTES: usize = 48;
+
 /// One execution of a script.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     script: &'static Script,
-    keys: Vec<String>,
-    pub(crate) arguments: Vec<String>,
+    /// The call by the digest of the script. All keys and arguments are in its buffer, and nowhere else.
+    short: Cmd,
 }
 
 impl Call {
     pub(crate) fn new(script: &'static Script, keys: Vec<String>, arguments: Vec<String>) -> Self {
-        Self { script, keys, arguments }
+        arguments.iter().fold(Self::about(script, &keys), |call, argument| call.arg(argument.as_str()))
+    }
+
+    /// Returns the call without arguments.
+    pub(crate) fn about(script: &'static Script, keys: &[impl AsRef<str>]) -> Self {
+        let bytes = CALL_BYTES + keys.len() * KEY_BYTES;
+        let mut short = Cmd::with_capacity(CALL_ARGUMENTS + keys.len(), bytes);
+        short.arg("EVALSHA").arg(&*script.digest).arg(keys.len());
+        for key in keys {
+            short.arg(key.as_ref());
+        }
+        Self { script, short }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub(crate) fn arg(mut self, argument: impl ToRedisArgs) -> Self {
+        self.short.arg(argument);
+        self
+    }
+
+    /// Adds what this prints as an argument.
+    #[must_use]
+    pub(crate) fn text(mut self, argument: impl fmt::Display) -> Self {
+        self.short.write_arg_fmt(argument);
+        self
     }
 
     /// Returns the call by the digest of the script.
-    pub(crate) fn short(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.digest)
+    pub(crate) fn short(&self) -> &Cmd {
+        &self.short
     }
 
     /// Returns the call with the whole script.
     pub(crate) fn full(&self) -> Cmd {
-        self.command("EVAL", self.script.source)
+        let mut full = redis::cmd("EVAL");
+        full.arg(self.script.source);
+        self.short_arguments().skip(2).for_each(|argument| full.write_arg(argument));
+        full
     }
 
     /// Adds the channel of observers as the last argument, if the claim takes part in an election.
-    fn with_observers(mut self, claim: &ClaimEntry) -> Self {
-        self.arguments.extend(claim.observers.clone());
-        self
+    fn with_observers(self, claim: &ClaimEntry) -> Self {
+        match &claim.observers {
+            Some(observers) => self.arg(observers.as_str()),
+            None => self,
+        }
     }
 
     /// All keys are at the same server as this one.
-    pub(crate) fn first_key(&self) -> &str {
-        self.keys.first().map_or("", String::as_str)
+    pub(crate) fn first_key(&self) -> &[u8] {
+        self.short_arguments().nth(3).unwrap_or_default()
     }
 
-    fn command(&self, command: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(command);
-        cmd.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.arguments);
-        cmd
+    fn short_arguments(&self) -> impl Iterator<Item = &[u8]> {
+        self.short.args_iter().filter_map(|argument| match argument {
+            Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        })
     }
 }
 
@@ -128,25 +166,24 @@ pub(crate) struct ScriptParams {
 impl ScriptParams {
     pub(crate) fn acquire(&self, claim: &ClaimEntry, queue: bool, metadata: &Metadata) -> Call {
         let mode = if queue { "wait" } else { "try" };
-        let more = [self.client.clone(), mode.to_owned(), metadata.to_json()];
-        self.call(&ACQUIRE, claim, more).with_observers(claim)
+        self.call(&ACQUIRE, claim).arg(&*self.client).arg(mode).arg(metadata.to_json()).with_observers(claim)
     }
 
     pub(crate) fn confirm(&self, claim: &ClaimEntry) -> Call {
-        self.call(&CONFIRM, claim, [self.client.clone()]).with_observers(claim)
+        self.call(&CONFIRM, claim).arg(&*self.client).with_observers(claim)
     }
 
     pub(crate) fn release(&self, claim: &ClaimEntry) -> Call {
-        self.call(&RELEASE, claim, []).with_observers(claim)
+        self.call(&RELEASE, claim).with_observers(claim)
     }
 
     /// Returns the call that ends a hold whose pin still lasts for `rest_ms`.
     pub(crate) fn leave(&self, claim: &ClaimEntry, rest_ms: u64) -> Call {
-        self.call(&LEAVE, claim, [rest_ms.to_string()])
+        self.call(&LEAVE, claim).arg(rest_ms)
     }
 
-    fn call<const N: usize>(&self, script: &'static Script, claim: &ClaimEntry, more: [String; N]) -> Call {
-        self.call_about(script, &claim.keys, claim.id.to_string(), more)
+    fn call(&self, script: &'static Script, claim: &ClaimEntry) -> Call {
+        self.call_about(script, &claim.keys, claim.id, [])
     }
 
     /// Returns the call about a claim that need not be one of this session.
@@ -154,41 +191,31 @@ impl ScriptParams {
         &self,
         script: &'static Script,
         keys: &LockKeys,
-        claim: String,
+        claim: impl fmt::Display,
         more: [String; N],
     ) -> Call {
-        let mut arguments = vec![
-            claim,
-            self.ttl_ms.to_string(),
-            self.counter_ttl_ms.to_string(),
-            CHANNEL.to_owned(),
-            self.linger_ms.to_string(),
-        ];
-        arguments.extend(more);
-        Call { script, keys: keys.of_claim().to_vec(), arguments }
+        let call = Call::about(script, keys.of_claim()).text(claim);
+        let call = call.arg(self.ttl_ms).arg(self.counter_ttl_ms).arg(CHANNEL).arg(self.linger_ms);
+        more.into_iter().fold(call, Call::arg)
     }
 
     /// Returns the heartbeat of held locks.
     pub(crate) fn renew(&self, held: &[HeldLock]) -> Call {
-        let mut arguments = vec![self.ttl_ms.to_string()];
-        arguments.extend(held.iter().map(|held| keys::value(held.claim, held.token)));
+        let keys: Vec<&str> = held.iter().map(|held| &*held.lock).collect();
+        let call = Call::about(&RENEW, &keys).arg(self.ttl_ms);
+        let call = held.iter().fold(call, |call, held| call.arg(keys::value(held.claim, held.token)));
         // Only where a hold is pinned: otherwise all have the ttl.
-        if held.iter().any(|held| held.lifetime_ms != self.ttl_ms) {
-            arguments.extend(held.iter().map(|held| held.lifetime_ms.to_string()));
+        if held.iter().all(|held| held.lifetime_ms == self.ttl_ms) {
+            return call;
         }
-        Call { script: &RENEW, keys: held.iter().map(|held| held.lock.clone()).collect(), arguments }
+        held.iter().fold(call, |call, held| call.arg(held.lifetime_ms))
     }
 
     /// Returns the heartbeat of waiting claims.
     pub(crate) fn heartbeat(&self, waiting: &[(ClaimId, LockKeys)]) -> Call {
-        let keys = waiting.iter().flat_map(|(_, keys)| keys.of_claim().iter().cloned());
-        let common = [self.ttl_ms.to_string(), self.client.clone(), self.linger_ms.to_string()];
-        let claims = waiting.iter().map(|(claim, _)| claim.to_string());
-        Call {
-            script: &HEARTBEAT,
-            keys: keys.collect(),
-            arguments: common.into_iter().chain(claims).collect(),
-        }
+        let keys: Vec<&String> = waiting.iter().flat_map(|(_, keys)| keys.of_claim()).collect();
+        let call = Call::about(&HEARTBEAT, &keys).arg(self.ttl_ms).arg(&*self.client).arg(self.linger_ms);
+        waiting.iter().fold(call, |call, (claim, _)| call.text(claim))
     }
 }
 

@@ -128,7 +128,10 @@ mod tests {
         let lock = lockkit_core::LockName::new("x").unwrap();
         let keys = Layout::new("", Names::Encoded, false).keys(&lock).unwrap();
         let params = ScriptParams { client: String::new(), ttl_ms: 1, counter_ttl_ms: 1, linger_ms: 1 };
-        let claim = |call: Call| call.arguments[0].clone();
+        let claim = |call: Call| match call.short().args_iter().nth(3 + keys.of_claim().len()) {
+            Some(redis::Arg::Simple(claim)) => String::from_utf8(claim.to_vec()).unwrap(),
+            other => panic!("{other:?}"),
+        };
         let broken = Broken::Hold(ClaimId::random(), FencingToken::new(1));
         assert_eq!(claim(break_hold(&params, &keys, &broken)), broken.parts()[0]);
         assert_eq!(claim(find_next(&params, &keys)), "");

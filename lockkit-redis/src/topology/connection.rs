@@ -34,7 +34,10 @@ impl Connection {
 
     pub(crate) async fn query(&mut self, command: &Cmd) -> Result<Value, RequestError> {
         let answer = match self {
-            Self::Node { connection, .. } => command.query_async(connection).await,
+            // `query_async` would put this future into a box.
+            Self::Node { connection, .. } => {
+                connection.send_packed_command(command).await.and_then(Value::extract_error)
+            }
             Self::Cluster { connection, .. } => command.query_async(connection).await,
         };
         answer.map_err(|error| self.fault(error))
@@ -53,7 +56,7 @@ impl Connection {
     /// `asking`, a node that is importing the key's slot serves them, too.
     pub(crate) async fn query_together(
         &mut self,
-        key: &str,
+        key: &[u8],
         commands: Vec<Cmd>,
         asking: bool,
     ) -> Result<Vec<Value>, RequestError> {
