@@ -17,9 +17,9 @@ use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 use crate::{
     common::{
         LONG, SetClock, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release,
-        session, session_at, side, until,
+        session, session_at, shared, side, until,
     },
-    raw,
+    raw::{self, Claimant},
     topologies::{PATIENT, is_renewed},
 };
 
@@ -216,4 +216,23 @@ async fn handoffs_go_on_after_the_connection_is_replaced() {
         release(&other, &next).await;
         held = acquire(&one, &name).await;
     }
+}
+
+/// So a client knows which grants were made after an answer, also at a server that takes the place of this one.
+#[test]
+fn answer_to_a_waiter_separates_earlier_tokens_from_later_ones() {
+    let (redis, name) = (shared(), fresh_name());
+    let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
+    let counter = side(&name, "fence");
+    let last = |answer: &lockkit_testbed::Reply| answer.list()[2].number().unwrap();
+    let token = Claimant::token(holder.acquire());
+    let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let first = last(&waiter.run(raw::ACQUIRE, &["c0ffee", "wait", "{}"]));
+    assert!(first >= token && first >= i64::try_from(begun.as_micros()).unwrap());
+    assert!(last(&waiter.run(raw::CONFIRM, &["c0ffee"])) >= first);
+    let ahead = 1_i64 << 52;
+    redis.cli(&["SET", &counter, &ahead.to_string()]).unwrap();
+    assert_eq!(last(&waiter.run(raw::CONFIRM, &["c0ffee"])), ahead);
+    holder.release();
+    assert_eq!(Claimant::token(waiter.confirm()), ahead + 1);
 }

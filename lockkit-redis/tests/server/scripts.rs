@@ -283,25 +283,6 @@ fn heartbeat_of_waiters_extends_deadlines_and_adds_none() {
     assert_eq!(heartbeat(), [-3, -3]);
 }
 
-/// So a client knows which grants were made after an answer, also at a server that takes the place of this one.
-#[test]
-fn answer_to_a_waiter_separates_earlier_tokens_from_later_ones() {
-    let (redis, name) = (shared(), fresh_name());
-    let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
-    let counter = side(&name, "fence");
-    let last = |answer: &Reply| answer.list()[2].number().unwrap();
-    let token = Claimant::token(holder.acquire());
-    let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let first = last(&waiter.run(ACQUIRE, &["c0ffee", "wait", "{}"]));
-    assert!(first >= token && first >= i64::try_from(begun.as_micros()).unwrap());
-    assert!(last(&waiter.run(CONFIRM, &["c0ffee"])) >= first);
-    let ahead = 1_i64 << 52;
-    redis.cli(&["SET", &counter, &ahead.to_string()]).unwrap();
-    assert_eq!(last(&waiter.run(CONFIRM, &["c0ffee"])), ahead);
-    holder.release();
-    assert_eq!(Claimant::token(waiter.confirm()), ahead + 1);
-}
-
 #[test]
 fn replaced_queue_stops_every_script_before_its_first_write() {
     let redis = shared();
