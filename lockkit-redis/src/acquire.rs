@@ -127,7 +127,7 @@ impl RedisSession {
 
     /// Waits until the waiter must re-check without a notification: heartbeats do not extend its wait, or the lock may
     /// have expired.
-    async fn until_recheck(&self, entry: &ClaimEntry, expiry_check: &mut ExpiryCheck) {
+    async fn until_recheck(&self, entry: &ClaimEntry, expiry_check: &mut ExpiryCheck<'_>) {
         let jitter = fastrand::f64();
         let mut extensions = entry.extensions();
         let next_try = Instant::now() + POLL_PAUSE.min(self.ttl / 3).mul_f64(jitter + 0.5);

@@ -14,9 +14,9 @@ use tokio::{
     time::Instant,
 };
 
-/// The expiry checks of a client, by lock. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ExpiryChecks(Arc<Mutex<HashMap<String, LockWaiters>>>);
+/// The expiry checks of a client, by lock.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiryChecks(Mutex<HashMap<String, LockWaiters>>);
 
 /// What the waiters of a client for one lock share.
 #[derive(Debug)]
@@ -27,19 +27,19 @@ struct LockWaiters {
 }
 
 impl ExpiryChecks {
-    /// Adds a waiter for this lock.
-    pub(crate) fn join(&self, lock: &str) -> ExpiryCheck {
+    /// Returns the share of a claim to this lock. It costs nothing until the claim waits.
+    pub(crate) fn join<'a>(&'a self, lock: &'a str) -> ExpiryCheck<'a> {
+        ExpiryCheck { expiry_checks: self, lock, turn: None, permit: None }
+    }
+
+    /// Adds a waiter for this lock. Returns what the waiters take turns with.
+    fn enter(&self, lock: &str) -> Arc<Semaphore> {
         let mut locks = self.locks();
         let shared = locks
             .entry(lock.to_owned())
             .or_insert_with(|| LockWaiters { waiters: 0, turn: Arc::new(Semaphore::new(1)) });
         shared.waiters += 1;
-        ExpiryCheck {
-            expiry_checks: self.clone(),
-            lock: lock.to_owned(),
-            turn: Arc::clone(&shared.turn),
-            permit: None,
-        }
+        Arc::clone(&shared.turn)
     }
 
     fn leave(&self, lock: &str) {
@@ -59,23 +59,25 @@ impl ExpiryChecks {
 
 /// One waiter's share in the expiry check of a lock.
 #[derive(Debug)]
-pub(crate) struct ExpiryCheck {
-    expiry_checks: ExpiryChecks,
-    lock: String,
-    turn: Arc<Semaphore>,
+pub(crate) struct ExpiryCheck<'a> {
+    expiry_checks: &'a ExpiryChecks,
+    lock: &'a str,
+    /// Set once it waits.
+    turn: Option<Arc<Semaphore>>,
     /// Set while this waiter is the one that re-checks.
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl ExpiryCheck {
+impl ExpiryCheck<'_> {
     /// Waits until this waiter should re-check: it has the turn, and the lock has expired. `None`: the lock has no ttl,
     /// so this never returns.
     ///
     /// Cancel safe: a turn, once taken, is kept.
     pub(crate) async fn due(&mut self, lock_ends: Option<Instant>) {
         if self.permit.is_none() {
+            let turn = self.turn.get_or_insert_with(|| self.expiry_checks.enter(self.lock));
             // The semaphore is never closed.
-            self.permit = Arc::clone(&self.turn).acquire_owned().await.ok();
+            self.permit = Arc::clone(turn).acquire_owned().await.ok();
         }
         match lock_ends {
             Some(at) => tokio::time::sleep_until(at).await,
@@ -84,11 +86,13 @@ impl ExpiryCheck {
     }
 }
 
-impl Drop for ExpiryCheck {
+impl Drop for ExpiryCheck<'_> {
     fn drop(&mut self) {
         // Before the mutex is taken: this wakes the next waiter.
         self.permit = None;
-        self.expiry_checks.leave(&self.lock);
+        if self.turn.is_some() {
+            self.expiry_checks.leave(self.lock);
+        }
     }
 }
 
@@ -114,17 +118,24 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lock_without_a_ttl_is_not_checked() {
-        let mut expiry_check = ExpiryChecks::default().join("x");
+        let expiry_checks = ExpiryChecks::default();
+        let mut expiry_check = expiry_checks.join("x");
         assert!(tokio::time::timeout(Duration::from_secs(3600), expiry_check.due(None)).await.is_err());
     }
 
-    /// So a join costs the same however many locks were waited for before.
-    #[tokio::test]
+    /// So a wait costs the same however many locks were waited for before, and a claim that does not wait nothing.
+    #[tokio::test(start_paused = true)]
     async fn last_waiter_of_a_lock_leaves_nothing() {
         let expiry_checks = ExpiryChecks::default();
-        let waiting = expiry_checks.join("waiting");
+        let ends = Some(Instant::now());
+        let mut waiting = expiry_checks.join("waiting");
+        waiting.due(ends).await;
         for round in 0..3 {
-            let (first, second) = (expiry_checks.join("x"), expiry_checks.join("x"));
+            let (mut first, mut second) = (expiry_checks.join("x"), expiry_checks.join("x"));
+            assert_eq!(expiry_checks.locks().len(), 1, "round {round}: nobody has waited yet");
+            first.due(ends).await;
+            let turn = tokio::time::timeout(Duration::ZERO, second.due(ends)).await;
+            assert!(turn.is_err(), "round {round}: two check at once");
             assert_eq!(expiry_checks.locks().len(), 2, "round {round}");
             drop(first);
             assert_eq!(expiry_checks.locks().len(), 2, "round {round}: one still waits");

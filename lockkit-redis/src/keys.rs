@@ -14,6 +14,8 @@
 //! A cluster keeps keys with the same text in braces (a hash tag) on the same server. If KEY has such a tag itself, the
 //! side keys share it: `lockkit::KEY:fence`, `lockkit:leader::KEY`. Encoded names contain neither braces nor colons.
 
+use std::fmt::Write;
+
 use lockkit_core::{
     Error, ErrorKind, FencingToken, LockName, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX,
 };
@@ -182,9 +184,15 @@ impl LockKeys {
     }
 }
 
+/// Room for the longest value: 32 hexadecimal digits, a colon, and a token.
+const VALUE_BYTES: usize = 32 + 1 + 20;
+
 /// Returns the value of a lock that this claim holds.
 pub(crate) fn value(claim: ClaimId, token: FencingToken) -> String {
-    format!("{claim}:{}", token.get())
+    let mut value = String::with_capacity(VALUE_BYTES);
+    // Text is always written.
+    let _ = write!(value, "{claim}:{}", token.get());
+    value
 }
 
 /// Parses the value of a lock that a lockkit client holds: its claim and token.

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
@@ -83,7 +83,7 @@ impl ClaimRegistry {
             is_released: AtomicBool::default(),
             is_broken: AtomicBool::default(),
             wake_up: Notify::new(),
-            last_extension: watch::Sender::new(None),
+            last_extension: OnceLock::new(),
         });
         self.lock().insert(id, Arc::clone(&entry));
         entry
@@ -192,7 +192,8 @@ pub(crate) struct ClaimEntry {
     /// Whether a message said that its hold was broken, which the session has not reported yet.
     is_broken: AtomicBool,
     wake_up: Notify,
-    last_extension: watch::Sender<Option<WaitExtension>>,
+    /// Set once it waits.
+    last_extension: OnceLock<watch::Sender<Option<WaitExtension>>>,
 }
 
 /// The extension of a wait: the server has moved the deadline of a waiting claim.
@@ -296,12 +297,16 @@ impl ClaimEntry {
 
     /// Notes that a heartbeat or a re-check has extended the wait.
     pub(crate) fn extend(&self, extension: WaitExtension) {
-        self.last_extension.send_replace(Some(extension));
+        self.last_extension().send_replace(Some(extension));
     }
 
     /// Returns a receiver of the last extension and of all later ones.
     pub(crate) fn extensions(&self) -> watch::Receiver<Option<WaitExtension>> {
-        self.last_extension.subscribe()
+        self.last_extension().subscribe()
+    }
+
+    fn last_extension(&self) -> &watch::Sender<Option<WaitExtension>> {
+        self.last_extension.get_or_init(|| watch::Sender::new(None))
     }
 }
 

@@ -52,7 +52,9 @@ impl Replicas {
         let mut tries = 0;
         loop {
             tries += 1;
-            let fault = match self.run(self.server.request_timeout(), confirm, false).await {
+            // In a box: otherwise every acquire would have its size, also where no replicas are waited for.
+            let asked = Box::pin(self.run(self.server.request_timeout(), confirm, false));
+            let fault = match asked.await {
                 Ok((answer, acknowledged)) => match parse_claim_state(answer)? {
                     ClaimState::Granted(found) if found == token => return acknowledged,
                     // This connection may lead to a former master.

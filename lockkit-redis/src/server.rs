@@ -5,11 +5,7 @@
 //! * There is no connection: requests wait within their time limit while one is being opened. After a failed attempt
 //!   they fail at once.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 use tokio::{sync::watch, time::Instant};
@@ -186,7 +182,8 @@ impl Server {
         let answer_by = Instant::now() + timeout;
         let open = self.connection(answer_by).await?;
         let health = Arc::clone(&open.health);
-        let answer = tokio::time::timeout_at(answer_by, request(open)).await;
+        // Pinned here: these futures are large, and would be moved.
+        let answer = tokio::time::timeout_at(answer_by, std::pin::pin!(request(open))).await;
         let answer = answer.unwrap_or_else(|_| Err(RequestError::no_reply()));
         answer.inspect_err(|fault| health.note_failure(fault))
     }
