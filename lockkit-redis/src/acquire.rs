@@ -98,12 +98,12 @@ impl RedisSession {
     }
 
     async fn run_claim(&self, claim: &Claim, entry: &Arc<ClaimEntry>) -> Result<ClaimOutcome, RequestError> {
-        let first = self.params.acquire(entry, claim.wait() && self.queues, claim.metadata());
-        let confirm = self.params.confirm(entry);
+        let queues = claim.wait() && self.queues;
+        let mut call = self.params.acquire(entry, queues, claim.metadata());
+        let mut confirms = false;
         let mut expiry_check = self.expiry_checks.join(entry.keys.lock());
-        let (mut call, queues) = (&first, claim.wait() && self.queues);
         loop {
-            let (state, sent) = match self.request(claim, entry, call).await? {
+            let (state, sent) = match self.request(claim, entry, &call).await? {
                 RequestOutcome::GaveUp => return Ok(ClaimOutcome::GaveUp),
                 RequestOutcome::Answered(state, sent) => (state, sent),
             };
@@ -118,9 +118,9 @@ impl RedisSession {
                 ClaimState::Queued(wait) => Some(WaitExtension::queued(sent, wait)),
                 ClaimState::Unserved => None,
             };
-            if queues {
+            if queues && !confirms {
                 entry.mark_queued();
-                call = &confirm;
+                (call, confirms) = (self.params.confirm(entry), true);
             }
             // Each request drops some hundreds of lapsed waiters, so this ends.
             let Some(extension) = extension else { continue };
