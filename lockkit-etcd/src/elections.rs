@@ -21,9 +21,9 @@ use tokio::sync::Notify;
 
 use crate::{
     client::KeyValue,
+    entry::token,
     error::RequestError,
     keys::{ClaimKey, Layout},
-    registry::token,
     session::EtcdSession,
     watch::WatchGuard,
     wire::{self, Rewrite},

@@ -19,9 +19,9 @@ use lockkit_core::backend::{ClaimId, Grant, Renewal, Renewals};
 use tracing::debug;
 
 use crate::{
+    entry::QueueEntry,
     error::{Effect, RequestError},
     exclusive::ExclusiveKey,
-    registry::QueueEntry,
     session::EtcdSession,
     wire::{self, Revision},
 };

@@ -39,6 +39,7 @@ mod call;
 mod client;
 mod config;
 mod elections;
+mod entry;
 mod epoch;
 mod error;
 mod exclusive;
@@ -64,6 +65,7 @@ mod rpc;
 mod session;
 mod single;
 mod tls;
+mod wait;
 mod watch;
 mod wire;
 

@@ -35,7 +35,7 @@ use lockkit_core::{
 use tracing::debug;
 
 use crate::{
-    error::RequestError, lease::Lease, registry::QueueEntry, rewrite::HeldKey, session::EtcdSession,
+    entry::QueueEntry, error::RequestError, lease::Lease, rewrite::HeldKey, session::EtcdSession,
     wire::Rewrite,
 };
 

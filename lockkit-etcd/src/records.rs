@@ -18,10 +18,10 @@ use lockkit_core::{
 
 use crate::{
     client::{GetOptions, KeyValue},
+    entry::QueueEntry,
     error::RequestError,
     keys::LeaseId,
     lease::{Lease, revoke_unused},
-    registry::QueueEntry,
     session::EtcdSession,
     wire::{self, Record, Revision},
 };

@@ -19,12 +19,12 @@ use tracing::debug;
 
 use crate::{
     client::Txn,
+    entry::QueueEntry,
     error::{Effect, RequestError},
     exclusive::ExclusiveKey,
     handoff::Handoff,
     keys::ClaimKey,
     order::{CONTENDERS_PER_LOOK, Stretch},
-    registry::QueueEntry,
     session::EtcdSession,
     wire::{self, QueuedKey, Removal, Revision, queued_keys, revision_of},
 };

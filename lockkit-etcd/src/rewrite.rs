@@ -14,9 +14,9 @@ use std::sync::{
 };
 
 use crate::{
+    entry::QueueEntry,
     error::RequestError,
     pins::Pin,
-    registry::QueueEntry,
     session::EtcdSession,
     wire::{self, Rewrite, revision_of},
 };

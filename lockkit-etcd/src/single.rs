@@ -29,10 +29,10 @@ use tracing::debug;
 use crate::{
     acquire::ClaimEnd,
     client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp},
+    entry::QueueEntry,
     error::RequestError,
     exclusive::{Condition, CreateReply, ExclusiveKey, FoundCondition, FoundKey},
     form::Form,
-    registry::QueueEntry,
     session::EtcdSession,
     wire::{self, Revision},
 };

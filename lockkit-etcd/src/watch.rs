@@ -39,11 +39,12 @@ use crate::{
         Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
         WatchResponse, WatchStream,
     },
+    entry::QueueEntry,
     error::{Effect, RequestError},
     handoff::Handoff,
     keys::{ClientKeys, Queue},
     login::LoginNumber,
-    registry::{ClaimRegistry, QueueEntry},
+    registry::ClaimRegistry,
     wire::{Revision, revision_of},
 };
 

@@ -23,10 +23,10 @@ use crate::{
     EtcdBackend,
     call::Server,
     client::{Client, KeyValue},
+    entry::token,
     error::RequestError,
     keys::{LeaseId, Queue},
     reach,
-    registry::token,
 };
 
 /// Maximum number of contenders that an inspection returns; a longer queue is cut off.
