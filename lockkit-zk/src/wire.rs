@@ -58,7 +58,7 @@ impl Server {
     pub(crate) fn new(client: Client, liveness: Liveness, access: Access, parents: Parents) -> Self {
         let (state, liveness) = (SessionState::default(), Arc::new(liveness));
         let (connection_states, session_id) = (client.state_watcher(), client.session_id().0);
-        let client = Connection(Arc::new(Mutex::new(Some(client))));
+        let client = Connection(Arc::new(Mutex::new(Some(Arc::new(client)))));
         let watchdog = Watchdog {
             connection_states: connection_states.clone(),
             state: state.clone(),
@@ -274,7 +274,8 @@ impl Server {
         })
     }
 
-    pub(crate) fn client(&self) -> Result<Client, RequestError> {
+    /// Returns the client, until the session is over. Shared, because a clone copies the session's password.
+    pub(crate) fn client(&self) -> Result<Arc<Client>, RequestError> {
         let client = self.client.lock().clone().filter(|_| !self.state.is_over());
         client.ok_or_else(|| SessionOver.into())
     }
@@ -282,15 +283,15 @@ impl Server {
 
 /// The connection to the server, until it is closed.
 #[derive(Clone)]
-pub(crate) struct Connection(Arc<Mutex<Option<Client>>>);
+pub(crate) struct Connection(Arc<Mutex<Option<Arc<Client>>>>);
 
 impl Connection {
-    /// Ends the session at the server: the client crate does that when the last clone of its client is dropped.
+    /// Ends the session at the server: the client crate does that when its client is dropped.
     pub(crate) fn end(&self) {
         drop(self.lock().take());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Client>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
         lock(&self.0)
     }
 }
