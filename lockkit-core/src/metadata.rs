@@ -1,6 +1,10 @@
 //! The record about a holder or waiter that a backend stores with a claim, for people and `inspect`.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    fmt::Write,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -48,12 +52,11 @@ impl Proposal {
 impl Metadata {
     /// Returns the record of a claim that this process creates now.
     pub fn of_this_process(label: Option<&str>) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Self {
             host: cut(&host_name(), LABEL_BYTES_MAX),
             pid: std::process::id(),
             label: label.map(|label| cut(label, LABEL_BYTES_MAX)),
-            since_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            since_ms: now_ms(),
             proposal: None,
         }
     }
@@ -83,6 +86,87 @@ impl Metadata {
         }
         serde_json::from_slice(bytes).ok()
     }
+}
+
+/// The metadata of a claim: a part that all claims of a client share, and what differs between them.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimMetadata {
+    client: Arc<ClientMetadata>,
+    since_ms: u64,
+    proposal: Option<Arc<Proposal>>,
+    /// Made when it is asked for.
+    record: OnceLock<Box<Metadata>>,
+}
+
+/// The constant part of a client's metadata. The kernel is asked for host and process once per client: the threads of
+/// its runtime do not survive a fork, so no claim of it is made in another process.
+#[derive(Debug)]
+pub(crate) struct ClientMetadata {
+    host: String,
+    pid: u32,
+    label: Option<String>,
+    /// The JSON up to the value of `since_ms`.
+    json_start: String,
+}
+
+impl ClientMetadata {
+    pub(crate) fn of_this_process(label: Option<&str>) -> Arc<Self> {
+        ClaimMetadata::from(Metadata::of_this_process(label)).client
+    }
+}
+
+impl ClaimMetadata {
+    /// Returns the metadata of a claim that the client makes now.
+    pub(crate) fn now(client: &Arc<ClientMetadata>, proposal: Option<Proposal>) -> Self {
+        let (client, proposal) = (Arc::clone(client), proposal.map(Arc::new));
+        Self { client, since_ms: now_ms(), proposal, record: OnceLock::new() }
+    }
+
+    pub(crate) fn proposal(&self) -> Option<&Proposal> {
+        self.proposal.as_deref()
+    }
+
+    pub(crate) fn record(&self) -> &Metadata {
+        let ClientMetadata { host, pid, label, .. } = &*self.client;
+        self.record.get_or_init(|| {
+            let (host, label, proposal) = (host.clone(), label.clone(), self.proposal.as_deref().cloned());
+            Box::new(Metadata { host, pid: *pid, label, since_ms: self.since_ms, proposal })
+        })
+    }
+
+    /// Returns what [`Metadata::to_json`] returns for the record.
+    pub(crate) fn to_json(&self) -> String {
+        let start = &self.client.json_start;
+        if self.proposal.is_some() || start.len() + JSON_END_BYTES_MAX > METADATA_BYTES_MAX {
+            return self.record().to_json();
+        }
+        let mut json = String::with_capacity(start.len() + JSON_END_BYTES_MAX);
+        json.push_str(start);
+        // Writing to a string cannot fail.
+        let _ = write!(json, "{}}}", self.since_ms);
+        json
+    }
+}
+
+/// The longest number, and the brace behind it.
+const JSON_END_BYTES_MAX: usize = 21;
+
+impl From<Metadata> for ClaimMetadata {
+    fn from(record: Metadata) -> Self {
+        let Metadata { host, pid, label, since_ms, proposal } = record;
+        let constant = Metadata { host, pid, label, since_ms: 0, proposal: None };
+        let mut json_start = serde_json::to_string(&constant).unwrap_or_default();
+        json_start.truncate(json_start.len().saturating_sub("0}".len()));
+        let Metadata { host, label, .. } = constant;
+        let client = Arc::new(ClientMetadata { host, pid, label, json_start });
+        Self { client, since_ms, proposal: proposal.map(Arc::new), record: OnceLock::new() }
+    }
+}
+
+/// Returns the milliseconds since 1970 by the wall clock.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(unix)]
@@ -133,5 +217,26 @@ mod tests {
         assert!(hostile.to_json().len() <= METADATA_BYTES_MAX);
         let read = Metadata::from_json(hostile.to_json().as_bytes()).unwrap();
         assert_eq!(read.proposal, Some(proposal));
+    }
+
+    #[test]
+    fn claims_of_a_client_have_the_json_of_their_records() {
+        let labels = [None, Some(""), Some("nightly \"backup\"\n"), Some(&*"\u{1}".repeat(10_000))];
+        for (label, proposal) in labels
+            .into_iter()
+            .flat_map(|label| [None, Some(Proposal::new("node-1", 3))].map(|proposal| (label, proposal)))
+        {
+            let claim = ClaimMetadata::now(&ClientMetadata::of_this_process(label), proposal.clone());
+            let expected =
+                Metadata { since_ms: claim.since_ms, proposal, ..Metadata::of_this_process(label) };
+            assert_eq!(claim.record(), &expected);
+            assert_eq!(claim.to_json(), expected.to_json());
+            assert_eq!(ClaimMetadata::from(expected.clone()).record(), &expected);
+        }
+        let (before, claim) = (now_ms(), ClaimMetadata::now(&ClientMetadata::of_this_process(None), None));
+        assert!(
+            (before..=now_ms()).contains(&claim.record().since_ms),
+            "the time of the claim, not of the client"
+        );
     }
 }

@@ -3,8 +3,8 @@
 //! `tests/shuttle.rs` replaces this module: it compiles some sources of the keeper against shuttle's mutex and searches
 //! their interleavings.
 
-pub(crate) use std::sync::Mutex;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::PoisonError;
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 /// Locks a mutex and ignores poison: a panic of one caller must not break the locks of the others. For critical sections
 /// that never leave their data half-changed.

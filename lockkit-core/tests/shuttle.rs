@@ -19,15 +19,43 @@ mod hold;
 mod loss;
 #[path = "../src/keeper/reentry.rs"]
 mod reentry;
+#[path = "../src/keeper/share.rs"]
+mod share;
 #[path = "../src/keeper/timer.rs"]
 mod timer;
 
+#[path = "../src/keeper/unsent.rs"]
+mod unsent;
+
 mod sync {
-    pub(crate) use shuttle::sync::Mutex;
-    use shuttle::sync::MutexGuard;
+    pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap()
+    }
+}
+
+/// What follows the end of a hold: here it is counted.
+mod ending {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use super::hold::Hold;
+
+    #[derive(Clone, Default)]
+    pub(crate) struct Ending(Arc<AtomicU32>);
+
+    impl Ending {
+        pub(crate) fn start(self, hold: Arc<Hold>) {
+            assert!(hold.end().is_some(), "started before the end");
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+
+        pub(crate) fn started(&self) -> u32 {
+            self.0.load(Ordering::SeqCst)
+        }
     }
 }
 
@@ -40,7 +68,7 @@ use std::{
 };
 
 use attempt::{Attempt, Ticket};
-use hold::{Hold, HoldEnd, HoldShare};
+use hold::{Hold, HoldEnd};
 use lockkit_core::{
     BootInstant, Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Owner, Result, TimeSource,
     backend::{self, Claim, ClaimControl, Grant},
@@ -48,7 +76,9 @@ use lockkit_core::{
 };
 use loss::LossReason;
 use reentry::{ReentryTable, WaitStart};
+use share::HoldShare;
 use shuttle::thread;
+use unsent::Unsent;
 
 const ITERATIONS: usize = 3_000;
 const TTL: Duration = Duration::from_secs(10);
@@ -205,11 +235,41 @@ fn a_hold_ends_once_as_lost_or_as_released() {
     );
 }
 
+/// A hold is armed after its callers were given shares; each of these threads may end it, before or after that.
+#[test]
+fn release_is_started_once_whoever_ends_the_hold() {
+    shuttle::check_random(
+        || {
+            let (time, ending) = (ManualClock::new(), ending::Ending::default());
+            let first = hold(&time);
+            let hold = Arc::clone(first.hold());
+            let losing = {
+                let hold = Arc::clone(&hold);
+                thread::spawn(move || hold.lose(LossReason::EntryGone))
+            };
+            let reading = {
+                let hold = Arc::clone(&hold);
+                thread::spawn(move || {
+                    time.move_by(TTL);
+                    hold.check_clock();
+                })
+            };
+            let leaving = thread::spawn(move || drop(first));
+            hold.arm(ending.clone());
+            for thread in [losing, reading, leaving] {
+                thread.join().unwrap();
+            }
+            assert_eq!(ending.started(), 1);
+        },
+        ITERATIONS,
+    );
+}
+
 #[test]
 fn joined_attempt_does_not_give_up() {
     shuttle::check_random(
         || {
-            let (attempt, first) = Attempt::begin(name());
+            let (attempt, first) = Attempt::begin(name(), &Unsent::default());
             let joining = {
                 let attempt = Arc::clone(&attempt);
                 thread::spawn(move || {
@@ -231,11 +291,11 @@ fn joined_attempt_does_not_give_up() {
 fn only_caller_of_an_attempt_gets_the_last_share() {
     shuttle::check_random(
         || {
-            let (attempt, mut ticket) = Attempt::begin(name());
+            let (attempt, mut ticket) = Attempt::begin(name(), &Unsent::default());
             let caller = thread::spawn(move || {
                 assert!(take_and_drop(&mut ticket).end().is_some(), "another share was left");
             });
-            Attempt::grant(vec![attempt], &new_hold()).announce();
+            Attempt::grant(&attempt, None, &new_hold()).announce();
             caller.join().unwrap();
         },
         ITERATIONS,
@@ -246,10 +306,10 @@ fn only_caller_of_an_attempt_gets_the_last_share() {
 fn share_that_its_caller_does_not_take_is_given_back() {
     shuttle::check_random(
         || {
-            let (attempt, ticket) = Attempt::begin(name());
+            let (attempt, ticket) = Attempt::begin(name(), &Unsent::default());
             let hold = new_hold();
             let leaving = thread::spawn(move || drop(ticket));
-            Attempt::grant(vec![attempt], &hold).announce();
+            Attempt::grant(&attempt, None, &hold).announce();
             leaving.join().unwrap();
             assert!(matches!(hold.end(), Some(HoldEnd::Released)), "the hold has no share left");
         },
@@ -276,7 +336,7 @@ fn every_caller_of_an_owner_gets_a_share_or_starts_an_attempt() {
             let callers: Vec<_> = (0..3)
                 .map(|_| {
                     let (table, key) = (Arc::clone(&table), key.clone());
-                    thread::spawn(move || match table.wait(&key).unwrap() {
+                    thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
                         WaitStart::Held(share) => assert!(share.hold().end().is_none()),
                         // The thread that created the attempt ends it.
                         WaitStart::Joined(mut ticket) => match answer(&mut ticket) {
@@ -310,12 +370,14 @@ fn share_of_a_grant_without_callers_is_the_last_one() {
         || {
             let table = Arc::new(ReentryTable::default());
             let key = (name(), Owner::new());
-            let WaitStart::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
+            let WaitStart::New(attempt, ticket) = table.wait(&key, &Unsent::default()).unwrap() else {
+                panic!()
+            };
             drop(ticket);
             let other = {
                 let (table, key) = (Arc::clone(&table), key.clone());
                 thread::spawn(move || {
-                    if let WaitStart::Held(share) = table.wait(&key).unwrap() {
+                    if let WaitStart::Held(share) = table.wait(&key, &Unsent::default()).unwrap() {
                         let hold = Arc::clone(share.hold());
                         drop(share);
                         assert!(hold.end().is_some(), "another share was left");
@@ -337,10 +399,10 @@ fn a_granted_try_is_shared_with_the_owners_waiting_callers() {
         || {
             let table = Arc::new(ReentryTable::default());
             let key = (name(), Owner::new());
-            let (attempt, mut tried) = Attempt::begin(name());
+            let (attempt, mut tried) = Attempt::begin(name(), &Unsent::default());
             let waiting = {
                 let (table, key) = (Arc::clone(&table), key.clone());
-                thread::spawn(move || match table.wait(&key).unwrap() {
+                thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
                     WaitStart::Held(share) => drop(share),
                     WaitStart::New(_, mut ticket) => match poll(&mut ticket) {
                         // The hold of the try has ended, or the try has not been granted yet.
@@ -367,10 +429,12 @@ fn owner_whose_attempt_failed_can_start_another() {
         || {
             let table = Arc::new(ReentryTable::default());
             let key = (name(), Owner::new());
-            let WaitStart::New(attempt, ticket) = table.wait(&key).unwrap() else { panic!() };
+            let WaitStart::New(attempt, ticket) = table.wait(&key, &Unsent::default()).unwrap() else {
+                panic!()
+            };
             let other = {
                 let (table, key) = (Arc::clone(&table), key.clone());
-                thread::spawn(move || match table.wait(&key).unwrap() {
+                thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
                     WaitStart::Joined(mut ticket) => assert!(answer(&mut ticket).is_err()),
                     WaitStart::New(..) => {}
                     other => panic!("{other:?}"),

@@ -5,10 +5,15 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use tokio_util::sync::CancellationToken;
+use tokio::sync::SetOnce;
 use uuid::Uuid;
 
-use crate::{LockName, Metadata, metrics::Moment};
+use crate::{
+    LockName, Metadata, Proposal,
+    metadata::{ClaimMetadata, ClientMetadata},
+    metrics::Moment,
+    sync::{Mutex, lock},
+};
 
 /// The random identity of one attempt, never reused. It identifies an entry whose creation reply was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +29,73 @@ impl ClaimId {
     pub fn parse(text: &str) -> Option<Self> {
         // `Uuid::try_parse` accepts four forms and capitals; `Display` writes only one form.
         Uuid::try_parse(text).ok().map(Self).filter(|id| id.to_string() == text)
+    }
+}
+
+/// Makes the claims of one client.
+#[derive(Debug)]
+pub(crate) struct ClaimSource {
+    ids: ClaimIds,
+    client: Arc<ClientMetadata>,
+}
+
+impl ClaimSource {
+    pub(crate) fn new(label: Option<&str>) -> Self {
+        Self { ids: ClaimIds::default(), client: ClientMetadata::of_this_process(label) }
+    }
+
+    /// Creates a claim with a new id.
+    pub(crate) fn claim(
+        &self,
+        name: LockName,
+        wait: bool,
+        proposal: Option<Proposal>,
+        control: &ClaimControl,
+    ) -> Claim {
+        let metadata = ClaimMetadata::now(&self.client, proposal);
+        Claim { name, id: self.ids.draw(), wait, metadata, control: control.clone() }
+    }
+}
+
+/// How many ids a client asks of the operating system at a time.
+const CLAIM_IDS_DRAWN: usize = 32;
+
+/// Random ids, each used once, of which the operating system gives several at a time: a call of the kernel for each costs
+/// more than all other steps of a claim.
+///
+/// They come from the kernel without a generator in between, so that they are as unguessable as a single one. They
+/// belong to a client, whose threads do not survive a fork: no two processes use the same ones.
+#[derive(Default)]
+struct ClaimIds(Mutex<DrawnIds>);
+
+#[derive(Default)]
+struct DrawnIds {
+    bytes: [[u8; 16]; CLAIM_IDS_DRAWN],
+    /// How many of them are not used yet; they are used from the end.
+    unused: usize,
+}
+
+impl ClaimIds {
+    fn draw(&self) -> ClaimId {
+        let mut drawn = lock(&self.0);
+        if drawn.unused == 0 {
+            if getrandom::fill(drawn.bytes.as_flattened_mut()).is_err() {
+                return ClaimId::random();
+            }
+            drawn.unused = CLAIM_IDS_DRAWN;
+        }
+        drawn.unused -= 1;
+        let index = drawn.unused;
+        // Nothing keeps a copy of a used id.
+        let bytes = std::mem::take(&mut drawn.bytes[index]);
+        ClaimId(uuid::Builder::from_random_bytes(bytes).into_uuid())
+    }
+}
+
+/// Prints no id: an id allows to forge its entry.
+impl fmt::Debug for ClaimIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClaimIds").finish_non_exhaustive()
     }
 }
 
@@ -49,22 +121,25 @@ pub struct Claim {
     name: LockName,
     id: ClaimId,
     wait: bool,
-    metadata: Arc<Metadata>,
+    metadata: ClaimMetadata,
     control: ClaimControl,
 }
 
 /// The keeper's end of a [`Claim`]: makes it give up, and reads what the backend has noted. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct ClaimControl {
-    give_up: CancellationToken,
+pub struct ClaimControl(Arc<ControlState>);
+
+#[derive(Debug, Default)]
+struct ControlState {
+    given_up: SetOnce<()>,
     /// When the server first reported another holder.
-    contended: Arc<OnceLock<Moment>>,
+    contended: OnceLock<Moment>,
 }
 
 impl Claim {
     /// Creates a claim with a new id. `wait` is false for a try.
     pub fn new(name: LockName, wait: bool, metadata: Metadata, control: &ClaimControl) -> Self {
-        Self { name, id: ClaimId::random(), wait, metadata: Arc::new(metadata), control: control.clone() }
+        Self { name, id: ClaimId::random(), wait, metadata: metadata.into(), control: control.clone() }
     }
 
     /// Returns the name of the lock.
@@ -84,11 +159,16 @@ impl Claim {
 
     /// Returns the metadata to store with the entry.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        self.metadata.record()
     }
 
-    pub(super) fn shared_metadata(&self) -> Arc<Metadata> {
-        Arc::clone(&self.metadata)
+    /// Returns the metadata as [`Metadata::to_json`] does, with the part that all claims of a client share made once.
+    pub fn metadata_json(&self) -> String {
+        self.metadata.to_json()
+    }
+
+    pub(crate) fn shared_metadata(&self) -> &ClaimMetadata {
+        &self.metadata
     }
 
     /// Resolves when the claim must be withdrawn: the caller's time limit passed, its future was dropped, or the client
@@ -98,18 +178,18 @@ impl Claim {
     ///
     /// Cancel safe; resolves at once if it has resolved before.
     pub fn give_up(&self) -> impl Future<Output = ()> + Send {
-        self.control.give_up.cancelled()
+        self.control.given_up()
     }
 
     /// Returns whether [`give_up`](Self::give_up) has resolved.
     pub fn has_given_up(&self) -> bool {
-        self.control.give_up.is_cancelled()
+        self.control.has_given_up()
     }
 
     /// Notes that the server reported another holder. A caller whose time limit passes then gets `None` instead of
     /// `Unavailable`.
     pub fn note_contended(&self) {
-        self.control.contended.get_or_init(Moment::now);
+        self.control.0.contended.get_or_init(Moment::now);
     }
 
     /// Returns whether [`note_contended`](Self::note_contended) was called.
@@ -126,7 +206,8 @@ impl ClaimControl {
 
     /// Makes the claim give up.
     pub fn give_up(&self) {
-        self.give_up.cancel();
+        // No effect if it has been set.
+        let _ = self.0.given_up.set(());
     }
 
     /// Resolves when the claim must give up.
@@ -135,21 +216,55 @@ impl ClaimControl {
     ///
     /// Cancel safe.
     pub fn given_up(&self) -> impl Future<Output = ()> + Send {
-        self.give_up.cancelled()
+        let given_up = self.0.given_up.wait();
+        async {
+            given_up.await;
+        }
     }
 
     /// Returns whether the claim must give up.
     pub fn has_given_up(&self) -> bool {
-        self.give_up.is_cancelled()
+        self.0.given_up.initialized()
     }
 
     /// Returns whether the backend noted another holder.
     pub fn was_contended(&self) -> bool {
-        self.contended.get().is_some()
+        self.0.contended.get().is_some()
     }
 
     /// Returns when the backend first noted another holder, if it has.
     pub(crate) fn contended_since(&self) -> Option<Moment> {
-        self.contended.get().copied()
+        self.0.contended.get().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_of_a_client_are_random_uuids_that_differ() {
+        let clients = [ClaimSource::new(None), ClaimSource::new(None)];
+        let (control, name) = (ClaimControl::new(), LockName::new("a").unwrap());
+        let mut ids = HashSet::new();
+        for client in clients.iter().cycle().take(10 * CLAIM_IDS_DRAWN) {
+            let id = client.claim(name.clone(), true, None, &control).id();
+            assert_eq!(id.0.get_version_num(), 4);
+            assert!(ids.insert(id), "{id} is used twice");
+        }
+        assert_eq!(format!("{:?}", clients[0].ids), "ClaimIds { .. }");
+    }
+
+    #[test]
+    fn metadata_of_a_claim_is_that_of_its_json() {
+        let claim =
+            ClaimSource::new(Some("x")).claim(LockName::new("a").unwrap(), true, None, &ClaimControl::new());
+        assert_eq!(Metadata::from_json(claim.metadata_json().as_bytes()).as_ref(), Some(claim.metadata()));
+        assert_eq!(claim.metadata().label.as_deref(), Some("x"));
+        let made = Claim::new(claim.name().clone(), true, claim.metadata().clone(), &ClaimControl::new());
+        assert_eq!(made.metadata_json(), claim.metadata_json());
+        assert_ne!(made.id(), claim.id());
     }
 }

@@ -1,9 +1,7 @@
 //! The results of a session: a grant, the results of a heartbeat, a loss.
 
-use std::sync::Arc;
-
 use super::{Claim, ClaimId, Evidence};
-use crate::{BootInstant, Error, FencingToken, LockName, Metadata};
+use crate::{BootInstant, Error, FencingToken, LockName, Metadata, metadata::ClaimMetadata};
 
 /// The result of an acquire.
 #[derive(Debug)]
@@ -26,7 +24,7 @@ pub struct Grant {
     token: FencingToken,
     armed_at: BootInstant,
     evidence: Option<Evidence>,
-    metadata: Arc<Metadata>,
+    metadata: ClaimMetadata,
 }
 
 impl Grant {
@@ -42,7 +40,7 @@ impl Grant {
             token,
             armed_at,
             evidence: None,
-            metadata: claim.shared_metadata(),
+            metadata: claim.shared_metadata().clone(),
         }
     }
 
@@ -75,7 +73,7 @@ impl Grant {
 
     /// Returns the metadata that the claim stored with its entry.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        self.metadata.record()
     }
 
     /// Returns what proves this grant inside the store, if the store can compare it.

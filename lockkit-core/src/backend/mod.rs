@@ -18,6 +18,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use backon::BackoffBuilder;
 
+pub(crate) use self::claim::ClaimSource;
 pub use self::{
     admin::{Admin, Contender, Inspection, ListedLock, Page},
     claim::{Claim, ClaimControl, ClaimId},

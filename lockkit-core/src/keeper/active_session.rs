@@ -80,7 +80,7 @@ impl ActiveSession {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.ended.is_cancelled()
+        self.end.get().is_some()
     }
 
     /// Returns why the session has ended, if it has.

@@ -10,7 +10,11 @@ use std::{pin::pin, sync::Arc};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::hold::{Hold, HoldShare};
+use super::{
+    hold::Hold,
+    share::HoldShare,
+    unsent::{Unsent, UnsentStep},
+};
 use crate::{
     Error, ErrorKind, LockName, Result,
     backend::ClaimControl,
@@ -31,25 +35,29 @@ pub(crate) struct Attempt {
     control: ClaimControl,
     state: Mutex<AttemptState>,
     settled: Notify,
+    unsent: Unsent,
 }
 
 #[derive(Debug)]
 enum AttemptState {
     /// This many callers wait for the outcome.
     Waiting(u32),
-    /// All callers have left.
-    Left,
+    /// All callers have left; the claim may have to be withdrawn.
+    Left {
+        _unsent: UnsentStep,
+    },
     Ended(AttemptOutcome),
 }
 
 impl Attempt {
     /// Creates an attempt with its first caller.
-    pub(crate) fn begin(name: LockName) -> (Arc<Self>, Ticket) {
+    pub(crate) fn begin(name: LockName, unsent: &Unsent) -> (Arc<Self>, Ticket) {
         let attempt = Arc::new(Self {
             name,
             control: ClaimControl::new(),
             state: Mutex::new(AttemptState::Waiting(1)),
             settled: Notify::new(),
+            unsent: unsent.clone(),
         });
         (Arc::clone(&attempt), Ticket { attempt, waits: true, _permit: None })
     }
@@ -66,7 +74,7 @@ impl Attempt {
     pub(crate) fn join(self: &Arc<Self>) -> Option<Ticket> {
         match &mut *lock(&self.state) {
             AttemptState::Waiting(callers) => *callers += 1,
-            AttemptState::Left | AttemptState::Ended(_) => return None,
+            AttemptState::Left { .. } | AttemptState::Ended(_) => return None,
         }
         Some(Ticket { attempt: Arc::clone(self), waits: true, _permit: None })
     }
@@ -85,33 +93,40 @@ impl Attempt {
             }
             *state = AttemptState::Ended(outcome);
         }
-        SettledAttempts { attempts: vec![Arc::clone(self)], callers: 0 }.announce();
+        SettledAttempts { attempts: [Some(Arc::clone(self)), None], callers: 0 }.announce();
     }
 
-    /// Ends these attempts with one grant that all their callers share.
+    /// Ends an attempt, and perhaps another one of its owner, with one grant that all their callers share.
     ///
     /// All shares are reserved while the attempts are locked. Otherwise a caller that releases at once could be the
     /// last one of the hold before the other callers have their shares.
-    pub(crate) fn grant(attempts: Vec<Arc<Self>>, hold: &Arc<Hold>) -> SettledAttempts {
-        let mut states: Vec<_> = attempts.iter().map(|attempt| lock(&attempt.state)).collect();
-        let waiting = |state: &AttemptState| match state {
-            AttemptState::Waiting(callers) => *callers,
-            AttemptState::Left | AttemptState::Ended(_) => 0,
-        };
-        let callers = states.iter().map(|state| waiting(state)).sum();
+    pub(crate) fn grant(attempt: &Arc<Self>, other: Option<&Arc<Self>>, hold: &Arc<Hold>) -> SettledAttempts {
+        let mut states = [Some(lock(&attempt.state)), other.map(|other| lock(&other.state))];
+        let callers = states.iter().flatten().map(|state| state.callers()).sum();
         hold.reserve_shares(callers);
-        for state in states.iter_mut().filter(|state| matches!(***state, AttemptState::Waiting(_))) {
+        for state in states.iter_mut().flatten().filter(|state| matches!(***state, AttemptState::Waiting(_)))
+        {
             **state = AttemptState::Ended(Ok(Some(Arc::clone(hold))));
         }
         drop(states);
-        SettledAttempts { attempts, callers }
+        SettledAttempts { attempts: [Some(Arc::clone(attempt)), other.cloned()], callers }
+    }
+}
+
+impl AttemptState {
+    /// Returns how many callers wait.
+    fn callers(&self) -> u32 {
+        match self {
+            Self::Waiting(callers) => *callers,
+            Self::Left { .. } | Self::Ended(_) => 0,
+        }
     }
 }
 
 /// Granted attempts whose callers have not been woken yet.
 #[must_use]
 pub(crate) struct SettledAttempts {
-    attempts: Vec<Arc<Attempt>>,
+    attempts: [Option<Arc<Attempt>>; 2],
     callers: u32,
 }
 
@@ -122,7 +137,7 @@ impl SettledAttempts {
 
     /// Wakes the callers, and makes pending claims of these attempts give up.
     pub(crate) fn announce(self) {
-        for attempt in self.attempts {
+        for attempt in self.attempts.into_iter().flatten() {
             attempt.settled.notify_waiters();
             attempt.control.give_up();
         }
@@ -145,7 +160,7 @@ impl Ticket {
         self
     }
 
-    /// Waits for the outcome.
+    /// Waits for the outcome, and takes it.
     pub(crate) async fn answer(&mut self) -> AcquireAnswer {
         let attempt = Arc::clone(&self.attempt);
         loop {
@@ -170,7 +185,8 @@ impl Ticket {
         })
     }
 
-    fn take(&mut self) -> Option<AcquireAnswer> {
+    /// Takes the outcome, if the attempt has ended.
+    pub(crate) fn take(&mut self) -> Option<AcquireAnswer> {
         let outcome = match &*lock(&self.attempt.state) {
             AttemptState::Ended(outcome) if self.waits => outcome.clone(),
             _ => return None,
@@ -188,7 +204,7 @@ impl Ticket {
         let is_last = *callers == 0;
         if is_last {
             // Set under the mutex: no caller can join an attempt that gives up.
-            *state = AttemptState::Left;
+            *state = AttemptState::Left { _unsent: self.attempt.unsent.begin() };
         }
         is_last
     }

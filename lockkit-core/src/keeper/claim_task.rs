@@ -1,99 +1,83 @@
-//! The task of one attempt, in the order of its steps: request, grant, hold, release.
+//! The task of one attempt, in the order of its steps: request, grant, hold.
 
-use std::{future::Future, sync::Arc};
+use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tracing::{Instrument, debug, debug_span, warn};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::{Instrument, Span, debug, debug_span, warn};
 
 use super::{
     Keeper, LockRequest,
     active_session::ActiveSession,
     attempt::Attempt,
     caught,
-    cleanup::CleanupGuard,
+    cleanup::AttemptCleanup,
     closed,
-    hold::{Hold, HoldEnd},
+    ending::{Ending, HoldSpans},
+    hold::Hold,
     loss::LossReason,
     releases::{ReleaseKind, Releaser},
 };
 use crate::{
     BootInstant, Error, ErrorKind, LockName, Result,
-    backend::{Acquired, Claim, Grant, Lifetime, retry_pauses},
-    lease,
-    metrics::{self, Counted, Moment},
-    sync::lock,
+    backend::{Acquired, Claim, Grant, Lifetime, RetryPauses, retry_pauses},
+    lease, metrics,
 };
 
-/// Acquires, holds and releases one lock for the callers of an attempt.
+/// Acquires one lock for the callers of an attempt.
 pub(super) struct ClaimTask {
-    keeper: Arc<Keeper>,
     request: LockRequest,
     /// Whether the claims wait in the queue; false for a try.
     waits: bool,
-    attempt: Arc<Attempt>,
+    cleanup: AttemptCleanup,
+    /// Kept until the attempt ends, even if its callers leave before: this also bounds the number of attempts that are
+    /// being withdrawn.
+    permit: OwnedSemaphorePermit,
+    /// A draining client waits for it.
+    token: TaskTrackerToken,
+    /// The span of the caller, whose children are those of the attempt.
+    caller: Span,
 }
 
 impl ClaimTask {
-    /// Returns the task of this attempt.
-    ///
-    /// The cleanup guard is created before the first poll, because a task that is spawned after the end of its runtime
-    /// is dropped without one.
-    ///
-    /// The task keeps `permit` until the attempt ends, even if its callers leave before: this also bounds the number of
-    /// attempts that are being withdrawn.
-    pub(super) fn run(
-        keeper: Arc<Keeper>,
-        request: LockRequest,
+    pub(super) fn new(
+        keeper: &Arc<Keeper>,
+        request: &LockRequest,
         waits: bool,
         attempt: Arc<Attempt>,
         permit: OwnedSemaphorePermit,
-    ) -> impl Future<Output = ()> {
-        let cleanup = CleanupGuard::new(Arc::clone(&keeper), &request, Arc::clone(&attempt));
-        let task = Self { keeper, request, waits, attempt };
-        async move {
-            let (acquired, scheme) = (task.acquire_grant(), task.keeper.info.scheme);
-            let span = debug_span!("acquire", lock = task.request.name.as_ref(), scheme);
-            let Granted { active, grant, pinned_until } = match acquired.instrument(span).await {
-                Ok(Some(granted)) => granted,
-                Ok(None) => return cleanup.settle_failure(Ok(None)),
-                Err(error) => return cleanup.settle_failure(Err(error)),
-            };
-            let (lock, token) = (grant.name().as_ref(), grant.token().get());
-            let span = debug_span!("hold", lock, scheme, token, claim = ?grant.claim());
-            let hold = span.in_scope(|| task.settle_grant(&cleanup, &active, grant));
-            drop(permit);
-            let grant = hold.grant().clone();
-            task.keep_hold(&hold).instrument(span).await;
-            cleanup.forget_hold();
-            task.abandon_if_expired(&active, &hold);
-            let kind = match pinned_until.filter(|until| task.keeper.clock.now() < *until) {
-                Some(_) if hold.was_used() => ReleaseKind::Leave,
-                Some(pinned_until) => ReleaseKind::Unpin { pinned_until },
-                None => ReleaseKind::Remove,
-            };
-            drop(hold);
-            let releaser = Releaser::new(task.keeper, active);
-            releaser.release(grant, kind, Some(cleanup)).await;
+    ) -> Self {
+        let cleanup = AttemptCleanup::new(Arc::clone(keeper), request, attempt);
+        let (token, caller) = (keeper.claim_tasks.token(), Span::current());
+        Self { request: request.clone(), waits, cleanup, permit, token, caller }
+    }
+
+    /// Runs the attempt until it has an outcome.
+    pub(super) async fn run(self) {
+        let (lock, scheme) = (self.request.name.as_ref(), self.keeper().info.scheme);
+        let span = debug_span!(parent: &self.caller, "acquire", lock, scheme);
+        match self.acquire_grant().instrument(span).await {
+            Ok(Some(granted)) => self.settle_grant(granted),
+            Ok(None) => self.cleanup.settle_failure(Ok(None)),
+            Err(error) => self.cleanup.settle_failure(Err(error)),
         }
-        // The spans of the task are children of the caller's.
-        .in_current_span()
+    }
+
+    fn keeper(&self) -> &Arc<Keeper> {
+        self.cleanup.keeper()
     }
 
     /// Requests the lock in one session after another until it is granted.
     ///
     /// Returns `None` if all callers have left, and for a try if the lock is busy.
     async fn acquire_grant(&self) -> Result<Option<Granted>> {
-        let Self { keeper, request, waits, attempt } = self;
-        let mut pauses = retry_pauses();
+        let Self { request, waits, .. } = self;
+        let (keeper, attempt) = (self.keeper(), self.cleanup.attempt());
+        let mut pauses = None;
         loop {
-            let active = tokio::select! {
-                biased;
-                () = attempt.control().given_up() => return Ok(None),
-                () = keeper.refusing.cancelled() => return Err(keeper.not_open("acquire").with_lock(&request.name)),
-                active = keeper.active_session() => active.ok_or_else(|| keeper.not_open("acquire").with_lock(&request.name))?,
-            };
-            let metadata = keeper.metadata(request.proposal.clone());
-            let claim = Claim::new(request.name.clone(), *waits, metadata, attempt.control());
+            let Some(active) = self.next_session().await? else { return Ok(None) };
+            let name = request.name.clone();
+            let claim = keeper.claims.claim(name, *waits, request.proposal.clone(), attempt.control());
             let span = debug_span!("claim", claim = ?claim.id(), wait = waits);
             match self.request_claim(&active, claim).instrument(span).await {
                 Ok(Acquired::Granted(grant)) => {
@@ -115,7 +99,7 @@ impl ClaimTask {
                     let kind = self.request.at_least.map_or(ReleaseKind::Remove, |at_least| {
                         ReleaseKind::Unpin { pinned_until: keeper.clock.now().after(at_least) }
                     });
-                    Releaser::new(Arc::clone(keeper), active).release(grant, kind, None).await;
+                    Box::pin(Releaser::new(Arc::clone(keeper), active).release_late(grant, kind)).await;
                     match pinned {
                         // The session could not remove the entry any more, and a new claim would wait behind it.
                         Ok(Some(_)) if has_ended => return Err(pinned_in_vain(&request.name)),
@@ -141,11 +125,46 @@ impl ClaimTask {
                 }
                 Err(error) => return Err(error),
             }
+            Box::pin(self.pause(pauses.get_or_insert_with(retry_pauses))).await;
+        }
+    }
+
+    /// Waits for an open session; returns `None` if all callers have left.
+    ///
+    /// # Errors
+    ///
+    /// That the client refuses new claims, or will have no session.
+    async fn next_session(&self) -> Result<Option<Arc<ActiveSession>>> {
+        let (keeper, control) = (self.keeper(), self.cleanup.attempt().control());
+        let not_open = || keeper.not_open("acquire").with_lock(&self.request.name);
+        if control.has_given_up() {
+            return Ok(None);
+        }
+        if keeper.refusing.is_cancelled() {
+            return Err(not_open());
+        }
+        // Nearly always; nothing is subscribed to then.
+        if let Some(active) = keeper.open_session() {
+            return Ok(Some(active));
+        }
+        // In a box of its own, as everything that is rare: the task stays small.
+        Box::pin(async {
             tokio::select! {
-                () = pauses.wait() => {}
-                () = attempt.control().given_up() => return Ok(None),
-                () = keeper.refusing.cancelled() => {}
+                biased;
+                () = control.given_up() => Ok(None),
+                () = keeper.refusing.cancelled() => Err(not_open()),
+                active = keeper.active_session() => active.map(Some).ok_or_else(not_open),
             }
+        })
+        .await
+    }
+
+    /// Waits for the pause before the next claim; returns early if all callers have left or the client refuses claims.
+    async fn pause(&self, pauses: &mut RetryPauses) {
+        tokio::select! {
+            () = pauses.wait() => {}
+            () = self.cleanup.attempt().control().given_up() => {}
+            () = self.keeper().refusing.cancelled() => {}
         }
     }
 
@@ -154,7 +173,7 @@ impl ClaimTask {
     /// When the client closes, the callers get their result at once and the claim gives up. If the withdrawal is not
     /// confirmed for a ttl, the session is abandoned, because its renewals would keep the entry alive.
     async fn request_claim(&self, active: &ActiveSession, claim: Claim) -> Result<Acquired> {
-        let (attempt, name) = (&self.attempt, claim.name().clone());
+        let (attempt, name) = (self.cleanup.attempt(), claim.name().clone());
         let work = caught("acquire", active.session().acquire(claim));
         let mut acquire = std::pin::pin!(async {
             work.await.unwrap_or_else(|error| {
@@ -167,15 +186,15 @@ impl ClaimTask {
             biased;
             acquired = &mut acquire => return acquired,
             () = attempt.control().given_up() => {}
-            () = self.keeper.refusing.cancelled() => {
+            () = self.keeper().refusing.cancelled() => {
                 attempt.end(Err(closed("acquire").with_lock(&name)));
             }
         }
-        if self.keeper.info.lifetime == Lifetime::Session {
+        if self.keeper().info.lifetime == Lifetime::Session {
             tokio::select! {
                 biased;
                 acquired = &mut acquire => return acquired,
-                () = tokio::time::sleep(active.ttl()) => active.abandon(LossReason::WithdrawalUnconfirmed),
+                () = Box::pin(tokio::time::sleep(active.ttl())) => active.abandon(LossReason::WithdrawalUnconfirmed),
             }
         }
         acquire.await
@@ -189,10 +208,10 @@ impl ClaimTask {
     async fn pin(&self, active: &ActiveSession, grant: &Grant) -> Result<Option<BootInstant>> {
         let Some(at_least) = self.request.at_least else { return Ok(None) };
         let Some(pins) = active.session().pins() else {
-            return Err(self.keeper.unsupported("pin").with_lock(grant.name()));
+            return Err(self.keeper().unsupported("pin").with_lock(grant.name()));
         };
         // Read before the request is sent: the entry stays at least until then.
-        let until = self.keeper.clock.now().after(at_least);
+        let until = self.keeper().clock.now().after(at_least);
         match caught("pin", pins.pin(grant, at_least)).await? {
             Ok(true) => Ok(Some(until)),
             Ok(false) => Err(Error::new(ErrorKind::Lost, "pin").with_lock(grant.name())),
@@ -202,27 +221,28 @@ impl ClaimTask {
 
     /// Returns whether a grant may be returned to callers: its session is still in use and its deadline has not passed.
     fn is_current(&self, active: &ActiveSession, grant: &Grant) -> bool {
-        let over = active.has_ended() || self.keeper.refusing.is_cancelled();
-        !over && self.keeper.clock.now() < lease::deadline(grant.armed_at(), active.ttl())
+        let over = active.has_ended() || self.keeper().refusing.is_cancelled();
+        !over && self.keeper().clock.now() < lease::deadline(grant.armed_at(), active.ttl())
     }
 
     /// Makes a hold of the grant, and shares it among the callers of the attempt.
-    fn settle_grant(&self, cleanup: &CleanupGuard, active: &ActiveSession, grant: Grant) -> Arc<Hold> {
-        let keeper = &self.keeper;
-        debug!("granted");
-        if let Some(contended) = self.attempt.control().contended_since()
-            && !self.attempt.is_over()
+    fn settle_grant(self, Granted { active, grant, pinned_until }: Granted) {
+        let Self { request, cleanup, permit, token, caller, .. } = self;
+        let keeper = cleanup.keeper();
+        let spans = HoldSpans::new(&caller, keeper.info.scheme, &grant);
+        HoldSpans::in_hold(spans.as_deref(), || debug!("granted"));
+        if let Some(contended) = cleanup.attempt().control().contended_since()
+            && !cleanup.attempt().is_over()
         {
             metrics::left_queue(keeper.info.scheme, contended);
         }
-        let hold = Hold::new(grant, active.ttl(), self.request.max_hold, keeper.clock.clone());
-        cleanup.set_hold(&hold);
-        lock(&keeper.holds).insert(hold.grant().claim(), Arc::clone(&hold));
+        let (key, armed_at) = (cleanup.key().cloned(), grant.armed_at());
+        let ending = Ending::new(keeper, Arc::clone(&active), key, pinned_until, token, spans);
+        let hold = Hold::new(grant, active.ttl(), request.max_hold, keeper.clock.clone());
+        keeper.add_hold(&hold);
         // A grant that arrives more than a heartbeat interval after its request could expire before the next heartbeat.
         let heartbeat = keeper.info.heartbeat.interval(active.ttl());
-        if keeper.info.lifetime == Lifetime::Hold
-            && keeper.clock.now().since(hold.grant().armed_at()) > heartbeat
-        {
+        if keeper.info.lifetime == Lifetime::Hold && keeper.clock.now().since(armed_at) > heartbeat {
             active.request_heartbeat();
         }
         // Checked after the insert: a session that ended before the insert did not mark this hold lost.
@@ -230,28 +250,11 @@ impl ClaimTask {
             hold.lose(active.end_reason().unwrap_or(LossReason::ClientClosed));
         }
         // The table is updated before callers are woken: a call of the owner in between enters the hold.
-        cleanup.settle_grant(&hold).announce();
-        hold
-    }
-
-    /// Waits until the hold has ended.
-    async fn keep_hold(&self, hold: &Hold) {
-        let _report = EndReport::new(hold, self.keeper.info.scheme);
-        loop {
-            tokio::select! {
-                biased;
-                _ = hold.ended() => break,
-                () = tokio::time::sleep(hold.next_clock_check()) => {}
-            }
-        }
-    }
-
-    /// Abandons the session of a hold that passed its deadline, because renewals would keep the hold's entry alive.
-    fn abandon_if_expired(&self, active: &ActiveSession, hold: &Hold) {
-        let expired = hold.loss().is_some() && self.keeper.clock.now() >= hold.deadline();
-        if expired && self.keeper.info.lifetime == Lifetime::Session {
-            active.abandon(LossReason::HoldExpired);
-        }
+        let settled = cleanup.settle_grant(&hold);
+        // After the table was updated, from which the end removes the hold; before callers are woken, who may end it.
+        hold.arm(ending);
+        settled.announce();
+        drop(permit);
     }
 }
 
@@ -261,45 +264,6 @@ struct Granted {
     grant: Grant,
     /// Until when a pin keeps its entry.
     pinned_until: Option<BootInstant>,
-}
-
-/// Reports the end of a hold when it is dropped: after the end, or because the runtime drops the task.
-struct EndReport<'a> {
-    hold: &'a Hold,
-    scheme: &'static str,
-    granted: Moment,
-    _counted: Counted,
-}
-
-impl<'a> EndReport<'a> {
-    fn new(hold: &'a Hold, scheme: &'static str) -> Self {
-        Self { hold, scheme, granted: Moment::now(), _counted: Counted::hold(scheme) }
-    }
-}
-
-impl Drop for EndReport<'_> {
-    fn drop(&mut self) {
-        let Self { hold, scheme, .. } = *self;
-        // No effect after the end: then the task goes on.
-        hold.lose(LossReason::RuntimeEnded);
-        let loss = match hold.end() {
-            Some(HoldEnd::Lost(reason)) => Some(reason),
-            Some(HoldEnd::Released) | None => None,
-        };
-        metrics::hold_ended(scheme, self.granted, loss);
-        if let Some(reason) = loss {
-            let grant = hold.grant();
-            warn!(
-                lock = grant.name().as_ref(),
-                scheme,
-                token = grant.token().get(),
-                claim = ?grant.claim(),
-                reason = reason.label(),
-                "lock lost: {}",
-                reason.text()
-            );
-        }
-    }
 }
 
 /// The error for a grant that was lost while it was pinned.

@@ -1,31 +1,43 @@
-//! Completes what a claim task owes to others, also if its runtime ends.
+//! Completes what the keeper owes to others for an attempt or a hold, also if its runtime ends.
+//!
+//! The tasks do this step by step. If the runtime ends and drops a task, `Drop` does the rest, so that no caller or
+//! guard waits for a task that has ended. Each value is created before its task is spawned, because a task that is
+//! spawned after the end of its runtime is dropped without a poll.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::{
     Keeper, LockRequest,
     attempt::{Attempt, AttemptOutcome, SettledAttempts},
     closed,
     hold::Hold,
-    loss::LossReason,
     reentry::ReentryKey,
 };
-use crate::sync::lock;
 
-/// Ends the attempt and the hold of a claim task, and removes them from the keeper's tables.
-///
-/// The task does this step by step. If the runtime ends and drops the task, `Drop` does the rest, so that no caller or
-/// guard waits for a task that has ended.
-pub(super) struct CleanupGuard {
+/// Ends the attempt of a claim task, and removes it from the re-entry table.
+pub(super) struct AttemptCleanup {
     keeper: Arc<Keeper>,
     key: Option<ReentryKey>,
     attempt: Arc<Attempt>,
-    hold: OnceLock<Arc<Hold>>,
 }
 
-impl CleanupGuard {
+impl AttemptCleanup {
     pub(super) fn new(keeper: Arc<Keeper>, request: &LockRequest, attempt: Arc<Attempt>) -> Self {
-        Self { keeper, key: request.key(), attempt, hold: OnceLock::new() }
+        Self { keeper, key: request.key(), attempt }
+    }
+
+    pub(super) fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper
+    }
+
+    pub(super) fn attempt(&self) -> &Arc<Attempt> {
+        &self.attempt
+    }
+
+    pub(super) fn key(&self) -> Option<&ReentryKey> {
+        self.key.as_ref()
     }
 
     /// Ends an attempt that was not granted.
@@ -34,23 +46,11 @@ impl CleanupGuard {
         self.attempt.end(outcome);
     }
 
-    /// Takes over the hold of a granted attempt.
-    pub(super) fn set_hold(&self, hold: &Arc<Hold>) {
-        let _ = self.hold.set(Arc::clone(hold));
-    }
-
     /// Ends a granted attempt: its callers share the hold.
     pub(super) fn settle_grant(&self, hold: &Arc<Hold>) -> SettledAttempts {
         match &self.key {
             Some(key) => self.keeper.reentry.granted(key, &self.attempt, hold),
-            None => Attempt::grant(vec![Arc::clone(&self.attempt)], hold),
-        }
-    }
-
-    /// Removes an ended hold from the re-entry table.
-    pub(super) fn forget_hold(&self) {
-        if let (Some(key), Some(hold)) = (&self.key, self.hold.get()) {
-            self.keeper.reentry.ended(key, hold);
+            None => Attempt::grant(&self.attempt, None, hold),
         }
     }
 
@@ -59,24 +59,40 @@ impl CleanupGuard {
             self.keeper.reentry.failed(key, &self.attempt);
         }
     }
-
-    /// Returns the hold after the grant.
-    pub(super) fn hold(&self) -> Option<&Arc<Hold>> {
-        self.hold.get()
-    }
 }
 
-impl Drop for CleanupGuard {
+impl Drop for AttemptCleanup {
     fn drop(&mut self) {
         self.forget_attempt();
         if !self.attempt.is_over() {
             self.attempt.end(Err(closed("acquire").with_lock(self.attempt.name())));
         }
-        if let Some(hold) = self.hold.get() {
-            self.forget_hold();
-            hold.lose(LossReason::RuntimeEnded);
-            hold.finish(Err(closed("release").with_lock(hold.grant().name())));
-            lock(&self.keeper.holds).remove(&hold.grant().claim());
+    }
+}
+
+/// Ends the release of a hold: the guard that waits gets an outcome, and the hold leaves the keeper's table.
+pub(super) struct HoldCleanup {
+    keeper: Arc<Keeper>,
+    hold: Arc<Hold>,
+    /// A draining client waits for it.
+    _token: TaskTrackerToken,
+}
+
+impl HoldCleanup {
+    pub(super) fn new(keeper: Arc<Keeper>, hold: Arc<Hold>, token: TaskTrackerToken) -> Self {
+        Self { keeper, hold, _token: token }
+    }
+
+    pub(super) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+}
+
+impl Drop for HoldCleanup {
+    fn drop(&mut self) {
+        if self.hold.outcome().is_none() {
+            self.hold.finish(Err(closed("release").with_lock(self.hold.grant().name())));
         }
+        self.keeper.remove_hold(self.hold.grant().claim());
     }
 }

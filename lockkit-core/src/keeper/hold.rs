@@ -7,20 +7,25 @@
 //! ```
 //!
 //! Lost is final. When one reading of the clock shows that the deadline has passed, the loss is stored under the
-//! mutex, so an answer of the server that arrives later cannot revive the hold. No call here blocks or needs a
-//! runtime.
+//! mutex, so an answer of the server that arrives later cannot revive the hold. No call here blocks, and none has to be
+//! made on a runtime. A hold has no task: the call that ends it starts its [`Ending`], once, without a mutex held.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
-use super::{loss::LossReason, timer};
+use super::{
+    ending::Ending,
+    loss::LossReason,
+    share::{HoldShare, Left},
+    timer,
+};
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::Grant,
     lease,
     limits::{CLOCK_LOOK_PAUSE_MAX, REENTRIES_PER_HOLD_MAX},
-    sync::{Mutex, lock},
+    sync::{Mutex, MutexGuard, lock},
 };
 
 /// A held lock.
@@ -44,6 +49,8 @@ struct HoldState {
     outcome: Option<Result<()>>,
     /// The error of the last release request that was not confirmed.
     unconfirmed: Option<Error>,
+    /// `None` before the hold is armed, and after its end.
+    ending: Option<Ending>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +81,7 @@ impl Hold {
             deadline: lease::deadline(grant.armed_at(), ttl),
             outcome: None,
             unconfirmed: None,
+            ending: None,
         };
         Arc::new(Self { grant, ttl, ends_at, clock, state: Mutex::new(state), changed: Notify::new() })
     }
@@ -90,7 +98,7 @@ impl Hold {
 
     /// Returns one of the reserved shares, also if the hold was lost meanwhile: then the guard reports the loss.
     pub(crate) fn take_share(self: &Arc<Self>) -> HoldShare {
-        HoldShare(Arc::clone(self))
+        HoldShare::new(self)
     }
 
     /// Notes that a caller has got a guard of this hold.
@@ -123,23 +131,32 @@ impl Hold {
                     .with_message(format!("{REENTRIES_PER_HOLD_MAX} guards of one owner")));
             }
             state.guards += 1;
-            Ok(Some(HoldShare(Arc::clone(self))))
+            Ok(Some(HoldShare::new(self)))
         })
     }
 
-    fn leave(&self) {
-        self.with_state(|state| {
+    /// Sets what follows the end of the hold, and starts it if the hold has ended already.
+    pub(crate) fn arm(self: &Arc<Self>, ending: Ending) {
+        let mut state = lock(&self.state);
+        let was_held = state.is_held();
+        state.ending = Some(ending);
+        self.left(state, was_held).start(self);
+    }
+
+    /// Gives one share back.
+    pub(crate) fn leave(self: &Arc<Self>) -> Left {
+        self.access(|state| {
             state.guards -= 1;
-            // `with_state` has checked the deadline first: an expired hold is reported as lost, not as released.
+            // `access` has checked the deadline first: an expired hold is reported as lost, not as released.
             if state.is_held() && state.guards == 0 {
                 state.phase = Phase::Releasing;
             }
-        });
-        self.changed.notify_waiters();
+        })
+        .1
     }
 
     /// Moves the deadline after an acknowledged renewal; no effect if the hold has ended or its deadline has passed.
-    pub(crate) fn renewed(&self, armed_at: BootInstant) {
+    pub(crate) fn renewed(self: &Arc<Self>, armed_at: BootInstant) {
         self.with_state(|state| {
             if state.is_held() {
                 state.deadline = state.deadline.max(lease::deadline(armed_at, self.ttl));
@@ -148,32 +165,37 @@ impl Hold {
     }
 
     /// Marks the hold lost; no effect if it has ended already.
-    pub(crate) fn lose(&self, why: LossReason) {
+    pub(crate) fn lose(self: &Arc<Self>, why: LossReason) {
         let mut state = lock(&self.state);
-        if state.is_held() {
+        let was_held = state.is_held();
+        if was_held {
             state.phase = Phase::Lost(why);
-            drop(state);
-            self.changed.notify_waiters();
         }
+        self.left(state, was_held).start(self);
+    }
+
+    /// Marks the hold lost if its deadline has passed.
+    pub(crate) fn check_clock(self: &Arc<Self>) {
+        self.with_state(|_| {});
     }
 
     /// Returns whether the lock is held at this moment; false from the deadline on, without I/O.
-    pub(crate) fn is_held(&self) -> bool {
+    pub(crate) fn is_held(self: &Arc<Self>) -> bool {
         self.loss().is_none()
     }
 
     /// Returns why the lock was lost, if so.
-    pub(crate) fn loss(&self) -> Option<Error> {
+    pub(crate) fn loss(self: &Arc<Self>) -> Option<Error> {
         self.with_state(|state| state.loss()).map(|why| self.lost_error(why))
     }
 
     /// Returns whether heartbeats must renew this hold.
-    pub(crate) fn wants_renewal(&self) -> bool {
+    pub(crate) fn wants_renewal(self: &Arc<Self>) -> bool {
         self.with_state(|state| state.is_held())
     }
 
     /// Returns the time to the deadline or to the end that `max_hold` sets; zero if the hold is lost.
-    pub(crate) fn remaining(&self) -> Duration {
+    pub(crate) fn remaining(self: &Arc<Self>) -> Duration {
         self.with_state(|state| {
             let until = state.deadline.min(self.ends_at);
             if state.loss().is_some() {
@@ -188,8 +210,14 @@ impl Hold {
 
     /// Returns the time until the clock must be read again: timers stop while the machine is suspended, the clock does
     /// not.
-    pub(crate) fn next_clock_check(&self) -> Duration {
+    pub(crate) fn next_clock_check(self: &Arc<Self>) -> Duration {
         self.remaining().min(CLOCK_LOOK_PAUSE_MAX)
+    }
+
+    /// Returns when the clock will show the end of a hold that is not renewed; `NEVER` once the hold has ended.
+    pub(crate) fn ends_by(&self) -> BootInstant {
+        let state = lock(&self.state);
+        if state.is_held() { state.deadline.min(self.ends_at) } else { BootInstant::NEVER }
     }
 
     /// Returns the current deadline.
@@ -198,7 +226,7 @@ impl Hold {
     }
 
     /// Returns how the hold ended, if it has.
-    pub(crate) fn end(&self) -> Option<HoldEnd> {
+    pub(crate) fn end(self: &Arc<Self>) -> Option<HoldEnd> {
         self.with_state(|state| match state.phase {
             Phase::Held => None,
             Phase::Releasing => Some(HoldEnd::Released),
@@ -230,8 +258,13 @@ impl Hold {
         self.changed.notify_waiters();
     }
 
+    /// Returns the outcome of the release, once it is known.
+    pub(crate) fn outcome(&self) -> Option<Result<()>> {
+        lock(&self.state).outcome.clone()
+    }
+
     /// Waits until the hold has ended.
-    pub(crate) async fn ended(&self) -> HoldEnd {
+    pub(crate) async fn ended(self: &Arc<Self>) -> HoldEnd {
         self.wait_for(Self::end).await
     }
 
@@ -239,7 +272,7 @@ impl Hold {
     ///
     /// The timer runs on the caller's runtime, so a blocked keeper does not delay the result. Without such a timer, the
     /// keeper's timers find the loss.
-    pub(crate) async fn lost(&self) -> Error {
+    pub(crate) async fn lost(self: &Arc<Self>) -> Error {
         loop {
             tokio::select! {
                 biased;
@@ -250,11 +283,11 @@ impl Hold {
     }
 
     /// Waits for the outcome of the release after the last guard has left.
-    pub(crate) async fn finished(&self) -> Result<()> {
-        self.wait_for(|hold| lock(&hold.state).outcome.clone()).await
+    pub(crate) async fn finished(self: &Arc<Self>) -> Result<()> {
+        self.wait_for(|hold| hold.outcome()).await
     }
 
-    async fn wait_for<T>(&self, check: impl Fn(&Self) -> Option<T>) -> T {
+    async fn wait_for<T>(self: &Arc<Self>, check: impl Fn(&Arc<Self>) -> Option<T>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Registers before the check; a change between the check and the wait would be missed otherwise.
@@ -266,30 +299,46 @@ impl Hold {
         }
     }
 
+    /// Accesses the state, after marking the hold lost if its deadline has passed, and starts what follows the end.
+    fn with_state<T>(self: &Arc<Self>, access: impl FnOnce(&mut HoldState) -> T) -> T {
+        let (result, left) = self.access(access);
+        left.start(self);
+        result
+    }
+
     /// Accesses the state, after marking the hold lost if its deadline has passed.
-    fn with_state<T>(&self, access: impl FnOnce(&mut HoldState) -> T) -> T {
+    fn access<T>(&self, access: impl FnOnce(&mut HoldState) -> T) -> (T, Left) {
         let mut state = lock(&self.state);
-        let passed = self.passed_limit(&state);
-        if let Some(why) = passed {
+        let was_held = state.is_held();
+        if let Some(why) = self.passed_limit(&state) {
             state.phase = Phase::Lost(why);
         }
         let result = access(&mut state);
+        (result, self.left(state, was_held))
+    }
+
+    /// Releases the mutex after a change, and wakes those who wait for the end of the hold if it ended here.
+    fn left(&self, mut state: MutexGuard<'_, HoldState>, was_held: bool) -> Left {
+        let is_held = state.is_held();
+        let ending = if is_held { None } else { state.ending.take() };
+        // Before anything else: a waker may access the hold, or drop a task that owns a guard.
         drop(state);
-        // After the mutex was released: a waker may access the hold, or drop a task that owns a guard.
-        if passed.is_some() {
+        if was_held && !is_held {
             self.changed.notify_waiters();
         }
-        result
+        Left::new(ending)
     }
 
     /// Returns which limit has passed while the lock was held, if any.
     fn passed_limit(&self, state: &HoldState) -> Option<LossReason> {
-        let now = self.clock.now();
-        match state.is_held() {
-            true if now >= state.deadline => Some(LossReason::Deadline),
-            true if now >= self.ends_at => Some(LossReason::MaxHold),
-            _ => None,
+        if !state.is_held() {
+            return None;
         }
+        let now = self.clock.now();
+        if now >= state.deadline {
+            return Some(LossReason::Deadline);
+        }
+        (now >= self.ends_at).then_some(LossReason::MaxHold)
     }
 
     fn lost_error(&self, why: LossReason) -> Error {
@@ -318,40 +367,5 @@ impl fmt::Debug for Hold {
             .field("phase", &state.phase)
             .field("guards", &state.guards)
             .finish_non_exhaustive()
-    }
-}
-
-/// One guard's share of a hold; dropping it gives the share back.
-pub(crate) struct HoldShare(Arc<Hold>);
-
-impl HoldShare {
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.0
-    }
-
-    /// Gives the share back; returns the hold if this was the last guard and the release is now pending.
-    ///
-    /// # Errors
-    ///
-    /// `Lost` if the hold had ended before.
-    pub(crate) fn leave(self) -> Result<Option<Arc<Hold>>> {
-        let hold = Arc::clone(&self.0);
-        drop(self);
-        match hold.loss() {
-            Some(lost) => Err(lost),
-            None => Ok(hold.end().is_some().then_some(hold)),
-        }
-    }
-}
-
-impl Drop for HoldShare {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
-
-impl fmt::Debug for HoldShare {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }

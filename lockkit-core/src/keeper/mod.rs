@@ -3,8 +3,13 @@
 //! It runs as tasks on a tokio runtime:
 //!
 //! * One [`session_task`] per client opens the session, renews it by heartbeats, and opens a new one after a loss.
-//! * One [`claim_task`] per attempt goes from the first request to the first request of the release. Callers own no
-//!   future with effects: they wait on a [`Ticket`], and dropping it only makes the attempt give up.
+//! * One [`clock_watch`] per client reads the clock for all holds.
+//! * A [`claim_task`] goes from the first request of an attempt to its grant. Callers own no future with effects: they
+//!   wait on a [`Ticket`], and dropping it only makes the attempt give up.
+//! * A held lock has no task. The call that ends a hold starts its [`ending`], which sends the release.
+//! * The first poll of a claim task, and of the release that a caller waits for, is made by the caller; the runtime drives
+//!   the rest as a task ([`Runtime::start_here`]).
+//! * Nothing overtakes the requests of earlier calls by that ([`unsent`]).
 //! * A few workers per session retry the [`releases`] that the store has not confirmed.
 //!
 //! Guards and tasks share the state in [`hold`], [`attempt`] and [`reentry`]; neither side waits for the other.
@@ -15,7 +20,7 @@
 //!
 //! * The caller's future is dropped before, during or after the grant: [`attempt`]; a late grant is released at once.
 //! * The deadline passes without an acknowledged renewal (server unreachable, process paused, executor blocked, machine
-//!   suspended): [`hold`] stores the loss at the next clock check; [`claim_task`] releases the entry, or has
+//!   suspended): [`hold`] stores the loss at the next clock check; [`ending`] releases the entry, or has
 //!   [`session_task`] give up the session.
 //! * The server reports that a hold or the session is over: [`session_task`] marks the holds lost at once.
 //! * A release or a withdrawal is not confirmed for a ttl: [`releases`] and [`claim_task`] abandon the session.
@@ -35,7 +40,9 @@ mod attempt;
 mod caught;
 mod claim_task;
 mod cleanup;
+mod clock_watch;
 mod closing;
+mod ending;
 mod hold;
 mod loss;
 mod observing;
@@ -44,8 +51,10 @@ mod reentry;
 mod releases;
 mod runtime;
 mod session_task;
+mod share;
 mod start;
 mod timer;
+mod unsent;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -57,20 +66,21 @@ use self::{
     attempt::{Attempt, Ticket},
     caught::{caught, panicked},
     claim_task::ClaimTask,
+    clock_watch::ClockWatch,
     hold::Hold,
     reentry::{ReentryKey, ReentryTable, WaitStart},
 };
 pub(crate) use self::{
     attempt::AcquireAnswer,
-    hold::HoldShare,
     loss::LossReason,
     powers::Proclaims,
     runtime::Runtime,
+    share::HoldShare,
     start::{Patience, Setup},
 };
 use crate::{
-    Clock, Error, ErrorKind, LockName, Metadata, Owner, Proposal, Result, Status, StatusWatch,
-    backend::{Backend, BackendInfo, ClaimId, Grant},
+    Clock, Error, ErrorKind, LockName, Owner, Proposal, Result, Status, StatusWatch,
+    backend::{Backend, BackendInfo, ClaimId, ClaimSource, Grant},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     metrics::{AcquireCall, Counted},
     sync::{Mutex, lock},
@@ -117,16 +127,17 @@ pub(crate) struct Keeper {
     ttl: Duration,
     /// The ttl that the server granted to the latest session.
     granted_ttl: Mutex<Duration>,
-    label: Option<String>,
+    claims: ClaimSource,
     clock: Clock,
     runtime: Runtime,
     current: watch::Sender<CurrentSession>,
     status: watch::Sender<Status>,
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
+    clock_watch: ClockWatch,
     reentry: ReentryTable,
     /// Bounds the callers that wait and the attempts that are being withdrawn.
     waiter_permits: Arc<Semaphore>,
-    /// The claim tasks and the workers that retry releases.
+    /// The claim tasks, the holds, and the workers that retry releases.
     claim_tasks: TaskTracker,
     /// Cancelled by `drain` and with `closing`: no new claims.
     refusing: CancellationToken,
@@ -154,6 +165,8 @@ impl Keeper {
         request: &LockRequest,
         policy: WaitPolicy,
     ) -> AcquireAnswer {
+        // A loop of acquires that are all answered at once must let other tasks run, the heartbeat among them.
+        tokio::task::coop::consume_budget().await;
         let call = AcquireCall::begin(self.info.scheme);
         let mut ticket = match self.begin(request, policy) {
             Ok(AcquireStart::Held(share)) => {
@@ -161,6 +174,7 @@ impl Keeper {
                 share.hold().note_used();
                 return Ok(Some(share));
             }
+            Ok(AcquireStart::Answered(answer)) => return call.ended(used(answer)),
             Ok(AcquireStart::Waits(ticket)) => ticket,
             Err(error) => return call.ended(Err(error)),
         };
@@ -177,10 +191,7 @@ impl Keeper {
             answer = ticket.answer() => answer,
             () = time_limit => ticket.timed_out(),
         };
-        if let Ok(Some(share)) = &answer {
-            share.hold().note_used();
-        }
-        call.ended(answer)
+        call.ended(used(answer))
     }
 
     fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<AcquireStart> {
@@ -200,16 +211,20 @@ impl Keeper {
         let permit = self.waiter_permit(&request.name)?;
         let waits = !matches!(policy, WaitPolicy::Try(_));
         let (attempt, ticket) = match &key {
-            Some(key) if waits => match self.reentry.wait(key)? {
+            Some(key) if waits => match self.reentry.wait(key, self.runtime.unsent())? {
                 WaitStart::Held(share) => return Ok(AcquireStart::Held(share)),
                 WaitStart::Joined(ticket) => return Ok(AcquireStart::Waits(ticket.with_permit(permit))),
                 WaitStart::New(attempt, ticket) => (attempt, ticket),
             },
-            _ => Attempt::begin(request.name.clone()),
+            _ => Attempt::begin(request.name.clone(), self.runtime.unsent()),
         };
-        let task = ClaimTask::run(Arc::clone(self), request.clone(), waits, attempt, permit);
-        self.runtime.spawn(self.claim_tasks.track_future(task));
-        Ok(AcquireStart::Waits(ticket))
+        let task = ClaimTask::new(self, request, waits, attempt, permit);
+        self.runtime.start_here(task.run());
+        let mut ticket = ticket;
+        Ok(match ticket.take() {
+            Some(answer) => AcquireStart::Answered(answer),
+            None => AcquireStart::Waits(ticket),
+        })
     }
 
     /// Returns `Closed` if the client refuses new claims.
@@ -227,7 +242,14 @@ impl Keeper {
 
     /// Gives back a share of a hold; if it was the last one, waits until the release is confirmed.
     pub(crate) async fn release(&self, share: HoldShare) -> Result<()> {
-        let Some(hold) = share.leave()? else { return Ok(()) };
+        tokio::task::coop::consume_budget().await;
+        let Some((hold, ending)) = share.leave()? else { return Ok(()) };
+        if let Some(ending) = ending {
+            ending.start_here(Arc::clone(&hold));
+        }
+        if let Some(outcome) = hold.outcome() {
+            return outcome;
+        }
         let time_limit = self.runtime.sleep_until(tokio::time::Instant::now() + RELEASE_ANSWER_MAX);
         tokio::select! {
             biased;
@@ -251,14 +273,18 @@ impl Keeper {
         })
     }
 
-    fn metadata(&self, proposal: Option<Proposal>) -> Metadata {
-        Metadata { proposal, ..Metadata::of_this_process(self.label.as_deref()) }
-    }
-
     /// Returns the error for a power that the backend does not have.
     fn unsupported(&self, operation: &'static str) -> Error {
         let why = format!("the backend {} cannot keep this promise", self.info.scheme);
         Error::new(ErrorKind::Unsupported, operation).with_message(why)
+    }
+
+    /// Returns the open session, if there is one now.
+    fn open_session(&self) -> Option<Arc<ActiveSession>> {
+        match &*self.current.borrow() {
+            CurrentSession::Open(active) => Some(Arc::clone(active)),
+            _ => None,
+        }
     }
 
     /// Waits for an open session; returns `None` if the client is closed.
@@ -347,7 +373,17 @@ impl Keeper {
 /// How an acquire starts.
 enum AcquireStart {
     Held(HoldShare),
+    /// The attempt ended within its first poll.
+    Answered(AcquireAnswer),
     Waits(Ticket),
+}
+
+/// Notes that a caller gets a guard, if this is one.
+fn used(answer: AcquireAnswer) -> AcquireAnswer {
+    if let Ok(Some(share)) = &answer {
+        share.hold().note_used();
+    }
+    answer
 }
 
 fn closed(operation: &'static str) -> Error {

@@ -154,7 +154,7 @@ impl Keeper {
     }
 
     /// Repeats a request about a hold until the store has answered, at most until the hold ends.
-    async fn while_held(&self, hold: &Hold, request: HolderRequest) -> Result<()> {
+    async fn while_held(&self, hold: &Arc<Hold>, request: HolderRequest) -> Result<()> {
         let operation = request.operation();
         let mut pauses = retry_pauses();
         loop {
@@ -216,7 +216,7 @@ impl Keeper {
 
 /// Returns why the hold has ended. If it has not, the store has no entry of it any more: it is lost now, and not only at
 /// the next heartbeat.
-fn gone(hold: &Hold) -> Error {
+fn gone(hold: &Arc<Hold>) -> Error {
     hold.lose(LossReason::EntryGone);
     let released = || Error::new(ErrorKind::Lost, "hold").with_lock(hold.grant().name());
     hold.loss().unwrap_or_else(|| released().with_message("it was released"))

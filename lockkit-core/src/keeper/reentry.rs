@@ -14,7 +14,9 @@ use std::{
 
 use super::{
     attempt::{Attempt, SettledAttempts, Ticket},
-    hold::{Hold, HoldShare},
+    hold::Hold,
+    share::HoldShare,
+    unsent::Unsent,
 };
 use crate::{
     LockName, Owner, Result,
@@ -59,9 +61,9 @@ impl ReentryTable {
     }
 
     /// Enters the owner's hold, joins its waiting attempt, or creates an attempt.
-    pub(crate) fn wait(&self, key: &ReentryKey) -> Result<WaitStart> {
+    pub(crate) fn wait(&self, key: &ReentryKey, unsent: &Unsent) -> Result<WaitStart> {
         loop {
-            let held = match self.join(key) {
+            let held = match self.join(key, unsent) {
                 Ok(start) => return Ok(start),
                 Err(held) => held,
             };
@@ -73,7 +75,7 @@ impl ReentryTable {
     }
 
     /// Joins the owner's waiting attempt, or creates one; returns the hold as `Err` if there is one.
-    fn join(&self, key: &ReentryKey) -> std::result::Result<WaitStart, Arc<Hold>> {
+    fn join(&self, key: &ReentryKey, unsent: &Unsent) -> std::result::Result<WaitStart, Arc<Hold>> {
         let mut table = lock(&self.0);
         match table.get(key) {
             Some(OwnerState::Held(hold)) => return Err(Arc::clone(hold)),
@@ -84,7 +86,7 @@ impl ReentryTable {
             }
             None => {}
         }
-        let (attempt, ticket) = Attempt::begin(key.0.clone());
+        let (attempt, ticket) = Attempt::begin(key.0.clone(), unsent);
         table.insert(key.clone(), OwnerState::Waiting(Arc::clone(&attempt)));
         Ok(WaitStart::New(attempt, ticket))
     }
@@ -98,14 +100,11 @@ impl ReentryTable {
         hold: &Arc<Hold>,
     ) -> SettledAttempts {
         let mut table = lock(&self.0);
-        let mut attempts = vec![Arc::clone(attempt)];
-        match table.get(key) {
-            Some(OwnerState::Waiting(other)) if !Arc::ptr_eq(other, attempt) => {
-                attempts.push(Arc::clone(other))
-            }
-            _ => {}
-        }
-        let settled = Attempt::grant(attempts, hold);
+        let other = match table.get(key) {
+            Some(OwnerState::Waiting(other)) if !Arc::ptr_eq(other, attempt) => Some(other),
+            _ => None,
+        };
+        let settled = Attempt::grant(attempt, other, hold);
         if settled.has_callers() {
             table.insert(key.clone(), OwnerState::Held(Arc::clone(hold)));
         }

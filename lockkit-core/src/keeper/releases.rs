@@ -1,6 +1,6 @@
 //! Releases, and the retries of releases that the store has not confirmed.
 //!
-//! A claim task sends its release. If the store does not confirm it, the release goes into a queue of the session, and
+//! The release of an ended hold is sent by its caller or by a task ([`ending`](super::ending)). If the store does not confirm it, the release goes into a queue of the session, and
 //! a few workers retry it. Many guards dropped during an outage thus leave entries in a queue, not tasks. Failure
 //! cases:
 //!
@@ -8,7 +8,7 @@
 //! * The store keeps refusing (a permission was revoked while the lock was held): after one ttl the session is
 //!   abandoned where it keeps entries alive; a hold with its own lifetime has ended by then.
 //! * The session ends, and with it all its releases.
-//! * The runtime ends: the queue is dropped, and each [`CleanupGuard`] in it returns an error to its guard.
+//! * The runtime ends: the queue is dropped, and each [`HoldCleanup`] in it returns an error to its guard.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span, debug, debug_span, warn};
 
 use super::{
-    Keeper, active_session::ActiveSession, caught, cleanup::CleanupGuard, hold::Hold, loss::LossReason,
+    Keeper, active_session::ActiveSession, caught, cleanup::HoldCleanup, hold::Hold, loss::LossReason,
 };
 use crate::{
     BootInstant, Error, ErrorKind, Result,
@@ -40,17 +40,23 @@ struct RetryQueue {
 
 /// A release that is not confirmed yet.
 struct Unconfirmed {
-    grant: Grant,
+    of: Released,
     kind: ReleaseKind,
     /// No retries from then on.
     until: BootInstant,
-    pauses: RetryPauses,
-    /// `None` for a grant that came too late: no guard waits for its release.
-    cleanup: Option<CleanupGuard>,
+    /// `None` before the first retry.
+    pauses: Option<RetryPauses>,
     /// From the first request until the release is confirmed or given up.
     span: Span,
     /// `None` before the first retry.
     counted: Option<Counted>,
+}
+
+/// What is released.
+enum Released {
+    Hold(HoldCleanup),
+    /// A grant that came too late: no guard waits for its release.
+    LateGrant(Grant),
 }
 
 /// What a release does with the entry.
@@ -71,7 +77,7 @@ impl Releases {
     }
 
     fn push(&self, mut unconfirmed: Unconfirmed, now: BootInstant) {
-        let pause = unconfirmed.pauses.next_pause();
+        let pause = unconfirmed.pauses.get_or_insert_with(retry_pauses).next_pause();
         // The last retry is due exactly at `until`, not a pause later.
         let due = Instant::now() + pause.min(unconfirmed.until.since(now));
         let mut queue = lock(&self.0);
@@ -109,11 +115,19 @@ impl Releaser {
         Self { keeper, active }
     }
 
-    /// Releases the grant of an ended hold, or one that came too late.
-    ///
-    /// If the store does not confirm it at once, workers retry it for at most one ttl; where holds have no lifetime,
-    /// until it is confirmed.
-    pub(super) async fn release(&self, grant: Grant, kind: ReleaseKind, cleanup: Option<CleanupGuard>) {
+    /// Releases an ended hold.
+    pub(super) async fn release_hold(&self, hold: HoldCleanup, kind: ReleaseKind) {
+        self.release(Released::Hold(hold), kind).await;
+    }
+
+    /// Releases a grant that came too late.
+    pub(super) async fn release_late(&self, grant: Grant, kind: ReleaseKind) {
+        self.release(Released::LateGrant(grant), kind).await;
+    }
+
+    /// Sends a release. If the store does not confirm it at once, workers retry it for at most one ttl; where holds have
+    /// no lifetime, until it is confirmed.
+    async fn release(&self, of: Released, kind: ReleaseKind) {
         let Self { keeper, active } = self;
         let ttl = keeper.clock.now().after(active.ttl());
         let until = match (keeper.info.lifetime, kind) {
@@ -122,16 +136,17 @@ impl Releaser {
             (Lifetime::Session | Lifetime::Hold, _) => ttl,
             (Lifetime::Process, _) => BootInstant::NEVER,
         };
-        let (scheme, lock) = (keeper.info.scheme, grant.name().as_ref());
-        let span = debug_span!("release", lock, scheme, token = grant.token().get(), claim = ?grant.claim());
-        let (pauses, counted) = (retry_pauses(), None);
-        let release = Unconfirmed { grant, kind, until, pauses, cleanup, span, counted };
-        if let Some(mut unconfirmed) = self.try_release(release).await {
-            unconfirmed.counted = Some(Counted::retried_release(scheme));
-            active.releases().push(unconfirmed, keeper.clock.now());
-            if active.releases().wants_worker() {
-                keeper.runtime.spawn(keeper.claim_tasks.track_future(self.clone().retry_all()));
-            }
+        let (scheme, grant) = (keeper.info.scheme, of.grant());
+        let (lock, token) = (grant.name().as_ref(), grant.token().get());
+        let span = debug_span!("release", lock, scheme, token, claim = ?grant.claim());
+        let mut release = Unconfirmed { of, kind, until, pauses: None, span, counted: None };
+        if let Some(outcome) = self.try_release(&release).await {
+            return release.finish(outcome);
+        }
+        release.counted = Some(Counted::retried_release(scheme));
+        active.releases().push(release, keeper.clock.now());
+        if active.releases().wants_worker() {
+            keeper.runtime.spawn(keeper.claim_tasks.track_future(self.clone().retry_all()));
         }
     }
 
@@ -143,39 +158,36 @@ impl Releaser {
                 () = tokio::time::sleep_until(due) => {}
                 () = active.ended() => {}
             }
-            if let Some(unconfirmed) = self.try_release(release).await {
-                active.releases().push(unconfirmed, keeper.clock.now());
+            match self.try_release(&release).await {
+                Some(outcome) => release.finish(outcome),
+                None => active.releases().push(release, keeper.clock.now()),
             }
         }
     }
 
-    /// Sends the release once; returns it if it must be retried.
-    async fn try_release(&self, release: Unconfirmed) -> Option<Unconfirmed> {
-        let span = release.span.clone();
-        self.send_release(release).instrument(span).await
+    /// Sends the release once; returns its outcome, or `None` if it must be retried.
+    async fn try_release(&self, release: &Unconfirmed) -> Option<Result<()>> {
+        self.send_release(release).instrument(release.span.clone()).await
     }
 
-    async fn send_release(&self, release: Unconfirmed) -> Option<Unconfirmed> {
+    async fn send_release(&self, release: &Unconfirmed) -> Option<Result<()>> {
         let Self { keeper, active } = self;
-        let name = release.grant.name();
+        let grant = release.of.grant();
+        let name = grant.name();
         // The end of a session that carries the holds ends this one too, and a closing client ends its session.
         let closing = keeper.info.lifetime == Lifetime::Session && keeper.closing.is_cancelled();
         if active.has_ended() || (closing && release.hold().is_some_and(|hold| hold.loss().is_some())) {
             let error = Error::new(ErrorKind::Unavailable, "release").with_lock(name);
-            release.finish(Err(error.with_message("the session ended before the store had confirmed it")));
-            return None;
+            return Some(Err(error.with_message("the session ended before the store had confirmed it")));
         }
         let session = active.session();
         let sent = match (release.kind, session.pins()) {
-            (ReleaseKind::Leave, Some(pins)) => pins.leave(&release.grant),
-            _ => session.release(&release.grant),
+            (ReleaseKind::Leave, Some(pins)) => pins.leave(grant),
+            _ => session.release(grant),
         };
         let released = caught("release", sent).await;
         let error = match released.unwrap_or_else(Err) {
-            Ok(()) => {
-                release.finish(Ok(()));
-                return None;
-            }
+            Ok(()) => return Some(Ok(())),
             Err(error) => error,
         };
         debug!(error = format_args!("{error:#}"), "not released yet");
@@ -183,15 +195,15 @@ impl Releaser {
             if let Some(hold) = release.hold() {
                 hold.release_failed(error);
             }
-            return Some(release);
+            return None;
         }
         let mut outcome = Error::new(error.kind(), "release").with_lock(name).with_source(error);
         if keeper.info.lifetime == Lifetime::Session {
             warn!(
                 lock = name.as_ref(),
                 scheme = keeper.info.scheme,
-                token = release.grant.token().get(),
-                claim = ?release.grant.claim(),
+                token = grant.token().get(),
+                claim = ?grant.claim(),
                 error = format_args!("{outcome:#}"),
                 "release given up"
             );
@@ -199,20 +211,31 @@ impl Releaser {
             outcome =
                 outcome.with_message("not confirmed for a ttl; the session was ended, which frees the lock");
         }
-        release.finish(Err(outcome));
-        None
+        Some(Err(outcome))
+    }
+}
+
+impl Released {
+    fn grant(&self) -> &Grant {
+        match self {
+            Self::Hold(cleanup) => cleanup.hold().grant(),
+            Self::LateGrant(grant) => grant,
+        }
     }
 }
 
 impl Unconfirmed {
     fn hold(&self) -> Option<&Arc<Hold>> {
-        self.cleanup.as_ref().and_then(CleanupGuard::hold)
+        match &self.of {
+            Released::Hold(cleanup) => Some(cleanup.hold()),
+            Released::LateGrant(_) => None,
+        }
     }
 
     fn finish(self, outcome: Result<()>) {
         if let Some(hold) = self.hold() {
             hold.finish(outcome);
-            debug!("hold ended");
+            self.span.in_scope(|| debug!("hold ended"));
         }
     }
 }

@@ -1,6 +1,12 @@
 //! The runtime of the keeper's tasks: the caller's tokio runtime, or one on its own thread.
 
-use std::{future::Future, thread};
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    thread,
+};
 
 use tokio::{
     runtime::{Builder, Handle},
@@ -10,7 +16,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::timer;
+use super::{timer, unsent::Unsent};
 use crate::{Error, ErrorKind, Result};
 
 /// The runtime of the keeper's tasks. After the runtime has ended, a spawned task is dropped at once.
@@ -19,6 +25,8 @@ pub(crate) struct Runtime {
     handle: Handle,
     /// Ends the keeper's own thread.
     stop: CancellationToken,
+    /// What this client has begun and not sent yet.
+    unsent: Unsent,
 }
 
 impl Runtime {
@@ -27,7 +35,7 @@ impl Runtime {
         let handle = Handle::try_current().map_err(|cause| {
             no_runtime("not called from a tokio runtime; use own_thread()").with_source(cause)
         })?;
-        Ok(Self { handle, stop: CancellationToken::new() })
+        Ok(Self { handle, stop: CancellationToken::new(), unsent: Unsent::default() })
     }
 
     /// A runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor
@@ -51,7 +59,7 @@ impl Runtime {
             .spawn(body)
             .map_err(|cause| no_runtime("cannot start a thread").with_source(cause))?;
         match handle.await {
-            Ok(Ok(handle)) => Ok(Self { handle, stop: stop.disarm() }),
+            Ok(Ok(handle)) => Ok(Self { handle, stop: stop.disarm(), unsent: Unsent::default() }),
             Ok(Err(cause)) => Err(no_runtime("cannot start a runtime").with_source(cause)),
             Err(_) => Err(no_runtime("the new thread ended at once")),
         }
@@ -62,6 +70,36 @@ impl Runtime {
         F: Future<Output: Send> + Send + 'static,
     {
         self.handle.spawn(task)
+    }
+
+    pub(crate) fn unsent(&self) -> &Unsent {
+        &self.unsent
+    }
+
+    /// Starts a task behind those whose requests are not sent yet.
+    pub(crate) fn start_behind(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(self.unsent.begin().until_polled(task));
+    }
+
+    /// Polls a task once here, in the context of this runtime, and spawns the rest of it. Nothing depends on the caller
+    /// after that. While requests of earlier calls are not sent yet, the whole task is spawned behind them.
+    ///
+    /// No task is switched if the store answers within the first poll, and otherwise the request is sent without waiting
+    /// for a turn of the runtime. The first poll has no waker, because the spawned task is always polled again: no waker
+    /// of a caller gets to the backend.
+    pub(crate) fn start_here(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if !self.unsent.is_none() {
+            return self.start_behind(task);
+        }
+        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
+        let entered = self.handle.enter();
+        // Timers of a runtime that has ended panic. The task is dropped then, as it is when it is spawned there.
+        let polled =
+            catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+        drop(entered);
+        if matches!(polled, Ok(Poll::Pending)) {
+            self.spawn(task);
+        }
     }
 
     /// Waits until this instant by a timer of the calling task's runtime, or of this one if the former has no timers.

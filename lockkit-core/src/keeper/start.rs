@@ -6,10 +6,14 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Keeper, Runtime, active_session::CurrentSession, closed, reentry::ReentryTable, session_task::SessionTask,
+    Keeper, Runtime, active_session::CurrentSession, clock_watch::ClockWatch, closed, reentry::ReentryTable,
+    session_task::SessionTask,
 };
 use crate::{
-    Clock, Error, ErrorKind, Result, Status, backend::Backend, limits::WAITERS_PER_CLIENT_MAX, metrics,
+    Clock, Error, ErrorKind, Result, Status,
+    backend::{Backend, ClaimSource},
+    limits::WAITERS_PER_CLIENT_MAX,
+    metrics,
     sync::Mutex,
 };
 
@@ -46,12 +50,13 @@ impl Keeper {
             backend,
             ttl,
             granted_ttl: Mutex::new(ttl),
-            label,
+            claims: ClaimSource::new(label.as_deref()),
             clock,
             runtime,
             current: watch::Sender::new(CurrentSession::Opening(None)),
             status: watch::Sender::new(Status::Lost),
             holds: Mutex::default(),
+            clock_watch: ClockWatch::default(),
             reentry: ReentryTable::default(),
             waiter_permits: Arc::new(Semaphore::new(WAITERS_PER_CLIENT_MAX)),
             claim_tasks: TaskTracker::new(),
@@ -59,6 +64,7 @@ impl Keeper {
             closing: CancellationToken::new(),
         });
         metrics::start(keeper.info.scheme);
+        keeper.runtime.spawn(Arc::clone(&keeper).watch_clock());
         keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper), patience).run());
         if patience != Patience::Lazy {
             // If this future is dropped or fails, the session that is being opened is closed.

@@ -71,8 +71,9 @@ impl Store {
     }
 
     fn contender(&self, entry: &Entry, now: Instant) -> Contender {
-        let contender = Contender::new(entry.claim.to_string(), entry.token, Some(entry.metadata.clone()))
-            .with_session(entry.session.to_string());
+        let contender =
+            Contender::new(entry.claim.to_string(), entry.token, Some(entry.metadata.record().clone()))
+                .with_session(entry.session.to_string());
         let expiry = self.sessions.get(&entry.session).filter(|_| !entry.left).map(|lease| lease.expires_at);
         match expiry.max(entry.pinned_until) {
             Some(expiry) => contender.with_remaining(expiry.saturating_duration_since(now)),

@@ -55,6 +55,36 @@ struct Inner {
     held: Option<Vec<HeldRequest>>,
 }
 
+impl Inner {
+    /// Executes a request; returns `None` if its reply is lost.
+    fn execute<T>(&mut self, request: impl FnOnce(&mut Store) -> T) -> Option<T> {
+        self.store.sweep(Instant::now());
+        self.requests += 1;
+        let value = request(&mut self.store);
+        if self.lose_replies > 0 {
+            self.lose_replies -= 1;
+            return None;
+        }
+        Some(value)
+    }
+
+    /// Holds a request back; returns where its reply arrives.
+    fn hold_back<T: Send + 'static>(
+        &mut self,
+        request: impl FnOnce(&mut Store) -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (reply, answer) = oneshot::channel();
+        let deliver = move |inner: &mut Self| {
+            if let Some(value) = inner.execute(request) {
+                // Fails if the caller no longer waits for the reply.
+                let _ = reply.send(value);
+            }
+        };
+        self.held.get_or_insert_default().push(HeldRequest(Box::new(deliver)));
+        answer
+    }
+}
+
 /// A request that runs when it is delivered.
 #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "only a test delivers held requests"))]
 struct HeldRequest(Box<dyn FnOnce(&mut Inner) + Send>);
@@ -90,26 +120,18 @@ impl MemoryServer {
         operation: &'static str,
         request: impl FnOnce(&mut Store) -> T + Send + 'static,
     ) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        let deliver = move |inner: &mut Inner| {
-            inner.store.sweep(Instant::now());
-            inner.requests += 1;
-            let value = request(&mut inner.store);
-            if inner.lose_replies > 0 {
-                inner.lose_replies -= 1;
-            } else {
-                // Fails if the caller no longer waits for the reply.
-                let _ = reply.send(value);
+        let sent = {
+            let mut inner = lock(&self.0);
+            match inner.held.is_some() {
+                false => Ok(inner.execute(request)),
+                true => Err(inner.hold_back(request)),
             }
         };
-        {
-            let mut inner = lock(&self.0);
-            match &mut inner.held {
-                Some(held) => held.push(HeldRequest(Box::new(deliver))),
-                None => deliver(&mut inner),
-            }
-        }
-        answer.await.map_err(|_| {
+        let answer = match sent {
+            Ok(answer) => answer,
+            Err(delayed) => delayed.await.ok(),
+        };
+        answer.ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, operation)
                 .with_message("the reply of the memory server was lost")
         })

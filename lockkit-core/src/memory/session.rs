@@ -5,13 +5,10 @@
 //! * The server ends the session: each waiting claim ends with `EntryGone`; `lost` or the next heartbeat reports the
 //!   holds.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use async_trait::async_trait;
-use tokio::{
-    sync::{Notify, mpsc},
-    time::Instant,
-};
+use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -56,10 +53,9 @@ impl MemorySession {
     }
 
     async fn acquire_until_answered(&self, claim: &Claim) -> Acquired {
-        let granted = Arc::new(Notify::new());
-        let mut state = self.enqueue(claim, &granted).await;
+        let mut state = self.enqueue(claim).await;
         loop {
-            match state {
+            let granted = match state {
                 ClaimState::Holder(token) => {
                     return Acquired::Granted(Grant::new(claim, token, *lock(&self.armed_at)));
                 }
@@ -68,8 +64,9 @@ impl MemorySession {
                     return Acquired::GaveUp;
                 }
                 ClaimState::Absent => return Acquired::EntryGone,
-                ClaimState::Waiter => claim.note_contended(),
-            }
+                ClaimState::Waiter(granted) => granted,
+            };
+            claim.note_contended();
             tokio::select! {
                 () = granted.notified() => {}
                 () = self.ended.cancelled() => {}
@@ -91,16 +88,15 @@ impl MemorySession {
             .await?
     }
 
-    async fn enqueue(&self, claim: &Claim, granted: &Arc<Notify>) -> ClaimState {
+    async fn enqueue(&self, claim: &Claim) -> ClaimState {
         let (name, wait) = (claim.name().clone(), claim.wait());
-        let (session, id) = (self.id, claim.id());
-        let (metadata, granted) = (claim.metadata().clone(), Arc::clone(granted));
+        let (session, id, metadata) = (self.id, claim.id(), claim.shared_metadata().clone());
         self.request_until_answered(move |store| {
             let entry = Entry {
                 session,
                 claim: id,
                 metadata: metadata.clone(),
-                granted: Arc::clone(&granted),
+                granted: None,
                 token: None,
                 pinned_until: None,
                 left: false,
@@ -146,10 +142,14 @@ impl MemorySession {
         operation: &'static str,
         work: impl Future<Output = T> + Send,
     ) -> Result<T> {
+        let closed = || Err(Error::new(ErrorKind::Closed, operation));
+        if self.closed.is_cancelled() {
+            return closed();
+        }
         tokio::select! {
             biased;
-            () = self.closed.cancelled() => Err(Error::new(ErrorKind::Closed, operation)),
             value = work => Ok(value),
+            () = self.closed.cancelled() => closed(),
         }
     }
 }
@@ -160,7 +160,13 @@ pub(super) async fn answered<T>(
     ttl: Duration,
     request: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    tokio::time::timeout(ttl / 6, request).await.unwrap_or_else(|_| {
+    let mut request = pin!(request);
+    // Without a timer if it is answered at once, as most are.
+    if let Poll::Ready(answer) = poll_fn(|context| Poll::Ready(request.as_mut().poll(context))).await {
+        return answer;
+    }
+    // In a box of its own, as everything that is rare: the future stays small.
+    Box::pin(tokio::time::timeout(ttl / 6, request)).await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unavailable, operation).with_message("the memory server did not answer"))
     })
 }

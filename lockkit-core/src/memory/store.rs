@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     FencingToken, LockName, Metadata,
     backend::{ClaimId, LeaderEntry},
+    metadata::ClaimMetadata,
 };
 
 pub(super) type SessionId = u64;
@@ -30,6 +31,8 @@ pub(super) struct Store {
     /// Wakes the watches on leaders.
     leaders_changed: watch::Sender<()>,
     renewed_claims: u64,
+    /// Whether the holder of a queue may have left an entry that only its pin keeps.
+    has_left: bool,
     pub(super) muted: bool,
 }
 
@@ -44,8 +47,9 @@ struct Record {
 pub(super) struct Entry {
     pub(super) session: SessionId,
     pub(super) claim: ClaimId,
-    pub(super) metadata: Metadata,
-    pub(super) granted: Arc<Notify>,
+    pub(super) metadata: ClaimMetadata,
+    /// Notified of the grant; `None` for an entry that was granted when it was made.
+    pub(super) granted: Option<Arc<Notify>>,
     pub(super) token: Option<FencingToken>,
     /// The holder's entry stays until then, whatever becomes of its session.
     pub(super) pinned_until: Option<Instant>,
@@ -76,7 +80,8 @@ pub(super) struct OpenedSession {
 #[derive(Debug)]
 pub(super) enum ClaimState {
     Holder(FencingToken),
-    Waiter,
+    /// It waits; the grant notifies it.
+    Waiter(Arc<Notify>),
     /// Another claim holds the lock, and this one is not queued.
     Busy,
     /// The claim has no entry, or its session is over.
@@ -99,12 +104,14 @@ impl Store {
             return ClaimState::Absent;
         }
         let claim = entry.claim;
-        let queue = self.queues.entry(name.clone()).or_default();
+        // Most queues never have a second entry.
+        let queue = self.queues.entry(name.clone()).or_insert_with(|| VecDeque::with_capacity(1));
         if !queue.iter().any(|other| other.claim == claim) {
             if !wait && !queue.is_empty() {
                 return ClaimState::Busy;
             }
-            queue.push_back(entry);
+            let granted = (!queue.is_empty()).then(Arc::default);
+            queue.push_back(Entry { granted, ..entry });
             self.grant_first(name);
         }
         self.claim_state(name, claim)
@@ -115,7 +122,7 @@ impl Store {
         match entry {
             None | Some(Entry { left: true, .. }) => ClaimState::Absent,
             Some(Entry { token: Some(token), .. }) => ClaimState::Holder(*token),
-            Some(Entry { token: None, .. }) => ClaimState::Waiter,
+            Some(Entry { granted, .. }) => ClaimState::Waiter(granted.clone().unwrap_or_default()),
         }
     }
 
@@ -169,6 +176,9 @@ impl Store {
         for session in expired {
             self.end(session);
         }
+        if !self.has_left {
+            return;
+        }
         let unpinned = |entry: &Entry| entry.left && entry.pinned_until.is_none_or(|until| until <= now);
         let names: Vec<LockName> = self
             .queues
@@ -179,6 +189,7 @@ impl Store {
         for name in names {
             self.retain(&name, |entry| !unpinned(entry));
         }
+        self.has_left = self.queues.values().any(|queue| queue.front().is_some_and(|entry| entry.left));
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
@@ -204,6 +215,7 @@ impl Store {
         let Some(holder) = self.queues.get_mut(name).and_then(VecDeque::front_mut) else { return };
         if of(holder) && holder.pinned_until.is_some() {
             holder.left = true;
+            self.has_left = true;
         }
     }
 
@@ -214,7 +226,7 @@ impl Store {
 
     pub(super) fn leader(&self, name: &LockName) -> Option<LeaderEntry> {
         let first = self.queues.get(name)?.front().filter(|entry| !entry.left)?;
-        Some(LeaderEntry::of_metadata(first.token?, Some(first.metadata.clone())))
+        Some(LeaderEntry::of_metadata(first.token?, Some(first.metadata.record().clone())))
     }
 
     pub(super) fn watch_leaders(&self) -> watch::Receiver<()> {
@@ -223,10 +235,10 @@ impl Store {
 
     /// Replaces the metadata of the holder, unless its proposal is newer; returns whether the claim holds the lock.
     pub(super) fn proclaim(&mut self, name: &LockName, claim: ClaimId, metadata: &Metadata) -> bool {
-        let number = |metadata: &Metadata| metadata.proposal.as_ref().map(|proposal| proposal.number);
         let Some(holder) = self.holder_mut(name, claim) else { return false };
-        if number(&holder.metadata) <= number(metadata) {
-            holder.metadata = metadata.clone();
+        let written = holder.metadata.proposal().map(|proposal| proposal.number);
+        if written <= metadata.proposal.as_ref().map(|proposal| proposal.number) {
+            holder.metadata = metadata.clone().into();
         }
         self.note_leader_change();
         true
@@ -317,8 +329,8 @@ impl Store {
         if first.token.is_none() {
             self.last_token += 1;
             first.token = Some(FencingToken::new(self.last_token));
-            if !self.muted {
-                first.granted.notify_one();
+            if let Some(granted) = first.granted.as_ref().filter(|_| !self.muted) {
+                granted.notify_one();
             }
             self.note_leader_change();
         }

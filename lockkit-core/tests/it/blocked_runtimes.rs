@@ -1,12 +1,18 @@
 //! A caller on a healthy runtime gets its result in time, even if the keeper's runtime is blocked.
 use std::{
     future::Future,
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
 use crate::common::{NAME, kind};
-use lockkit_core::{ErrorKind, LockClient, memory::MemoryServer};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, LockClient, TimeSource, limits::CLOCK_LOOK_PAUSE_MAX, memory::MemoryServer,
+};
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -58,18 +64,82 @@ fn a_loss_is_reported_at_the_deadline_while_the_keeper_is_blocked() {
 
 #[test]
 fn callers_return_at_their_time_limits_while_the_keeper_is_blocked() {
-    let keepers = runtime();
+    let (keepers, server) = (runtime(), MemoryServer::new());
     let (client, guard) = keepers.block_on(async {
-        let client = LockClient::builder(MemoryServer::new().backend()).build().await.unwrap();
+        let client = LockClient::builder(server.backend()).build().await.unwrap();
         let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
         (client, guard)
     });
     let lock = client.lock("another").unwrap();
+    // Not answered within the first poll, which the caller makes.
+    server.hold_requests();
     while_blocked(keepers, || {
         let time_limit = Duration::from_millis(100);
         assert_eq!(kind(elsewhere(lock.acquire_timeout(time_limit)).0), ErrorKind::Unavailable);
         assert_eq!(kind(elsewhere(lock.try_acquire()).0), ErrorKind::Unavailable);
         assert_eq!(kind(elsewhere(guard.release()).0), ErrorKind::Unavailable);
+    });
+}
+
+/// Only the timers of the caller read the clock here: the keeper's runtime does not run.
+#[test]
+fn caller_reads_the_clock_once_a_second_while_the_keeper_is_blocked() {
+    let (keepers, suspended_ms) = (runtime(), Arc::new(AtomicU64::new(0)));
+    let clock = Clock::new(Suspendable(Arc::clone(&suspended_ms)));
+    let (_client, guard) = keepers.block_on(async {
+        let backend = MemoryServer::new().backend();
+        let client = LockClient::builder(backend).ttl(TTL * 60).clock(clock).build().await.unwrap();
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        (client, guard)
+    });
+    let callers = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    callers.block_on(async {
+        let mut losing = std::pin::pin!(guard.lost());
+        tokio::select! {
+            biased;
+            lost = &mut losing => panic!("{lost}"),
+            () = tokio::task::yield_now() => {}
+        }
+        suspended_ms.store(3_600_000, Ordering::SeqCst);
+        let start = tokio::time::Instant::now();
+        losing.await;
+        assert!(start.elapsed() <= CLOCK_LOOK_PAUSE_MAX, "{:?}", start.elapsed());
+    });
+}
+
+/// A clock that only the test moves.
+struct Suspendable(Arc<AtomicU64>);
+
+impl TimeSource for Suspendable {
+    fn now(&self) -> BootInstant {
+        BootInstant::from_start(Duration::from_millis(1_000 + self.0.load(Ordering::SeqCst)))
+    }
+}
+
+/// The first poll of a request is made by its caller, whose runtime may be another one: nothing of the request depends
+/// on it.
+#[test]
+fn request_of_a_caller_whose_runtime_ends_is_driven_by_the_keeper() {
+    let (keepers, server) = (runtime(), MemoryServer::new());
+    let client = keepers.block_on(async { LockClient::builder(server.backend()).build().await.unwrap() });
+    let lock = client.lock(NAME).unwrap();
+    server.hold_requests();
+    let callers = runtime();
+    callers.block_on(async {
+        let mut acquire = std::pin::pin!(lock.acquire());
+        tokio::select! {
+            biased;
+            outcome = &mut acquire => panic!("{outcome:?}"),
+            () = tokio::task::yield_now() => {}
+        }
+        assert_eq!(server.held_requests(), 1, "sent within the first poll");
+    });
+    drop(callers);
+    server.deliver_requests();
+    keepers.block_on(async {
+        let free = async { while lock.try_acquire().await.unwrap().is_none() {} };
+        tokio::time::timeout(HANG, free).await.expect("the abandoned grant is released");
+        client.close().await.unwrap();
     });
 }
 

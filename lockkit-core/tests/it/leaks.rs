@@ -67,7 +67,7 @@ async fn holds_and_waiting_attempts_are_in_the_tables() {
     let (lock, other) = fixture.locks().next().unwrap();
     let guard = lock.acquire().await.unwrap();
     assert_eq!(fixture.kept(), EMPTY_TABLES);
-    assert!(tasks() > fixture.tasks);
+    assert_eq!(tasks(), fixture.tasks, "a hold has no task");
     guard.release().await.unwrap();
     fixture.until_idle().await;
 
@@ -75,6 +75,7 @@ async fn holds_and_waiting_attempts_are_in_the_tables() {
     let waiter = tokio::spawn(async move { lock.acquire().await });
     eventually(TTL, "it waits", || fixture.is_waiting(held.name())).await;
     assert_eq!(fixture.kept(), EMPTY_TABLES[1..]);
+    assert!(tasks() > fixture.tasks + 1, "the caller, and the claim task that it may leave");
     waiter.abort();
     held.release().await.unwrap();
     fixture.until_idle().await;

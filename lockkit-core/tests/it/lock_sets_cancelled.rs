@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::pin, time::Duration};
 
-use crate::cancel_safety::{drop_after, poll_once};
+use crate::cancel_safety::{drop_after, drop_after_slow, poll_once};
 use crate::common::{TTL, client, eventually, kind, settle};
 use crate::lock_sets::{NAMES, is_taken, lock_name, set_of};
 use lockkit_core::{ErrorKind, LockAll, limits::TRY_ANSWER_MAX, memory::MemoryServer};
@@ -23,7 +23,8 @@ async fn dropped_at_every_step<T, F: Future>(
         let server = MemoryServer::new();
         let prepared = prepare(&server).await;
         let set = set_of_new_client(&server).await;
-        let completed = drop_after(begin(set), steps).await;
+        let completed = drop_after_slow(&server, begin(set), steps).await;
+        server.deliver_requests();
         eventually(TTL / 2, &format!("nothing is left after {steps} steps"), || is_clean(&server)).await;
         drop(prepared);
         if completed {
@@ -170,9 +171,12 @@ async fn failure_of_one_lock_releases_those_before_it() {
     let set = set_of_new_client(&server).await;
     {
         let mut tried = pin!(set.try_acquire());
-        assert!(!poll_until(tried.as_mut(), || is_taken(&server, NAMES[0])).await);
-        // The first one is granted; from now on the server is frozen.
         server.hold_requests();
+        assert!(!poll_until(tried.as_mut(), || server.held_requests() > 0).await);
+        // The first one is granted; from now on the server is frozen.
+        server.deliver_requests();
+        server.hold_requests();
+        assert!(is_taken(&server, NAMES[0]));
         let start = Instant::now();
         let failed = tried.await.unwrap_err();
         assert_eq!((failed.kind(), failed.lock()), (ErrorKind::Unavailable, Some(&lock_name(NAMES[1]))));

@@ -15,6 +15,7 @@ mod connecting;
 mod deadlines;
 mod draining;
 mod elections;
+mod first_polls;
 mod hold_lifetimes;
 mod json;
 mod late_grants;

@@ -1,4 +1,4 @@
-//! Claim tasks: `claim_task.rs` and `releases.rs` of the keeper.
+//! Claims and holds: `claim_task.rs`, `ending.rs` and `releases.rs` of the keeper.
 
 use super::*;
 

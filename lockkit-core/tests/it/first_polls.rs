@@ -1,0 +1,103 @@
+//! A claim and a release are polled first by their caller, and are tasks only if the store has not answered by then.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use crate::cancel_safety::poll_once;
+use crate::common::{NAME, client, lock_of_new_client, settle};
+use lockkit_core::memory::MemoryServer;
+use tokio::runtime::Handle;
+
+#[tokio::test(start_paused = true)]
+async fn answered_acquire_and_release_need_one_poll_and_no_task() {
+    let client = client(&MemoryServer::new()).await;
+    let lock = client.lock(NAME).unwrap();
+    settle().await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let Poll::Ready(guard) = poll_once(pin!(lock.acquire())) else { panic!("not within one poll") };
+    assert_eq!(tasks(), before);
+    assert!(poll_once(pin!(guard.unwrap().release())).is_ready());
+    assert_eq!(tasks(), before);
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Counts(AtomicUsize);
+
+impl Wake for Counts {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Wakers of users run any code. The store gets none of them: it may wake while it is locked.
+#[tokio::test(start_paused = true)]
+async fn slow_acquire_and_release_wake_their_caller_once() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await;
+    let counts = Arc::new(Counts::default());
+    let waker = Waker::from(Arc::clone(&counts));
+    let mut context = Context::from_waker(&waker);
+    let woken = || counts.0.swap(0, Ordering::SeqCst);
+
+    server.hold_requests();
+    let mut acquire = pin!(lock.acquire());
+    assert!(acquire.as_mut().poll(&mut context).is_pending());
+    // The keeper's clone of it, and no other.
+    assert_eq!(Arc::strong_count(&counts), 3);
+    server.deliver_requests();
+    settle().await;
+    assert_eq!(woken(), 1);
+    let guard = acquire.await.unwrap();
+
+    server.hold_requests();
+    let mut release = Box::pin(guard.release());
+    assert!(release.as_mut().poll(&mut context).is_pending());
+    server.deliver_requests();
+    settle().await;
+    assert_eq!(woken(), 1);
+    release.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_after_a_dropped_guard_finds_the_lock_free() {
+    let lock = lock_of_new_client(&MemoryServer::new()).await;
+    for _ in 0..3 {
+        drop(lock.acquire().await.unwrap());
+        assert!(lock.try_acquire().await.unwrap().is_some());
+        settle().await;
+    }
+}
+
+/// The release hands the lock over to the next waiter: not to the caller that has left before.
+#[tokio::test(start_paused = true)]
+async fn try_after_a_caller_left_and_a_release_finds_the_lock_free() {
+    let lock = lock_of_new_client(&MemoryServer::new()).await;
+    let guard = lock.acquire().await.unwrap();
+    assert!(lock.acquire_timeout(Duration::from_millis(10)).await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn loop_of_answered_acquires_lets_other_tasks_run() {
+    let lock = lock_of_new_client(&MemoryServer::new()).await;
+    let has_run = Arc::new(AtomicBool::new(false));
+    let other = Arc::clone(&has_run);
+    tokio::spawn(async move { other.store(true, Ordering::SeqCst) });
+    for _ in 0..1_000 {
+        if has_run.load(Ordering::SeqCst) {
+            return;
+        }
+        lock.acquire().await.unwrap().release().await.unwrap();
+    }
+    panic!("no other task has run");
+}
