@@ -47,6 +47,14 @@ impl Script {
     pub(crate) fn new(source: &'static str) -> Self {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
+
+    pub(crate) fn source(&self) -> &'static str {
+        self.source
+    }
+
+    pub(crate) fn digest(&self) -> &str {
+        &self.digest
+    }
 }
 
 /// One execution of a script.
