@@ -59,13 +59,14 @@ impl FileSession {
             self.wait(claim).await
         } else {
             // Bypasses the local queue: only the file shows whether the lock is free.
-            self.attempt(claim, None).await.and_then(|outcome| match outcome {
-                AttemptOutcome::Granted(grant, hold) => Ok((grant, hold)),
-                AttemptOutcome::Busy(_) => {
+            match self.attempt(claim, None).await {
+                Ok(AttemptOutcome::Granted(grant, hold)) => Ok((grant, hold)),
+                Ok(AttemptOutcome::Busy(_)) => {
                     claim.note_contended();
                     Err(Ok(Acquired::GaveUp))
                 }
-            })
+                Err(end) => Err(end),
+            }
         };
         let answer = match acquired {
             Ok((grant, hold)) => self.keep(grant, hold),

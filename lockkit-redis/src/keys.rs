@@ -5,7 +5,6 @@
 //! lockkit:{KEY}:fence                the token counter: the highest token so far, and who was granted it
 //! lockkit:{KEY}:queue                the waiting claims, in order of arrival
 //! lockkit:{KEY}:deadlines            when each waiter lapses unless its client extends it, and its metadata
-//! lockkit:{KEY}:metadata             the metadata of the holder at a node of Redlock
 //! lockkit:{KEY}:record               the record of the lock, which only its holder writes
 //! lockkit:client:CLIENT              the channel that notifies a client that its claim is next, or its hold broken
 //! lockkit:leader:{KEY}               the channel that notifies observers of the lock's leader
@@ -87,9 +86,9 @@ impl Layout {
             return refused("no other key can be on the same server of a cluster");
         }
         let beside = beside(SIDE_KEY_PREFIX, &lock);
-        let [fence, queue, deadlines, metadata] =
-            [":fence", ":queue", ":deadlines", ":metadata"].map(|what| [&*beside, what].concat());
-        Ok(LockKeys([lock, fence, queue, deadlines, metadata]))
+        let [fence, queue, deadlines] =
+            [":fence", ":queue", ":deadlines"].map(|what| [&*beside, what].concat());
+        Ok(LockKeys([lock, fence, queue, deadlines]))
     }
 }
 
@@ -145,15 +144,14 @@ pub(crate) fn tag(key: &str) -> Option<&str> {
     rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
-/// The keys of one lock: those that scripts about a claim name, in the order in which they take them, and the metadata
-/// at a node of Redlock.
+/// The keys of one lock that scripts about a claim name, in the order in which they take them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LockKeys([String; 5]);
+pub(crate) struct LockKeys([String; 4]);
 
 impl LockKeys {
     /// Returns the keys that scripts about a claim name.
     pub(crate) fn of_claim(&self) -> &[String] {
-        &self.0[..4]
+        &self.0
     }
 
     pub(crate) fn lock(&self) -> &str {
@@ -162,10 +160,6 @@ impl LockKeys {
 
     pub(crate) fn token_counter(&self) -> &str {
         &self.0[1]
-    }
-
-    pub(crate) fn metadata(&self) -> &str {
-        &self.0[4]
     }
 
     pub(crate) fn queue(&self) -> &str {

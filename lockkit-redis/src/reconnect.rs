@@ -23,7 +23,6 @@ use lockkit_core::{
     backend::retry_pauses,
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
-use redis::Value;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -33,9 +32,7 @@ use tracing::debug;
 
 use crate::{
     error::{Breaks, RequestError},
-    server::execute,
     topology::{Connection, Connector, Listener, PushHandler},
-    wire::Call,
 };
 
 /// Pause between two checks of the masters of a cluster while one of them does not answer.
@@ -80,13 +77,6 @@ impl OpenConnection {
             opened: Instant::now(),
         };
         Self { connection, health: Arc::new(health), master_checks: MASTER_CHECKS }
-    }
-
-    /// Executes a script, without a time limit.
-    pub(crate) async fn execute(&self, call: &Call) -> Result<Value, RequestError> {
-        let answer = execute(&mut self.connection.clone(), call).await;
-        self.health.note_answer(answer.is_ok());
-        answer
     }
 
     /// Stops using it for new requests. Those that wait may still be answered.

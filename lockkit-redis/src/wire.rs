@@ -49,6 +49,14 @@ impl Script {
     pub(crate) fn new(source: &'static str) -> Self {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
+
+    pub(crate) fn source(&self) -> &'static str {
+        self.source
+    }
+
+    pub(crate) fn digest(&self) -> &str {
+        &self.digest
+    }
 }
 
 /// Room for the name of a script and for its arguments, except keys, so that most calls are encoded without growing.

@@ -98,15 +98,8 @@ impl Servers for RedlockStore {
         let mut found = Vec::new();
         for number in 0..NODES {
             let node = self.nodes.node(number);
-            for key in redis_residue(node).with_context(|| format!("node {number}"))? {
-                // A request arrived after its claim had ended. The lock has a ttl, but its metadata remain as long as
-                // the counter, or until the next claim (docs/guarantees.md, Redlock).
-                let of_one_claim =
-                    key.ends_with(":metadata") && node.cli(&["HLEN", &key])?.number() <= Some(2);
-                if !of_one_claim {
-                    found.push(format!("{key} at node {number}"));
-                }
-            }
+            let keys = redis_residue(node).with_context(|| format!("node {number}"))?;
+            found.extend(keys.iter().map(|key| format!("{key} at node {number}")));
         }
         Ok(found)
     }

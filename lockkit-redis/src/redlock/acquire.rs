@@ -5,6 +5,7 @@
 //!
 //! * The claim gives up, or the session is closed: the attempt under way runs to its end, which has time limits.
 //! * No majority can be reached: a try fails, a waiter retries.
+//! * The lock is released before a waiter has subscribed to the hints: it asks once more right after.
 //! * The hint that the lock is free is lost: a waiter retries several times a second anyway.
 
 use std::{sync::Arc, time::Duration};
@@ -27,7 +28,7 @@ const PAUSE_AFTER_HINT_MAX: Duration = Duration::from_millis(15);
 
 impl RedlockSession {
     pub(super) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
-        let keys = self.layout.keys(claim.name())?;
+        let keys = Arc::new(self.layout.keys(claim.name())?);
         let mut subscription = None;
         let result = self.claim(claim, &keys, &mut subscription).await;
         if let Some(subscription) = subscription {
@@ -39,10 +40,10 @@ impl RedlockSession {
     async fn claim(
         &self,
         claim: &Claim,
-        keys: &LockKeys,
+        keys: &Arc<LockKeys>,
         subscription: &mut Option<Subscription>,
     ) -> Result<Acquired, RequestError> {
-        let mut outage_pauses = retry_pauses();
+        let (metadata, mut outage_pauses) = (claim.metadata().to_json().into(), retry_pauses());
         loop {
             if claim.has_given_up() {
                 return Ok(Acquired::GaveUp);
@@ -56,7 +57,7 @@ impl RedlockSession {
             tokio::pin!(hint);
             // Registered before the nodes are asked: a hint that arrives during the attempt ends the pause after it.
             hint.as_mut().enable();
-            let pause = match self.context.attempt(keys, claim.metadata()).await {
+            let (pause, is_contended) = match self.context.attempt(keys, &metadata).await {
                 AttemptOutcome::Won(won) => {
                     let grant = Grant::new(claim, won.token, won.armed_at);
                     self.add_hold(claim.id(), won);
@@ -68,19 +69,23 @@ impl RedlockSession {
                         return Ok(Acquired::GaveUp);
                     }
                     outage_pauses = retry_pauses();
-                    jittered(PAUSE_MAX.min(self.context.ttl / 3))
+                    (jittered(PAUSE_MAX.min(self.context.ttl / 3)), true)
                 }
                 AttemptOutcome::Failed(fault) => {
                     if !claim.wait() || !fault.is_transient() {
                         return Err(fault);
                     }
                     debug!(?fault, claim = ?claim.id(), "no majority");
-                    outage_pauses.next_pause()
+                    (outage_pauses.next_pause(), false)
                 }
             };
             if subscription.is_none() {
-                // Only now: a claim that finds the lock free at once never subscribes. The next attempt follows soon.
+                // Only now: a claim that finds the lock free at once never subscribes.
                 *subscription = Some(self.subscribe(keys).await);
+                if is_contended {
+                    // The hint may have come before.
+                    continue;
+                }
             }
             tokio::select! {
                 () = claim.give_up() => {}

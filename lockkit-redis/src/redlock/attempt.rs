@@ -2,8 +2,8 @@
 //!
 //! Failure cases:
 //!
-//! * A node's reply is lost or late: the other nodes decide. A task still owns the request. If the node turns out to
-//!   have granted the lock to an attempt that is over, the task removes the key.
+//! * A node's reply is lost or late: the other nodes decide. The request goes on in the background. If the node turns
+//!   out to have granted the lock to an attempt that is over, the key is removed.
 //! * The connection breaks during a request: the request is sent again within its time limit. The node recognizes the
 //!   attempt.
 //! * Half of the nodes grant: the keys are removed at once at all nodes, also at those that refused or did not reply.
@@ -20,16 +20,19 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lockkit_core::{BootInstant, Clock, FencingToken, Metadata, backend::ClaimId, lease, support::lock};
+use lockkit_core::{BootInstant, Clock, FencingToken, backend::ClaimId, lease, support::lock};
 use tokio::time::Instant;
 
 use super::{
     membership::Rejoiner,
     node::Node,
-    nodes::{Nodes, ReplySender},
-    release::{Removal, RetryPolicy, SentRequests, clean_up_late},
+    nodes::Nodes,
+    release::{Removal, RetryPolicy, clean_up_late},
+    request::Request,
+    round::ReplySender,
+    sent::SentRequests,
     votes::{AskOutcome, Vote, Votes},
-    wire::{Attempt, ClaimReply, Request, RequestBuilder, claim_reply},
+    wire::{Attempt, ClaimReply, RequestBuilder, claim_reply},
 };
 use crate::{error::RequestError, keys::LockKeys};
 
@@ -56,55 +59,63 @@ pub(super) enum AttemptOutcome {
     Failed(RequestError),
 }
 
-/// An attempt that a majority granted.
+/// An attempt that a majority granted. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct WonAttempt {
     pub(super) attempt: Attempt,
     pub(super) token: FencingToken,
     pub(super) armed_at: BootInstant,
-    /// As the holder last proclaimed them.
-    metadata: Arc<Mutex<Metadata>>,
-    /// How many records the holder has written.
-    writes: Arc<AtomicU64>,
     sent: Arc<SentRequests>,
+    holder: Arc<HolderState>,
+}
+
+/// What the holder of a lock has written.
+#[derive(Debug)]
+struct HolderState {
+    /// Its metadata as JSON, as it last proclaimed them.
+    metadata: Mutex<Arc<str>>,
+    /// How many records.
+    writes: AtomicU64,
 }
 
 impl WonAttempt {
     /// Releases the lock at all nodes.
     pub(super) fn release(&self, context: &SessionContext) -> Removal {
-        let release = context.requests.release(&self.attempt, self.token);
-        Removal::begin(&context.nodes, release, &self.sent, RetryPolicy::Always, context.ttl)
+        // First, so that no restore is sent any more.
+        self.sent.end();
+        let request = context.requests.release(&self.attempt, self.token, self.sent.was_restored());
+        Removal::begin(&context.nodes, request, &self.sent, RetryPolicy::Always, context.ttl)
     }
 
     /// Whether a restore may be sent to this node. It may not once the release has begun, which must reach every node
-    /// that a restore was sent to. So the node is marked first.
+    /// that a restore was sent to, and must know of it. So it is noted first.
     pub(super) fn may_restore_at(&self, node: usize) -> bool {
-        self.sent.mark_touched(node);
-        !self.sent.ended.load(SeqCst)
+        self.sent.mark_restored(node);
+        !self.sent.has_ended()
     }
 
     /// The number of the holder's next write, from 1.
     pub(super) fn next_write(&self) -> u64 {
-        self.writes.fetch_add(1, SeqCst) + 1
+        self.holder.writes.fetch_add(1, SeqCst) + 1
     }
 
     /// The metadata that a restored lock gets.
-    pub(super) fn metadata(&self) -> Metadata {
-        lock(&self.metadata).clone()
+    pub(super) fn metadata(&self) -> Arc<str> {
+        Arc::clone(&lock(&self.holder.metadata))
     }
 
     /// Replaces them, before they are sent to the nodes: a restore that is sent later must not bring back what a
     /// majority has replaced.
-    pub(super) fn set_metadata(&self, metadata: &Metadata) {
-        lock(&self.metadata).clone_from(metadata);
+    pub(super) fn set_metadata(&self, metadata: Arc<str>) {
+        *lock(&self.holder.metadata) = metadata;
     }
 }
 
 impl SessionContext {
-    /// Makes one attempt.
-    pub(super) async fn attempt(&self, keys: &LockKeys, metadata: &Metadata) -> AttemptOutcome {
-        let attempt = Attempt { id: ClaimId::random(), keys: keys.clone() };
-        let sent = Arc::new(SentRequests::new(self.nodes.count()));
+    /// Makes one attempt, with these metadata as JSON.
+    pub(super) async fn attempt(&self, keys: &Arc<LockKeys>, metadata: &Arc<str>) -> AttemptOutcome {
+        let attempt = Attempt { id: ClaimId::random(), keys: Arc::clone(keys) };
+        let sent = Arc::new(SentRequests::default());
         let armed_at = self.clock.now();
         let asked = self.ask(&attempt, metadata, &sent).await;
         let answered = match asked.ask_outcome(true) {
@@ -114,27 +125,15 @@ impl SessionContext {
         };
         let failed = match answered {
             Ok(token) if self.clock.now() < lease::deadline(armed_at, self.ttl) => {
-                let metadata = Arc::new(Mutex::new(metadata.clone()));
-                return AttemptOutcome::Won(WonAttempt {
-                    attempt,
-                    token,
-                    armed_at,
-                    metadata,
-                    writes: Arc::default(),
-                    sent,
-                });
+                let metadata = Mutex::new(Arc::clone(metadata));
+                let holder = Arc::new(HolderState { metadata, writes: AtomicU64::new(0) });
+                return AttemptOutcome::Won(WonAttempt { attempt, token, armed_at, sent, holder });
             }
             Ok(_) => AttemptOutcome::Failed(self.nodes.too_slow()),
             Err(votes) if votes.is_contended() => AttemptOutcome::Contended,
             Err(votes) => AttemptOutcome::Failed(self.nodes.no_majority(votes.faults())),
         };
-        let removal = Removal::begin(
-            &self.nodes,
-            self.requests.clean_up(&attempt),
-            &sent,
-            RetryPolicy::Bounded,
-            self.ttl,
-        );
+        let removal = Removal::begin(&self.nodes, attempt.clean_up(), &sent, RetryPolicy::Bounded, self.ttl);
         match (failed, removal.confirmed().await) {
             // The lock is busy, but a key of this attempt may be left: that is a failure.
             (AttemptOutcome::Contended, Err(fault)) => AttemptOutcome::Failed(fault),
@@ -143,10 +142,10 @@ impl SessionContext {
     }
 
     /// Asks all nodes for the lock.
-    async fn ask(&self, attempt: &Attempt, metadata: &Metadata, sent: &Arc<SentRequests>) -> Votes {
+    async fn ask(&self, attempt: &Attempt, metadata: &str, sent: &Arc<SentRequests>) -> Votes {
         let task = Arc::new(AskTask {
             ask: self.requests.ask(attempt, wall_clock_us(), metadata),
-            clean_up: self.requests.clean_up(attempt),
+            attempt: attempt.clone(),
             limit: self.nodes.limit,
             lifetime: self.ttl,
             sent: Arc::clone(sent),
@@ -190,10 +189,10 @@ impl SessionContext {
     }
 }
 
-/// Sends the ask to one node, and owns it until its effect is known.
+/// The ask at the nodes, which is owned until its effect is known.
 struct AskTask {
     ask: Request,
-    clean_up: Request,
+    attempt: Attempt,
     limit: Duration,
     lifetime: Duration,
     sent: Arc<SentRequests>,
@@ -214,7 +213,7 @@ impl AskTask {
             let answer = tokio::time::timeout_at(deadline, &mut executing).await;
             let answer = answer.map(|answer| answer.and_then(claim_reply));
             match &answer {
-                Ok(Ok(ClaimReply::Busy | ClaimReply::Empty)) => self.sent.mark_refused(number),
+                Ok(Ok(ClaimReply::Refused | ClaimReply::Empty)) => self.sent.mark_refused(number),
                 Ok(Err(fault)) if !fault.may_have_executed() && !fault.may_be_from_script() => {}
                 _ => self.sent.mark_touched(number),
             }
@@ -239,12 +238,12 @@ impl AskTask {
         };
         // If the attempt ends only after this check, its own clean-up is sent later and finds the key.
         if may_run_later && self.is_over() {
-            clean_up_late(&node, self.limit, self.clean_up.clone(), self.lifetime).await;
+            Box::pin(clean_up_late(&node, self.limit, self.attempt.clean_up(), self.lifetime)).await;
         }
     }
 
     fn is_over(&self) -> bool {
-        self.sent.ended.load(SeqCst)
+        self.sent.has_ended()
     }
 }
 

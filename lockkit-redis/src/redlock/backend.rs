@@ -61,11 +61,10 @@ impl RedlockBackend {
 
     async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedlockSession, RequestError> {
         let (config, ttl) = (&self.config, ttl.clamp(TTL_MIN, self.config.max_ttl));
-        let requests = RequestBuilder {
-            // Whole milliseconds, rounded up.
-            ttl_ms: u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
-            keep_ms: u64::try_from(config.counter_ttl().as_millis()).unwrap_or(u64::MAX),
-        };
+        // Whole milliseconds, rounded up.
+        let ttl_ms = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        let keep_ms = u64::try_from(config.counter_ttl().as_millis()).unwrap_or(u64::MAX).max(ttl_ms);
+        let requests = RequestBuilder { ttl_ms, keep_ms };
         let ttl = Duration::from_millis(requests.ttl_ms);
         let (hints, broken) = Hints::of_session();
         let nodes = config.connect_with(config.request_timeout().min(ttl / REQUESTS_PER_TTL), hints);

@@ -31,7 +31,7 @@ const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 ///
 /// ```text
 /// ACL SETUSER app on >PASSWORD ~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select
-///     +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hdel +hstrlen
+///     +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hmget +hdel
 /// ```
 ///
 /// Redis 6.0 has no channel permissions: omit `&lockkit:released:*` there. With a prefix, `~PREFIX*`,

@@ -10,11 +10,14 @@
 //!   its data meanwhile gets the newest proposal when the holder restores the lock there.
 //! * A proclaim reaches only a minority: one reader may see it, and the next one may not, until the holder's repeated
 //!   request reaches a majority. Once the hold is lost it may never be seen again.
-//! * A late copy of an earlier proclaim, ask or restore: a node that has the claim's metadata keeps the higher number.
+//! * A late copy of an earlier proclaim, ask or restore: a node keeps the number of the claim's last proposal beside the
+//!   counter, and refuses lower ones, also after it has lost the lock.
 //!   What remains is a copy of a restore that is delayed for longer than the longest ttl, and reaches a node that has
 //!   lost its data and counts again, before the next heartbeat does: that node has the earlier proposal until the next
 //!   proclaim.
 //! * Another program has the lock: it stores no metadata and has no token, so there is no leader.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::{
@@ -84,8 +87,9 @@ impl RedlockSession {
 
     async fn proclaim_held(&self, grant: &Grant, metadata: &Metadata) -> Result<bool, RequestError> {
         let Some(won) = self.held(grant)? else { return Ok(false) };
-        won.set_metadata(metadata);
-        self.write_held(self.context.requests.proclaim(&won.attempt, metadata)).await
+        let metadata: Arc<str> = metadata.to_json().into();
+        won.set_metadata(Arc::clone(&metadata));
+        self.write_held(self.context.requests.proclaim(&won.attempt, &metadata)).await
     }
 }
 

@@ -5,8 +5,8 @@
 //!   lock that this heartbeat restores at a node does not count.
 //! * The nodes were set up again while the client ran: a majority reports another set. The session ends, and the next
 //!   one joins the new set.
-//! * A restore arrives after the release, or after another grant: the node's counter is above its token, so it is
-//!   refused.
+//! * A restore arrives after another grant, or after the release, which knows that one was sent: the node's counter is
+//!   above its token, so it is refused.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use tracing::debug;
 use super::{
     attempt::WonAttempt,
     membership::{NodeStatus, other_set_fault},
-    nodes::{ReplySender, Round},
+    round::{ReplySender, Round},
     session::RedlockSession,
     wire::{RenewReply, look, node_state, renew_replies},
 };
@@ -110,7 +110,10 @@ impl RedlockSession {
         (fault, holds.collect())
     }
 
-    fn send_renewals(&self, batch: &[(ClaimId, WonAttempt)]) -> Round<BatchReply> {
+    fn send_renewals(
+        &self,
+        batch: &[(ClaimId, WonAttempt)],
+    ) -> Round<BatchReply, impl Future<Output = ()> + Send + use<>> {
         let asked = batch.len();
         let call = Arc::new(self.context.requests.renew(batch.iter().map(|(_, won)| &won.attempt)));
         let limit = self.context.nodes.limit;
@@ -156,13 +159,14 @@ impl RedlockSession {
         let free = free.filter(|node| won.may_restore_at(*node));
         let restore = self.context.requests.restore(&won.attempt, won.token, &won.metadata());
         let (call, limit) = (Arc::new(restore), self.context.nodes.limit);
-        let _: Round<()> = self.context.nodes.at(free, |_, node, _| {
+        let round = self.context.nodes.at(free, |_, node, _: ReplySender<()>| {
             let call = Arc::clone(&call);
             async move {
                 let restored = node.run(limit, &call).await;
                 debug!(?restored, node = node.name(), "restored a lock that a node had lost");
             }
         });
+        round.in_background();
     }
 
     /// The heartbeat of a session without holds: checks that a majority of the set replies. Only nodes that count are

@@ -7,14 +7,14 @@
 //!   be lost with that server.
 //! * Half of the nodes grant the lock to one client, the other half to another. Both clients remove their keys and
 //!   retry.
-//! * A reply is lost or late. A task owns the request until its effect is known, and removes what the request did for
-//!   an attempt that is over.
+//! * A reply is lost or late. The request goes on in the background until its effect is known, and what it did for an
+//!   attempt that is over is removed.
 //! * A node restarts without its data and could grant a lock twice. It has lost its marker too, so its replies do not
 //!   count.
 //! * Two clients use different sets of nodes, whose majorities need not overlap. The marker names the set and the node
 //!   ([`membership`]).
-//! * A lock is written back to a node after its release (a late restore). The release has raised the counter above the
-//!   token, so the node refuses.
+//! * A lock is written back to a node after its release (a late restore). A client that has sent a restore makes its
+//!   release raise the counters above the token, so the node refuses.
 //! * A client's clock jumps. The clock is only a proposal for a counter.
 //!
 //! # How it works
@@ -26,7 +26,7 @@
 //!   that value is the token.**
 //! * *Write back*, otherwise: the token is one above all replied values. It is valid once a majority still has the
 //!   claim, had no counter above the token, and has stored the token as its counter.
-//! * *Release* and clean-up ([`release`]), at all nodes. The release of a grant raises the counter above its token.
+//! * *Release* and clean-up ([`release`]), at all nodes. After a restore, the release raises the counter above the token.
 //! * *Renew* and restore ([`heartbeat`]).
 //! * *Set up* with [`init`], and *rejoin* after a loss of data ([`membership`]).
 //!
@@ -66,6 +66,9 @@ mod node;
 mod nodes;
 mod records;
 mod release;
+mod request;
+mod round;
+mod sent;
 mod session;
 mod view;
 mod votes;

@@ -14,10 +14,11 @@ use super::{
     hints::Hints,
     membership::{Members, NO_MARKER},
     release::RETRIED_CLEAN_UPS_MAX,
-    wire::{Request, look, node_state},
+    request::Request,
+    wire::{look, node_state},
 };
 use crate::{
-    error::RequestError,
+    error::{Effect, RequestError},
     reconnect::OpenConnection,
     server::Server,
     server_info::ServerInfo,
@@ -65,9 +66,13 @@ impl Node {
 
     /// Executes a script within a time limit.
     pub(super) async fn run(&self, limit: Duration, request: &Request) -> Result<Value, RequestError> {
-        self.server
-            .with_connection(limit, |connection| async move { self.run_on(&connection, request).await })
-            .await
+        let answer_by = Instant::now() + limit;
+        let open = self.connection(answer_by).await?;
+        let answer = tokio::time::timeout_at(answer_by, self.run_on(&open, request)).await;
+        answer.unwrap_or_else(|_| {
+            open.give_up();
+            Err(RequestError::no_reply())
+        })
     }
 
     /// Sends a command within a time limit.
@@ -79,24 +84,21 @@ impl Node {
     /// Executes a script over this connection, without a time limit.
     pub(super) async fn run_on(
         &self,
-        connection: &OpenConnection,
+        open: &OpenConnection,
         request: &Request,
     ) -> Result<Value, RequestError> {
-        let known = self.members.marker(self.address);
-        let marker = match known {
+        let marker = match self.members.marker(self.address) {
             None if request.needs_marker() => {
-                self.identify(connection).await.map_err(RequestError::before_sending)?
+                Box::pin(self.identify(open)).await.map_err(RequestError::before_sending)?
             }
             known => known,
         };
-        let answer = connection.execute(&request.to(marker.as_deref().unwrap_or(NO_MARKER))).await;
-        answer.inspect_err(|fault| connection.note_failure(fault))
+        execute(open, request, marker.as_deref().unwrap_or(NO_MARKER)).await
     }
 
     /// Learns which node this is, if that is not known yet.
-    async fn identify(&self, connection: &OpenConnection) -> Result<Option<String>, RequestError> {
-        let looked = connection.execute(&look().to(NO_MARKER)).await;
-        let found = node_state(looked.inspect_err(|fault| connection.note_failure(fault))?)?;
+    async fn identify(&self, open: &OpenConnection) -> Result<Option<Arc<str>>, RequestError> {
+        let found = node_state(execute(open, &look(), NO_MARKER).await?)?;
         self.members.admit(self.address, &found)?;
         Ok(self.members.marker(self.address))
     }
@@ -128,6 +130,18 @@ impl Node {
             Err(_) => open.give_up(),
         }
     }
+}
+
+/// Executes a script; sends it in full if the node does not have it.
+async fn execute(open: &OpenConnection, request: &Request, marker: &str) -> Result<Value, RequestError> {
+    let (mut connection, call) = (open.connection.clone(), request.to(marker));
+    let mut answer = connection.query(&call).await;
+    if answer.as_ref().is_err_and(|fault| fault.effect == Effect::ScriptUnknown) {
+        let call = request.in_full_to(marker);
+        answer = Box::pin(connection.query(&call)).await;
+    }
+    open.health.note_answer(answer.is_ok());
+    answer.inspect_err(|fault| open.note_failure(fault))
 }
 
 /// The name of the node at this address, for errors and for the set-up.

@@ -2,22 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockkit_core::ErrorKind;
-use tokio::{sync::mpsc, time::Instant};
-
 use super::{
     hints::Hints,
     membership::Members,
     node::{Node, name_of},
+    round::{ReplySender, Round},
     votes::majority,
 };
 use crate::{
     error::{Effect, RequestError},
     topology::{Connector, Topology},
 };
-
-/// How long a majority waits for the other nodes: the most that a node without a reply can delay a request.
-pub(super) const STRAGGLER_WAIT: Duration = Duration::from_millis(20);
+use lockkit_core::ErrorKind;
 
 /// The nodes of a session. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -64,29 +60,21 @@ impl Nodes {
         self.all.get(number).map_or("", |node| node.name())
     }
 
-    /// Runs `work` at each of these nodes, in tasks that continue when the result is dropped.
+    /// Runs `work` at each of these nodes. It goes on in the background when the result is dropped.
     pub(super) fn at<T, F>(
         &self,
         numbers: impl IntoIterator<Item = usize>,
         work: impl Fn(usize, Arc<Node>, ReplySender<T>) -> F,
-    ) -> Round<T>
+    ) -> Round<T, F>
     where
-        T: Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let (answers, received) = mpsc::channel(self.count());
-        for number in numbers {
-            if let Some(node) = self.get(number) {
-                tokio::spawn(work(number, node, ReplySender { number, answers: answers.clone() }));
-            }
-        }
-        Round { received, until: None }
+        Round::new(numbers.into_iter().filter_map(|number| Some((number, self.get(number)?))), work)
     }
 
     /// Runs `work` at every node.
-    pub(super) fn at_all<T, F>(&self, work: impl Fn(usize, Arc<Node>, ReplySender<T>) -> F) -> Round<T>
+    pub(super) fn at_all<T, F>(&self, work: impl Fn(usize, Arc<Node>, ReplySender<T>) -> F) -> Round<T, F>
     where
-        T: Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         self.at(0..self.count(), work)
@@ -160,40 +148,5 @@ impl Nodes {
             kind,
             format!("{what} ({} of {} failed: {})", parts.len(), self.count(), parts.join("; ")),
         )
-    }
-}
-
-/// Sends one node's reply to the [`Round`] that waits for it.
-#[derive(Debug)]
-pub(super) struct ReplySender<T> {
-    number: usize,
-    answers: mpsc::Sender<(usize, T)>,
-}
-
-impl<T> ReplySender<T> {
-    /// Sends the reply, unless the round was dropped.
-    pub(super) fn send(self, answer: T) {
-        // The channel has room for one reply of each node.
-        let _ = self.answers.try_send((self.number, answer));
-    }
-}
-
-/// The replies to a request that was sent to several nodes.
-#[derive(Debug)]
-pub(super) struct Round<T> {
-    received: mpsc::Receiver<(usize, T)>,
-    /// How long the other nodes may still reply, once there is enough.
-    until: Option<Instant>,
-}
-
-impl<T> Round<T> {
-    /// Returns the next reply; `None` once all nodes have replied. Once there is enough, the other nodes have
-    /// [`STRAGGLER_WAIT`] left.
-    pub(super) async fn next(&mut self, is_enough: bool) -> Option<(usize, T)> {
-        if !is_enough {
-            return self.received.recv().await;
-        }
-        let until = *self.until.get_or_insert_with(|| Instant::now() + STRAGGLER_WAIT);
-        tokio::time::timeout_at(until, self.received.recv()).await.ok().flatten()
     }
 }

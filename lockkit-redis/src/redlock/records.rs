@@ -28,9 +28,9 @@ use lockkit_core::{
 };
 
 use super::{
-    nodes::ReplySender,
+    round::ReplySender,
     session::RedlockSession,
-    wire::{RecordState, read_record, record_state},
+    wire::{RecordState, read_record, record_state, write_record},
 };
 use crate::{
     error::{Effect, RequestError},
@@ -104,8 +104,7 @@ impl RedlockSession {
     async fn write_record(&self, grant: &Grant, record: &str, keep: Duration) -> Result<bool, RequestError> {
         let Some(won) = self.held(grant)? else { return Ok(false) };
         let keep = u64::try_from(keep.min(KEEP_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
-        let requests = &self.context.requests;
-        self.write_held(requests.write_record(&won.attempt, won.token, won.next_write(), record, keep)).await
+        self.write_held(write_record(&won.attempt, won.token, won.next_write(), record, keep)).await
     }
 }
 

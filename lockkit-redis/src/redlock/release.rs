@@ -11,86 +11,27 @@
 //!   renews, and that expires. Releases are always retried, because they also raise the counter.
 //! * No majority answers: the caller gets an error and may wait again, which sends nothing again.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{backend::retry_pauses, lease};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
 };
-use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 
 use super::{
     node::Node,
-    nodes::{Nodes, Round},
-    wire::Request,
+    nodes::Nodes,
+    request::Request,
+    round::{ReplySender, STRAGGLER_WAIT},
+    sent::SentRequests,
+    votes::majority,
 };
 use crate::error::RequestError;
 
 /// Clean-ups that are retried at one node at a time, see [`RetryPolicy`].
 pub(super) const RETRIED_CLEAN_UPS_MAX: usize = 256;
-
-/// What was sent for an attempt.
-#[derive(Debug)]
-pub(super) struct SentRequests {
-    /// The attempt is being removed.
-    pub(super) ended: AtomicBool,
-    /// By node: a key of the attempt may be there.
-    touched: Box<[AtomicBool]>,
-    /// By node: a request was refused and had no effect.
-    refused: Box<[AtomicBool]>,
-    /// By node: the attempt no longer waits for the reply. The removal is sent only then, so that the node executes it
-    /// after the ask.
-    settled: Box<[CancellationToken]>,
-}
-
-impl SentRequests {
-    pub(super) fn new(nodes: usize) -> Self {
-        Self {
-            ended: AtomicBool::default(),
-            touched: (0..nodes).map(|_| AtomicBool::default()).collect(),
-            refused: (0..nodes).map(|_| AtomicBool::default()).collect(),
-            settled: (0..nodes).map(|_| CancellationToken::new()).collect(),
-        }
-    }
-
-    /// Records that a key of the attempt may be at the node.
-    pub(super) fn mark_touched(&self, node: usize) {
-        self.touched.iter().skip(node).take(1).for_each(|touched| touched.store(true, SeqCst));
-    }
-
-    /// Records that a request had no effect. It matters only if no other request may have had one: an earlier copy
-    /// whose connection broke may be executed later.
-    pub(super) fn mark_refused(&self, node: usize) {
-        self.refused.iter().skip(node).take(1).for_each(|refused| refused.store(true, SeqCst));
-    }
-
-    fn is_refused(&self, node: usize) -> bool {
-        self.refused.get(node).is_some_and(|refused| refused.load(SeqCst))
-    }
-
-    fn is_touched(&self, node: usize) -> bool {
-        self.touched.get(node).is_none_or(|touched| touched.load(SeqCst))
-    }
-
-    /// The attempt waits for this node's reply until the returned guard is dropped.
-    pub(super) fn settle_on_drop(&self, node: usize) -> DropGuard {
-        self.settled.get(node).cloned().unwrap_or_default().drop_guard()
-    }
-
-    async fn settled(&self, node: usize) {
-        if let Some(settled) = self.settled.get(node) {
-            settled.cancelled().await;
-        }
-    }
-}
 
 /// How often a failed request is retried while its key may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,22 +72,19 @@ impl Removal {
         retries: RetryPolicy,
         lifetime: Duration,
     ) -> Self {
-        sent.ended.store(true, SeqCst);
+        sent.end();
         let (report, progress) = watch::channel(vec![NodeProgress::Pending; nodes.count()]);
-        let report = Arc::new(report);
         let keys_expired_at = Instant::now() + lease::quarantine(lifetime);
-        let task = Arc::new(RemovalTask { request, limit: nodes.limit, until: keys_expired_at, retries });
-        let _: Round<()> = nodes.at_all(|number, node, _| {
-            let (report, task, sent) = (Arc::clone(&report), Arc::clone(&task), Arc::clone(sent));
+        let removal = RemovalTask { request, limit: nodes.limit, until: keys_expired_at, retries };
+        let task = Arc::new((removal, report, Arc::clone(sent)));
+        let round = nodes.at_all(|number, node, _: ReplySender<()>| {
+            let task = Arc::clone(&task);
             async move {
-                let set_progress = |new: NodeProgress| {
-                    report.send_modify(|progress| {
-                        progress.iter_mut().skip(number).take(1).for_each(|slot| *slot = new.clone())
-                    });
-                };
+                let (removal, report, sent) = &*task;
+                let set_progress = |new| set_progress(report, number, new);
                 sent.settled(number).await;
                 if sent.is_touched(number) {
-                    task.run(&node, set_progress).await;
+                    removal.run(&node, set_progress).await;
                 } else if sent.is_refused(number) {
                     set_progress(NodeProgress::Done);
                 } else {
@@ -154,6 +92,7 @@ impl Removal {
                 }
             }
         });
+        round.in_background();
         Self { nodes: nodes.clone(), keys_expired_at, progress }
     }
 
@@ -162,7 +101,7 @@ impl Removal {
         Instant::now() > self.keys_expired_at + ago
     }
 
-    /// Waits until a majority has confirmed the removal, and [`STRAGGLER_WAIT`](super::nodes::STRAGGLER_WAIT) for the
+    /// Waits until a majority has confirmed the removal, and [`STRAGGLER_WAIT`] for the
     /// rest.
     pub(super) async fn confirmed(&self) -> Result<(), RequestError> {
         let mut progress = self.progress.clone();
@@ -170,13 +109,17 @@ impl Removal {
         let count = |nodes: &[NodeProgress], is: fn(&NodeProgress) -> bool| {
             nodes.iter().filter(|one| is(one)).count()
         };
-        let done = |nodes: &[NodeProgress]| count(nodes, |one| matches!(one, NodeProgress::Done));
-        let pending = |nodes: &[NodeProgress]| count(nodes, |one| matches!(one, NodeProgress::Pending));
-        let decided = progress.wait_for(|nodes| done(nodes) >= majority || pending(nodes) == 0).await;
-        if decided.is_ok_and(|nodes| done(&nodes) >= majority) {
-            let until = Instant::now() + super::nodes::STRAGGLER_WAIT;
-            // The other nodes are retried in the background.
-            let _ = timeout_at(until, progress.wait_for(|nodes| pending(nodes) == 0)).await;
+        let is_confirmed = |nodes: &[NodeProgress]| count(nodes, is_done) >= majority;
+        let is_complete = |nodes: &[NodeProgress]| count(nodes, is_pending) == 0;
+        let decided = progress.wait_for(|nodes| is_confirmed(nodes) || is_complete(nodes)).await;
+        let (is_confirmed, is_complete) =
+            decided.map_or((false, true), |nodes| (is_confirmed(&nodes), is_complete(&nodes)));
+        if is_confirmed {
+            if !is_complete {
+                // The other nodes are retried in the background.
+                let all = progress.wait_for(|nodes| count(nodes, is_pending) == 0);
+                let _ = timeout_at(Instant::now() + STRAGGLER_WAIT, all).await;
+            }
             return Ok(());
         }
         let nodes = self.progress.borrow().clone();
@@ -186,6 +129,23 @@ impl Removal {
         });
         Err(self.nodes.no_majority(faults))
     }
+}
+
+/// Wakes the waiter only when it has something to decide.
+fn set_progress(report: &watch::Sender<Vec<NodeProgress>>, node: usize, new: NodeProgress) {
+    report.send_if_modified(|progress| {
+        progress.iter_mut().skip(node).take(1).for_each(|slot| *slot = new.clone());
+        let count = |is: fn(&NodeProgress) -> bool| progress.iter().filter(|one| is(one)).count();
+        count(is_done) == majority(progress.len()) || count(is_pending) == 0
+    });
+}
+
+fn is_done(progress: &NodeProgress) -> bool {
+    matches!(progress, NodeProgress::Done)
+}
+
+fn is_pending(progress: &NodeProgress) -> bool {
+    matches!(progress, NodeProgress::Pending)
 }
 
 /// Sends the removal to single nodes.
@@ -200,10 +160,17 @@ struct RemovalTask {
 impl RemovalTask {
     /// Removes the attempt at one node.
     async fn run(&self, node: &Node, set_progress: impl Fn(NodeProgress)) {
-        let mut pauses = retry_pauses();
-        let mut permit = None;
+        match node.run(self.limit, &self.request).await {
+            Ok(_) => set_progress(NodeProgress::Done),
+            Err(fault) => Box::pin(self.retry(node, fault, set_progress)).await,
+        }
+    }
+
+    /// Retries the removal that has failed.
+    async fn retry(&self, node: &Node, fault: RequestError, set_progress: impl Fn(NodeProgress)) {
+        let (mut pauses, mut permit, mut answer) = (retry_pauses(), None, Err(fault));
         loop {
-            match node.run(self.limit, &self.request).await {
+            match answer {
                 Ok(_) => return set_progress(NodeProgress::Done),
                 Err(fault) => {
                     debug!(?fault, node = node.name(), "not removed yet");
@@ -221,6 +188,7 @@ impl RemovalTask {
                 }
             }
             pauses.wait().await;
+            answer = node.run(self.limit, &self.request).await;
         }
     }
 }
@@ -250,7 +218,7 @@ mod tests {
         let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = alive();
         for _ in 0..count {
-            let sent = Arc::new(SentRequests::new(nodes.count()));
+            let sent = Arc::new(SentRequests::default());
             (0..nodes.count()).for_each(|node| {
                 sent.mark_touched(node);
                 drop(sent.settle_on_drop(node));
@@ -268,15 +236,15 @@ mod tests {
     #[tokio::test]
     async fn failed_clean_ups_are_retried_up_to_a_limit_and_releases_always() {
         let (nodes, most) = (nodes(), RETRIED_CLEAN_UPS_MAX);
-        assert_eq!(retry_tasks(&nodes, RetryPolicy::Bounded, most + 50).await, 3 * most);
+        assert_eq!(retry_tasks(&nodes, RetryPolicy::Bounded, most + 50).await, most);
         assert_eq!(retry_tasks(&nodes, RetryPolicy::Bounded, 10).await, 0, "the limit is the node's");
-        assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 30);
+        assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 10);
     }
 
     #[tokio::test]
     async fn nothing_is_removed_where_nothing_was_sent() {
         let nodes = nodes();
-        let sent = Arc::new(SentRequests::new(nodes.count()));
+        let sent = Arc::new(SentRequests::default());
         (0..nodes.count()).for_each(|node| drop(sent.settle_on_drop(node)));
         let removal = Removal::begin(&nodes, look(), &sent, RetryPolicy::Always, HANG);
         let fault = removal.confirmed().await.unwrap_err();
@@ -299,7 +267,7 @@ mod tests {
     /// Removes an attempt after `done` has recorded, for each node, what was sent there.
     async fn end_after(done: impl Fn(&SentRequests, usize)) -> Result<(), RequestError> {
         let nodes = nodes();
-        let sent = Arc::new(SentRequests::new(nodes.count()));
+        let sent = Arc::new(SentRequests::default());
         (0..nodes.count()).for_each(|node| {
             done(&sent, node);
             drop(sent.settle_on_drop(node));

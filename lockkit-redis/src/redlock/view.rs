@@ -3,8 +3,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    nodes::{Nodes, ReplySender},
-    wire::{LockState, Request, lock_state},
+    nodes::Nodes,
+    request::Request,
+    round::ReplySender,
+    wire::{LockState, lock_state},
 };
 use crate::error::RequestError;
 

@@ -132,8 +132,7 @@ impl Votes {
     /// Whether the lock is busy: a majority replied, not counting empty nodes, and at least one of them refused.
     pub(super) fn is_contended(&self) -> bool {
         let replied = self.replies().filter(|(_, reply)| *reply != ClaimReply::Empty).count();
-        let is_refused =
-            self.replies().any(|(_, reply)| matches!(reply, ClaimReply::Busy | ClaimReply::Refused(_)));
+        let is_refused = self.replies().any(|(_, reply)| reply == ClaimReply::Refused);
         is_refused && replied >= self.majority()
     }
 
@@ -205,7 +204,7 @@ mod tests {
 
     #[test]
     fn no_token_without_a_majority() {
-        let busy = || Ok(ClaimReply::Busy);
+        let busy = || Ok(ClaimReply::Refused);
         assert_eq!(votes(3, &[busy()]).ask_outcome(false), AskOutcome::Undecided);
         assert_eq!(votes(3, &[busy(), busy()]).ask_outcome(false), AskOutcome::NoMajority);
         assert_eq!(votes(3, &[silence(), Ok(ClaimReply::Empty)]).ask_outcome(false), AskOutcome::NoMajority);
@@ -216,7 +215,7 @@ mod tests {
 
     #[test]
     fn silence_is_not_contention() {
-        let busy = || Ok(ClaimReply::Busy);
+        let busy = || Ok(ClaimReply::Refused);
         assert!(votes(3, &[busy(), Ok(ClaimReply::Mine(1)), silence()]).is_contended());
         assert!(!votes(3, &[busy(), silence(), silence()]).is_contended());
         assert!(!votes(3, &[busy(), Ok(ClaimReply::Empty), silence()]).is_contended());
@@ -226,7 +225,7 @@ mod tests {
 
     #[test]
     fn write_of_a_holder_is_refused_only_if_no_majority_can_have_its_lock() {
-        let refused = || Ok(ClaimReply::Refused(0));
+        let refused = || Ok(ClaimReply::Refused);
         let mine = || Ok(ClaimReply::Mine(0));
         assert!(votes(3, &[refused(), refused()]).is_lost());
         assert!(votes(3, &[refused(), Ok(ClaimReply::Empty), mine()]).is_lost(), "as in a heartbeat");
@@ -239,7 +238,7 @@ mod tests {
 
     #[test]
     fn contention_needs_replies_of_a_majority() {
-        let busy = || Ok(ClaimReply::Busy);
+        let busy = || Ok(ClaimReply::Refused);
         assert!(!votes(3, &[silence(), busy()]).is_contention_decided(), "the third decides");
         assert!(votes(3, &[silence(), busy(), busy()]).is_contention_decided());
         assert!(votes(3, &[silence(), silence()]).is_contention_decided(), "nothing more can be known");
@@ -249,7 +248,7 @@ mod tests {
 
     #[test]
     fn silent_and_empty_nodes_are_not_contention_in_a_write_back() {
-        let busy = || Ok(ClaimReply::Busy);
+        let busy = || Ok(ClaimReply::Refused);
         let ours = || [Ok(ClaimReply::Mine(1)), Ok(ClaimReply::Mine(2)), Ok(ClaimReply::Mine(2))];
         for (rest, is_contended, faults) in [
             (vec![busy(), busy()], true, 1),

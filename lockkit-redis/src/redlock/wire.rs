@@ -1,18 +1,12 @@
 //! Requests to nodes (the scripts of this folder), and their replies.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use lockkit_core::{FencingToken, Metadata, backend::ClaimId, limits::METADATA_BYTES_MAX};
+use lockkit_core::{FencingToken, backend::ClaimId, limits::METADATA_BYTES_MAX};
 use redis::Value;
 
-use crate::{
-    error::RequestError,
-    keys::LockKeys,
-    wire::{Call, Script},
-};
-
-/// The key where a node keeps its marker.
-pub(super) const NODE: &str = "lockkit:redlock";
+use super::request::{NODE, Request};
+use crate::{error::RequestError, keys::LockKeys, wire::Script};
 
 /// Prefix of the channel on which the release of a lock is published; the lock's key follows.
 const RELEASED_CHANNEL_PREFIX: &str = "lockkit:released:";
@@ -22,54 +16,29 @@ const PROPOSAL_MAX: u64 = (1 << 53) - 1;
 
 macro_rules! script {
     ($($file:literal),+) => {
-        LazyLock::new(|| Script::new(concat!($(include_str!($file)),+)))
+        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)))
     };
 }
 
 static ASK: LazyLock<Script> =
-    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/ask.lua");
+    script!("fields", "ask_free", "number", "node", "has", "lock", "counter", "ask");
 static WRITE_BACK: LazyLock<Script> =
-    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/write_back.lua");
-static RELEASE: LazyLock<Script> =
-    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/release.lua");
-static BREAK: LazyLock<Script> =
-    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/break.lua");
+    script!("fields", "number", "node", "has", "lock", "counter", "write_back");
+static RELEASE: LazyLock<Script> = script!("has", "lock", "release");
+static RELEASE_RESTORED: LazyLock<Script> =
+    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "release");
+static BREAK: LazyLock<Script> = script!("fields", "number", "node", "has", "lock", "counter", "break");
 static RESTORE: LazyLock<Script> =
-    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/restore.lua");
+    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "restore");
 static PROCLAIM: LazyLock<Script> =
-    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/proclaim.lua");
-static WRITE_RECORD: LazyLock<Script> =
-    script!("../scripts/value.lua", "scripts/node.lua", "scripts/claim.lua", "scripts/write_record.lua");
-static READ_RECORD: LazyLock<Script> = script!("scripts/node.lua", "scripts/read_record.lua");
-static RENEW: LazyLock<Script> = script!("../scripts/value.lua", "scripts/node.lua", "scripts/renew.lua");
-static INSPECT: LazyLock<Script> = script!("../scripts/value.lua", "scripts/node.lua", "scripts/inspect.lua");
-static LOOK: LazyLock<Script> = script!("scripts/node.lua", "scripts/look.lua");
-static NOTE_EMPTY: LazyLock<Script> = script!("scripts/node.lua", "scripts/note_empty.lua");
-static MARK: LazyLock<Script> = script!("scripts/node.lua", "scripts/mark.lua");
-
-/// A script and its arguments, for any node.
-#[derive(Clone, Debug)]
-pub(super) struct Request {
-    script: &'static Script,
-    keys: Vec<String>,
-    /// The script's first argument. `None` stands for the marker of the node that is asked.
-    first: Option<String>,
-    arguments: Vec<String>,
-}
-
-impl Request {
-    /// Whether only nodes that count may answer it.
-    pub(super) fn needs_marker(&self) -> bool {
-        self.first.is_none()
-    }
-
-    /// The call for the node with this marker.
-    pub(super) fn to(&self, marker: &str) -> Call {
-        let first = self.first.as_deref().unwrap_or(marker).to_owned();
-        let arguments = std::iter::once(first).chain(self.arguments.iter().cloned()).collect();
-        Call::new(self.script, self.keys.clone(), arguments)
-    }
-}
+    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "proclaim");
+static WRITE_RECORD: LazyLock<Script> = script!("number", "node", "state", "has", "lock", "write_record");
+static READ_RECORD: LazyLock<Script> = script!("number", "node", "read_record");
+static RENEW: LazyLock<Script> = script!("node", "has", "renew");
+static INSPECT: LazyLock<Script> = script!("number", "node", "inspect");
+static LOOK: LazyLock<Script> = script!("number", "node", "state", "look");
+static NOTE_EMPTY: LazyLock<Script> = script!("number", "node", "state", "note_empty");
+static MARK: LazyLock<Script> = script!("number", "node", "state", "mark");
 
 /// Builds the requests of a session.
 #[derive(Clone, Debug)]
@@ -79,86 +48,78 @@ pub(super) struct RequestBuilder {
     pub(super) keep_ms: u64,
 }
 
-/// One attempt at a lock: its id, which is the value of the keys, and the keys.
+/// One attempt at a lock: its id, with which the value of the lock begins, and the keys.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) id: ClaimId,
-    pub(super) keys: LockKeys,
+    pub(super) keys: Arc<LockKeys>,
 }
 
-impl RequestBuilder {
-    pub(super) fn ask(&self, attempt: &Attempt, proposal: u64, metadata: &Metadata) -> Request {
-        self.attempt_request(&ASK, attempt, [proposal.min(PROPOSAL_MAX).to_string(), metadata.to_json()])
-    }
-
-    pub(super) fn write_back(&self, attempt: &Attempt, token: FencingToken) -> Request {
-        self.attempt_request(&WRITE_BACK, attempt, [token.get().to_string()])
-    }
-
-    /// Ends an attempt that was granted this token.
-    pub(super) fn release(&self, attempt: &Attempt, token: FencingToken) -> Request {
-        self.remove(attempt, token.get())
+impl Attempt {
+    /// A request about the lock and its counter.
+    fn request(&self, script: &'static Script) -> Request {
+        Request::at_member(script, &[self.keys.lock(), self.keys.token_counter()]).arg(&self.id.to_string())
     }
 
     /// Ends an attempt that was not granted.
-    pub(super) fn clean_up(&self, attempt: &Attempt) -> Request {
-        self.remove(attempt, 0)
+    pub(super) fn clean_up(&self) -> Request {
+        self.release("")
     }
 
-    fn remove(&self, attempt: &Attempt, token: u64) -> Request {
-        self.attempt_request(&RELEASE, attempt, [token.to_string(), released_channel(attempt.keys.lock())])
-    }
-
-    pub(super) fn restore(&self, attempt: &Attempt, token: FencingToken, metadata: &Metadata) -> Request {
-        self.attempt_request(&RESTORE, attempt, [token.get().to_string(), metadata.to_json()])
-    }
-
-    /// Replaces the metadata of a holder.
-    pub(super) fn proclaim(&self, attempt: &Attempt, metadata: &Metadata) -> Request {
-        self.attempt_request(&PROCLAIM, attempt, [metadata.to_json()])
-    }
-
-    /// Writes the record of a grant: `number` counts the writes of its holder.
-    pub(super) fn write_record(
-        &self,
-        attempt: &Attempt,
-        token: FencingToken,
-        number: u64,
-        record: &str,
-        keep_ms: u64,
-    ) -> Request {
-        let more = [token.get().to_string(), number.to_string(), record.to_owned(), keep_ms.to_string()];
-        let mut request = self.attempt_request(&WRITE_RECORD, attempt, more);
-        request.keys.push(attempt.keys.record());
-        request
-    }
-
-    fn attempt_request<const N: usize>(
-        &self,
-        script: &'static Script,
-        attempt: &Attempt,
-        more: [String; N],
-    ) -> Request {
-        let mut arguments = vec![attempt.id.to_string(), self.ttl_ms.to_string(), self.keep_ms.to_string()];
-        arguments.extend(more);
-        Request { script, keys: keys_of(&attempt.keys), first: None, arguments }
-    }
-
-    /// The heartbeat of held locks.
-    pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Attempt>) -> Request {
-        let mut keys = vec![NODE.to_owned()];
-        let mut arguments = vec![self.ttl_ms.to_string(), self.keep_ms.to_string()];
-        for attempt in held {
-            let keys_of = &attempt.keys;
-            keys.extend([keys_of.lock(), keys_of.token_counter(), keys_of.metadata()].map(str::to_owned));
-            arguments.push(attempt.id.to_string());
-        }
-        Request { script: &RENEW, keys, first: None, arguments }
+    fn release(&self, channel: &str) -> Request {
+        Request::at_any(&RELEASE, self.keys.lock()).arg(&self.id.to_string()).arg(channel)
     }
 }
 
-fn keys_of(lock: &LockKeys) -> Vec<String> {
-    [NODE, lock.lock(), lock.token_counter(), lock.metadata()].map(str::to_owned).into()
+impl RequestBuilder {
+    pub(super) fn ask(&self, attempt: &Attempt, proposal: u64, metadata: &str) -> Request {
+        let ask = attempt.request(&ASK).arg(metadata).number(self.ttl_ms).number(self.keep_ms);
+        ask.number(proposal.min(PROPOSAL_MAX))
+    }
+
+    pub(super) fn write_back(&self, attempt: &Attempt, token: FencingToken) -> Request {
+        attempt.request(&WRITE_BACK).number(token.get()).number(self.keep_ms)
+    }
+
+    /// Ends an attempt that was granted this token. If restores were sent, nodes refuse those that come later.
+    pub(super) fn release(&self, attempt: &Attempt, token: FencingToken, was_restored: bool) -> Request {
+        let channel = released_channel(attempt.keys.lock());
+        if was_restored {
+            attempt.request(&RELEASE_RESTORED).arg(&channel).number(token.get()).number(self.keep_ms)
+        } else {
+            attempt.release(&channel)
+        }
+    }
+
+    pub(super) fn restore(&self, attempt: &Attempt, token: FencingToken, metadata: &str) -> Request {
+        let restore = attempt.request(&RESTORE).arg(metadata);
+        restore.number(self.ttl_ms).number(self.keep_ms).number(token.get())
+    }
+
+    /// Replaces the metadata of a holder.
+    pub(super) fn proclaim(&self, attempt: &Attempt, metadata: &str) -> Request {
+        attempt.request(&PROCLAIM).arg(metadata).number(self.keep_ms)
+    }
+
+    /// The heartbeat of held locks.
+    pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Attempt> + Clone) -> Request {
+        let keys = held.clone().flat_map(|attempt| [attempt.keys.lock(), attempt.keys.token_counter()]);
+        let request = Request::at_member(&RENEW, &keys.collect::<Vec<_>>());
+        let request = request.number(self.ttl_ms).number(self.keep_ms);
+        held.fold(request, |request, attempt| request.arg(&attempt.id.to_string()))
+    }
+}
+
+/// Writes the record of a grant: `number` counts the writes of its holder.
+pub(super) fn write_record(
+    attempt: &Attempt,
+    token: FencingToken,
+    number: u64,
+    record: &str,
+    keep_ms: u64,
+) -> Request {
+    let request = Request::at_member(&WRITE_RECORD, &[attempt.keys.lock(), &attempt.keys.record()]);
+    request.arg(&attempt.id.to_string()).number(token.get()).number(number).arg(record).number(keep_ms)
 }
 
 /// The channel on which waiters get hints that this lock may be free.
@@ -173,92 +134,78 @@ pub(super) fn broken_channel() -> String {
 
 /// Reads the state of a lock.
 pub(super) fn inspect(lock: &LockKeys) -> Request {
-    let arguments = vec![METADATA_BYTES_MAX.to_string()];
-    Request { script: &INSPECT, keys: keys_of(lock), first: None, arguments }
+    inspection(lock, "")
 }
 
 /// As [`inspect`], with the remaining time: for an operator, who may read it.
 pub(super) fn inspect_with_remaining(lock: &LockKeys) -> Request {
-    let mut request = inspect(lock);
-    request.arguments.push("pttl".to_owned());
-    request
+    inspection(lock, "pttl")
+}
+
+fn inspection(lock: &LockKeys, with: &str) -> Request {
+    let request = Request::at_member(&INSPECT, &[lock.lock(), lock.token_counter()]);
+    request.number(METADATA_BYTES_MAX as u64).arg(with)
 }
 
 /// Ends the hold with this value, or that of another program; `above` is at least its token.
 pub(super) fn break_hold(lock: &LockKeys, value: &str, above: u64, keep_ms: u64) -> Request {
-    // There is no claim of a client, so no ttl.
-    let ttl = String::new();
-    let (released, broken) = (released_channel(lock.lock()), broken_channel());
-    let arguments = vec![
-        value.to_owned(),
-        ttl,
-        keep_ms.to_string(),
-        above.min(PROPOSAL_MAX).to_string(),
-        released,
-        broken,
-    ];
-    Request { script: &BREAK, keys: keys_of(lock), first: None, arguments }
+    let request = Request::at_member(&BREAK, &[lock.lock(), lock.token_counter()]).arg(value);
+    let request = request.number(above.min(PROPOSAL_MAX)).number(keep_ms);
+    request.arg(&released_channel(lock.lock())).arg(&broken_channel())
 }
 
 /// Whether a node has ended a hold; `None` from a node that has lost its data.
 pub(super) fn was_broken(answer: Value) -> Result<Option<bool>, RequestError> {
-    let (reply, had): (String, bool) = redis::from_redis_value(answer)?;
-    match &*reply {
-        "done" => Ok(Some(had)),
-        "empty" => Ok(None),
-        _ => Err(RequestError::unexpected(format!("unexpected reply of a node: {reply:?}"))),
+    match redis::from_redis_value::<i64>(answer)? {
+        EMPTY => Ok(None),
+        had => Ok(Some(had != 0)),
     }
 }
 
 /// Reads the record of a lock.
 pub(super) fn read_record(lock: &LockKeys) -> Request {
-    let keys = vec![NODE.to_owned(), lock.record()];
-    Request { script: &READ_RECORD, keys, first: None, arguments: Vec::new() }
+    Request::at_member(&READ_RECORD, &[&lock.record()])
 }
 
 /// Reads the state of a node.
 pub(super) fn look() -> Request {
-    node_request(&LOOK, "", Vec::new())
+    Request::at_any(&LOOK, NODE)
 }
 
 /// Writes a note that a node is empty, unless the node has a marker or a note.
 pub(super) fn note_empty(note: &str) -> Request {
-    node_request(&NOTE_EMPTY, "", vec![note.to_owned()])
+    Request::at_any(&NOTE_EMPTY, NODE).arg(note)
 }
 
 /// Replaces a node's marker if it is still `instead_of`; `names`: the names of the nodes of its set; `lost`: what it may
 /// have lost.
 pub(super) fn mark(marker: &str, instead_of: &str, names: &str, lost: LostData) -> Request {
-    let arguments =
-        [instead_of.to_owned(), lost.highest.to_string(), names.to_owned(), lost.records_last_us.to_string()];
-    node_request(&MARK, marker, arguments.into())
+    let request = Request::at_any(&MARK, NODE).arg(instead_of).number(lost.highest).arg(names);
+    request.number(lost.records_last_us).arg(marker)
 }
 
-fn node_request(script: &'static Script, first: &str, arguments: Vec<String>) -> Request {
-    Request { script, keys: vec![NODE.to_owned()], first: Some(first.to_owned()), arguments }
-}
+/// The reply of a node that does not count.
+const EMPTY: i64 = -1;
 
 /// A node's reply about one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimReply {
-    /// The attempt has the lock at this node; the lock's counter.
+    /// The attempt has the lock at this node, with this counter in the reply to an ask, a write-back or a restore.
     Mine(u64),
-    /// Another claim has the lock.
-    Busy,
-    /// A write-back or restore came too late; the lock's counter.
-    Refused(u64),
+    /// Another claim has the lock, or had it since.
+    Refused,
     /// The node has lost its data, or was never set up. Its reply must not count.
     Empty,
 }
 
 pub(super) fn claim_reply(answer: Value) -> Result<ClaimReply, RequestError> {
-    let (reply, number): (String, u64) = redis::from_redis_value(answer)?;
-    match &*reply {
-        "mine" => Ok(ClaimReply::Mine(number)),
-        "busy" => Ok(ClaimReply::Busy),
-        "refused" => Ok(ClaimReply::Refused(number)),
-        "empty" => Ok(ClaimReply::Empty),
-        _ => Err(RequestError::unexpected(format!("unexpected reply of a node: {reply:?}"))),
+    match redis::from_redis_value::<i64>(answer)? {
+        EMPTY => Ok(ClaimReply::Empty),
+        0 => Ok(ClaimReply::Refused),
+        number => match u64::try_from(number) {
+            Ok(counter) => Ok(ClaimReply::Mine(counter)),
+            Err(_) => Err(RequestError::unexpected(format!("unexpected reply of a node: {number}"))),
+        },
     }
 }
 

@@ -14,10 +14,11 @@ use lockkit_core::{backend::Grant, lease};
 
 use super::{
     attempt::WonAttempt,
-    nodes::ReplySender,
+    request::Request,
+    round::ReplySender,
     session::RedlockSession,
     votes::{Vote, Votes},
-    wire::{ClaimReply, Request, claim_reply},
+    wire::{ClaimReply, claim_reply},
 };
 use crate::error::RequestError;
 

@@ -290,5 +290,6 @@ async fn user_without_channels_can_lock() {
     until("the hold is renewed over new connections", async || is_renewed(&renewal(&other, &next).await))
         .await;
     release(&other, &next).await;
-    assert!(masters.entries(&name).await.unwrap().is_empty());
+    // A majority has confirmed the release; the last node may still be reconnected.
+    until("nothing is left", async || masters.entries(&name).await.unwrap().is_empty()).await;
 }

@@ -202,8 +202,12 @@ async fn grant_after_the_clean_up_is_removed() {
     };
     let grant = take(&session).await;
     session.release(&grant).await.unwrap();
-    let raised = (grant.token().get() + 1).to_string();
-    until("the release has arrived at the first node", async || get(&fence).await == raised).await;
+    let token = grant.token().get().to_string();
+    until("the ask has arrived at the first node", async || get(&fence).await == token).await;
+    until("the release has arrived there", async || get(&lock).await.is_empty()).await;
+    let load =
+        masters.with(|nodes| Ok(nodes.node(0).cli(&["SCRIPT", "LOAD", raw::RELEASE])?.text().to_owned()));
+    let clean_up = load.await.unwrap();
     let (held, counter) = (lock.clone(), fence.clone());
     let others = masters.with(move |nodes| {
         (1..3).try_for_each(|node| nodes.node(node).cli(&["SET", &held, "another"]).map(drop))?;
@@ -219,7 +223,7 @@ async fn grant_after_the_clean_up_is_removed() {
     until("the clean-up is done", async || calls(&masters, 0, "evalsha").await > before).await;
     assert!(slow.holds("EVALSHA"), "the ask is still delayed");
     // Over that connection it would be executed after the ask, and remove its key.
-    assert!(!slow.holds("lockkit:released"), "the clean-up was sent over a connection that was given up");
+    assert!(!slow.holds(&clean_up), "the clean-up was sent over a connection that was given up");
     slow.pass();
     until("the ask has arrived", async || !get(&fence).await.is_empty()).await;
     until("its key was removed", async || get(&lock).await.is_empty()).await;
@@ -227,4 +231,32 @@ async fn grant_after_the_clean_up_is_removed() {
         .with(move |nodes| (1..3).try_for_each(|node| nodes.node(node).cli(&["DEL", &lock]).map(drop)));
     cleared.await.unwrap();
     assert_eq!(masters.entries(&name()).await.unwrap(), [""; 0]);
+}
+
+/// Otherwise a restore that is delayed until after the release would bring the lock back.
+#[tokio::test(flavor = "multi_thread")]
+async fn release_after_a_restore_raises_the_counters() {
+    let masters = Masters::start(3).unwrap();
+    let session = open_with(&masters.url(), LONG).await;
+    let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
+    let get = async |node: usize, key: &str| {
+        let key = key.to_owned();
+        masters.with(move |nodes| Ok(nodes.node(node).cli(&["GET", &key])?.text().to_owned())).await.unwrap()
+    };
+    for is_restored in [false, true] {
+        let grant = take(&session).await;
+        let token = grant.token().get();
+        if is_restored {
+            let has_it = async || !get(0, &encoded(&name())).await.is_empty();
+            until("the ask has arrived", has_it).await;
+            masters.with(|nodes| nodes.node(0).cli(&["DEL", &encoded(&name())]).map(drop)).await.unwrap();
+            session.renew(std::slice::from_ref(&grant)).await;
+            until("the lock is restored", has_it).await;
+        }
+        session.release(&grant).await.unwrap();
+        let expected = (token + u64::from(is_restored)).to_string();
+        for node in 0..3 {
+            until("the counter is as expected", async || get(node, &fence).await == expected).await;
+        }
+    }
 }

@@ -77,10 +77,8 @@ async fn value(masters: &Masters, node: usize) -> String {
 
 /// The number of the proposal that this node has for the lock's value.
 async fn proposed(masters: &Masters, node: usize) -> u64 {
-    let (claim, hash) = (value(masters, node).await, format!("lockkit:{{{}}}:metadata", encoded(&name())));
-    let get =
-        masters.with(move |nodes| Ok(nodes.node(node).cli(&["HGET", &hash, &claim])?.text().to_owned()));
-    let metadata = Metadata::from_json(get.await.unwrap().as_bytes());
+    let value = value(masters, node).await;
+    let metadata = value.find('{').and_then(|at| Metadata::from_json(&value.as_bytes()[at..]));
     metadata.and_then(|metadata| metadata.proposal).map_or(0, |proposal| proposal.number)
 }
 

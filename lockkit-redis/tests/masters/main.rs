@@ -4,6 +4,7 @@
 mod admin;
 mod attempts;
 mod budget;
+mod costs;
 mod elections;
 mod foreign;
 mod records;

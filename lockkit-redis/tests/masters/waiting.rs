@@ -10,7 +10,9 @@ use lockkit_core::{
     backend::{Backend, Session},
 };
 
-use crate::redlock::{Masters, backend};
+use tokio::time::Instant;
+
+use crate::redlock::{Masters, backend, bare::bare_notification};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -54,6 +56,31 @@ async fn try_of_a_held_lock_is_one_script_at_each_node() {
     let asked = since(&before, scripts(&masters).await);
     assert!(asked.iter().all(|asked| *asked < TRIES * 3 / 2), "{asked:?}");
     release(&one, &held).await;
+}
+
+/// The generous bound is far below the pause between two attempts without a hint.
+#[tokio::test(flavor = "multi_thread")]
+async fn handoff_waits_for_no_pause() {
+    const ROUNDS: usize = 21;
+    let masters = Masters::start(3).unwrap();
+    let (one, other) = (session(&masters).await, session(&masters).await);
+    let (mut waited, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        bare.push(bare_notification(&masters.endpoints[0]).await.unwrap());
+        let held = acquire(&one, &name(LOCK)).await;
+        let waiter = start(&other, &name(LOCK));
+        until("the claim waits", async || waiter.control.was_contended()).await;
+        let start = Instant::now();
+        release(&one, &held).await;
+        let granted = waiter.granted().await;
+        waited.push(start.elapsed());
+        release(&other, &granted).await;
+    }
+    waited.sort_unstable();
+    bare.sort_unstable();
+    let (waited, bare) = (waited[ROUNDS / 2], bare[ROUNDS / 2]);
+    let allowed = bare * 20 + Duration::from_millis(50);
+    assert!(waited <= allowed, "half of the handoffs took {waited:?} or more, a bare notification {bare:?}");
 }
 
 /// Every waiter gets that node, and removes its key again.

@@ -87,6 +87,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::Delay,
             Hook::Trickle,
             Hook::HoldNotifications,
+            Hook::BareNotification,
             Hook::WallClock,
             Hook::Secret,
             Hook::DenyLock,
@@ -98,9 +99,6 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
     fn why_not(&self, hook: Hook) -> Option<String> {
         match hook {
             Hook::Tls => Some("built without the feature \"tls\"".to_owned()),
-            Hook::BareNotification => {
-                Some("a waiter subscribes after its first attempt, which no case can observe".to_owned())
-            }
             Hook::Wipe => Some("a set whose majority has lost its data needs the operator".to_owned()),
             _ => None,
         }
@@ -223,10 +221,12 @@ pub fn encoded(name: &LockName) -> String {
     name.encode(3 * LOCK_NAME_BYTES_MAX)
 }
 
-/// Overwrites the metadata of all claims, as another program might.
-fn write_junk(node: &Redis, metadata: &str) -> Result<()> {
-    for claim in node.cli(&["HKEYS", metadata])?.list() {
-        let words = [b"HSET", metadata.as_bytes(), claim.text().as_bytes(), &[0xff; 100_000]];
+/// Overwrites the metadata of the holder, as another program might.
+fn write_junk(node: &Redis, lock: &str) -> Result<()> {
+    let value = node.cli(&["GET", lock])?;
+    if let Some((claim, _)) = value.text().split_once('{') {
+        let junk = [claim.as_bytes(), b"{", &[0xff; 100_000]].concat();
+        let words: [&[u8]; 4] = [b"SET", lock.as_bytes(), &junk, b"KEEPTTL"];
         node.command(&words)?;
     }
     Ok(())
@@ -258,9 +258,9 @@ impl Store for Masters {
                 .await
             }
             StoreFault::WriteJunk(name) => {
-                let metadata = format!("lockkit:{{{}}}:metadata", encoded(&name));
+                let lock = encoded(&name);
                 self.with(move |nodes| {
-                    (0..nodes.len()).try_for_each(|number| write_junk(nodes.node(number), &metadata))
+                    (0..nodes.len()).try_for_each(|number| write_junk(nodes.node(number), &lock))
                 })
                 .await
             }
@@ -282,14 +282,11 @@ impl Store for Masters {
     /// Of all nodes.
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
         let lock = encoded(name);
-        let keys = [lock.clone(), format!("lockkit:{{{lock}}}:metadata")];
         self.with(move |nodes| {
             let mut entries = Vec::new();
             for number in 0..nodes.len() {
-                for key in &keys {
-                    if nodes.node(number).cli(&["EXISTS", key])?.number() == Some(1) {
-                        entries.push(format!("{key} at node {number}"));
-                    }
+                if nodes.node(number).cli(&["EXISTS", &lock])?.number() == Some(1) {
+                    entries.push(format!("{lock} at node {number}"));
                 }
             }
             Ok(entries)
@@ -308,6 +305,11 @@ impl Store for Masters {
             Ok(most)
         })
         .await
+    }
+
+    /// At one node: a release is published by each of them.
+    async fn bare_notification(&self) -> Result<Duration> {
+        bare::bare_notification(self.endpoints.first().context("no node")?).await
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {

@@ -8,44 +8,28 @@ use lockkit_testbed::{Redis, RedisMasters, Reply};
 
 use super::encoded;
 
-macro_rules! claim_script {
-    ($file:literal) => {
-        concat!(
-            include_str!("../../src/scripts/value.lua"),
-            include_str!("../../src/redlock/scripts/node.lua"),
-            include_str!("../../src/redlock/scripts/claim.lua"),
-            include_str!(concat!("../../src/redlock/scripts/", $file, ".lua"))
-        )
-    };
+macro_rules! script {
+    ($($file:literal),+) => { concat!($(include_str!(concat!("../../src/redlock/scripts/", $file, ".lua"))),+) };
 }
 
-pub const ASK: &str = claim_script!("ask");
-pub const WRITE_BACK: &str = claim_script!("write_back");
-pub const PROCLAIM: &str = claim_script!("proclaim");
-pub const RELEASE: &str = claim_script!("release");
-pub const RESTORE: &str = claim_script!("restore");
-pub const WRITE_RECORD: &str = claim_script!("write_record");
-pub const READ_RECORD: &str = concat!(
-    include_str!("../../src/redlock/scripts/node.lua"),
-    include_str!("../../src/redlock/scripts/read_record.lua")
-);
-pub const RENEW: &str = concat!(
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/redlock/scripts/node.lua"),
-    include_str!("../../src/redlock/scripts/renew.lua")
-);
-pub const NOTE_EMPTY: &str = concat!(
-    include_str!("../../src/redlock/scripts/node.lua"),
-    include_str!("../../src/redlock/scripts/note_empty.lua")
-);
-pub const LOOK: &str = concat!(
-    include_str!("../../src/redlock/scripts/node.lua"),
-    include_str!("../../src/redlock/scripts/look.lua")
-);
-pub const MARK: &str = concat!(
-    include_str!("../../src/redlock/scripts/node.lua"),
-    include_str!("../../src/redlock/scripts/mark.lua")
-);
+pub const ASK: &str = script!("fields", "ask_free", "number", "node", "has", "lock", "counter", "ask");
+pub const WRITE_BACK: &str = script!("fields", "number", "node", "has", "lock", "counter", "write_back");
+pub const PROCLAIM: &str =
+    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "proclaim");
+pub const RELEASE: &str = script!("has", "lock", "release");
+pub const RELEASE_RESTORED: &str =
+    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "release");
+pub const RESTORE: &str =
+    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "restore");
+pub const WRITE_RECORD: &str = script!("number", "node", "state", "has", "lock", "write_record");
+pub const READ_RECORD: &str = script!("number", "node", "read_record");
+pub const RENEW: &str = script!("node", "has", "renew");
+pub const NOTE_EMPTY: &str = script!("number", "node", "state", "note_empty");
+pub const LOOK: &str = script!("number", "node", "state", "look");
+pub const MARK: &str = script!("number", "node", "state", "mark");
+
+/// How long counters outlive their last use, in ms.
+const KEEP_MS: &str = "100000";
 
 /// The marker of a node that counts.
 pub const MARKER: &str = "ready 60000 5f0c1d2e3b4a5968 1/3";
@@ -76,42 +60,50 @@ impl Claimant {
         format!("lockkit:{{{}}}:{what}", self.lock)
     }
 
-    /// Runs a script. Returns the status and the number of the reply.
-    pub fn run(&self, node: &Redis, script: &str, more: &[&str]) -> Result<(String, i64)> {
-        let [fence, metadata, record] = ["fence", "metadata", "record"].map(|what| self.side(what));
-        let ttl = self.ttl_ms.to_string();
-        let mut words = vec!["EVAL", script, "5", NODE, &*self.lock, &*fence, &*metadata, &*record];
-        words.extend([&*self.marker, &*self.claim, &*ttl, "100000"]);
+    /// Runs a script about the lock and one more key. Returns its number.
+    fn run(&self, node: &Redis, script: &str, other_key: &str, more: &[&str]) -> Result<i64> {
+        let mut words = vec!["EVAL", script, "3", &*self.lock, other_key, NODE, &*self.claim];
         words.extend(more);
-        match node.cli(&words)?.list() {
-            [status, number] => Ok((status.text().to_owned(), number.number().context("no number")?)),
-            other => bail!("{other:?}"),
-        }
+        words.push(&*self.marker);
+        node.cli(&words)?.number().context("no number")
     }
 
-    pub fn ask(&self, node: &Redis, proposal: u64) -> Result<(String, i64)> {
-        self.run(node, ASK, &[&proposal.to_string(), &metadata(1)])
+    fn run_on_counter(&self, node: &Redis, script: &str, more: &[&str]) -> Result<i64> {
+        self.run(node, script, &self.side("fence"), more)
     }
 
-    pub fn write_back(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
-        self.run(node, WRITE_BACK, &[&token.to_string()])
+    /// The counter; 0: busy, -1: the node does not count.
+    pub fn ask(&self, node: &Redis, proposal: u64) -> Result<i64> {
+        let ttl = self.ttl_ms.to_string();
+        self.run_on_counter(node, ASK, &[&metadata(1), &ttl, KEEP_MS, &proposal.to_string()])
     }
 
-    pub fn restore(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
-        self.run(node, RESTORE, &[&token.to_string(), &metadata(1)])
+    pub fn write_back(&self, node: &Redis, token: i64) -> Result<i64> {
+        self.run_on_counter(node, WRITE_BACK, &[&token.to_string(), KEEP_MS])
     }
 
-    pub fn proclaim(&self, node: &Redis, number: u64) -> Result<(String, i64)> {
-        self.run(node, PROCLAIM, &[&metadata(number)])
+    /// With the first proposal.
+    pub fn restore(&self, node: &Redis, token: i64) -> Result<i64> {
+        self.restore_with(node, token, 1)
     }
 
-    pub fn write_record(&self, node: &Redis, token: i64, number: u64, text: &str) -> Result<(String, i64)> {
-        self.run(node, WRITE_RECORD, &[&token.to_string(), &number.to_string(), text, "50000"])
+    pub fn restore_with(&self, node: &Redis, token: i64, proposal: u64) -> Result<i64> {
+        let ttl = self.ttl_ms.to_string();
+        self.run_on_counter(node, RESTORE, &[&metadata(proposal), &ttl, KEEP_MS, &token.to_string()])
+    }
+
+    pub fn proclaim(&self, node: &Redis, number: u64) -> Result<i64> {
+        self.run_on_counter(node, PROCLAIM, &[&metadata(number), KEEP_MS])
+    }
+
+    pub fn write_record(&self, node: &Redis, token: i64, number: u64, text: &str) -> Result<i64> {
+        let more = [&token.to_string(), &number.to_string(), text, "50000"];
+        self.run(node, WRITE_RECORD, &self.side("record"), &more)
     }
 
     /// The record, and the token up to which records may be lost; `None` from a node that has lost its data.
     pub fn read_record(&self, node: &Redis) -> Result<Option<(String, i64)>> {
-        let reply = node.cli(&["EVAL", READ_RECORD, "2", NODE, &self.side("record"), &self.marker])?;
+        let reply = node.cli(&["EVAL", READ_RECORD, "2", &self.side("record"), NODE, &self.marker])?;
         match reply.list() {
             [] => Ok(None),
             [record, lost] => Ok(Some((record.text().to_owned(), lost.number().context("no number")?))),
@@ -119,22 +111,29 @@ impl Claimant {
         }
     }
 
-    /// The number of the proposal; 0 for none.
+    /// The number of the proposal in the lock; 0 for none.
     pub fn proposed(&self, node: &Redis) -> Result<u64> {
-        let text = node.cli(&["HGET", &self.side("metadata"), &self.claim])?;
-        let metadata = Metadata::from_json(text.text().as_bytes());
+        let value = node.cli(&["GET", &self.lock])?;
+        let metadata = value.text().strip_prefix(&*self.claim).unwrap_or_default();
+        let metadata = Metadata::from_json(metadata.as_bytes());
         Ok(metadata.and_then(|metadata| metadata.proposal).map_or(0, |proposal| proposal.number))
     }
 
-    pub fn release(&self, node: &Redis, token: i64) -> Result<(String, i64)> {
-        self.run(node, RELEASE, &[&token.to_string(), "released"])
+    /// Releases a grant, or cleans up if there is no channel. Returns 1 if the claim had the lock, otherwise 0.
+    pub fn release(&self, node: &Redis, channel: &str) -> Result<i64> {
+        node.cli(&["EVAL", RELEASE, "1", &self.lock, &self.claim, channel])?.number().context("no number")
+    }
+
+    /// Releases a grant for which a restore was sent.
+    pub fn release_restored(&self, node: &Redis, token: i64) -> Result<i64> {
+        self.run_on_counter(node, RELEASE_RESTORED, &["released", &token.to_string(), KEEP_MS])
     }
 
     /// 1, 0 or -1; `None` from a node that has lost its data.
     pub fn renew(&self, node: &Redis) -> Result<Option<i64>> {
-        let (fence, metadata, ttl) = (self.side("fence"), self.side("metadata"), self.ttl_ms.to_string());
-        let keys = ["EVAL", RENEW, "4", NODE, &self.lock, &fence, &metadata];
-        let words = [&keys[..], &[&self.marker, &ttl, "100000", &self.claim]].concat();
+        let (fence, ttl) = (self.side("fence"), self.ttl_ms.to_string());
+        let keys = ["EVAL", RENEW, "3", &self.lock, &fence, NODE];
+        let words = [&keys[..], &[&ttl, KEEP_MS, &self.claim, &self.marker]].concat();
         Ok(node.cli(&words)?.list().first().and_then(Reply::number))
     }
 }
@@ -150,8 +149,8 @@ pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) 
     let mut highest = 0;
     for node in 0..asked {
         dead.marker = marker(node)?;
-        let (status, counter) = dead.ask(nodes.node(node), 0)?;
-        anyhow::ensure!(status == "mine", "{status}");
+        let counter = dead.ask(nodes.node(node), 0)?;
+        anyhow::ensure!(counter > 0, "{counter}");
         highest = highest.max(counter);
     }
     let token = highest + 1;
@@ -159,7 +158,7 @@ pub fn die(nodes: &RedisMasters, name: &LockName, asked: usize, written: usize) 
     for node in 0..written {
         dead.marker = marker(node)?;
         // Late if the key has expired.
-        acknowledged += usize::from(dead.write_back(nodes.node(node), token)?.0 == "mine");
+        acknowledged += usize::from(dead.write_back(nodes.node(node), token)? == token);
     }
     std::thread::sleep(Duration::from_millis(TTL_MS));
     let is_granted = acknowledged > nodes.len() / 2;

@@ -159,6 +159,7 @@ impl State {
             }
             _ => {
                 node.progress[client] = Progress::Nothing;
+                self.restored.add(claim);
                 RequestKind::Restore { token }
             }
         };
@@ -178,6 +179,7 @@ impl State {
 
     pub(super) fn restore(&mut self, model: &Redlock, client: usize, node: usize) {
         self.nodes[node].progress[client] = Progress::Nothing;
+        self.restored.add(self.claim(client));
         let kind = RequestKind::Restore { token: self.clients[client].token };
         self.run(model, node, Request { claim: self.claim(client), kind });
     }
@@ -217,6 +219,11 @@ impl State {
         for claim in self.releases.iter() {
             if (0..NODES).all(|node| self.is_release_done(node, claim)) {
                 self.releases.remove(claim);
+            }
+        }
+        for claim in self.restored.iter() {
+            if !self.is_active(claim) && !self.releases.has(claim) {
+                self.restored.remove(claim);
             }
         }
         // Every later claim has a floor that is not below.

@@ -57,7 +57,8 @@ pub enum Step {
     WriteBackChecksCounter,
     /// A restore counts only where the counter is not above the token.
     RestoreChecksCounter,
-    /// The release of a grant raises the counter above its token, no matter whose key it finds.
+    /// The release of a grant for which a restore was sent raises the counter above its token, no matter whose key it
+    /// finds.
     ReleaseRaisesCounter,
     /// A refused ask is withdrawn nevertheless if an earlier copy of it may be executed later.
     UncertainAskWithdrawn,
@@ -103,6 +104,8 @@ pub struct State {
     token_last: u8,
     /// Grants that have ended, while their release can have an effect.
     releases: ClaimSet,
+    /// Claims that have sent a restore to any node.
+    restored: ClaimSet,
     faults: Faults,
     expired_early: bool,
     broken: Option<&'static str>,

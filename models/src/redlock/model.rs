@@ -16,6 +16,7 @@ impl Model for Redlock {
             tokens: [0; CLAIMS],
             token_last: 0,
             releases: ClaimSet::default(),
+            restored: ClaimSet::default(),
             faults: self.faults,
             expired_early: false,
             broken: None,

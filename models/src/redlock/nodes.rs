@@ -75,7 +75,7 @@ impl State {
     }
 
     pub(super) fn execute_release(&mut self, model: &Redlock, number: usize, claim: ClaimNo) {
-        let token = self.tokens[claim.index()];
+        let (token, was_restored) = (self.tokens[claim.index()], self.restored.has(claim));
         let node = &mut self.nodes[number];
         if node.key == Some(claim) {
             node.key = None;
@@ -83,7 +83,7 @@ impl State {
         if node.unmarked && model.has(Step::MarkerIsTested) {
             return;
         }
-        if model.has(Step::ReleaseRaisesCounter) {
+        if was_restored && model.has(Step::ReleaseRaisesCounter) {
             node.counter = node.counter.max(token + 1);
         }
         if node.may_be_restored(claim) {
@@ -96,7 +96,8 @@ impl State {
         let node = &self.nodes[number];
         let may_come = node.late.iter().any(|request| request.claim == claim);
         let may_forget = self.faults.restarts > 0 || node.unmarked;
-        node.counter > self.tokens[claim.index()] && node.key != Some(claim) && !may_come && !may_forget
+        let is_raised = node.counter > self.tokens[claim.index()] || !self.restored.has(claim);
+        is_raised && node.key != Some(claim) && !may_come && !may_forget
     }
 
     pub(super) fn expire(&mut self, number: usize) {

@@ -19,7 +19,8 @@ use crate::{
     keys::Layout,
     redlock::{
         node::Node,
-        nodes::{Nodes, ReplySender},
+        nodes::Nodes,
+        round::ReplySender,
         view::LockView,
         wire::{LockState, inspect},
     },

@@ -23,7 +23,8 @@ use lockkit_core::{
 use super::{
     RedlockBackend,
     membership::{join, look_at_majority},
-    nodes::{Nodes, ReplySender},
+    nodes::Nodes,
+    round::ReplySender,
     view::{LockView, majority_value, votes},
     wire::{LockState, break_hold, inspect_with_remaining, was_broken},
 };

@@ -8,7 +8,8 @@ use super::marker::{Marker, NodeIdentity, milliseconds, split_names};
 use crate::{
     error::{Effect, RequestError},
     redlock::{
-        nodes::{Nodes, ReplySender},
+        nodes::Nodes,
+        round::ReplySender,
         wire::{NodeState, look, node_state},
     },
 };

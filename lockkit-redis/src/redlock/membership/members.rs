@@ -13,7 +13,7 @@
 //!
 //! So clients need not spell addresses alike: the markers identify the nodes.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockkit_core::{ErrorKind, support::lock};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,15 @@ struct MemberState {
     set: Option<NodeSet>,
     /// By address: the number of the node that was found there.
     numbers: Vec<Option<usize>>,
+    /// By address: the marker of that node. Every request names it.
+    markers: Vec<Option<Arc<str>>>,
+}
+
+impl MemberState {
+    fn update_markers(&mut self) {
+        let marker = |number: &Option<usize>| Some(self.set.as_ref()?.identity((*number)?).ready().into());
+        self.markers = self.numbers.iter().map(marker).collect();
+    }
 }
 
 /// The set that a majority belongs to.
@@ -58,8 +67,8 @@ impl NodeSet {
 
 impl Members {
     pub(crate) fn new(names: Vec<String>) -> Self {
-        let numbers = vec![None; names.len()];
-        let state = Mutex::new(MemberState { set: None, numbers });
+        let (numbers, markers) = (vec![None; names.len()], vec![None; names.len()]);
+        let state = Mutex::new(MemberState { set: None, numbers, markers });
         Self { names, state, exchanged: CancellationToken::new() }
     }
 
@@ -69,7 +78,9 @@ impl Members {
 
     /// Sets the client's set, by one node of a majority that agrees.
     pub(crate) fn choose_set(&self, identity: &NodeIdentity, names: &str) {
-        self.lock().set = Some(NodeSet { identity: identity.clone(), names: split_names(names) });
+        let mut state = self.lock();
+        state.set = Some(NodeSet { identity: identity.clone(), names: split_names(names) });
+        state.update_markers();
     }
 
     /// Records which node was found at this address.
@@ -94,8 +105,10 @@ impl Members {
             let name = self.names.get(other).map_or("", String::as_str);
             return Err(refused(format!("it is the same node as {name}")));
         }
-        if let Some(number) = state.numbers.get_mut(address) {
-            *number = Some(identity.number);
+        if let Some(number) = state.numbers.get_mut(address)
+            && number.replace(identity.number).is_none()
+        {
+            state.update_markers();
         }
         Ok(())
     }
@@ -112,10 +125,8 @@ impl Members {
     }
 
     /// The marker of the node at this address.
-    pub(crate) fn marker(&self, address: usize) -> Option<String> {
-        let state = self.lock();
-        let number = state.numbers.get(address).copied().flatten()?;
-        Some(state.set.as_ref()?.identity(number).ready())
+    pub(crate) fn marker(&self, address: usize) -> Option<Arc<str>> {
+        self.lock().markers.get(address).cloned().flatten()
     }
 
     /// Which node a server without data at this address must be: the one that was found there before, or the one with
@@ -178,8 +189,14 @@ mod tests {
         let members = members(["x:1", "c:1", "y:1"]);
         members.admit(0, &node_state(&identity(3))).unwrap();
         members.admit(1, &node_state(&identity(1))).unwrap();
-        assert_eq!(members.marker(0), Some(identity(3).ready()));
-        assert_eq!((members.marker(1), members.marker(2)), (Some(identity(1).ready()), None));
+        assert_eq!(members.marker(0).as_deref().map(str::to_owned), Some(identity(3).ready()));
+        assert_eq!(
+            (
+                members.marker(1).as_deref().map(str::to_owned),
+                members.marker(2).as_deref().map(str::to_owned)
+            ),
+            (Some(identity(1).ready()), None)
+        );
         assert_eq!(members.expected_identity(0), Some(identity(3)), "it was found there");
         assert_eq!(members.expected_identity(2), None, "no node of the set had that name");
     }
@@ -196,7 +213,7 @@ mod tests {
             NodeIdentity { max_ttl_ms: 1, ..identity(2) },
         ] {
             assert_eq!(members.admit(1, &node_state(&wrong)).unwrap_err().kind(), ErrorKind::InvalidConfig);
-            assert_eq!(members.marker(1), None, "{wrong}");
+            assert_eq!(members.marker(1).as_deref().map(str::to_owned), None, "{wrong}");
         }
     }
 
@@ -209,7 +226,11 @@ mod tests {
         assert!(!members.exchanged.is_cancelled(), "each is where it was");
         members.admit(0, &node_state(&identity(2))).unwrap_err();
         assert!(members.exchanged.is_cancelled());
-        assert_eq!(members.marker(0), Some(identity(1).ready()), "votes are counted by address");
+        assert_eq!(
+            members.marker(0).as_deref().map(str::to_owned),
+            Some(identity(1).ready()),
+            "votes are counted by address"
+        );
     }
 
     #[test]

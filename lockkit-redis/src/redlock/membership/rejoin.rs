@@ -163,7 +163,7 @@ impl Rejoiner {
     /// Whether a node in this state counts.
     pub(crate) fn counts(&self, number: usize, state: &NodeState) -> bool {
         let members = &self.nodes.members;
-        members.admit(number, state).is_ok() && members.marker(number).as_ref() == Some(&state.marker)
+        members.admit(number, state).is_ok() && members.marker(number).as_deref() == Some(&*state.marker)
     }
 
     /// Classifies a node by its state. Starts to bring it back if it does not count.

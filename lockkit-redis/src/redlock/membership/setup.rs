@@ -28,8 +28,10 @@ use crate::{
     error::{Effect, RequestError},
     redlock::{
         RedlockConfig,
-        nodes::{Nodes, ReplySender},
-        wire::{LostData, NodeState, Request, mark, node_state},
+        nodes::Nodes,
+        request::Request,
+        round::ReplySender,
+        wire::{LostData, NodeState, mark, node_state},
     },
 };
 

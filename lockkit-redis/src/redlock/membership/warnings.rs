@@ -5,16 +5,13 @@ use std::sync::Arc;
 use tracing::{debug, warn};
 
 use crate::{
-    redlock::{
-        node::Node,
-        nodes::{Nodes, Round},
-    },
+    redlock::{node::Node, nodes::Nodes, round::ReplySender},
     server_info::ServerInfo,
 };
 
 /// Reads each node's `INFO` in the background.
 pub(crate) fn warn_in_background(nodes: &Nodes) {
-    let _: Round<()> = nodes.at_all(|_, node, _| async move {
+    let round = nodes.at_all(|_, node, _: ReplySender<()>| async move {
         match node.info().await {
             Ok(Some(info)) => log_warnings(&node, &info),
             unknown => debug!(
@@ -24,6 +21,7 @@ pub(crate) fn warn_in_background(nodes: &Nodes) {
             ),
         }
     });
+    round.in_background();
 }
 
 fn log_warnings(node: &Arc<Node>, info: &ServerInfo) {

@@ -1,21 +1,22 @@
 -- Takes the lock at this node. A repeated request returns what an earlier one has done.
 --
--- ARGV 5 a counter that the client proposes: its clock in us
---      6 the claim's metadata
--- Returns {'mine', counter}, {'busy', 0} or {'empty', 0}.
-if not is_marked then
-  return { 'empty', 0 }
+-- ARGV 2 the claim's metadata
+--      3 its ttl in ms
+--      4 how long the counter outlives its last use, in ms
+--      5 a counter that the client proposes: its clock in us
+-- Returns the counter if the claim has the lock; 0: another has it, -1: the node does not count.
+if not is_taken and not has(claim, lock) then
+  return 0
 end
-local state = look()
-if state == 'others' then
-  return { 'busy', 0 }
+local last, rest = counter()
+if not is_taken then
+  return last
 end
-local counter = counter_of(fence)
-if state == 'free' then
-  counter = math.max(counter + 1, number_in(ARGV[5]))
-  redis.call('SET', lock, claim, 'NX', 'PX', ttl)
-  raise(fence, counter, keep)
-  -- Errors are ignored, because the lock does not depend on it.
-  describe(ARGV[6])
+if string.find(rest, claim, 1, true) then
+  -- A late copy: the node has lost the lock, and the metadata are those before a proclaim. A heartbeat restores it.
+  redis.call('DEL', lock)
+  return 0
 end
-return { 'mine', counter }
+local number = math.max(last + 1, number_in(ARGV[5]))
+raise(number, '', ARGV[4])
+return number

@@ -1,15 +1,18 @@
 -- Stores metadata with another proposal, if the claim has the lock at this node. Later ones are not undone.
 --
--- ARGV 5 the metadata
--- Returns {'mine', 0}, {'refused', 0} or {'empty', 0}.
+-- ARGV 2 the metadata
+--      3 how long the counter outlives its last use, in ms
+-- Returns 1; 0: refused, -1: the node does not count.
 if not is_marked then
-  return { 'empty', 0 }
+  return -1
 end
-if look() ~= 'mine' then
-  return { 'refused', 0 }
+if not has(claim, lock) then
+  return 0
 end
-local reply = describe(ARGV[5])
-if type(reply) == 'table' and reply.err then
-  return reply
+local last, rest = counter()
+local number = proposal_number(ARGV[2])
+if last_proposal(rest) <= number then
+  raise(last, with_proposal(rest, number), ARGV[3])
+  redis.call('SET', lock, claim .. ARGV[2], 'KEEPTTL')
 end
-return { 'mine', 0 }
+return 1

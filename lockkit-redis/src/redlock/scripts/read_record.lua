@@ -1,11 +1,11 @@
 -- Reads the record of a lock. Read-only.
 --
--- KEYS 2 the record
+-- KEYS 1 the record
 -- Returns {record or '', token up to which the node may lack records}; nothing from a node that has lost its data.
-if not is_marked then
+if not has_marker() then
   return {}
 end
-local record = redis.pcall('GET', KEYS[2])
+local record = redis.pcall('GET', KEYS[1])
 local lost = 0
 if clock() < number_in(redis.call('HGET', node, 'lost_until')) then
   lost = number_in(redis.call('HGET', node, 'lost'))

@@ -2,16 +2,21 @@
 -- The token becomes the counter, and the metadata are stored, so that a majority has both also when this node is needed
 -- for it.
 --
--- ARGV 5 the token
---      6 the claim's metadata
--- Returns {'mine', counter}, {'refused', counter} or {'empty', 0}.
+-- ARGV 2 the claim's metadata
+--      3 its ttl in ms
+--      4 how long the counter outlives its last use, in ms
+--      5 the token
+-- Returns the token; 0: refused, -1: the node does not count.
 if not is_marked then
-  return { 'empty', 0 }
+  return -1
 end
-local counter = counter_of(fence)
-if look() == 'free' and counter <= number_in(ARGV[5]) and redis.call('SET', lock, claim, 'NX', 'PX', ttl) then
-  raise(fence, number_in(ARGV[5]), keep)
-  describe(ARGV[6])
-  return { 'mine', number_in(ARGV[5]) }
+local last, rest = counter()
+local token, number = number_in(ARGV[5]), proposal_number(ARGV[2])
+if last > token or last_proposal(rest) > number then
+  return 0
 end
-return { 'refused', counter }
+if not redis.call('SET', lock, claim .. ARGV[2], 'NX', 'PX', ARGV[3]) then
+  return 0
+end
+raise(token, with_proposal(rest, number), ARGV[4])
+return token

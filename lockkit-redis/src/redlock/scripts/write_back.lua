@@ -1,14 +1,16 @@
 -- Stores the token as the counter of this node, if the claim has the lock and no later claim can have seen a higher
 -- counter.
 --
--- ARGV 5 the token
--- Returns {'mine', token}, {'refused', counter} or {'empty', 0}.
+-- ARGV 2 the token
+--      3 how long the counter outlives its last use, in ms
+-- Returns the token; 0: refused, -1: the node does not count.
 if not is_marked then
-  return { 'empty', 0 }
+  return -1
 end
-local counter, token = counter_of(fence), number_in(ARGV[5])
-if look() ~= 'mine' or counter > token then
-  return { 'refused', counter }
+local last, rest = counter()
+local token = number_in(ARGV[2])
+if last > token or not has(claim, lock) then
+  return 0
 end
-raise(fence, token, keep)
-return { 'mine', token }
+raise(token, rest, ARGV[3])
+return token

@@ -1,0 +1,9 @@
+-- Precedes a release if a restore was sent for the claim: raises the counter above its token, even if another claim has
+-- the lock or none, so that a restore that comes later finds it too high.
+--
+-- ARGV 3 the token
+--      4 how long the counter outlives its last use, in ms
+if is_marked then
+  raise(math.max(counter(), number_in(ARGV[3]) + 1), '', ARGV[4])
+end
+
