@@ -51,19 +51,26 @@ enum Child {
     Run(Vec<String>),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let outcome = match Arguments::parse() {
-        Arguments { child: Some(Child::Run(words)), .. } => run_child(&words).await,
-        arguments => measure(arguments).await,
-    };
-    match outcome {
+/// Threads that may block: bare file locks wait in one each, a thousand at most, and the standard input is read in one.
+const BLOCKING_THREADS: usize = 2_048;
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{error:#}");
             // Not by return: a thread may wait for input.
             std::process::exit(1)
         }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
+    match arguments {
+        Arguments { child: Some(Child::Run(words)), .. } => runtime.block_on(run_child(&words)),
+        arguments => runtime.block_on(measure(arguments)),
     }
 }
 

@@ -26,6 +26,9 @@ const CLIENTS_QUICK: [usize; 2] = [1, 32];
 /// The numbers of waiters, besides the 200 of W4.
 const WAITERS: [usize; 2] = [50, 1_000];
 
+/// The most waiters on Redlock, whose waiters poll: of more, each hinders all the others for minutes.
+const REDLOCK_WAITERS_MAX: usize = 200;
+
 /// The numbers of holds of W6.
 const HOLDS: [usize; 4] = [1, 100, 1_000, 10_000];
 const HOLDS_QUICK: [usize; 1] = [1_000];
@@ -120,7 +123,7 @@ impl Plan {
                     let task = |row: &RowSpec| Task::Row(row.clone(), workload.size());
                     steps.extend(turns.map(|row| Step { workload, round, task: task(row) }));
                 }
-                steps.extend(self.other_sizes(workload, &rows));
+                steps.extend(self.other_sizes(backend, workload, &rows));
             } else {
                 steps.extend(self.lockkit_alone(backend, workload));
             }
@@ -129,7 +132,7 @@ impl Plan {
     }
 
     /// Returns the steps for plots over the number of clients or waiters.
-    fn other_sizes(&self, workload: Workload, rows: &[RowSpec]) -> Vec<Step> {
+    fn other_sizes(&self, backend: Backend, workload: Workload, rows: &[RowSpec]) -> Vec<Step> {
         let sizes: &[usize] = match (workload, self.quick) {
             (Workload::W3, false) => &CLIENTS,
             (Workload::W3, true) => &CLIENTS_QUICK,
@@ -137,7 +140,8 @@ impl Plan {
             _ => &[],
         };
         let mut steps = Vec::new();
-        for &size in sizes {
+        let is_possible = |size: &&usize| backend != Backend::Redlock || **size <= REDLOCK_WAITERS_MAX;
+        for &size in sizes.iter().filter(is_possible) {
             for row in rows {
                 // A thousand clients of a peer are more than some can start.
                 let is_wanted = row.kind != Kind::Peer || (workload == Workload::W3 && !self.quick);
@@ -239,6 +243,20 @@ mod tests {
         assert!(plan.steps(Backend::Memory, &[]).is_empty());
         assert_eq!(plan.steps(Backend::File, &[]).len(), 2, "takeover and sale");
         assert_eq!(plan.steps(Backend::Etcd, &[]).len(), 3);
+    }
+
+    #[test]
+    fn redlock_has_no_crowd_of_waiters() {
+        let plan = Plan { workloads: vec![Workload::W4], rounds: 1, seconds: None, quick: false };
+        let most = |backend| {
+            let steps = plan.steps(backend, &[]);
+            let sizes = steps.iter().filter_map(|step| match step.task {
+                Task::Row(_, size) => Some(size),
+                _ => None,
+            });
+            sizes.max()
+        };
+        assert_eq!([Backend::Redlock, Backend::Redis].map(most), [Some(200), Some(1_000)]);
     }
 
     #[test]

@@ -10,6 +10,10 @@ use crate::job::{Job, Names};
 /// The ttl of every lock whose expiry is not measured.
 const TTL_MS: u64 = 10_000;
 
+/// The same for more than this many clients or tasks, which a few cores serve slowly.
+const CROWD: usize = 500;
+const CROWD_TTL_MS: u64 = 30_000;
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 #[value(rename_all = "verbatim")]
@@ -114,7 +118,7 @@ impl Workload {
             name: format!("bench-{:08x}", fastrand::u32(..)),
             hold_us,
             pause_us,
-            ttl_ms: TTL_MS,
+            ttl_ms: if size > CROWD { CROWD_TTL_MS } else { TTL_MS },
             millis: (!self.is_once()).then_some(millis),
             once: self.is_once(),
             settle_ms,

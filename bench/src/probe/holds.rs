@@ -19,6 +19,9 @@ use crate::{
 /// How many locks are acquired or released at the same time.
 const AT_A_TIME: usize = 64;
 
+/// Open files besides those of the locks.
+const OTHER_FILES: u64 = 100;
+
 /// Longest time to acquire all locks.
 const ACQUIRE_MAX: Duration = Duration::from_secs(120);
 
@@ -58,7 +61,7 @@ pub struct Holds {
 }
 
 pub(crate) async fn child(job: Job) -> Result<()> {
-    raise_open_files()?;
+    raise_open_files(job.count)?;
     let client = job.connection.open().await?;
     // The first hold starts what all holds share.
     let first = client.lock("bench-holds-first")?.acquire().await?;
@@ -80,11 +83,16 @@ pub(crate) async fn child(job: Job) -> Result<()> {
     Ok(client.close().await?)
 }
 
-/// Files need one open file per hold.
-fn raise_open_files() -> Result<()> {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-        .context("raise the number of open files")
+/// Files need two open files per hold. Only root can have more than the limit.
+fn raise_open_files(count: usize) -> Result<()> {
+    let wanted = 2 * count as u64 + OTHER_FILES;
+    let raised = |maximum| setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    let limit = getrlimit(Resource::Nofile);
+    let is_enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    if is_enough(limit.current) || (is_enough(limit.maximum) && raised(limit.maximum).is_ok()) {
+        return Ok(());
+    }
+    raised(Some(wanted)).with_context(|| format!("the limit of open files is less than {wanted}"))
 }
 
 pub(crate) async fn measure(
