@@ -89,15 +89,15 @@ async fn try_after_a_caller_left_and_a_release_finds_the_lock_free() {
 
 #[tokio::test(start_paused = true)]
 async fn loop_of_answered_acquires_lets_other_tasks_run() {
+    const TURNS_MAX: u32 = 1_000;
     let lock = lock_of_new_client(&MemoryServer::new()).await;
     let has_run = Arc::new(AtomicBool::new(false));
     let other = Arc::clone(&has_run);
     tokio::spawn(async move { other.store(true, Ordering::SeqCst) });
-    for _ in 0..1_000 {
-        if has_run.load(Ordering::SeqCst) {
-            return;
-        }
+    let mut turns = 0;
+    while turns < TURNS_MAX && !has_run.load(Ordering::SeqCst) {
         lock.acquire().await.unwrap().release().await.unwrap();
+        turns += 1;
     }
-    panic!("no other task has run");
+    assert!(has_run.load(Ordering::SeqCst), "no other task has run");
 }
