@@ -13,6 +13,7 @@ use super::{ANSWER_MAX, Connection};
 use crate::{
     backend::Server,
     child::{self, Child, Problem},
+    job::MISSING,
     usage::{Usage, own_cpu, own_memory},
 };
 
@@ -61,7 +62,10 @@ pub struct Holds {
 }
 
 pub(crate) async fn child(job: Job) -> Result<()> {
-    raise_open_files(job.count)?;
+    if !raise_open_files(job.count)? && job.connection.is_file() {
+        eprintln!("the limit of open files is too low for {} locks", job.count);
+        std::process::exit(MISSING);
+    }
     let client = job.connection.open().await?;
     // The first hold starts what all holds share.
     let first = client.lock("bench-holds-first")?.acquire().await?;
@@ -83,16 +87,12 @@ pub(crate) async fn child(job: Job) -> Result<()> {
     Ok(client.close().await?)
 }
 
-/// Files need two open files per hold. Only root can have more than the limit.
-fn raise_open_files(count: usize) -> Result<()> {
-    let wanted = 2 * count as u64 + OTHER_FILES;
-    let raised = |maximum| setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
-    let limit = getrlimit(Resource::Nofile);
-    let is_enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
-    if is_enough(limit.current) || (is_enough(limit.maximum) && raised(limit.maximum).is_ok()) {
-        return Ok(());
-    }
-    raised(Some(wanted)).with_context(|| format!("the limit of open files is less than {wanted}"))
+/// Files need two open files per hold. Returns whether so many are allowed; fewer are enough for other stores.
+fn raise_open_files(count: usize) -> Result<bool> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+        .context("raise the limit of open files")?;
+    Ok(maximum.is_none_or(|maximum| maximum >= 2 * count as u64 + OTHER_FILES))
 }
 
 pub(crate) async fn measure(

@@ -30,6 +30,10 @@ impl Connection {
         Self { url: backend::url(backend.name(), addresses), ttl_ms: ttl.as_millis() as u64 }
     }
 
+    fn is_file(&self) -> bool {
+        self.url.starts_with("file:")
+    }
+
     pub(crate) async fn open(&self) -> lockkit::Result<LockClient> {
         lockkit::builder(&self.url)?.ttl(Duration::from_millis(self.ttl_ms)).build().await
     }

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, ensure};
 use lockkit::Lock;
 use lockkit_testbed::Redis;
-use redis::{AsyncCommands, aio::MultiplexedConnection};
+use redis::{AsyncCommands, AsyncConnectionConfig, aio::MultiplexedConnection};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
@@ -57,8 +57,10 @@ pub struct Sale {
 
 pub(crate) async fn child(job: Job) -> Result<()> {
     let client = job.connection.open().await?;
-    let stock =
-        redis::Client::open(format!("redis://{}", job.stock))?.get_multiplexed_async_connection().await?;
+    // A reply may take longer than half a second, the crate's limit, while 500 buyers compete for two cores.
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_MAX));
+    let stock = redis::Client::open(format!("redis://{}", job.stock))?;
+    let stock = stock.get_multiplexed_async_connection_with_config(&config).await?;
     let lock = Arc::new(client.lock(&job.name)?);
     child::ready().await?;
     let (started, mut buyers, mut bought) = (Instant::now(), JoinSet::new(), 0);

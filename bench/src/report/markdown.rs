@@ -31,9 +31,11 @@ pub(super) fn text(report: &Report, plots: &[Plot]) -> String {
         parts.push(versions(backend));
         parts.push(plots_of(Some(name)));
     }
-    let errors: String = report.errors().iter().map(|error| format!("* {error}\n")).collect();
-    if !errors.is_empty() {
-        parts.push(format!("## Errors\n\n{errors}"));
+    for (title, found) in [("Not measured", report.impossible()), ("Errors", report.errors())] {
+        let lines: String = found.iter().map(|line| format!("* {line}\n")).collect();
+        if !lines.is_empty() {
+            parts.push(format!("## {title}\n\n{lines}"));
+        }
     }
     parts.retain(|part| !part.is_empty());
     parts.join("\n")

@@ -171,6 +171,17 @@ impl Report {
         Ok(fs::write(folder.join("report.md"), markdown::text(self, &plots))?)
     }
 
+    /// Returns what this machine cannot measure, besides rows that are not installed.
+    fn impossible(&self) -> Vec<String> {
+        let all =
+            self.backends.iter().flat_map(|report| report.problems.iter().map(move |found| (report, found)));
+        let missing = all.filter_map(|(report, (workload, problem))| match problem {
+            Problem::Missing(reason) => Some(format!("{} {workload}: {reason}", report.backend.name())),
+            Problem::Failed(_) => None,
+        });
+        missing.collect()
+    }
+
     /// Returns what went wrong; a row that is not installed is no error.
     pub fn errors(&self) -> Vec<String> {
         let mut errors = self.failed.clone();
@@ -186,9 +197,9 @@ impl Report {
                     errors.push(format!("{what}: two were inside at the same time, {violations} times"));
                 }
             }
-            let problems = report.problems.iter().map(|(workload, problem)| {
-                let (Problem::Missing(reason) | Problem::Failed(reason)) = problem;
-                format!("{backend} {workload}: {reason}")
+            let problems = report.problems.iter().filter_map(|(workload, problem)| match problem {
+                Problem::Failed(reason) => Some(format!("{backend} {workload}: {reason}")),
+                Problem::Missing(_) => None,
             });
             errors.extend(problems);
         }
