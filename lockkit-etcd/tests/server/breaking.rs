@@ -8,11 +8,11 @@ use lockkit_core::{
     backend::{Admin, Contender, Loss, Renewal, Session},
 };
 use lockkit_etcd::EtcdBackend;
-use lockkit_testbed::{Etcd, Message, Proxy};
+use lockkit_testbed::{Direction, Etcd, Flow, Message, Proxy};
 
 use crate::common::{
-    LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, key_of, plain, queue, release, session,
-    session_at, until, url_through,
+    LONG, LONGEST, acquire, backend, bounded, cut, enqueued, fresh_name, key_of, plain, queue, release,
+    session, session_at, until, url_through,
 };
 
 const GUARD: &str = "names=raw&guard=/locks/";
@@ -186,13 +186,21 @@ async fn break_without_a_reply_is_repeated_and_breaks_nobody_else() {
     let held = acquire(&one, &name).await;
     let next = enqueued(&other, &name).await;
     let seen = holder(&admin, &name).await;
-    // The read of the keys is answered, the transaction is not.
-    proxy.swallow_reply(2);
-    let error = bounded(admin.break_lock(&name, &seen)).await.unwrap_err();
+    // The reads of the keys are answered, the transaction is not. It is executed after the caller has its error.
+    proxy.hold_requests_from(NEWS);
+    let breaking = tokio::spawn({
+        let (admin, name, seen) = (admin.clone(), name.clone(), seen.clone());
+        async move { admin.break_lock(&name, &seen).await }
+    });
+    until("the transaction is under way", async || proxy.holds(NEWS)).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    cut(&proxy);
+    let error = bounded(breaking).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(next.is_waiting());
+    proxy.deliver_late();
     let granted = next.granted().await;
     assert_eq!(bounded(one.lost()).await, Loss::Grant(held.claim()));
-    proxy.pass();
     assert!(!breaks(&admin, &name, &seen).await);
     assert_eq!(holder(&admin, &name).await.token, Some(granted.token()));
     release(&other, &granted).await;
