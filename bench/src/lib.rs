@@ -1,8 +1,8 @@
 //! Measures lockkit in comparison with bare requests and other locks on the same stores.
 //!
 //! Machines are shared and noisy, so only runs of the same round are compared: rows take turns for several rounds, and a
-//! ratio is the median of the ratios of all rounds. Every row is a process of its own ([`job`]), so that its CPU time is
-//! what the kernel counted. The servers report their own requests and bytes.
+//! ratio is the median of the ratios of all rounds. Every row is a process of its own (see the module `job`), so that its
+//! CPU time is what the kernel counted. The servers report their own requests and bytes.
 
 mod backend;
 mod child;
@@ -76,7 +76,7 @@ pub async fn run(backends: &[Backend], plan: &Plan, folders: &Folders) -> Result
     Ok(report)
 }
 
-/// Does what a process of a row does, see [`job`].
+/// Does what a process of a row does, see the module `job`.
 ///
 /// # Errors
 ///

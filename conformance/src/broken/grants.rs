@@ -1,6 +1,6 @@
 //! The outcome of a claim at a broken backend.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, ErrorKind, FencingToken, LockName, Result,
@@ -46,6 +46,7 @@ impl BrokenSession {
             }
             Defect::ClaimsOutliveClose => match self.inner.acquire(claim).await {
                 Err(error) if error.kind() == ErrorKind::Closed => std::future::pending().await,
+                Ok(Acquired::EntryGone) => std::future::pending().await,
                 answer => answer,
             },
             _ => {
@@ -133,7 +134,11 @@ impl BrokenSession {
         let acquired = self.inner.acquire(claim).await?;
         if matches!(acquired, Acquired::GaveUp) {
             let inner = Arc::clone(&self.inner);
-            tokio::spawn(async move { inner.acquire(queues).await });
+            let mut orphan = Box::pin(async move { inner.acquire(queues).await });
+            // It is in the queue before the caller goes on.
+            if poll_fn(|context| Poll::Ready(orphan.as_mut().poll(context))).await.is_pending() {
+                tokio::spawn(orphan);
+            }
         }
         Ok(acquired)
     }

@@ -130,6 +130,11 @@ async fn a_waiter_dropped_around_the_handoff_passes_the_lock_on(cx: Cx) -> Resul
         let held = holder.acquire_timeout(bound).await?.context("the lock is not free")?;
         let first = cx.enqueue(&head, 0).await?;
         let second = cx.enqueue(&next, 1).await?;
+        if cx.is_paused() && number % 40 == 0 {
+            // Before the handoff begins: a store in the process does all of it in one step.
+            first.abort();
+            tokio::task::yield_now().await;
+        }
         let release = tokio::spawn(async move { held.release().await });
         if cx.is_paused() {
             for _ in 0..number % 40 {
