@@ -319,8 +319,10 @@ impl Redis {
             ("--dir", self.daemon.data().display().to_string()),
             ("--protected-mode", "no".to_owned()),
             ("--save", String::new()),
-            // A killed process loses nothing that it has confirmed; only a crash of the machine does.
+            // A killed process loses nothing that it has confirmed. Without `always` the server may reply first and write
+            // up to two seconds later, while its thread that syncs has not run.
             ("--appendonly", "yes".to_owned()),
+            ("--appendfsync", "always".to_owned()),
         ]
         .into_iter()
         .flat_map(|(option, value)| [option.to_owned(), value])
