@@ -39,11 +39,12 @@ const CARGO: [(&str, &str); 3] = [
 const PROGRAMS: Width = Width { beside: 2, alone: 2 };
 
 /// The test programs that take longest, longest first: none of them should start last.
-const LONGEST_FIRST: [&str; 16] = [
+const LONGEST_FIRST: [&str; 17] = [
     "lockkit-etcd server",
     "lockkit-zk server",
     "lockkit-redis server",
     "chaos short_runs",
+    "models etcd",
     "lockkit-zk conformance",
     "lockkit-etcd conformance",
     "lockkit-redis conformance_redlock",
@@ -101,6 +102,12 @@ fn lowest_priority() -> Command {
     nice
 }
 
+/// Models only compute, on all cores: what waits for servers comes first.
+fn command_of(test: &Program) -> Command {
+    let command = test.command();
+    if test.name.starts_with("models ") { project::wrapped(lowest_priority(), &command) } else { command }
+}
+
 /// Test programs and sales.
 fn programs(built: &[Program]) -> Result<Vec<Job>> {
     let (mut tests, others): (Vec<&Program>, Vec<&Program>) =
@@ -108,7 +115,7 @@ fn programs(built: &[Program]) -> Result<Vec<Job>> {
     ensure!(!tests.is_empty(), "cargo has built no test program");
     tests.sort_by_key(|test| LONGEST_FIRST.iter().position(|name| *name == test.name).unwrap_or(usize::MAX));
     let mut jobs: Vec<Job> =
-        tests.into_iter().map(|test| Job { name: test.name.clone(), command: test.command() }).collect();
+        tests.into_iter().map(|test| Job { name: test.name.clone(), command: command_of(test) }).collect();
     let find = |name: &str| {
         let program = others.iter().find(|program| program.name == name);
         program.map(|program| program.executable()).with_context(|| format!("cargo has built no {name}"))

@@ -194,7 +194,7 @@ async fn a_full_store_passes_a_released_lock_on(cx: Cx) -> Result<()> {
 
 async fn expired_login_costs_no_lock(cx: Cx) -> Result<()> {
     // A login takes the server a tenth of a second of computing, and seconds on a loaded machine.
-    let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 2).await?);
+    let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 4).await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let waiter = cx.enqueue(&cx.lock(&name).await?, 0).await?;
     let bounds = cx.bounds_of(&client);
