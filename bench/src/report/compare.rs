@@ -56,24 +56,25 @@ impl Row {
 }
 
 impl BackendReport {
-    /// Returns the bare requests that ran beside a row.
-    pub(super) fn raw_beside(&self, row: &Row) -> Option<&Row> {
-        self.beside(row).find(|other| other.kind == Kind::Raw)
+    /// Returns the bare requests that a row is compared with.
+    pub(super) fn raw_for(&self, row: &Row) -> Option<&Row> {
+        self.in_turn_with(row).find(|other| other.kind == Kind::Raw)
     }
 
-    /// Returns the best peer that ran beside a row.
-    pub(super) fn best_peer_beside(&self, row: &Row) -> Option<&Row> {
+    /// Returns the best peer that a row is compared with.
+    pub(super) fn best_peer_for(&self, row: &Row) -> Option<&Row> {
         let by = row.workload.compared_by();
         let value = |peer: &Row| peer.median(|run| run.compared(by));
         let more_is_better = by == crate::workload::ComparedBy::Rate;
-        let peers = self.beside(row).filter(|other| other.kind == Kind::Peer && value(other).is_some());
+        let peers = self.in_turn_with(row).filter(|other| other.kind == Kind::Peer && value(other).is_some());
         peers.max_by(|one, other| {
             let order = value(one).unwrap_or(f64::NAN).total_cmp(&value(other).unwrap_or(f64::NAN));
             if more_is_better { order } else { order.reverse() }
         })
     }
 
-    fn beside(&self, row: &Row) -> impl Iterator<Item = &Row> {
+    /// The rows that took turns with this one.
+    fn in_turn_with(&self, row: &Row) -> impl Iterator<Item = &Row> {
         let (workload, size) = (row.workload, row.size);
         self.rows.iter().filter(move |other| other.workload == workload && other.size == size)
     }

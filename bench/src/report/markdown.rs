@@ -1,4 +1,4 @@
-//! The report as text: for the terminal, and as Markdown to be pasted into `docs/performance.md`.
+//! The report as text: for the terminal, and as Markdown as it is in `docs/performance/`.
 
 use std::fmt::{self, Write};
 

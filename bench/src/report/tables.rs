@@ -22,7 +22,7 @@ pub(super) fn workload(report: &BackendReport, workload: Workload, style: TableS
     }
     header.push("acquire + release p50 / p99 / max us");
     if is_contended {
-        header.extend(["hand-over p50 / p99 us", "to self", "shares"]);
+        header.extend(["handoff p50 / p99 us", "to self", "shares"]);
     }
     header.extend(["CPU us client + server", "requests", "commands", "bytes in + out"]);
     let mut table = table(style, &header);
@@ -39,7 +39,7 @@ pub(super) fn workload(report: &BackendReport, workload: Workload, style: TableS
 fn measure(by: ComparedBy) -> &'static str {
     match by {
         ComparedBy::Rate => "pairs/s",
-        ComparedBy::Handoff => "hand-over p50 us",
+        ComparedBy::Handoff => "handoff p50 us",
         ComparedBy::Elapsed => "time ms",
     }
 }
@@ -57,8 +57,8 @@ fn line(report: &BackendReport, row: &Row, by: ComparedBy, is_contended: bool) -
     let mut cells = vec![
         row.name.clone(),
         spread(&|run| run.compared(by)),
-        ratio(report.raw_beside(row)),
-        if row.kind == Kind::Peer { dash() } else { ratio(report.best_peer_beside(row)) },
+        ratio(report.raw_for(row)),
+        if row.kind == Kind::Peer { dash() } else { ratio(report.best_peer_for(row)) },
     ];
     if by == ComparedBy::Handoff {
         cells.push(median(&|run| Some(run.per_second)));
@@ -88,7 +88,7 @@ pub(super) fn side_by_side(report: &Report, style: TableStyle) -> Table {
         "W1 pairs/s",
         "W2 pairs/s",
         "W3 pairs/s",
-        "W3H hand-over p50 / p99 us",
+        "W3H handoff p50 / p99 us",
         "W4 ms",
         "W4L ms",
         "W5 ns",

@@ -8,12 +8,12 @@ use std::{
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
-use redis::{FromRedisValue, PushKind, Script, aio::MultiplexedConnection};
+use redis::{FromRedisValue, PushKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{
     Client, Contender,
-    redis::{config, random_value},
+    redis::{Scripts, config, random_value},
 };
 use crate::job::Job;
 
@@ -33,16 +33,12 @@ const HAND_OVER: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 
 type Grants = Arc<Mutex<HashMap<Vec<u8>, UnboundedSender<()>>>>;
 
 struct Push {
-    connection: MultiplexedConnection,
+    scripts: Scripts,
     grants: Grants,
-    scripts: Arc<[Script; 2]>,
-    ttl_ms: u64,
 }
 
 struct PushContender {
-    connection: MultiplexedConnection,
-    scripts: Arc<[Script; 2]>,
-    ttl_ms: u64,
+    scripts: Scripts,
     keys: [String; 3],
     /// Its entry in the queue, and its channel.
     own: String,
@@ -69,8 +65,7 @@ pub(super) async fn connect(job: &Job) -> Result<Box<dyn Client>> {
             }
         }
     });
-    let scripts = Arc::new([TAKE, HAND_OVER].map(Script::new));
-    Ok(Box::new(Push { connection, grants, scripts, ttl_ms: job.ttl_ms }))
+    Ok(Box::new(Push { scripts: Scripts::new(connection, [TAKE, HAND_OVER], job.ttl_ms), grants }))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -83,28 +78,30 @@ impl Client for Push {
         let own = random_value();
         let (sender, granted) = unbounded_channel();
         lock(&self.grants).insert(own.clone().into_bytes(), sender);
-        let mut connection = self.connection.clone();
-        connection.subscribe(&own).await?;
+        let mut scripts = self.scripts.clone();
+        scripts.connection.subscribe(&own).await?;
         let keys = ["", ":queue", ":token"].map(|part| format!("push:{name}{part}"));
-        let (scripts, ttl_ms) = (Arc::clone(&self.scripts), self.ttl_ms);
-        Ok(Box::new(PushContender { connection, scripts, ttl_ms, keys, own, granted }))
+        Ok(Box::new(PushContender { scripts, keys, own, granted }))
+    }
+}
+
+impl PushContender {
+    async fn run(&mut self, nth: usize) -> Result<u64> {
+        let ttl = Arc::clone(&self.scripts.ttl);
+        self.scripts.run(nth, &self.keys, &[&self.own, &ttl]).await
     }
 }
 
 #[async_trait]
 impl Contender for PushContender {
     async fn acquire(&mut self) -> Result<()> {
-        let mut take = self.scripts[0].prepare_invoke();
-        take.key(&self.keys).arg(&self.own).arg(self.ttl_ms);
-        if take.invoke_async::<u64>(&mut self.connection).await? == 0 {
+        if self.run(0).await? == 0 {
             self.granted.recv().await.context("the connection has ended")?;
         }
         Ok(())
     }
 
     async fn release(&mut self) -> Result<()> {
-        let mut hand_over = self.scripts[1].prepare_invoke();
-        hand_over.key(&self.keys).arg(&self.own).arg(self.ttl_ms);
-        Ok(hand_over.invoke_async(&mut self.connection).await?)
+        self.run(1).await.map(drop)
     }
 }

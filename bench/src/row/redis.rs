@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use redis::{AsyncConnectionConfig, Script, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, FromRedisValue, Script, aio::MultiplexedConnection};
 
 use super::{Client, Contender};
 use crate::job::Job;
@@ -19,16 +19,35 @@ pub(super) const RELEASE: &str =
 /// Longest time until a reply.
 const RESPONSE_MAX: Duration = Duration::from_secs(10);
 
-struct Raw {
-    connection: MultiplexedConnection,
+/// A connection, the two scripts that are run over it, and the ttl in ms.
+#[derive(Clone)]
+pub(super) struct Scripts {
+    pub(super) connection: MultiplexedConnection,
     scripts: Arc<[Script; 2]>,
-    ttl_ms: u64,
+    pub(super) ttl: Arc<str>,
 }
 
+impl Scripts {
+    pub(super) fn new(connection: MultiplexedConnection, scripts: [&str; 2], ttl_ms: u64) -> Self {
+        Self { connection, scripts: Arc::new(scripts.map(Script::new)), ttl: ttl_ms.to_string().into() }
+    }
+
+    /// Runs the first or the second script.
+    pub(super) async fn run<T: FromRedisValue>(
+        &mut self,
+        nth: usize,
+        keys: &[String],
+        arguments: &[&str],
+    ) -> Result<T> {
+        let mut call = self.scripts[nth].prepare_invoke();
+        Ok(call.key(keys).arg(arguments).invoke_async(&mut self.connection).await?)
+    }
+}
+
+struct Raw(Scripts);
+
 struct RawContender {
-    connection: MultiplexedConnection,
-    scripts: Arc<[Script; 2]>,
-    ttl_ms: u64,
+    scripts: Scripts,
     keys: [String; 2],
     /// The random value of the present hold.
     value: String,
@@ -36,8 +55,7 @@ struct RawContender {
 
 pub(super) async fn connect(job: &Job) -> Result<Box<dyn Client>> {
     let server = job.servers.first().context("no server")?;
-    let connection = open(server).await?;
-    Ok(Box::new(Raw { connection, scripts: Arc::new([TAKE, RELEASE].map(Script::new)), ttl_ms: job.ttl_ms }))
+    Ok(Box::new(Raw(Scripts::new(open(server).await?, [TAKE, RELEASE], job.ttl_ms))))
 }
 
 pub(super) async fn open(server: &str) -> Result<MultiplexedConnection> {
@@ -59,8 +77,7 @@ pub(super) fn random_value() -> String {
 impl Client for Raw {
     async fn contender(&self, name: &str) -> Result<Box<dyn Contender>> {
         let keys = [format!("raw:{name}"), format!("raw:{name}:token")];
-        let (connection, scripts) = (self.connection.clone(), Arc::clone(&self.scripts));
-        Ok(Box::new(RawContender { connection, scripts, ttl_ms: self.ttl_ms, keys, value: String::new() }))
+        Ok(Box::new(RawContender { scripts: self.0.clone(), keys, value: String::new() }))
     }
 }
 
@@ -68,17 +85,14 @@ impl Client for Raw {
 impl Contender for RawContender {
     async fn acquire(&mut self) -> Result<()> {
         self.value = random_value();
-        let mut take = self.scripts[0].prepare_invoke();
-        take.key(&self.keys).arg(&self.value).arg(self.ttl_ms);
-        let token: Option<u64> = take.invoke_async(&mut self.connection).await?;
+        let ttl = Arc::clone(&self.scripts.ttl);
+        let token: Option<u64> = self.scripts.run(0, &self.keys, &[&self.value, &ttl]).await?;
         ensure!(token.is_some(), "the key exists");
         Ok(())
     }
 
     async fn release(&mut self) -> Result<()> {
-        let mut release = self.scripts[1].prepare_invoke();
-        release.key(&self.keys[0]).arg(&self.value);
-        let deleted: u64 = release.invoke_async(&mut self.connection).await?;
+        let deleted: u64 = self.scripts.run(1, &self.keys[..1], &[&self.value]).await?;
         ensure!(deleted == 1, "the key was lost");
         Ok(())
     }
