@@ -117,7 +117,9 @@ impl Server {
             Self::Etcd(etcd) => etcd.pause(),
             Self::Zk(zookeeper) => zookeeper.pause(),
             Self::Redis(redis) => redis.pause(),
-            Self::Redlock(masters) => nodes(masters).take(masters.len() / 2 + 1).try_for_each(Redis::pause),
+            Self::Redlock(masters) => {
+                nodes(masters).take(masters.len() / 2 + 1).try_for_each(|node| node.pause())
+            }
             Self::Memory | Self::File(_) => Ok(()),
         }
     }
@@ -127,7 +129,7 @@ impl Server {
             Self::Etcd(etcd) => etcd.resume(),
             Self::Zk(zookeeper) => zookeeper.resume(),
             Self::Redis(redis) => redis.resume(),
-            Self::Redlock(masters) => nodes(masters).try_for_each(Redis::resume),
+            Self::Redlock(masters) => nodes(masters).try_for_each(|node| node.resume()),
             Self::Memory | Self::File(_) => Ok(()),
         }
     }

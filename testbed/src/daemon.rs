@@ -17,9 +17,9 @@ const START_MAX: Duration = Duration::from_secs(120);
 /// Pause between two health checks of a started server.
 const START_POLL: Duration = Duration::from_millis(20);
 
-/// A server's folder, and its process while it runs.
+/// A server's folder, and its process while it runs. Every server dereferences to its own.
 #[derive(Debug)]
-pub(crate) struct Daemon {
+pub struct Daemon {
     /// In error messages and in the folder's name.
     name: &'static str,
     /// `None` before the start and after [`kill`](Self::kill). Declared before the folder, so that it is dropped first.
@@ -61,7 +61,8 @@ impl Daemon {
         Self { signals, ..self }
     }
 
-    pub(crate) fn folder(&self) -> &Path {
+    /// Returns the folder of the server, for files that it should read.
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
@@ -70,15 +71,27 @@ impl Daemon {
         self.folder().join("data")
     }
 
-    pub(crate) fn pid(&self) -> Option<u32> {
+    /// Returns the process id of the server; `None` after [`kill`](Self::kill).
+    pub fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(Supervised::pid)
     }
 
-    pub(crate) fn pause(&self) -> Result<()> {
+    /// Freezes the server (SIGSTOP), and returns when all its threads have stopped. Connections stay open, and nothing
+    /// is answered.
+    ///
+    /// # Errors
+    ///
+    /// When the server is not running.
+    pub fn pause(&self) -> Result<()> {
         self.running()?.freeze()
     }
 
-    pub(crate) fn resume(&self) -> Result<()> {
+    /// Lets a frozen server continue (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// When the server is not running.
+    pub fn resume(&self) -> Result<()> {
         self.running()?.unfreeze()
     }
 
@@ -87,7 +100,12 @@ impl Daemon {
         self.server.as_ref().is_none_or(Supervised::is_frozen)
     }
 
-    pub(crate) fn kill(&mut self) -> Result<()> {
+    /// Kills the server as `kill -9` does; its data stays.
+    ///
+    /// # Errors
+    ///
+    /// When the watcher of the server cannot be reached.
+    pub fn kill(&mut self) -> Result<()> {
         self.server.take().map_or(Ok(()), Supervised::kill)
     }
 
@@ -145,6 +163,26 @@ impl Daemon {
         lines[lines.len().saturating_sub(LINES)..].join("\n")
     }
 }
+
+/// A server is its daemon: it is frozen and killed in the same way as all others.
+macro_rules! derefs_to_its_daemon {
+    ($server:ty) => {
+        impl std::ops::Deref for $server {
+            type Target = $crate::daemon::Daemon;
+
+            fn deref(&self) -> &Self::Target {
+                &self.daemon
+            }
+        }
+
+        impl std::ops::DerefMut for $server {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                &mut self.daemon
+            }
+        }
+    };
+}
+pub(crate) use derefs_to_its_daemon;
 
 /// Copies the folder `from` to `to`, which it replaces.
 fn replace_folder(to: &Path, from: &Path) -> std::io::Result<()> {

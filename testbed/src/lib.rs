@@ -41,7 +41,7 @@ mod zookeeper;
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
 pub use self::{
     blocking::Blocking,
-    daemon::find_program,
+    daemon::{Daemon, find_program},
     disk::SmallDisk,
     etcd::{Etcd, EtcdCluster},
     metrics::Metrics,

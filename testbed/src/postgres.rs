@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::{
     address::{free_ports, own_address},
-    daemon::{Daemon, find_program},
+    daemon::{Daemon, derefs_to_its_daemon, find_program},
 };
 
 /// In error messages, and the name of the server's program and of its administrator.
@@ -56,6 +56,8 @@ pub struct Postgres {
     port: u16,
 }
 
+derefs_to_its_daemon!(Postgres);
+
 impl Postgres {
     /// Starts a server without data, and waits until it accepts connections.
     ///
@@ -79,11 +81,6 @@ impl Postgres {
     /// everything.
     pub fn url(&self) -> String {
         format!("postgres://{POSTGRES}@{}:{}/{POSTGRES}", self.address, self.port)
-    }
-
-    /// Returns the process id of the server.
-    pub fn pid(&self) -> Option<u32> {
-        self.daemon.pid()
     }
 
     /// Returns its shell, connected to the database. It prints values separated by `|` and nothing around them, and

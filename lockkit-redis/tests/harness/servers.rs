@@ -92,11 +92,11 @@ impl Servers for RedisSentinels {
 
     /// Freezes the Sentinels, too: no server must answer clients.
     fn freeze(&self) -> Result<()> {
-        self.sentinels().iter().chain(self.replicas().nodes()).try_for_each(Redis::pause)
+        self.sentinels().iter().chain(self.replicas().nodes()).try_for_each(|node| node.pause())
     }
 
     fn thaw(&self) -> Result<()> {
-        self.replicas().nodes().iter().chain(self.sentinels()).try_for_each(Redis::resume)
+        self.replicas().nodes().iter().chain(self.sentinels()).try_for_each(|node| node.resume())
     }
 
     fn restart(&mut self) -> Result<()> {
@@ -137,11 +137,11 @@ impl Servers for RedisCluster {
     }
 
     fn freeze(&self) -> Result<()> {
-        self.nodes().iter().try_for_each(Redis::pause)
+        self.nodes().iter().try_for_each(|node| node.pause())
     }
 
     fn thaw(&self) -> Result<()> {
-        self.nodes().iter().try_for_each(Redis::resume)
+        self.nodes().iter().try_for_each(|node| node.resume())
     }
 
     fn restart(&mut self) -> Result<()> {

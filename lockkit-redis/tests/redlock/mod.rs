@@ -264,8 +264,8 @@ impl Store for Masters {
                 })
                 .await
             }
-            StoreFault::Freeze => self.to_majority(Redis::pause).await,
-            StoreFault::Thaw => self.to_majority(Redis::resume).await,
+            StoreFault::Freeze => self.to_majority(|node| node.pause()).await,
+            StoreFault::Thaw => self.to_majority(|node| node.resume()).await,
             StoreFault::Restart => {
                 self.with(|nodes| (0..nodes.len()).try_for_each(|number| nodes.node_mut(number).restart()))
                     .await

@@ -17,7 +17,7 @@ use self::gateway::Gateway;
 use crate::{
     Metrics,
     address::{free_ports, own_address},
-    daemon::{Daemon, find_program},
+    daemon::{Daemon, derefs_to_its_daemon, find_program},
 };
 
 /// The program, and the name in folders and messages.
@@ -50,6 +50,8 @@ pub struct Etcd {
     /// Further arguments.
     options: Vec<String>,
 }
+
+derefs_to_its_daemon!(Etcd);
 
 impl Etcd {
     /// Starts a server and waits until it is healthy.
@@ -151,39 +153,6 @@ impl Etcd {
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_empty() { "etcd" } else { "etcds" };
         format!("{scheme}://{}", self.endpoint())
-    }
-
-    /// Returns the process id of the server; `None` after [`kill`](Self::kill).
-    pub fn pid(&self) -> Option<u32> {
-        self.daemon.pid()
-    }
-
-    /// Freezes the server (SIGSTOP), and returns when all its threads have stopped. Connections stay open, and nothing
-    /// is answered.
-    ///
-    /// # Errors
-    ///
-    /// When the server is not running.
-    pub fn pause(&self) -> Result<()> {
-        self.daemon.pause()
-    }
-
-    /// Lets a frozen server continue (SIGCONT).
-    ///
-    /// # Errors
-    ///
-    /// When the server is not running.
-    pub fn resume(&self) -> Result<()> {
-        self.daemon.resume()
-    }
-
-    /// Kills the server as `kill -9` does; its data stays.
-    ///
-    /// # Errors
-    ///
-    /// When the watcher of the server cannot be reached.
-    pub fn kill(&mut self) -> Result<()> {
-        self.daemon.kill()
     }
 
     /// Kills the server if it runs, starts it again with the same data, address and ports, and waits until it is

@@ -15,7 +15,7 @@ mod tls;
 
 use std::{
     net::Ipv4Addr,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use anyhow::{Result, ensure};
@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     address::{free_ports, own_address},
-    daemon::{Daemon, find_program},
+    daemon::{Daemon, derefs_to_its_daemon, find_program},
     resp::{self, Pending, Reply},
 };
 
@@ -56,6 +56,8 @@ pub struct Redis {
     leading_arguments: Vec<String>,
     extra_arguments: Vec<String>,
 }
+
+derefs_to_its_daemon!(Redis);
 
 impl Redis {
     /// Starts a server and waits until it answers.
@@ -158,44 +160,6 @@ impl Redis {
     /// Returns the path of the Unix socket that the server also listens on.
     pub fn socket(&self) -> PathBuf {
         self.folder().join("socket")
-    }
-
-    /// Returns the folder of the server, for files that it should read.
-    pub fn folder(&self) -> &Path {
-        self.daemon.folder()
-    }
-
-    /// Returns the process id of the server; `None` after [`kill`](Self::kill).
-    pub fn pid(&self) -> Option<u32> {
-        self.daemon.pid()
-    }
-
-    /// Freezes the server (SIGSTOP), and returns when all its threads have stopped. Connections stay open, and nothing
-    /// is answered.
-    ///
-    /// # Errors
-    ///
-    /// When the server is not running.
-    pub fn pause(&self) -> Result<()> {
-        self.daemon.pause()
-    }
-
-    /// Lets a frozen server continue (SIGCONT).
-    ///
-    /// # Errors
-    ///
-    /// When the server is not running.
-    pub fn resume(&self) -> Result<()> {
-        self.daemon.resume()
-    }
-
-    /// Kills the server as `kill -9` does; its data stays.
-    ///
-    /// # Errors
-    ///
-    /// When the watcher of the server cannot be reached.
-    pub fn kill(&mut self) -> Result<()> {
-        self.daemon.kill()
     }
 
     /// Kills the server if it runs, starts it again with the same data, address and port, and waits until it answers.

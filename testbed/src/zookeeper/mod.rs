@@ -21,7 +21,7 @@ pub use self::{commands::Connection, ensemble::ZooKeeperEnsemble, options::ZooKe
 use self::{commands::FourLetterCommands, wire::Wire};
 use crate::{
     address::{free_ports, own_address},
-    daemon::{Daemon, find_program},
+    daemon::{Daemon, derefs_to_its_daemon, find_program},
 };
 
 /// The environment variable that names other jars than Debian's, as java's `-cp` takes them, such as
@@ -81,6 +81,8 @@ struct Membership {
     /// A line of the configuration for each member.
     members: Vec<String>,
 }
+
+derefs_to_its_daemon!(ZooKeeper);
 
 impl ZooKeeper {
     /// Starts a server and waits until it serves.
@@ -182,39 +184,6 @@ impl ZooKeeper {
         let mut shell = Command::new(&self.java);
         shell.args(["-cp", &self.classpath, SHELL, "-server", &self.endpoint()]);
         shell
-    }
-
-    /// Returns the process id of the server; `None` after [`kill`](Self::kill).
-    pub fn pid(&self) -> Option<u32> {
-        self.daemon.pid()
-    }
-
-    /// Freezes the server (SIGSTOP), and returns when all its threads have stopped. Connections stay open, and nothing
-    /// is answered.
-    ///
-    /// # Errors
-    ///
-    /// When the server is not running.
-    pub fn pause(&self) -> Result<()> {
-        self.daemon.pause()
-    }
-
-    /// Lets a frozen server continue (SIGCONT).
-    ///
-    /// # Errors
-    ///
-    /// When the server is not running.
-    pub fn resume(&self) -> Result<()> {
-        self.daemon.resume()
-    }
-
-    /// Kills the server as `kill -9` does; its data stays.
-    ///
-    /// # Errors
-    ///
-    /// When the watcher of the server cannot be reached.
-    pub fn kill(&mut self) -> Result<()> {
-        self.daemon.kill()
     }
 
     /// Kills the server if it runs, starts it again with the same data, address and ports, and waits until it serves.
