@@ -13,10 +13,7 @@ mod sentinels;
 #[cfg(feature = "tls")]
 mod tls;
 
-use std::{
-    net::Ipv4Addr,
-    path::PathBuf,
-};
+use std::{net::Ipv4Addr, path::PathBuf};
 
 use anyhow::{Result, ensure};
 
