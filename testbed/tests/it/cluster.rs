@@ -1,19 +1,10 @@
 //! An etcd cluster whose members are cut from each other, killed and paused.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lockkit_testbed::EtcdCluster;
 
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(30);
-
-fn until(condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < HANG, "the condition was never met");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+use crate::until;
 
 /// One test with one cluster, because starting it takes longer than the rest.
 #[test]

@@ -8,8 +8,7 @@ use std::{
 
 use lockkit_testbed::{Direction, Flow, Proxy};
 
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(20);
+use crate::{HANG, until};
 
 /// How long a test waits to see that nothing arrives. Bytes that arrive later are missed, so a slow machine fails no
 /// test.
@@ -62,15 +61,6 @@ fn receive_nothing(client: &TcpStream) {
 fn expect_reset(client: &TcpStream) {
     let mut client = client;
     assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-}
-
-#[track_caller]
-fn until(condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < HANG, "the condition was never met");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -5,8 +5,7 @@ use std::{sync::OnceLock, time::Duration};
 use etcd_client::{EventType, PutOptions, WatchOptions};
 use lockkit_testbed::{Etcd, Message, Proxy};
 
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(20);
+use crate::HANG;
 
 /// The server of all tests. Each uses keys of its own.
 fn shared() -> &'static Etcd {

@@ -3,13 +3,11 @@
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
-    time::Duration,
 };
 
 use lockkit_testbed::{Message, Proxy, Redis, Reply};
 
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(20);
+use crate::HANG;
 
 /// A client that sends and reads lines.
 struct Client(BufReader<TcpStream>);

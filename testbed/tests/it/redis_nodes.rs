@@ -10,16 +10,7 @@ use lockkit_testbed::{
     Flow, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, Reply, ServerClock,
 };
 
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(60);
-
-fn until(condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < HANG, "the condition was never met");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+use crate::{HANG, until};
 
 fn timed<T>(what: &str, start: impl FnOnce() -> anyhow::Result<T>) -> T {
     let started = Instant::now();

@@ -9,17 +9,7 @@ use std::{
 
 use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(30);
-
-#[track_caller]
-fn until(condition: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !condition() {
-        assert!(started.elapsed() < HANG, "the condition was never met");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+use crate::until;
 
 #[test]
 fn servers_share_nothing() {
