@@ -7,6 +7,10 @@ use comfy_table::{Table, TableStyle, presets};
 use super::{BackendReport, Report, plots::Plot, tables};
 use crate::workload::Workload;
 
+/// What the table of ratios shows.
+const RATIOS: &str = "lockkit divided by the bare requests / by the best peer, medians of the rounds. W1 to W3: pairs per second, \
+                      more is better. W3H: median handoff, W4 and W4L: time of all; less is better.";
+
 /// Returns the report as Markdown.
 pub(super) fn text(report: &Report, plots: &[Plot]) -> String {
     let style = presets::ASCII_MARKDOWN;
@@ -18,6 +22,7 @@ pub(super) fn text(report: &Report, plots: &[Plot]) -> String {
     };
     parts.push("## All backends, side by side\n".to_owned());
     parts.push(format!("{}\n", tables::side_by_side(report, style)));
+    parts.push(format!("{RATIOS}\n\n{}\n", tables::ratios(report, style)));
     if let Some(table) = tables::holds(report, style) {
         parts.push(format!("W6: what the holds of one client cost.\n\n{table}\n"));
     }
@@ -86,6 +91,7 @@ impl fmt::Display for Report {
         let mut table = tables::side_by_side(self, style);
         fit(&mut table);
         writeln!(f, "\nlockkit on all backends\n{table}")?;
+        writeln!(f, "\n{RATIOS}\n{}", tables::ratios(self, style))?;
         let mut conditions = String::new();
         for (what, value) in &self.conditions {
             write!(conditions, "{what}: {value}; ")?;

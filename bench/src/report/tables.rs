@@ -139,6 +139,25 @@ fn side(report: &BackendReport) -> Vec<String> {
     ]
 }
 
+/// lockkit divided by the bare requests, and by the best peer.
+pub(super) fn ratios(report: &Report, style: TableStyle) -> Table {
+    let workloads = Workload::OF_ROWS;
+    let names = workloads.map(|workload| workload.to_string());
+    let header: Vec<&str> = ["backend"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let mut table = table(style, &header);
+    for backend in &report.backends {
+        let cells = workloads.map(|workload| {
+            let Some(ours) = backend.lockkit(workload) else { return dash() };
+            let to = |reference: Option<&Row>| {
+                reference.and_then(|row| ours.ratio(row)).map_or_else(dash, |ratio| number(ratio.median))
+            };
+            format!("{} / {}", to(backend.raw_for(ours)), to(backend.best_peer_for(ours)))
+        });
+        table.add_row([backend.backend.name().to_owned()].into_iter().chain(cells));
+    }
+    table
+}
+
 fn takeover(report: &BackendReport) -> String {
     let Some(first) = report.takeover.first() else { return dash() };
     let took = spread(report.takeover.iter().map(|found| found.took_ms / 1e3));
