@@ -28,14 +28,14 @@ pub(crate) struct ClaimRegistry {
     settled: Notify,
     /// At most one for each claim in the table.
     pub(crate) broken: BrokenHolds,
-    /// How often messages may have been lost: the connection was replaced.
+    /// How many connections have ended or begun. What comes over two of them cannot be compared.
     gaps: AtomicU64,
 }
 
 /// The claims and observers of a session, as what its connection receives messages for.
 pub(crate) struct ClaimMessages {
-    /// The channel of the client. A message names a claim that was granted the lock with its token, a claim that should
-    /// look again, or a hold that was broken.
+    /// The channel of the client. A message names a claim that was granted the lock with its token, a claim that must
+    /// re-check, or a hold that was broken.
     pub(crate) channel: String,
     pub(crate) claims: Arc<ClaimRegistry>,
     /// Receive the messages of all other channels, to which they subscribe themselves.
@@ -58,6 +58,10 @@ impl Listener for ClaimMessages {
         } else {
             ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
         }
+    }
+
+    fn ended(&self) {
+        self.claims.gaps.fetch_add(1, SeqCst);
     }
 
     fn gap(&self) {
@@ -160,7 +164,7 @@ impl ClaimRegistry {
         }
     }
 
-    /// Returns how often the connection was replaced so far.
+    /// Returns how many connections have ended or begun so far.
     pub(crate) fn gaps(&self) -> u64 {
         self.gaps.load(SeqCst)
     }
@@ -269,7 +273,7 @@ impl ClaimEntry {
         !self.is_released.load(SeqCst) && !self.pin_left(now).is_zero()
     }
 
-    /// Returns whether its hold was broken before its acquire has ended; then nobody need be told.
+    /// Returns whether its hold was broken before its acquire has ended; then the loss need not be reported.
     pub(crate) fn take_broken(&self) -> bool {
         self.is_broken.swap(false, SeqCst)
     }
@@ -287,8 +291,8 @@ impl ClaimEntry {
         self.wake_up.notified().await;
     }
 
-    /// Takes the token of the last grant that a message told of, and when the last answer to the waiting claim was
-    /// requested, if the grant was made after that answer: the lifetime of the lock began later than that.
+    /// Takes the last message that granted the lock. Returns its token, and when the last answer to the waiting claim was
+    /// requested; `None` unless the grant was made after that answer, so that the lifetime of the lock began later.
     pub(crate) fn take_pushed(&self) -> Option<(FencingToken, BootInstant)> {
         let (push, extension) = (lock(&self.pushed).take()?, (*self.last_extension.get()?.borrow())?);
         extension.precedes(push).then_some((push.token, extension.sent.at))
