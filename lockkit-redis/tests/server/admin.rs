@@ -263,7 +263,7 @@ async fn break_finds_the_next_waiter_behind_many_that_have_lapsed() {
     assert!(evalshas(&redis) - before <= 7, "the waiter has looked for itself");
 }
 
-/// The message comes before the answer to the confirm that would tell the claim of its grant. That of a candidate needs
+/// The message comes before the answer to the confirm that would grant the claim the lock. That of a candidate needs
 /// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_that_is_broken_before_its_claim_knows_of_it_is_not_granted() {
