@@ -89,6 +89,18 @@ async fn inspection_of_another_programs_lock_shows_no_secret() {
     assert_eq!(holder(&admin, &name).await.remaining, None);
 }
 
+/// The counter shows which client to notify.
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_whose_counter_is_lost_is_broken() {
+    let (redis, name) = (shared(), fresh_name());
+    let (session, admin) = (session(redis, LONG).await, backend(&redis.url()));
+    let held = acquire(&session, &name).await;
+    let shown = holder(&admin, &name).await;
+    redis.cli(&["DEL", &side(&name, "fence")]).unwrap();
+    assert!(break_lock(&admin, &name, &shown).await);
+    assert!(is_gone(&session, &held).await);
+}
+
 /// The pauses before re-checks and heartbeats are longer than the test.
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_holder_and_next_waiter_are_notified_at_once() {

@@ -108,15 +108,38 @@ async fn push_that_is_not_newer_than_the_last_answer_is_a_hint() {
 }
 
 /// A session whose clock the test sets, in milliseconds.
-async fn session_on_set_clock(redis: &Redis, now_ms: &Arc<AtomicU64>) -> Arc<dyn Session> {
+async fn session_on_set_clock(url: &str, now_ms: &Arc<AtomicU64>) -> Arc<dyn Session> {
     let clock = Clock::new(SetClock(Arc::clone(now_ms)));
-    backend(&redis.url()).open_session(LONG, clock).await.unwrap()
+    backend(url).open_session(LONG, clock).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pushed_grant_counts_from_the_sending_of_a_heartbeat_that_is_answered_late() {
+    let (redis, name, now_ms) = (start(), fresh_name(), Arc::new(AtomicU64::new(0)));
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let slow = session_on_set_clock(&format!("redis://{}/{PATIENT}", proxy.endpoint()), &now_ms).await;
+    let one = session(&redis, LONG).await;
+    let Contended { held, waiter, .. } = Contended::new(&redis, &one, &slow, &name).await;
+    now_ms.store(1, SeqCst);
+    proxy.hold_requests_from("EVALSHA");
+    let heartbeat = tokio::spawn({
+        let slow = Arc::clone(&slow);
+        async move { slow.renew(&[]).await }
+    });
+    until("the heartbeat is sent", async || proxy.holds("EVALSHA")).await;
+    now_ms.store(2, SeqCst);
+    proxy.pass();
+    bounded(heartbeat).await.unwrap();
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    assert_eq!(next.armed_at(), BootInstant::from_start(Duration::from_millis(1)));
+    release(&slow, &next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn push_later_than_a_third_of_the_ttl_is_confirmed() {
     let (redis, name, now_ms) = (start(), fresh_name(), Arc::new(AtomicU64::new(0)));
-    let (one, other) = (session(&redis, LONG).await, session_on_set_clock(&redis, &now_ms).await);
+    let (one, other) = (session(&redis, LONG).await, session_on_set_clock(&redis.url(), &now_ms).await);
     let third = u64::try_from((LONG / 3).as_millis()).unwrap();
     for (late_by, is_confirmed) in [(0, false), (1, true)] {
         now_ms.store(0, SeqCst);
