@@ -99,7 +99,7 @@ impl RedisSession {
 
     async fn run_claim(&self, claim: &Claim, entry: &Arc<ClaimEntry>) -> Result<ClaimOutcome, RequestError> {
         let queues = claim.wait() && self.queues;
-        let mut call = self.params.acquire(entry, queues, claim.metadata());
+        let mut call = self.params.acquire(entry, queues, &claim.metadata_json());
         let mut confirms = false;
         let mut expiry_check = self.expiry_checks.join(entry.keys.lock());
         loop {
@@ -139,8 +139,8 @@ impl RedisSession {
         }
     }
 
-    /// Returns what a message has granted to a waiting claim, and since when its lifetime counts; `None` if only a confirm
-    /// can tell.
+    /// Returns what a message has granted to a waiting claim, and since when its lifetime counts; `None` if a confirm
+    /// must show that.
     fn pushed_grant(&self, entry: &ClaimEntry) -> Option<(FencingToken, BootInstant)> {
         let (token, armed_at) = entry.take_pushed()?;
         let is_recent = self.clock.now().since(armed_at) <= self.ttl / PUSH_WINDOW_SHARE;

@@ -12,17 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Queue, RedisConfig,
-    error::RequestError,
-    expiry::ExpiryChecks,
-    keys::CHANNEL,
-    powers::Observers,
-    registry::{ClaimMessages, ClaimRegistry},
-    replicas::Replicas,
-    server::Server,
-    server_info::ServerInfo,
-    session::RedisSession,
-    wire::ScriptParams,
+    Queue, RedisConfig, error::RequestError, expiry::ExpiryChecks, keys::CHANNEL, messages::ClaimMessages,
+    powers::Observers, registry::ClaimRegistry, replicas::Replicas, server::Server, server_info::ServerInfo,
+    session::RedisSession, wire::ScriptParams,
 };
 
 /// A shorter ttl could expire in a pause of a busy machine.

@@ -135,7 +135,8 @@ impl RedisSession {
         if is_idle { self.server.ping(self.heartbeat_window()).await } else { Err(RequestError::no_reply()) }
     }
 
-    /// Keeps the metadata of leaders, which expire unless something is stored beside them. Renewals name only the locks.
+    /// Extends the lifetime of the metadata of leaders, which are stored with the token counter. Renewals name only the
+    /// locks.
     async fn keep_descriptions(&self, held: &[Grant]) {
         let (now, age) = (self.clock.now(), Duration::from_millis(self.params.linger_ms) / LINGER_SHARE);
         let entries = held.iter().filter_map(|grant| self.claims.get(grant.claim()));

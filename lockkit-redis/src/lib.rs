@@ -48,6 +48,7 @@ mod expiry;
 pub mod fuzzing;
 mod heartbeat;
 mod keys;
+mod messages;
 mod powers;
 mod reconnect;
 mod redlock;

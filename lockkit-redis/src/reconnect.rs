@@ -183,6 +183,7 @@ impl Reconnector {
                 biased;
                 () = open.health.broken.cancelled() => {
                     debug!("the connection to Redis is broken");
+                    self.listener.ended();
                     state.send_replace(ConnectionState::Opening);
                     if open.health.has_served() {
                         pauses = retry_pauses();

@@ -13,10 +13,9 @@ use lockkit_core::{BootInstant, FencingToken, backend::ClaimId, support::lock};
 use tokio::sync::{Notify, watch};
 
 use crate::{
-    broken::{BROKEN, BrokenHolds},
-    keys::{LockKeys, parse_value},
-    powers::{Observers, Pin},
-    topology::Listener,
+    broken::BrokenHolds,
+    keys::LockKeys,
+    powers::Pin,
     waiting::{Push, WaitExtension},
 };
 
@@ -28,43 +27,8 @@ pub(crate) struct ClaimRegistry {
     settled: Notify,
     /// At most one for each claim in the table.
     pub(crate) broken: BrokenHolds,
-    /// How often messages may have been lost: the connection was replaced.
+    /// How many connections have ended or begun. What comes over two of them cannot be compared.
     gaps: AtomicU64,
-}
-
-/// The claims and observers of a session, as what its connection receives messages for.
-pub(crate) struct ClaimMessages {
-    /// The channel of the client. A message names a claim that was granted the lock with its token, a claim that should
-    /// look again, or a hold that was broken.
-    pub(crate) channel: String,
-    pub(crate) claims: Arc<ClaimRegistry>,
-    /// Receive the messages of all other channels, to which they subscribe themselves.
-    pub(crate) observers: Arc<Observers>,
-}
-
-impl Listener for ClaimMessages {
-    fn channels(&self) -> Vec<String> {
-        vec![self.channel.clone()]
-    }
-
-    fn message(&self, channel: &str, text: &str) {
-        if channel != self.channel {
-            self.observers.wake(channel);
-        } else if let Some(value) = text.strip_prefix(BROKEN) {
-            // Only what holds the lock, the claim with its token, can be named here.
-            parse_value(value).into_iter().for_each(|(claim, _)| self.claims.note_broken(claim));
-        } else if let Some((claim, token)) = parse_value(text) {
-            self.claims.push(claim, FencingToken::new(token));
-        } else {
-            ClaimId::parse(text).into_iter().for_each(|claim| self.claims.wake(claim));
-        }
-    }
-
-    fn gap(&self) {
-        self.claims.gaps.fetch_add(1, SeqCst);
-        self.claims.wake_all();
-        self.observers.wake_all();
-    }
 }
 
 impl ClaimRegistry {
@@ -117,7 +81,7 @@ impl ClaimRegistry {
     }
 
     /// Notes that the hold of this claim was broken.
-    fn note_broken(&self, id: ClaimId) {
+    pub(crate) fn note_broken(&self, id: ClaimId) {
         if let Some(entry) = self.get(id) {
             entry.is_broken.store(true, SeqCst);
             self.report_if_broken(&entry);
@@ -153,14 +117,19 @@ impl ClaimRegistry {
     }
 
     /// Notes that a message has granted the lock to a claim, and wakes it.
-    fn push(&self, id: ClaimId, token: FencingToken) {
+    pub(crate) fn push(&self, id: ClaimId, token: FencingToken) {
         if let Some(entry) = self.get(id) {
             *lock(&entry.pushed) = Some(Push { token, gaps: self.gaps() });
             entry.wake();
         }
     }
 
-    /// Returns how often the connection was replaced so far.
+    /// Notes that a connection has ended or begun.
+    pub(crate) fn note_gap(&self) {
+        self.gaps.fetch_add(1, SeqCst);
+    }
+
+    /// Returns how many connections have ended or begun so far.
     pub(crate) fn gaps(&self) -> u64 {
         self.gaps.load(SeqCst)
     }
@@ -269,7 +238,7 @@ impl ClaimEntry {
         !self.is_released.load(SeqCst) && !self.pin_left(now).is_zero()
     }
 
-    /// Returns whether its hold was broken before its acquire has ended; then nobody need be told.
+    /// Returns whether its hold was broken before its acquire has ended; then the loss need not be reported.
     pub(crate) fn take_broken(&self) -> bool {
         self.is_broken.swap(false, SeqCst)
     }
@@ -287,8 +256,8 @@ impl ClaimEntry {
         self.wake_up.notified().await;
     }
 
-    /// Takes the token of the last grant that a message told of, and when the last answer to the waiting claim was
-    /// requested, if the grant was made after that answer: the lifetime of the lock began later than that.
+    /// Takes the last message that granted the lock. Returns its token, and when the last answer to the waiting claim was
+    /// requested; `None` unless the grant was made after that answer, so that the lifetime of the lock began later.
     pub(crate) fn take_pushed(&self) -> Option<(FencingToken, BootInstant)> {
         let (push, extension) = (lock(&self.pushed).take()?, (*self.last_extension.get()?.borrow())?);
         extension.precedes(push).then_some((push.token, extension.sent.at))
@@ -310,13 +279,13 @@ impl ClaimEntry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use lockkit_core::LockName;
 
     use super::*;
     use crate::keys::{Layout, Names};
 
-    fn keys() -> LockKeys {
+    pub(crate) fn keys() -> LockKeys {
         Layout::new("", Names::Encoded, false).keys(&LockName::new("x").unwrap()).unwrap()
     }
 
@@ -327,29 +296,6 @@ mod tests {
         claims.wake(ClaimId::random());
         claims.wake(id);
         entry.woken().await;
-    }
-
-    #[tokio::test]
-    async fn hold_that_is_broken_during_its_acquire_is_reported_after_it() {
-        let (claims, observers) = (Arc::<ClaimRegistry>::default(), Arc::default());
-        let messages = ClaimMessages { channel: "c".to_owned(), claims: Arc::clone(&claims), observers };
-        let entries = [(); 3].map(|()| claims.enter(ClaimId::random(), keys(), false));
-        let [held, acquiring, unknown] = entries;
-        claims.settle(&held);
-        for entry in [&held, &acquiring, &unknown] {
-            messages.message("c", &format!("{BROKEN}{}:7", entry.id));
-            // Not what a lock can have, and not a claim that is next.
-            messages.message("c", &format!("{BROKEN}{}", entry.id));
-        }
-        assert_eq!(claims.broken.next().await, held.id);
-        // The acquire of one ends as if it had not been granted.
-        assert!(unknown.take_broken());
-        claims.settle(&unknown);
-        claims.settle(&acquiring);
-        let reported = tokio::time::timeout(Duration::from_secs(60), claims.broken.next()).await;
-        assert_eq!(reported.ok(), Some(acquiring.id));
-        let once = tokio::time::timeout(Duration::ZERO, claims.broken.next()).await;
-        assert!(once.is_err(), "{once:?}");
     }
 
     /// The server's clock may be one per cent slower than this one.

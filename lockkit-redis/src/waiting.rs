@@ -1,9 +1,10 @@
-//! What a session hears of a waiting claim: answers to its requests, and messages.
+//! What a session knows of a waiting claim: from answers to its requests, and from messages.
 //!
 //! The lifetime of a lock counts from the sending of a request. A message answers no request. But if the lock was granted
-//! after the last answer to the waiting claim, its lifetime began after the sending of the request that was answered. The
-//! token tells: it is above the last one in that answer. Only the same server's tokens tell: after the connection was
-//! replaced, a message of the new master cannot be compared with an answer of the former one, nor the reverse.
+//! after the last answer to the waiting claim, its lifetime began after the sending of the request that was answered. Then
+//! its token is above the last one in that answer. Only tokens of one server are compared: after the connection was
+//! replaced, a message of the new master cannot be compared with an answer of the former one, nor the reverse. The new
+//! connection may receive messages before requests use it.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const ROUNDING: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Push {
     pub(crate) token: FencingToken,
-    /// How often the connection had been replaced when it came.
+    /// How many connections had ended or begun when it came.
     pub(crate) gaps: u64,
 }
 
@@ -27,7 +28,7 @@ pub(crate) struct Push {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sending {
     pub(crate) at: BootInstant,
-    /// How often the connection had been replaced before.
+    /// How many connections had ended or begun before.
     pub(crate) gaps: u64,
 }
 
@@ -54,7 +55,7 @@ impl WaitExtension {
         Self { last_token: Some(wait.last_token), ..Self::polled(sent, wait.pttl) }
     }
 
-    /// Returns whether a message tells of a grant that was made after the answer, by the same server.
+    /// Returns whether the grant in a message was made after the answer, by the same server.
     pub(crate) fn precedes(&self, push: Push) -> bool {
         self.last_token.is_some_and(|last| push.token > last) && self.sent.gaps == push.gaps
     }

@@ -4,12 +4,12 @@
 
 use std::{fmt, sync::LazyLock, time::Duration};
 
-use lockkit_core::{FencingToken, Metadata, backend::ClaimId};
+use lockkit_core::{FencingToken, backend::ClaimId};
 use redis::{Arg, Cmd, RedisWrite, ToRedisArgs, Value};
 
 use crate::{
     error::RequestError,
-    keys::{self, CHANNEL, LockKeys},
+    keys::{self, LockKeys},
     registry::ClaimEntry,
 };
 
@@ -23,11 +23,13 @@ macro_rules! script {
 }
 
 pub(crate) static ACQUIRE: LazyLock<Script> =
-    script!("base", "counter", "grant", "take", "value", "lock", "acquire");
-pub(crate) static CONFIRM: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "confirm");
-pub(crate) static BREAK: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "break");
+    script!("base", "counter", "grant", "take", "value", "lock", "wait", "acquire");
+pub(crate) static CONFIRM: LazyLock<Script> =
+    script!("base", "counter", "grant", "value", "lock", "wait", "confirm");
+pub(crate) static BREAK: LazyLock<Script> =
+    script!("base", "free", "counter", "grant", "value", "lock", "break");
 pub(crate) static RELEASE: LazyLock<Script> =
-    script!("base", "let_go", "counter", "grant", "value", "lock", "release");
+    script!("base", "free", "let_go", "counter", "grant", "value", "lock", "release");
 pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
 pub(crate) static HEARTBEAT: LazyLock<Script> = script!("counter", "heartbeat");
 pub(crate) static INSPECT: LazyLock<Script> = script!("value", "holder", "inspect");
@@ -36,7 +38,7 @@ pub(crate) static LEADER: LazyLock<Script> = script!("value", "holder", "leader"
 pub(crate) static PROCLAIM: LazyLock<Script> = script!("counter", "value", "holder", "proclaim");
 pub(crate) static READ_RECORD: LazyLock<Script> = script!("read_record");
 pub(crate) static WRITE_RECORD: LazyLock<Script> = script!("value", "write_record");
-pub(crate) static LEAVE: LazyLock<Script> = script!("base", "counter", "grant", "value", "lock", "leave");
+pub(crate) static LEAVE: LazyLock<Script> = script!("counter", "grant", "value", "lock", "leave");
 
 /// A script and its digest.
 #[derive(Debug)]
@@ -60,7 +62,7 @@ impl Script {
 }
 
 /// Room for the name of a script and for its arguments, except keys, so that most calls are encoded without growing.
-const CALL_ARGUMENTS: usize = 14;
+const CALL_ARGUMENTS: usize = 10;
 const CALL_BYTES: usize = 384;
 
 /// Room for the name of one key.
@@ -172,39 +174,41 @@ pub(crate) struct ScriptParams {
 }
 
 impl ScriptParams {
-    pub(crate) fn acquire(&self, claim: &ClaimEntry, queue: bool, metadata: &Metadata) -> Call {
+    pub(crate) fn acquire(&self, claim: &ClaimEntry, queue: bool, metadata: &str) -> Call {
         let mode = if queue { "wait" } else { "try" };
-        self.call(&ACQUIRE, claim).arg(&*self.client).arg(mode).arg(metadata.to_json()).with_observers(claim)
+        self.call_of_waiter(&ACQUIRE, claim).arg(mode).arg(metadata).with_observers(claim)
     }
 
     pub(crate) fn confirm(&self, claim: &ClaimEntry) -> Call {
-        self.call(&CONFIRM, claim).arg(&*self.client).with_observers(claim)
+        self.call_of_waiter(&CONFIRM, claim).with_observers(claim)
     }
 
     pub(crate) fn release(&self, claim: &ClaimEntry) -> Call {
-        self.call(&RELEASE, claim).with_observers(claim)
+        self.release_of(&claim.keys, claim.id).with_observers(claim)
+    }
+
+    /// Returns the call that ends a claim that need not be one of this session.
+    pub(crate) fn release_of(&self, keys: &LockKeys, claim: impl fmt::Display) -> Call {
+        self.ending(&RELEASE, keys, claim)
     }
 
     /// Returns the call that ends a hold whose pin still lasts for `rest_ms`.
     pub(crate) fn leave(&self, claim: &ClaimEntry, rest_ms: u64) -> Call {
-        self.call(&LEAVE, claim).arg(rest_ms)
+        self.call(&LEAVE, &claim.keys, claim.id).arg(rest_ms)
     }
 
-    fn call(&self, script: &'static Script, claim: &ClaimEntry) -> Call {
-        self.call_about(script, &claim.keys, claim.id, [])
+    /// Returns a call that may end a hold, of a claim that need not be one of this session.
+    pub(crate) fn ending(&self, script: &'static Script, keys: &LockKeys, claim: impl fmt::Display) -> Call {
+        self.call(script, keys, claim).arg(self.counter_ttl_ms)
     }
 
-    /// Returns the call about a claim that need not be one of this session.
-    pub(crate) fn call_about<const N: usize>(
-        &self,
-        script: &'static Script,
-        keys: &LockKeys,
-        claim: impl fmt::Display,
-        more: [String; N],
-    ) -> Call {
-        let call = Call::about(script, keys.of_claim()).text(claim);
-        let call = call.arg(self.ttl_ms).arg(self.counter_ttl_ms).arg(CHANNEL).arg(self.linger_ms);
-        more.into_iter().fold(call, Call::arg)
+    /// Returns a call about a claim that may have to wait.
+    fn call_of_waiter(&self, script: &'static Script, claim: &ClaimEntry) -> Call {
+        self.call(script, &claim.keys, claim.id).arg(self.ttl_ms).arg(&*self.client)
+    }
+
+    fn call(&self, script: &'static Script, keys: &LockKeys, claim: impl fmt::Display) -> Call {
+        Call::about(script, keys.of_claim()).text(claim).arg(self.linger_ms)
     }
 
     /// Returns the heartbeat of held locks.
@@ -258,6 +262,10 @@ pub(crate) struct Wait {
 /// Parses the answer of `acquire` and `confirm`.
 pub(crate) fn parse_claim_state(answer: Value) -> Result<ClaimState, RequestError> {
     let (state, number, last_token): (String, i64, Option<u64>) = match answer {
+        Value::Int(token) => {
+            let token = u64::try_from(token).map_err(|_| RequestError::unexpected("a negative token"))?;
+            return Ok(ClaimState::Granted(FencingToken::new(token)));
+        }
         Value::Array(parts) if parts.len() == 2 => {
             let (state, number) = redis::from_redis_value(Value::Array(parts))?;
             (state, number, None)
@@ -265,7 +273,6 @@ pub(crate) fn parse_claim_state(answer: Value) -> Result<ClaimState, RequestErro
         answer => redis::from_redis_value(answer)?,
     };
     match &*state {
-        "granted" => Ok(ClaimState::Granted(FencingToken::new(number.unsigned_abs()))),
         "queued" => {
             let last_token = last_token.ok_or_else(|| RequestError::unexpected("a wait without a token"))?;
             Ok(ClaimState::Queued(Wait { pttl: number, last_token: FencingToken::new(last_token) }))
@@ -286,9 +293,16 @@ pub(crate) struct Released {
     pub(crate) is_unserved: bool,
 }
 
+/// What the answer of `release` and `break` is the sum of.
+const WAS_HELD: u64 = 1;
+const IS_UNSERVED: u64 = 2;
+
 pub(crate) fn parse_release(answer: Value) -> Result<Released, RequestError> {
-    let (was_held, is_unserved) = redis::from_redis_value(answer)?;
-    Ok(Released { was_held, is_unserved })
+    let sum: u64 = redis::from_redis_value(answer)?;
+    if sum > WAS_HELD + IS_UNSERVED {
+        return Err(RequestError::unexpected(format!("unknown state of a release: {sum}")));
+    }
+    Ok(Released { was_held: sum & WAS_HELD != 0, is_unserved: sum & IS_UNSERVED != 0 })
 }
 
 /// Parses the answer of `renew`: for each lock whether it is held.

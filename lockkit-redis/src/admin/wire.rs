@@ -9,7 +9,7 @@ use crate::{
     broken::BROKEN,
     error::RequestError,
     keys::LockKeys,
-    wire::{BREAK, Call, INSPECT, RELEASE, ScriptParams, WAITED_FOR, one_each},
+    wire::{BREAK, Call, INSPECT, ScriptParams, WAITED_FOR, one_each},
 };
 
 /// A hold that is to be broken.
@@ -33,13 +33,13 @@ impl Broken {
 /// Returns the call that ends a hold.
 pub(super) fn break_hold(params: &ScriptParams, keys: &LockKeys, broken: &Broken) -> Call {
     let [claim, token] = broken.parts();
-    params.call_about(&BREAK, keys, claim, [token, keys.leader_channel(), BROKEN.to_owned()])
+    params.ending(&BREAK, keys, claim).arg(token).arg(keys.leader_channel()).arg(BROKEN)
 }
 
 /// Returns the call that goes on to look for the next waiter, after the hold has ended. It names no claim: that of the
 /// hold may wait again, or hold the lock with another token, if its client had no answer to its acquire.
 pub(super) fn find_next(params: &ScriptParams, keys: &LockKeys) -> Call {
-    params.call_about(&RELEASE, keys, String::new(), [keys.leader_channel()])
+    params.release_of(keys, "").arg(keys.leader_channel())
 }
 
 /// Returns the call that inspects a lock: at most `waiters_max` waiters, and no metadata above `metadata_bytes_max`.

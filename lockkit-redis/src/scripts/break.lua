@@ -2,12 +2,12 @@
 -- still has that hold, so a copy that arrives late breaks nobody else.
 --
 -- ARGV 1 the claim of the hold; '' for the lock of another program, whatever its value is
---      6 the token of the hold; '' for the lock of another program
---      7 the channel of the lock's observers
---      8 the beginning of the message to the client of the hold; the value of the lock follows
--- Returns whether the hold was broken (1 or 0), and whether the next waiter was not found yet: then `release` of no claim
--- goes on.
-local token, observers, notice = ARGV[6], ARGV[7], ARGV[8]
+--      4 the token of the hold; '' for the lock of another program
+--      5 the channel of the lock's observers
+--      6 the beginning of the message to the client of the hold; the value of the lock follows
+-- Returns the sum of 1 if the hold was broken, and of 2 if the next waiter was not found yet: then `release` of no claim
+-- continues the search.
+local token, observers, notice = ARGV[4], ARGV[5], ARGV[6]
 local value = value_of(lock)
 
 -- Returns whether the lock still has the hold.
@@ -21,7 +21,7 @@ local function is_held()
 end
 
 if not is_held() then
-  return { 0, 0 }
+  return 0
 end
 local last_grant = read_if_typed('GETRANGE', counter, 0, 63) or ''
 local granted, client = string.match(last_grant, '^(%d+)%z(%x+) ')
@@ -34,4 +34,4 @@ if claim ~= '' and granted == token then
   redis.pcall('PUBLISH', channel .. client, notice .. value)
 end
 notify_observers(observers)
-return { 1, not head and more and 1 or 0 }
+return 1 + (not head and more and 2 or 0)

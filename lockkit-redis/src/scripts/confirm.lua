@@ -2,15 +2,14 @@
 -- have expired, and when heartbeats fail. Never mints a token for a claim that has one, and never puts a claim back
 -- into the queue.
 --
--- ARGV 6 the client
---      7 the channel of observers, if the claim takes part in an election
--- Returns {'granted', token}, {'queued', PTTL of the lock in ms, last token}, {'unserved', ...} when the request must be
--- repeated, or {'gone', 0}.
+-- ARGV 5 the channel of observers, if the claim takes part in an election
+-- Returns the token if the claim holds the lock. Otherwise {'queued', PTTL of the lock in ms, last token},
+-- {'unserved', ...} when the request must be repeated, or {'gone', 0}.
 local state, token = serve()
 if state == 'mine' then
-  return hold(token, ARGV[7])
+  return hold(token, ARGV[5])
 end
 if queued() then
-  return extend_wait(ARGV[6], state)
+  return extend_wait(state)
 end
 return { 'gone', 0 }

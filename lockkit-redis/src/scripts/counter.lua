@@ -28,7 +28,8 @@ end
 
 -- Returns the highest token so far; 0 for a counter that is lost, or that no client wrote: it may not even be a number.
 local function counted(counter)
-  local number, after = string.match(read_if_typed('GETRANGE', counter, 0, 16) or '', '^(%d+)(.?)')
+  -- '0' and '16' are texts: to format a number takes the server as long as a short command.
+  local number, after = string.match(read_if_typed('GETRANGE', counter, '0', '16') or '', '^(%d+)(.?)')
   local last = (after == '' or after == '\0') and tonumber(number) or 0
   return last < TOKEN_MAX and last or 0
 end

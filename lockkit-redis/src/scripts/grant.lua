@@ -1,6 +1,6 @@
 -- Functions that grant a lock. KEYS as in lock.lua.
 --
--- ARGV 5 how long the counter, queue and deadlines live after this use, in ms
+-- ARGV 2 how long the counter lives after this use, in ms
 
 local now_us
 
@@ -18,7 +18,7 @@ end
 local function grant(to, px, client, description)
   local token = digits(math.max(counted(KEYS[2]) + 1, now()))
   redis.call('SET', KEYS[1], to .. ':' .. token, 'PX', px)
-  count(token, client, description, ARGV[5])
+  count(token, client, description, ARGV[2])
   return tonumber(token)
 end
 

@@ -1,9 +1,9 @@
 -- Ends a pinned hold, whose lock expires at the end of the pin: nobody is granted it before. Lengthens a lifetime that is
 -- too short, too: a failover may have lost the pin. A late copy keeps the lock longer, at most by its own delay.
 --
--- ARGV 6 the rest of the pin, in ms
+-- ARGV 3 the rest of the pin, in ms
 -- Returns whether the claim held the lock (1 or 0).
-local rest = ARGV[6]
+local rest = ARGV[3]
 if lock_state() ~= 'mine' then
   return 0
 end

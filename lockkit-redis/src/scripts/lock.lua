@@ -6,13 +6,13 @@
 --      4 the deadlines: "<server time in us>:<ttl in ms>:<client>" of every claim in the queue, and its metadata in the
 --        field "@<claim>" (hash)
 -- ARGV 1 the claim
---      2 its ttl in ms
---      3 how long the token counter outlives its last use, in ms
---      4 the prefix of the channel of a client
---      5 how long queue and deadlines outlive their last use, in ms: longer than the pause between re-checks. The
+--      2 how long queue and deadlines outlive their last use, in ms: longer than the pause between re-checks. The
 --        counter, too, as long as it has the metadata of a holder
 local lock, counter, queue, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local claim, ttl, channel, linger = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+local claim, linger = ARGV[1], ARGV[2]
+
+-- The beginning of the channel of a client.
+local channel = 'lockkit:client:'
 
 -- Returns the answer to a reading command. If another program has replaced the queue or its deadlines, a script must
 -- fail before its first write, never half-way: so it reads each of them before it writes.
@@ -68,56 +68,5 @@ local function handoff()
     end
   end
   return nil, true
-end
-
--- Serves the queue if the lock is free, and returns who has the lock then; 'unserved' if the next waiter was not found
--- yet.
-local function serve()
-  local state, token = lock_state()
-  if state ~= 'free' then
-    return state, token
-  end
-  local head, more = handoff()
-  if head then
-    return head == claim and 'mine' or 'others', more
-  end
-  return more and 'unserved' or 'free'
-end
-
--- Returns whether the claim waits: it has an entry in the queue, and a deadline. An operator may have removed either;
--- the claim's withdrawal removes the rest.
-local function queued()
-  return read('HEXISTS', deadlines, claim) == 1 and read('ZSCORE', queue, claim)
-end
-
--- Extends the wait of the claim: its deadline is one ttl from now. `state` is the answer of `serve`; metadata, if any,
--- are stored with it.
---
--- The last part of the answer is not below any token so far, and below every later one: of this server by the counter,
--- and of one that takes its place by the clock. So the client knows what was granted after this answer.
---
--- A server at its memory limit (maxmemory) refuses HSET as the first write of a script, but not PEXPIRE. After the
--- first write it refuses nothing. So PEXPIRE comes first, and waiters keep their entries.
-local function extend_wait(client, state, ...)
-  redis.call('PEXPIRE', queue, linger)
-  redis.call('HSET', deadlines, claim, digits(now() + ttl * 1000) .. ':' .. ttl .. ':' .. client, ...)
-  redis.call('PEXPIRE', deadlines, linger)
-  local last = math.max(counted(counter), now())
-  return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock), last }
-end
-
--- Restarts the lifetime of the lock, which the claim holds. Never shortens it: the hold may be pinned for longer, and
--- this may be a late copy of the request that was granted the lock. Writes also if the lifetime is the same: where
--- replicas must acknowledge a grant, they acknowledge this write.
-local function hold(token, observers)
-  if redis.call('PTTL', lock) <= tonumber(ttl) then
-    redis.call('PEXPIRE', lock, ttl)
-  end
-  if observers then
-    -- Candidates confirm now and then while they lead, so that what they propose does not expire.
-    redis.call('PEXPIRE', counter, linger)
-  end
-  notify_observers(observers)
-  return { 'granted', token }
 end
 

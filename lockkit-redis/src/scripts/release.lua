@@ -2,9 +2,9 @@
 -- when it was free already. A later grant is never touched: it has another claim. `let_go` has served it already if the
 -- claim holds the lock and nobody waits.
 --
--- ARGV 6 the channel of observers, if the claim takes part in an election
--- Returns whether the claim held the lock (1 or 0), and whether the next waiter was not found yet: then the request
--- must be repeated.
+-- ARGV 4 the channel of observers, if the claim takes part in an election
+-- Returns the sum of 1 if the claim held the lock, and of 2 if the next waiter was not found yet: then the request must be
+-- repeated.
 local state = lock_state()
 if state ~= 'mine' then
   read('ZSCORE', queue, claim)
@@ -19,6 +19,6 @@ if state == 'mine' and not head then
   free()
 end
 if state == 'mine' or head then
-  notify_observers(ARGV[6])
+  notify_observers(ARGV[4])
 end
-return { state == 'mine' and 1 or 0, not head and more and 1 or 0 }
+return (state == 'mine' and 1 or 0) + (not head and more and 2 or 0)

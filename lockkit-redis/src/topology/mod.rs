@@ -75,6 +75,9 @@ pub(crate) trait Listener: Send + Sync + 'static {
     /// Handles a message.
     fn message(&self, channel: &str, text: &str);
 
+    /// Handles the end of a connection. The next one may receive messages before [`gap`](Self::gap).
+    fn ended(&self) {}
+
     /// Handles a gap: messages may have been lost.
     fn gap(&self);
 }
@@ -321,8 +324,8 @@ mod tests {
     /// Its server may be the former master.
     #[test]
     fn message_over_a_broken_connection_is_dropped() {
-        let heard = Arc::<Mutex<Vec<String>>>::default();
-        let handler = PushHandler { listener: heard.clone(), ..PushHandler::ignore_all() };
+        let received = Arc::<Mutex<Vec<String>>>::default();
+        let handler = PushHandler { listener: received.clone(), ..PushHandler::ignore_all() };
         let message = |text: &str| PushInfo {
             kind: PushKind::Message,
             data: vec![Value::BulkString(b"channel".to_vec()), Value::BulkString(text.into())],
@@ -331,6 +334,6 @@ mod tests {
         handle(message("before"));
         handle(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
         handle(message("after"));
-        assert_eq!(*heard.lock().unwrap(), ["before"]);
+        assert_eq!(*received.lock().unwrap(), ["before"]);
     }
 }

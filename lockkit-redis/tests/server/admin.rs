@@ -89,6 +89,18 @@ async fn inspection_of_another_programs_lock_shows_no_secret() {
     assert_eq!(holder(&admin, &name).await.remaining, None);
 }
 
+/// The counter shows which client to notify.
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_whose_counter_is_lost_is_broken() {
+    let (redis, name) = (shared(), fresh_name());
+    let (session, admin) = (session(redis, LONG).await, backend(&redis.url()));
+    let held = acquire(&session, &name).await;
+    let shown = holder(&admin, &name).await;
+    redis.cli(&["DEL", &side(&name, "fence")]).unwrap();
+    assert!(break_lock(&admin, &name, &shown).await);
+    assert!(is_gone(&session, &held).await);
+}
+
 /// The pauses before re-checks and heartbeats are longer than the test.
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_holder_and_next_waiter_are_notified_at_once() {
@@ -263,7 +275,7 @@ async fn break_finds_the_next_waiter_behind_many_that_have_lapsed() {
     assert!(evalshas(&redis) - before <= 7, "the waiter has looked for itself");
 }
 
-/// The message comes before the answer to the confirm that would tell the claim of its grant. That of a candidate needs
+/// The message comes before the answer to the confirm that would grant the claim the lock. That of a candidate needs
 /// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_that_is_broken_before_its_claim_knows_of_it_is_not_granted() {

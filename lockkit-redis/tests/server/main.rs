@@ -17,6 +17,7 @@ mod listing;
 mod memory;
 mod misdirected;
 mod moving_slots;
+mod observed;
 mod options;
 mod pins;
 mod pollers;

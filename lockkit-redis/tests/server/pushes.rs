@@ -9,15 +9,15 @@ use std::{
 };
 
 use lockkit_core::{
-    BootInstant, Clock, Metadata, Proposal,
-    backend::{Backend, Claim, ClaimControl, Session},
+    BootInstant, Clock, LockName, Metadata, Proposal,
+    backend::{Backend, Claim, ClaimControl, Grant, Session},
 };
 use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
 use crate::{
     common::{
-        LONG, SetClock, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up, release,
-        session, session_at, shared, side, until,
+        LONG, PendingClaim, SetClock, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
+        release, session, session_at, shared, side, until,
     },
     raw::{self, Claimant},
     topologies::{PATIENT, is_renewed},
@@ -36,10 +36,27 @@ fn start() -> Redis {
     redis
 }
 
-/// Returns the channel of the only client that waits.
-fn channel_of_waiter(redis: &Redis, deadlines: &str, claim: &str) -> String {
-    let entry = redis.cli(&["HGET", deadlines, claim]).unwrap();
-    format!("lockkit:client:{}", entry.text().rsplit(':').next().unwrap())
+/// A holder, and a claim of another session that waits for it.
+struct Contended {
+    held: Grant,
+    waiter: PendingClaim,
+    /// The channel of the waiter's client.
+    channel: String,
+}
+
+impl Contended {
+    async fn new(
+        redis: &Redis,
+        holder: &Arc<dyn Session>,
+        other: &Arc<dyn Session>,
+        name: &LockName,
+    ) -> Self {
+        let held = acquire(holder, name).await;
+        let waiter = enqueued(other, name).await;
+        let entry = redis.cli(&["HGET", &side(name, "deadlines"), &waiter.claim.id().to_string()]).unwrap();
+        let channel = format!("lockkit:client:{}", entry.text().rsplit(':').next().unwrap());
+        Self { held, waiter, channel }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,10 +87,8 @@ async fn pushed_grant_counts_from_the_sending_of_the_last_answered_request() {
 async fn push_that_is_not_newer_than_the_last_answer_is_a_hint() {
     let (redis, name) = (start(), fresh_name());
     let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
-    let held = acquire(&one, &name).await;
-    let waiter = enqueued(&other, &name).await;
+    let Contended { held, waiter, channel } = Contended::new(&redis, &one, &other, &name).await;
     let claim = waiter.claim.id();
-    let channel = channel_of_waiter(&redis, &side(&name, "deadlines"), &claim.to_string());
     for token in [held.token().get(), 1] {
         let before = scripts(&redis);
         redis.cli(&["PUBLISH", &channel, &format!("{claim}:{token}")]).unwrap();
@@ -93,15 +108,38 @@ async fn push_that_is_not_newer_than_the_last_answer_is_a_hint() {
 }
 
 /// A session whose clock the test sets, in milliseconds.
-async fn session_on_set_clock(redis: &Redis, now_ms: &Arc<AtomicU64>) -> Arc<dyn Session> {
+async fn session_on_set_clock(url: &str, now_ms: &Arc<AtomicU64>) -> Arc<dyn Session> {
     let clock = Clock::new(SetClock(Arc::clone(now_ms)));
-    backend(&redis.url()).open_session(LONG, clock).await.unwrap()
+    backend(url).open_session(LONG, clock).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pushed_grant_counts_from_the_sending_of_a_heartbeat_that_is_answered_late() {
+    let (redis, name, now_ms) = (start(), fresh_name(), Arc::new(AtomicU64::new(0)));
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let slow = session_on_set_clock(&format!("redis://{}/{PATIENT}", proxy.endpoint()), &now_ms).await;
+    let one = session(&redis, LONG).await;
+    let Contended { held, waiter, .. } = Contended::new(&redis, &one, &slow, &name).await;
+    now_ms.store(1, SeqCst);
+    proxy.hold_requests_from("EVALSHA");
+    let heartbeat = tokio::spawn({
+        let slow = Arc::clone(&slow);
+        async move { slow.renew(&[]).await }
+    });
+    until("the heartbeat is sent", async || proxy.holds("EVALSHA")).await;
+    now_ms.store(2, SeqCst);
+    proxy.pass();
+    bounded(heartbeat).await.unwrap();
+    release(&one, &held).await;
+    let next = waiter.granted().await;
+    assert_eq!(next.armed_at(), BootInstant::from_start(Duration::from_millis(1)));
+    release(&slow, &next).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn push_later_than_a_third_of_the_ttl_is_confirmed() {
     let (redis, name, now_ms) = (start(), fresh_name(), Arc::new(AtomicU64::new(0)));
-    let (one, other) = (session(&redis, LONG).await, session_on_set_clock(&redis, &now_ms).await);
+    let (one, other) = (session(&redis, LONG).await, session_on_set_clock(&redis.url(), &now_ms).await);
     let third = u64::try_from((LONG / 3).as_millis()).unwrap();
     for (late_by, is_confirmed) in [(0, false), (1, true)] {
         now_ms.store(0, SeqCst);
@@ -145,54 +183,42 @@ async fn push_to_a_candidate_is_confirmed() {
 async fn repeated_push_changes_nothing() {
     let (redis, name) = (start(), fresh_name());
     let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
-    let held = acquire(&one, &name).await;
-    let waiter = enqueued(&other, &name).await;
+    let Contended { held, waiter, channel } = Contended::new(&redis, &one, &other, &name).await;
     let claim = waiter.claim.id();
-    let channel = channel_of_waiter(&redis, &side(&name, "deadlines"), &claim.to_string());
     release(&one, &held).await;
     let next = waiter.granted().await;
     let push = format!("{claim}:{}", next.token());
     redis.cli(&["PUBLISH", &channel, &push]).unwrap();
     assert!(is_renewed(&other, &next).await);
     release(&other, &next).await;
-    let later = enqueued_behind(&one, &other, &name).await;
+    let later = Contended::new(&redis, &one, &other, &name).await;
     redis.cli(&["PUBLISH", &channel, &push]).unwrap();
     // Over the same connection as the message, after it.
     bounded(other.renew(&[])).await;
-    assert!(later.1.is_waiting());
-    release(&one, &later.0).await;
-    assert!(later.1.granted().await.token() > next.token());
+    assert!(later.waiter.is_waiting());
+    release(&one, &later.held).await;
+    assert!(later.waiter.granted().await.token() > next.token());
 }
 
-async fn enqueued_behind(
-    holder: &Arc<dyn Session>,
-    waiter: &Arc<dyn Session>,
-    name: &lockkit_core::LockName,
-) -> (lockkit_core::backend::Grant, crate::common::PendingClaim) {
-    let held = acquire(holder, name).await;
-    let waiting = enqueued(waiter, name).await;
-    (held, waiting)
-}
-
-/// Its client has not heard the message yet, and no longer wants the lock.
+/// Its client has not received the message yet, and no longer wants the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn pushed_grant_that_nobody_wants_is_released() {
     let (redis, name) = (start(), fresh_name());
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let slow = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
     let other = session(&redis, LONG).await;
-    for is_heard_first in [true, false] {
+    for gives_up in [true, false] {
         let held = acquire(&other, &name).await;
         let waiter = enqueued(&slow, &name).await;
         proxy.set(Direction::Replies, Flow::Hold);
         release(&other, &held).await;
         let value = redis.cli(&["GET", name.as_str()]).unwrap();
         assert!(value.text().starts_with(&waiter.claim.id().to_string()), "{value:?}");
-        if is_heard_first {
+        if gives_up {
             waiter.control.give_up();
         }
         proxy.pass();
-        if is_heard_first {
+        if gives_up {
             assert!(is_gave_up(&waiter.ends().await));
         } else {
             release(&slow, &waiter.granted().await).await;
@@ -203,7 +229,7 @@ async fn pushed_grant_that_nobody_wants_is_released() {
 
 /// What was published meanwhile is lost; what was answered before is not compared with what comes now.
 #[tokio::test(flavor = "multi_thread")]
-async fn handoffs_go_on_after_the_connection_is_replaced() {
+async fn handoffs_work_after_the_connection_is_replaced() {
     let (redis, name) = (start(), fresh_name());
     let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
     let mut held = acquire(&one, &name).await;
@@ -216,6 +242,30 @@ async fn handoffs_go_on_after_the_connection_is_replaced() {
         release(&other, &next).await;
         held = acquire(&one, &name).await;
     }
+}
+
+/// The new connection may lead to another master, which has made the grant before the answer of the former one.
+#[tokio::test(flavor = "multi_thread")]
+async fn push_over_a_connection_that_requests_do_not_use_yet_is_confirmed() {
+    let (redis, name) = (start(), fresh_name());
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let slow = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
+    let one = session(&redis, LONG).await;
+    let Contended { held, waiter, channel } = Contended::new(&redis, &one, &slow, &name).await;
+    let subscribers = || redis.cli(&["PUBSUB", "NUMSUB", &channel]).unwrap().list()[1].number();
+    proxy.hold_requests_from("SUBSCRIBE");
+    proxy.reset();
+    until("the new connection subscribes", async || proxy.holds("SUBSCRIBE")).await;
+    proxy.set(Direction::Replies, Flow::Hold);
+    proxy.set(Direction::Requests, Flow::Pass);
+    until("it has subscribed", async || subscribers() == Some(1)).await;
+    let before = scripts(&redis);
+    release(&one, &held).await;
+    // The answer to SUBSCRIBE and the message arrive together.
+    proxy.pass();
+    let next = waiter.granted().await;
+    assert_eq!(scripts(&redis) - before, 2, "it was not confirmed");
+    release(&slow, &next).await;
 }
 
 /// So a client knows which grants were made after an answer, also at a server that takes the place of this one.

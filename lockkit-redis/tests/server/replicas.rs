@@ -13,8 +13,8 @@ use lockkit_testbed::{Proxy, RedisReplicas};
 
 use crate::{
     common::{
-        LONG, acquire, assert_error, backend, bounded, fresh_name, granted, only_renewal, release, session,
-        session_at, start, try_acquire, until,
+        LONG, acquire, assert_error, backend, bounded, enqueued, fresh_name, granted, only_renewal, release,
+        session, session_at, start, try_acquire, until,
     },
     topologies::is_renewed,
 };
@@ -95,6 +95,22 @@ async fn grant_found_with_another_token_is_refused() {
     nodes.node(0).cli(&["SET", name.as_str(), &another, "PX", "60000"]).unwrap();
     proxy.pass();
     let error = claim.ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "the refused grant is still there");
+}
+
+/// The message shows that the master has the grant, and nothing about its replicas.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushed_grant_is_refused_while_replicas_do_not_follow() {
+    let (nodes, name) = (RedisReplicas::start().unwrap(), fresh_name());
+    let one = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
+    let other = session_at(&format!("{}/{PATIENT}&min_replicas=2", nodes.url()), LONG).await;
+    until_replicas_count(&other, &name).await;
+    let held = acquire(&one, &name).await;
+    let waiter = enqueued(&other, &name).await;
+    nodes.node(1).stop_replicating().unwrap();
+    release(&one, &held).await;
+    let error = waiter.ends().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "the refused grant is still there");
 }

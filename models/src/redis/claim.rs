@@ -59,7 +59,7 @@ impl State {
             actions.push(Action::Lapse(number));
         }
         if claim.late_answer.is_some() {
-            actions.push(Action::HearLate(number));
+            actions.push(Action::ReceiveLateWait(number));
         }
         if claim.message == Message::Sent && claim.phase == Phase::Waiting {
             actions.push(Action::Deliver(number));
@@ -113,11 +113,11 @@ impl State {
     }
 
     /// The late answer to a waiter arrives, perhaps after a push that was sent later.
-    pub(super) fn hear_late(&mut self, number: ClaimNo) {
+    pub(super) fn receive_late_wait(&mut self, number: ClaimNo) {
         let claim = self.claim(number);
-        if let Some(heard) = claim.late_answer.take() {
+        if let Some(answer) = claim.late_answer.take() {
             claim.phase = Phase::Waiting;
-            (claim.heard, claim.heard_new_master) = heard;
+            (claim.answered, claim.answered_by_new_master) = answer;
         }
     }
 
@@ -136,14 +136,14 @@ impl State {
 
     /// The push that grants the lock arrives.
     ///
-    /// The client's deadline counts from the sending of the request whose answer it has heard. If the lock was granted
+    /// The client's deadline counts from the sending of the request whose answer it has received. If the lock was granted
     /// after that answer, the key does not expire before that deadline; otherwise the client knows nothing of the key.
     pub(super) fn receive_push(&mut self, model: &Redis, number: ClaimNo) {
         let is_former = self.has_failed_over && !self.claims[number.index()].pushed_by_new_master;
         let claim = self.claim(number);
         let (token, expired) = (claim.late_token, claim.expired);
-        let follows_answer = token > claim.heard;
-        let is_of_former_master = is_former && claim.heard_new_master;
+        let follows_answer = token > claim.answered;
+        let is_of_former_master = is_former && claim.answered_by_new_master;
         let is_too_late = expired && follows_answer && model.has(Step::PushCountsFromAnswer);
         claim.forget_message();
         if is_too_late
@@ -199,7 +199,7 @@ impl State {
                 let claim = self.claim(number);
                 claim.phase = Phase::Waiting;
                 if model.pushes {
-                    (claim.heard, claim.heard_new_master) = (counter, has_failed_over);
+                    (claim.answered, claim.answered_by_new_master) = (counter, has_failed_over);
                 }
                 if claim.message == Message::Arrived {
                     claim.message = Message::None;

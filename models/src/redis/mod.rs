@@ -142,8 +142,8 @@ struct Claim {
     message: Message,
     /// In scenes with pushes: the token counter in the last answer, and whether the new master gave that answer and sent
     /// that push.
-    heard: Token,
-    heard_new_master: bool,
+    answered: Token,
+    answered_by_new_master: bool,
     pushed_by_new_master: bool,
     /// The same of an answer to a waiter that is late.
     late_answer: Option<(Token, bool)>,
@@ -223,7 +223,7 @@ pub enum Action {
     /// The late answer arrives.
     ReceiveLate(ClaimNo),
     /// The late answer to a waiter arrives.
-    HearLate(ClaimNo),
+    ReceiveLateWait(ClaimNo),
     /// The server refuses the claim's request.
     Refuse(ClaimNo),
     /// The caller gives up.
@@ -268,8 +268,8 @@ impl Ranked for State {
         self.claims
             .iter_mut()
             .flat_map(|claim| {
-                let late = claim.late_answer.as_mut().map(|(heard, _)| heard);
-                [&mut claim.late_token, &mut claim.heard].into_iter().chain(late)
+                let late = claim.late_answer.as_mut().map(|(token, _)| token);
+                [&mut claim.late_token, &mut claim.answered].into_iter().chain(late)
             })
             .for_each(|token| visit(TOKEN, token));
         self.late.iter_mut().for_each(|request| visit(TOKEN, &mut request.token));

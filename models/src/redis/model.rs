@@ -48,30 +48,17 @@ impl Model for Redis {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
         match action {
-            Action::Start(claim) => {
-                state.tokens.begin(claim);
-                *state.claim(claim) = Claim { phase: Phase::Acquiring, ..Claim::default() };
-            }
+            Action::Start(claim) => state.start(claim),
             Action::Run(claim) => state.call(self, claim),
-            Action::LoseReply(claim) => {
-                state.faults.lost -= 1;
-                state.run(self, state.request(claim, state.script_of(claim)));
-            }
+            Action::LoseReply(claim) => state.lose_reply(self, claim),
             Action::Delay(claim) => state.delay(state.request(claim, state.script_of(claim))),
             Action::DelayHeartbeat(claim) => state.delay(state.request(claim, Script::Heartbeat)),
             Action::DelayRenewal(claim) => state.delay(state.request(claim, Script::Renew)),
             Action::RunWithLateReply(claim) => state.call_with_late_reply(self, claim),
             Action::ReceiveLate(claim) => state.receive_late(self, claim),
-            Action::HearLate(claim) => state.hear_late(claim),
+            Action::ReceiveLateWait(claim) => state.receive_late_wait(claim),
             Action::Refuse(claim) => state.refuse(self, claim),
-            Action::RunLate(nth) => {
-                let request = state.late.remove(nth);
-                let over = matches!(state.claim(request.claim).phase, Phase::Ended | Phase::Dead);
-                if request.script == Script::Acquire && over {
-                    state.claim(request.claim).excused = true;
-                }
-                state.run(self, request);
-            }
+            Action::RunLate(nth) => state.run_late(self, nth),
             Action::GiveUp(claim) => {
                 state.faults.cancels -= 1;
                 state.give_up(claim);
@@ -79,26 +66,9 @@ impl Model for Redis {
             Action::Renew(claim) => state.renew(self, claim),
             Action::Release(claim) => state.claim(claim).phase = Phase::Releasing,
             Action::Expire => state.expire(),
-            Action::Lapse(claim) => {
-                if state.claim(claim).phase != Phase::Dead && !state.claim(claim).excused {
-                    state.faults.lapses -= 1;
-                }
-                state.server.lapsed[claim.index()] = true;
-            }
-            Action::Die(claim) => {
-                state.faults.deaths -= 1;
-                state.tokens.end(claim);
-                *state.claim(claim) = Claim { phase: Phase::Dead, ..Claim::default() };
-            }
-            Action::Deliver(claim) if self.pushes => state.receive_push(self, claim),
-            Action::Deliver(claim) if self.has(Step::ConfirmBeforeGrant) => {
-                state.claim(claim).message = Message::Arrived;
-            }
-            Action::Deliver(claim) => {
-                state.claim(claim).message = Message::None;
-                let token = state.minted_last;
-                state.grant(claim, token);
-            }
+            Action::Lapse(claim) => state.lapse(claim),
+            Action::Die(claim) => state.die(claim),
+            Action::Deliver(claim) => state.deliver(self, claim),
             Action::LoseMessage(claim) => {
                 state.faults.lost -= 1;
                 state.claim(claim).forget_message();
@@ -134,5 +104,52 @@ impl Model for Redis {
                 state.tokens.grants == model.claims
             }),
         ]
+    }
+}
+
+impl State {
+    fn start(&mut self, number: ClaimNo) {
+        self.tokens.begin(number);
+        *self.claim(number) = Claim { phase: Phase::Acquiring, ..Claim::default() };
+    }
+
+    fn lose_reply(&mut self, model: &Redis, number: ClaimNo) {
+        self.faults.lost -= 1;
+        self.run(model, self.request(number, self.script_of(number)));
+    }
+
+    fn run_late(&mut self, model: &Redis, nth: usize) {
+        let request = self.late.remove(nth);
+        let over = matches!(self.claim(request.claim).phase, Phase::Ended | Phase::Dead);
+        if request.script == Script::Acquire && over {
+            self.claim(request.claim).excused = true;
+        }
+        self.run(model, request);
+    }
+
+    fn lapse(&mut self, number: ClaimNo) {
+        let claim = self.claim(number);
+        if claim.phase != Phase::Dead && !claim.excused {
+            self.faults.lapses -= 1;
+        }
+        self.server.lapsed[number.index()] = true;
+    }
+
+    fn die(&mut self, number: ClaimNo) {
+        self.faults.deaths -= 1;
+        self.tokens.end(number);
+        *self.claim(number) = Claim { phase: Phase::Dead, ..Claim::default() };
+    }
+
+    /// The message that a claim is next arrives. In scenes with pushes it grants; otherwise only without a step.
+    fn deliver(&mut self, model: &Redis, number: ClaimNo) {
+        if model.pushes {
+            self.receive_push(model, number);
+        } else if model.has(Step::ConfirmBeforeGrant) {
+            self.claim(number).message = Message::Arrived;
+        } else {
+            self.claim(number).message = Message::None;
+            self.grant(number, self.minted_last);
+        }
     }
 }

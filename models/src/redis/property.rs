@@ -37,7 +37,7 @@ impl State {
             Action::Run(_)
             | Action::RunLate(_)
             | Action::ReceiveLate(_)
-            | Action::HearLate(_)
+            | Action::ReceiveLateWait(_)
             | Action::Renew(_)
             | Action::Release(_)
             | Action::Expire

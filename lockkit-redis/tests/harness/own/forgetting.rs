@@ -113,9 +113,11 @@ const USE: &str = concat!(
     include_str!("../../../src/scripts/take.lua"),
     include_str!("../../../src/scripts/value.lua"),
     include_str!("../../../src/scripts/lock.lua"),
+    include_str!("../../../src/scripts/wait.lua"),
     include_str!("../../../src/scripts/acquire.lua"),
     " end local function release(KEYS, ARGV) ",
     include_str!("../../../src/scripts/base.lua"),
+    include_str!("../../../src/scripts/free.lua"),
     include_str!("../../../src/scripts/let_go.lua"),
     include_str!("../../../src/scripts/counter.lua"),
     include_str!("../../../src/scripts/grant.lua"),
@@ -129,9 +131,8 @@ const USE: &str = concat!(
       local lock, claim = ARGV[1] .. number, string.format('%032x', number)
       local side = 'lockkit:{' .. lock .. '}:'
       local keys = { lock, side .. 'fence', side .. 'queue', side .. 'deadlines' }
-      local arguments = { claim, '60000', '5000', 'lockkit:client:', '5000', 'c0ffee', 'wait', '{}' }
-      if acquire(keys, arguments)[1] == 'granted' then
-        granted = granted + release(keys, arguments)[1]
+      if type(acquire(keys, { claim, '5000', '60000', 'c0ffee', 'wait', '{}' })) == 'number' then
+        granted = granted + release(keys, { claim, '5000', '5000' })
       end
     end
     return granted"
