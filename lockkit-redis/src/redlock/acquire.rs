@@ -43,7 +43,7 @@ impl RedlockSession {
         keys: &Arc<LockKeys>,
         subscription: &mut Option<Subscription>,
     ) -> Result<Acquired, RequestError> {
-        let (metadata, mut outage_pauses) = (claim.metadata().to_json().into(), retry_pauses());
+        let (metadata, mut outage_pauses) = (claim.metadata_json().into(), retry_pauses());
         loop {
             if claim.has_given_up() {
                 return Ok(Acquired::GaveUp);

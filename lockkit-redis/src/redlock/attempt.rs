@@ -2,7 +2,7 @@
 //!
 //! Failure cases:
 //!
-//! * A node's reply is lost or late: the other nodes decide. The request goes on in the background. If the node turns
+//! * A node's reply is lost or late: the other nodes decide. The request continues in the background. If the node turns
 //!   out to have granted the lock to an attempt that is over, the key is removed.
 //! * The connection breaks during a request: the request is sent again within its time limit. The node recognizes the
 //!   attempt.
@@ -230,7 +230,7 @@ impl AskTask {
                     connection.give_up();
                     reply.send(Err(RequestError::no_reply()));
                     drop(settled);
-                    // The attempt goes on without this node, but the node may still execute the request.
+                    // The attempt continues without this node, but the node may still execute the request.
                     let late = tokio::time::timeout(LATE_REPLY_MAX, executing).await;
                     break !matches!(late, Ok(Err(fault)) if !fault.may_have_executed());
                 }

@@ -156,7 +156,10 @@ impl RedlockSession {
             _ => false,
         };
         let free = answers.iter().enumerate().filter(|(_, answer)| is_free(answer)).map(|(node, _)| node);
-        let free = free.filter(|node| won.may_restore_at(*node));
+        let free: Vec<usize> = free.filter(|node| won.may_restore_at(*node)).collect();
+        if free.is_empty() {
+            return;
+        }
         let restore = self.context.requests.restore(&won.attempt, won.token, &won.metadata());
         let (call, limit) = (Arc::new(restore), self.context.nodes.limit);
         let round = self.context.nodes.at(free, |_, node, _: ReplySender<()>| {

@@ -1,6 +1,6 @@
 //! One node: a [`Server`] whose requests name the marker that was found at its address.
 //!
-//! * A reply does not come in time: the caller goes on without it, and later requests use a new connection. The old one
+//! * A reply does not come in time: the caller continues without it, and later requests use a new connection. The old one
 //!   is kept while a task still waits for its reply.
 //! * The node cannot be reached: requests fail at once while that is known, so a node that is down costs no time.
 

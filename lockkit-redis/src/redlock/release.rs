@@ -8,7 +8,7 @@
 //! * A node refused the attempt, and no other request was sent there: nothing is sent now. This is the usual case for
 //!   waiters.
 //! * Many clean-ups are being retried at a node: further ones are sent once. What they leave is a key that nobody
-//!   renews, and that expires. Releases are always retried, because they also raise the counter.
+//!   renews, and that expires. Releases are always retried: each ends a hold, and may have to raise the counter.
 //! * No majority answers: the caller gets an error and may wait again, which sends nothing again.
 
 use std::{sync::Arc, time::Duration};
@@ -213,7 +213,7 @@ mod tests {
         RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1))
     }
 
-    /// Removes `count` attempts that may have keys at all nodes. Returns how many tasks go on retrying.
+    /// Removes `count` attempts that may have keys at all nodes. Returns how many tasks continue to retry.
     async fn retry_tasks(nodes: &Nodes, retries: RetryPolicy, count: usize) -> usize {
         let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = alive();

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropped_round_goes_on() {
+    async fn dropped_round_runs_to_its_end() {
         let (permits, ended) = (Arc::new(Semaphore::new(0)), Arc::default());
         let mut round = start(&permits, &ended);
         assert_eq!(round.next(false).await, Some((0, ())));
