@@ -106,6 +106,7 @@ async fn heartbeat_finds_a_break_whose_messages_are_lost() {
     let session = session(&url_of(&proxies.iter().map(Proxy::endpoint).collect::<Vec<_>>())).await;
     let name = fresh_name();
     let held = acquire(&session, &name).await;
+    until_everywhere(&masters, &name).await;
     proxies.iter().for_each(|proxy| proxy.drop_messages(Message::Events, |_| true));
     let admin = admin(&masters.url());
     let shown = holder(&admin, &name).await.unwrap();

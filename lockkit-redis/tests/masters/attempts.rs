@@ -65,12 +65,15 @@ async fn write_back_without_a_majority_is_unavailable_and_names_the_nodes() {
     let session = open(&url_of(&endpoints), LONG).await;
     // After `INFO`, only the test's own requests are sent, and every script is loaded.
     until("the node has executed INFO", async || calls(&masters, 1, "info").await > 0).await;
-    let load = masters.with(|nodes| nodes.node(1).cli(&["SCRIPT", "LOAD", raw::WRITE_BACK]).map(drop));
-    load.await.unwrap();
+    let prepared = masters.with(|nodes| {
+        nodes.node_mut(2).kill()?;
+        nodes.node(1).cli(&["SCRIPT", "LOAD", raw::WRITE_BACK]).map(drop)
+    });
+    prepared.await.unwrap();
+    // Without the third node, each of these waits for the reply of the second one: no reply is on its way after them.
     session.release(&take(&session).await).await.unwrap();
     let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
     let prepared = masters.with(move |nodes| {
-        nodes.node_mut(2).kill()?;
         nodes.node(0).cli(&["SET", &fence, "6000000000000000"])?;
         nodes.node(1).cli(&["SET", &fence, "6000000000000010"])
     });
@@ -119,7 +122,7 @@ fn tasks() -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_leave_no_tasks_for_a_node_that_is_down() {
     const WAITERS: usize = 10;
-    /// Tasks of one attempt: an ask and a clean-up at each node.
+    /// Tasks of one attempt at most: an ask and a clean-up at each node.
     const TASKS_PER_ATTEMPT: usize = 6;
     let masters = Masters::start(3).unwrap();
     masters.with(|nodes| nodes.node_mut(2).kill()).await.unwrap();
@@ -133,9 +136,8 @@ async fn attempts_leave_no_tasks_for_a_node_that_is_down() {
         })
         .collect();
     let mut counts = Vec::new();
-    for tries in [20, 300] {
-        // A node that is up executes two scripts for each attempt.
-        let goal = calls(&masters, 0, "evalsha").await + 2 * tries;
+    for tries in [40, 600] {
+        let goal = calls(&masters, 0, "evalsha").await + tries;
         until("the waiters have made attempts", async || calls(&masters, 0, "evalsha").await >= goal).await;
         counts.push(tasks());
     }
@@ -247,11 +249,16 @@ async fn release_after_a_restore_raises_the_counters() {
         let grant = take(&session).await;
         let token = grant.token().get();
         if is_restored {
-            let has_it = async || !get(0, &encoded(&name())).await.is_empty();
-            until("the ask has arrived", has_it).await;
+            // A majority has granted; at the other node the ask may be executed later.
+            until("every node has the lock", async || masters.entries(&name()).await.unwrap().len() == 3)
+                .await;
             masters.with(|nodes| nodes.node(0).cli(&["DEL", &encoded(&name())]).map(drop)).await.unwrap();
-            session.renew(std::slice::from_ref(&grant)).await;
-            until("the lock is restored", has_it).await;
+            until("a heartbeat has restored the lock", async || {
+                // It does not wait for long for a node that a majority does not need.
+                session.renew(std::slice::from_ref(&grant)).await;
+                !get(0, &encoded(&name())).await.is_empty()
+            })
+            .await;
         }
         session.release(&grant).await.unwrap();
         let expected = (token + u64::from(is_restored)).to_string();
