@@ -53,10 +53,8 @@ impl RedlockSession {
             }
             let notify =
                 subscription.as_ref().map(|subscription| Arc::clone(&subscription.hint)).unwrap_or_default();
+            // Before the nodes are asked: a hint that arrives during the attempt ends the pause after it.
             let hint = notify.notified();
-            tokio::pin!(hint);
-            // Registered before the nodes are asked: a hint that arrives during the attempt ends the pause after it.
-            hint.as_mut().enable();
             let (pause, is_contended) = match self.context.attempt(keys, &metadata).await {
                 AttemptOutcome::Won(won) => {
                     let grant = Grant::new(claim, won.token, won.armed_at);

@@ -73,6 +73,7 @@ mod session;
 mod view;
 mod votes;
 mod wire;
+mod won;
 mod write;
 
 pub use self::{

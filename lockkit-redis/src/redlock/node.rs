@@ -162,19 +162,40 @@ mod tests {
     /// Generous bound against hangs.
     const HANG: Duration = Duration::from_secs(30);
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn subscription_at_a_silent_node_has_a_time_limit() {
-        let redis = Redis::start().unwrap();
-        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    fn node_behind(proxy: &Proxy) -> Node {
         let endpoint = proxy.endpoint();
         let (host, port) = endpoint.split_once(':').unwrap();
-        let node = Node::connect(
+        Node::connect(
             0,
             Address::Tcp(host.to_owned(), port.parse().unwrap()),
             Dialer { login: Login::default(), tls: None, timeout: HANG },
             Arc::default(),
             Arc::new(Members::new(vec![endpoint.clone()])),
-        );
+        )
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn connection_without_a_reply_is_replaced() {
+        let redis = Redis::start().unwrap();
+        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+        let node = node_behind(&proxy);
+        node.run(HANG, &look()).await.unwrap();
+        let accepted = proxy.counts().accepted;
+        proxy.set(Direction::Replies, Flow::Hold);
+        node.run(Duration::from_millis(50), &look()).await.unwrap_err();
+        let replaced = async {
+            while proxy.counts().accepted == accepted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(HANG, replaced).await.expect("a new connection");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn subscription_at_a_silent_node_has_a_time_limit() {
+        let redis = Redis::start().unwrap();
+        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+        let node = node_behind(&proxy);
         node.run(HANG, &look()).await.unwrap();
         proxy.set(Direction::Replies, Flow::Hold);
         let subscribing = node.set_subscription(Duration::from_millis(50), "channel", true);

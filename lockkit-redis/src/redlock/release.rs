@@ -101,8 +101,7 @@ impl Removal {
         Instant::now() > self.keys_expired_at + ago
     }
 
-    /// Waits until a majority has confirmed the removal, and [`STRAGGLER_WAIT`] for the
-    /// rest.
+    /// Waits until a majority has confirmed the removal, and [`STRAGGLER_WAIT`] for the rest.
     pub(super) async fn confirmed(&self) -> Result<(), RequestError> {
         let mut progress = self.progress.clone();
         let majority = self.nodes.majority();
@@ -241,16 +240,6 @@ mod tests {
         assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 10);
     }
 
-    #[tokio::test]
-    async fn nothing_is_removed_where_nothing_was_sent() {
-        let nodes = nodes();
-        let sent = Arc::new(SentRequests::default());
-        (0..nodes.count()).for_each(|node| drop(sent.settle_on_drop(node)));
-        let removal = Removal::begin(&nodes, look(), &sent, RetryPolicy::Always, HANG);
-        let fault = removal.confirmed().await.unwrap_err();
-        assert!(fault.message().contains("(0 of 3 failed"), "{fault:?}");
-    }
-
     #[tokio::test(start_paused = true)]
     async fn removal_is_not_confirmed_by_one_node() {
         let pending = NodeProgress::Pending;
@@ -264,6 +253,18 @@ mod tests {
         confirmed.await.unwrap();
     }
 
+    #[test]
+    fn waiter_is_woken_by_the_majority_and_by_the_last_node() {
+        let (report, mut progress) = watch::channel(vec![NodeProgress::Pending; 5]);
+        let woken = [0, 1, 2, 3, 4].map(|node| {
+            set_progress(&report, node, NodeProgress::Done);
+            let is_woken = progress.has_changed().unwrap();
+            progress.mark_unchanged();
+            is_woken
+        });
+        assert_eq!(woken, [false, false, true, false, true]);
+    }
+
     /// Removes an attempt after `done` has recorded, for each node, what was sent there.
     async fn end_after(done: impl Fn(&SentRequests, usize)) -> Result<(), RequestError> {
         let nodes = nodes();
@@ -273,6 +274,12 @@ mod tests {
             drop(sent.settle_on_drop(node));
         });
         Removal::begin(&nodes, look(), &sent, RetryPolicy::Bounded, HANG).confirmed().await
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_where_nothing_was_sent() {
+        let fault = end_after(|_, _| {}).await.unwrap_err();
+        assert!(fault.message().contains("(0 of 3 failed"), "{fault:?}");
     }
 
     #[tokio::test]

@@ -228,7 +228,8 @@ async fn grant_after_the_clean_up_is_removed() {
     assert!(!slow.holds(&clean_up), "the clean-up was sent over a connection that was given up");
     slow.pass();
     until("the ask has arrived", async || !get(&fence).await.is_empty()).await;
-    until("its key was removed", async || get(&lock).await.is_empty()).await;
+    let removed = until("its key was removed", async || get(&lock).await.is_empty());
+    tokio::time::timeout(LONG / 2, removed).await.expect("removed, not expired");
     let cleared = masters
         .with(move |nodes| (1..3).try_for_each(|node| nodes.node(node).cli(&["DEL", &lock]).map(drop)));
     cleared.await.unwrap();
@@ -259,6 +260,8 @@ async fn release_after_a_restore_raises_the_counters() {
                 !get(0, &encoded(&name())).await.is_empty()
             })
             .await;
+            let lifetime = masters.with(|nodes| nodes.node(0).lifetime(&encoded(&name()))).await.unwrap();
+            assert!(lifetime.is_some_and(|lifetime| lifetime <= LONG), "{lifetime:?}");
         }
         session.release(&grant).await.unwrap();
         let expected = (token + u64::from(is_restored)).to_string();

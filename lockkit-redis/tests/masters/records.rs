@@ -78,9 +78,12 @@ async fn record_outlives_its_session_and_refuses_stale_writers() {
     );
     assert_eq!(read(&last).await, None);
     let grant = acquire(&first, &name(LOCK)).await;
-    for record in ["one", "two: ä\n"] {
+    for (number, record) in (1..).zip(["one", "two: ä\n"]) {
         assert!(write(&first, &grant, record).await.unwrap());
         assert_eq!(read(&last).await.as_deref(), Some(record));
+        // The number makes nodes refuse a late copy of an earlier write.
+        let stored = format!("{}:{number}:{record}", grant.token());
+        until("a node has it", async || record_at(&masters, 0).await == stored).await;
     }
     release(&first, &grant).await;
     assert!(!write(&first, &grant, "late").await.unwrap());
