@@ -166,15 +166,24 @@ async fn restored_lock_has_its_token_and_proposal() {
     let grant = take(&session, proposal(1)).await;
     assert!(proclaim(&session, &grant, 2).await.unwrap());
     restart(&masters, 2).await;
-    until("the node has the lock and the proposal", async || {
-        if proposed(&masters, 2).await == 1 {
-            // By the first request, which was waiting for a connection to the node: as if it had lost that, too.
-            masters.with(|nodes| nodes.node(2).cli(&["DEL", &encoded(&name())]).map(drop)).await.unwrap();
-        }
+    let lose = async || {
+        masters.with(|nodes| nodes.node(2).cli(&["DEL", &encoded(&name())]).map(drop)).await.unwrap();
+    };
+    let has_it = async || {
         session.renew(std::slice::from_ref(&grant)).await;
         proposed(&masters, 2).await == 2
+    };
+    until("the node has the lock and the proposal", async || {
+        if proposed(&masters, 2).await == 1 {
+            // By the ask, which was waiting for a connection to the node.
+            lose().await;
+        }
+        has_it().await
     })
     .await;
+    // The proclaim may have been waiting, too. Only a restore brings the lock back now.
+    lose().await;
+    until("a heartbeat has restored the lock and the proposal", has_it).await;
     kill(&masters, 0).await;
     assert_eq!(leader_of_majority(&observer).await, Some((grant.token().get(), 2)));
 }

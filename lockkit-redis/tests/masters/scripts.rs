@@ -91,7 +91,7 @@ fn held_lock_is_busy_for_others_and_unchanged() {
 #[test]
 fn write_back_needs_the_key_and_no_higher_counter() {
     let (node, (one, other)) = (shared(), two());
-    let held = one.ask(node, 0).unwrap();
+    let held = one.ask(node, 100).unwrap();
     assert_eq!(one.write_back(node, held - 1).unwrap(), 0);
     assert_eq!(one.write_back(node, held).unwrap(), held);
     assert_eq!(one.write_back(node, held + 9).unwrap(), held + 9);
