@@ -109,6 +109,8 @@ async fn silent_nodes_have_not_lost_the_lock() {
     masters.with(|nodes| (1..3).try_for_each(|node| nodes.node_mut(node).kill())).await.unwrap();
     let unanswered = renewal().await;
     assert!(matches!(unanswered, Renewal::Unknown(_)), "{unanswered:?}");
+    let without_holds = session.renew(&[]).await.session;
+    assert!(matches!(without_holds, Renewal::Unknown(_)), "{without_holds:?}");
     masters.with(|nodes| (1..3).try_for_each(|node| nodes.node_mut(node).restart())).await.unwrap();
     until("the hold is renewed", async || matches!(renewal().await, Renewal::Renewed { .. })).await;
     session.release(&grant).await.unwrap();
