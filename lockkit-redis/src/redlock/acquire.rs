@@ -43,7 +43,7 @@ impl RedlockSession {
         keys: &Arc<LockKeys>,
         subscription: &mut Option<Subscription>,
     ) -> Result<Acquired, RequestError> {
-        let (metadata, mut outage_pauses) = (claim.metadata().to_json().into(), retry_pauses());
+        let (metadata, mut outage_pauses) = (claim.metadata_json().into(), retry_pauses());
         loop {
             if claim.has_given_up() {
                 return Ok(Acquired::GaveUp);
@@ -53,10 +53,8 @@ impl RedlockSession {
             }
             let notify =
                 subscription.as_ref().map(|subscription| Arc::clone(&subscription.hint)).unwrap_or_default();
+            // Before the nodes are asked: a hint that arrives during the attempt ends the pause after it.
             let hint = notify.notified();
-            tokio::pin!(hint);
-            // Registered before the nodes are asked: a hint that arrives during the attempt ends the pause after it.
-            hint.as_mut().enable();
             let (pause, is_contended) = match self.context.attempt(keys, &metadata).await {
                 AttemptOutcome::Won(won) => {
                     let grant = Grant::new(claim, won.token, won.armed_at);

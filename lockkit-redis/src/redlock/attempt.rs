@@ -2,7 +2,7 @@
 //!
 //! Failure cases:
 //!
-//! * A node's reply is lost or late: the other nodes decide. The request goes on in the background. If the node turns
+//! * A node's reply is lost or late: the other nodes decide. The request continues in the background. If the node turns
 //!   out to have granted the lock to an attempt that is over, the key is removed.
 //! * The connection breaks during a request: the request is sent again within its time limit. The node recognizes the
 //!   attempt.
@@ -13,14 +13,11 @@
 //! * A request of an attempt is delayed for long: each attempt has its own id, so it can affect no other attempt.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use lockkit_core::{BootInstant, Clock, FencingToken, backend::ClaimId, lease, support::lock};
+use lockkit_core::{Clock, FencingToken, backend::ClaimId, lease};
 use tokio::time::Instant;
 
 use super::{
@@ -33,6 +30,7 @@ use super::{
     sent::SentRequests,
     votes::{AskOutcome, Vote, Votes},
     wire::{Attempt, ClaimReply, RequestBuilder, claim_reply},
+    won::WonAttempt,
 };
 use crate::{error::RequestError, keys::LockKeys};
 
@@ -59,58 +57,6 @@ pub(super) enum AttemptOutcome {
     Failed(RequestError),
 }
 
-/// An attempt that a majority granted. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(super) struct WonAttempt {
-    pub(super) attempt: Attempt,
-    pub(super) token: FencingToken,
-    pub(super) armed_at: BootInstant,
-    sent: Arc<SentRequests>,
-    holder: Arc<HolderState>,
-}
-
-/// What the holder of a lock has written.
-#[derive(Debug)]
-struct HolderState {
-    /// Its metadata as JSON, as it last proclaimed them.
-    metadata: Mutex<Arc<str>>,
-    /// How many records.
-    writes: AtomicU64,
-}
-
-impl WonAttempt {
-    /// Releases the lock at all nodes.
-    pub(super) fn release(&self, context: &SessionContext) -> Removal {
-        // First, so that no restore is sent any more.
-        self.sent.end();
-        let request = context.requests.release(&self.attempt, self.token, self.sent.was_restored());
-        Removal::begin(&context.nodes, request, &self.sent, RetryPolicy::Always, context.ttl)
-    }
-
-    /// Whether a restore may be sent to this node. It may not once the release has begun, which must reach every node
-    /// that a restore was sent to, and must know of it. So it is noted first.
-    pub(super) fn may_restore_at(&self, node: usize) -> bool {
-        self.sent.mark_restored(node);
-        !self.sent.has_ended()
-    }
-
-    /// The number of the holder's next write, from 1.
-    pub(super) fn next_write(&self) -> u64 {
-        self.holder.writes.fetch_add(1, SeqCst) + 1
-    }
-
-    /// The metadata that a restored lock gets.
-    pub(super) fn metadata(&self) -> Arc<str> {
-        Arc::clone(&lock(&self.holder.metadata))
-    }
-
-    /// Replaces them, before they are sent to the nodes: a restore that is sent later must not bring back what a
-    /// majority has replaced.
-    pub(super) fn set_metadata(&self, metadata: Arc<str>) {
-        *lock(&self.holder.metadata) = metadata;
-    }
-}
-
 impl SessionContext {
     /// Makes one attempt, with these metadata as JSON.
     pub(super) async fn attempt(&self, keys: &Arc<LockKeys>, metadata: &Arc<str>) -> AttemptOutcome {
@@ -125,9 +71,7 @@ impl SessionContext {
         };
         let failed = match answered {
             Ok(token) if self.clock.now() < lease::deadline(armed_at, self.ttl) => {
-                let metadata = Mutex::new(Arc::clone(metadata));
-                let holder = Arc::new(HolderState { metadata, writes: AtomicU64::new(0) });
-                return AttemptOutcome::Won(WonAttempt { attempt, token, armed_at, sent, holder });
+                return AttemptOutcome::Won(WonAttempt::new(attempt, token, armed_at, metadata, sent));
             }
             Ok(_) => AttemptOutcome::Failed(self.nodes.too_slow()),
             Err(votes) if votes.is_contended() => AttemptOutcome::Contended,
@@ -230,7 +174,7 @@ impl AskTask {
                     connection.give_up();
                     reply.send(Err(RequestError::no_reply()));
                     drop(settled);
-                    // The attempt goes on without this node, but the node may still execute the request.
+                    // The attempt continues without this node, but the node may still execute the request.
                     let late = tokio::time::timeout(LATE_REPLY_MAX, executing).await;
                     break !matches!(late, Ok(Err(fault)) if !fault.may_have_executed());
                 }

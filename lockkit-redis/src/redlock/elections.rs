@@ -10,7 +10,7 @@
 //!   its data meanwhile gets the newest proposal when the holder restores the lock there.
 //! * A proclaim reaches only a minority: one reader may see it, and the next one may not, until the holder's repeated
 //!   request reaches a majority. Once the hold is lost it may never be seen again.
-//! * A late copy of an earlier proclaim, ask or restore: a node keeps the number of the claim's last proposal beside the
+//! * A late copy of an earlier proclaim, ask or restore: a node keeps the number of the claim's last proposal with the
 //!   counter, and refuses lower ones, also after it has lost the lock.
 //!   What remains is a copy of a restore that is delayed for longer than the longest ttl, and reaches a node that has
 //!   lost its data and counts again, before the next heartbeat does: that node has the earlier proposal until the next

@@ -18,11 +18,11 @@ use lockkit_core::{
 use tracing::debug;
 
 use super::{
-    attempt::WonAttempt,
     membership::{NodeStatus, other_set_fault},
     round::{ReplySender, Round},
     session::RedlockSession,
     wire::{RenewReply, look, node_state, renew_replies},
+    won::WonAttempt,
 };
 use crate::error::RequestError;
 
@@ -156,7 +156,10 @@ impl RedlockSession {
             _ => false,
         };
         let free = answers.iter().enumerate().filter(|(_, answer)| is_free(answer)).map(|(node, _)| node);
-        let free = free.filter(|node| won.may_restore_at(*node));
+        let free: Vec<usize> = free.filter(|node| won.may_restore_at(*node)).collect();
+        if free.is_empty() {
+            return;
+        }
         let restore = self.context.requests.restore(&won.attempt, won.token, &won.metadata());
         let (call, limit) = (Arc::new(restore), self.context.nodes.limit);
         let round = self.context.nodes.at(free, |_, node, _: ReplySender<()>| {

@@ -7,7 +7,7 @@
 //!   be lost with that server.
 //! * Half of the nodes grant the lock to one client, the other half to another. Both clients remove their keys and
 //!   retry.
-//! * A reply is lost or late. The request goes on in the background until its effect is known, and what it did for an
+//! * A reply is lost or late. The request continues in the background until its effect is known, and what it did for an
 //!   attempt that is over is removed.
 //! * A node restarts without its data and could grant a lock twice. It has lost its marker too, so its replies do not
 //!   count.
@@ -73,6 +73,7 @@ mod session;
 mod view;
 mod votes;
 mod wire;
+mod won;
 mod write;
 
 pub use self::{

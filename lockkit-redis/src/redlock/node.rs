@@ -1,6 +1,6 @@
 //! One node: a [`Server`] whose requests name the marker that was found at its address.
 //!
-//! * A reply does not come in time: the caller goes on without it, and later requests use a new connection. The old one
+//! * A reply does not come in time: the caller continues without it, and later requests use a new connection. The old one
 //!   is kept while a task still waits for its reply.
 //! * The node cannot be reached: requests fail at once while that is known, so a node that is down costs no time.
 
@@ -162,19 +162,40 @@ mod tests {
     /// Generous bound against hangs.
     const HANG: Duration = Duration::from_secs(30);
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn subscription_at_a_silent_node_has_a_time_limit() {
-        let redis = Redis::start().unwrap();
-        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    fn node_behind(proxy: &Proxy) -> Node {
         let endpoint = proxy.endpoint();
         let (host, port) = endpoint.split_once(':').unwrap();
-        let node = Node::connect(
+        Node::connect(
             0,
             Address::Tcp(host.to_owned(), port.parse().unwrap()),
             Dialer { login: Login::default(), tls: None, timeout: HANG },
             Arc::default(),
             Arc::new(Members::new(vec![endpoint.clone()])),
-        );
+        )
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn connection_without_a_reply_is_replaced() {
+        let redis = Redis::start().unwrap();
+        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+        let node = node_behind(&proxy);
+        node.run(HANG, &look()).await.unwrap();
+        let accepted = proxy.counts().accepted;
+        proxy.set(Direction::Replies, Flow::Hold);
+        node.run(Duration::from_millis(50), &look()).await.unwrap_err();
+        let replaced = async {
+            while proxy.counts().accepted == accepted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(HANG, replaced).await.expect("a new connection");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn subscription_at_a_silent_node_has_a_time_limit() {
+        let redis = Redis::start().unwrap();
+        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+        let node = node_behind(&proxy);
         node.run(HANG, &look()).await.unwrap();
         proxy.set(Direction::Replies, Flow::Hold);
         let subscribing = node.set_subscription(Duration::from_millis(50), "channel", true);

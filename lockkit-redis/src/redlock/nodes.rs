@@ -60,7 +60,7 @@ impl Nodes {
         self.all.get(number).map_or("", |node| node.name())
     }
 
-    /// Runs `work` at each of these nodes. It goes on in the background when the result is dropped.
+    /// Runs `work` at each of these nodes. It continues in the background when the result is dropped.
     pub(super) fn at<T, F>(
         &self,
         numbers: impl IntoIterator<Item = usize>,

@@ -8,7 +8,7 @@
 //! * A node refused the attempt, and no other request was sent there: nothing is sent now. This is the usual case for
 //!   waiters.
 //! * Many clean-ups are being retried at a node: further ones are sent once. What they leave is a key that nobody
-//!   renews, and that expires. Releases are always retried, because they also raise the counter.
+//!   renews, and that expires. Releases are always retried: each ends a hold, and may have to raise the counter.
 //! * No majority answers: the caller gets an error and may wait again, which sends nothing again.
 
 use std::{sync::Arc, time::Duration};
@@ -101,8 +101,7 @@ impl Removal {
         Instant::now() > self.keys_expired_at + ago
     }
 
-    /// Waits until a majority has confirmed the removal, and [`STRAGGLER_WAIT`] for the
-    /// rest.
+    /// Waits until a majority has confirmed the removal, and [`STRAGGLER_WAIT`] for the rest.
     pub(super) async fn confirmed(&self) -> Result<(), RequestError> {
         let mut progress = self.progress.clone();
         let majority = self.nodes.majority();
@@ -213,7 +212,7 @@ mod tests {
         RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1))
     }
 
-    /// Removes `count` attempts that may have keys at all nodes. Returns how many tasks go on retrying.
+    /// Removes `count` attempts that may have keys at all nodes. Returns how many tasks continue to retry.
     async fn retry_tasks(nodes: &Nodes, retries: RetryPolicy, count: usize) -> usize {
         let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = alive();
@@ -241,16 +240,6 @@ mod tests {
         assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 10);
     }
 
-    #[tokio::test]
-    async fn nothing_is_removed_where_nothing_was_sent() {
-        let nodes = nodes();
-        let sent = Arc::new(SentRequests::default());
-        (0..nodes.count()).for_each(|node| drop(sent.settle_on_drop(node)));
-        let removal = Removal::begin(&nodes, look(), &sent, RetryPolicy::Always, HANG);
-        let fault = removal.confirmed().await.unwrap_err();
-        assert!(fault.message().contains("(0 of 3 failed"), "{fault:?}");
-    }
-
     #[tokio::test(start_paused = true)]
     async fn removal_is_not_confirmed_by_one_node() {
         let pending = NodeProgress::Pending;
@@ -264,6 +253,18 @@ mod tests {
         confirmed.await.unwrap();
     }
 
+    #[test]
+    fn waiter_is_woken_by_the_majority_and_by_the_last_node() {
+        let (report, mut progress) = watch::channel(vec![NodeProgress::Pending; 5]);
+        let woken = [0, 1, 2, 3, 4].map(|node| {
+            set_progress(&report, node, NodeProgress::Done);
+            let is_woken = progress.has_changed().unwrap();
+            progress.mark_unchanged();
+            is_woken
+        });
+        assert_eq!(woken, [false, false, true, false, true]);
+    }
+
     /// Removes an attempt after `done` has recorded, for each node, what was sent there.
     async fn end_after(done: impl Fn(&SentRequests, usize)) -> Result<(), RequestError> {
         let nodes = nodes();
@@ -273,6 +274,12 @@ mod tests {
             drop(sent.settle_on_drop(node));
         });
         Removal::begin(&nodes, look(), &sent, RetryPolicy::Bounded, HANG).confirmed().await
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_where_nothing_was_sent() {
+        let fault = end_after(|_, _| {}).await.unwrap_err();
+        assert!(fault.message().contains("(0 of 3 failed"), "{fault:?}");
     }
 
     #[tokio::test]

@@ -157,21 +157,27 @@ mod tests {
 
     use tokio::sync::Semaphore;
 
-    use super::{super::config::RedlockConfig, *};
+    use super::{
+        super::{config::RedlockConfig, nodes::Nodes},
+        *,
+    };
     use crate::RedisConfig;
 
     /// Generous bound against hangs.
     const HANG: Duration = Duration::from_secs(10);
+
+    /// Nodes at addresses where no server listens.
+    fn nodes() -> Nodes {
+        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1))
+    }
 
     /// Nodes of which the first replies at once, and the others when they get a permit. Counts those that have ended.
     fn start(
         permits: &Arc<Semaphore>,
         ended: &Arc<AtomicUsize>,
     ) -> Round<(), impl Future<Output = ()> + Send + use<>> {
-        // Addresses where no server listens.
-        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
-        let nodes = RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1));
-        nodes.at_all(|number, _, reply| {
+        nodes().at_all(|number, _, reply| {
             let (permits, ended) = (Arc::clone(permits), Arc::clone(ended));
             async move {
                 if number > 0 {
@@ -196,8 +202,20 @@ mod tests {
         assert_eq!(round.next(false).await, None);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn slow_nodes_have_one_wait_together() {
+        let mut round = nodes().at_all(|number, _, reply: ReplySender<()>| async move {
+            tokio::time::sleep(STRAGGLER_WAIT * u32::try_from(3 * number).unwrap() / 4).await;
+            reply.send(());
+        });
+        let start = Instant::now();
+        let replies = [round.next(true).await, round.next(true).await, round.next(true).await];
+        assert_eq!(replies, [Some((0, ())), Some((1, ())), None]);
+        assert!(start.elapsed() < STRAGGLER_WAIT * 3 / 2, "{:?}", start.elapsed());
+    }
+
     #[tokio::test]
-    async fn dropped_round_goes_on() {
+    async fn dropped_round_runs_to_its_end() {
         let (permits, ended) = (Arc::new(Semaphore::new(0)), Arc::default());
         let mut round = start(&permits, &ended);
         assert_eq!(round.next(false).await, Some((0, ())));

@@ -98,3 +98,28 @@ impl Drop for SettleGuard<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Generous bound against hangs.
+    const HANG: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn removal_at_a_node_waits_until_its_reply_is_not_waited_for() {
+        let sent = SentRequests::default();
+        let (one, _other) = (sent.settle_on_drop(0), sent.settle_on_drop(1));
+        sent.end();
+        let (settled, other) = (sent.settled(0), sent.settled(1));
+        tokio::pin!(settled, other);
+        assert!(timeout(Duration::ZERO, settled.as_mut()).await.is_err(), "the ask may be executed later");
+        drop(one);
+        timeout(HANG, settled).await.expect("the removal is woken");
+        assert!(timeout(Duration::ZERO, other).await.is_err(), "each node on its own");
+    }
+}

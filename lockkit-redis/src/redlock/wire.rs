@@ -21,7 +21,7 @@ macro_rules! script {
 }
 
 static ASK: LazyLock<Script> =
-    script!("fields", "ask_free", "number", "node", "has", "lock", "counter", "ask");
+    script!("fields", "has", "lock", "ask_free", "number", "node", "counter", "ask");
 static WRITE_BACK: LazyLock<Script> =
     script!("fields", "number", "node", "has", "lock", "counter", "write_back");
 static RELEASE: LazyLock<Script> = script!("has", "lock", "release");

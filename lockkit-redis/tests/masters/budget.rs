@@ -2,12 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use lockkit_conformance::direct::{HANG, until};
 use lockkit_core::{
     Clock, LockName, Metadata,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, Renewal, Session},
 };
+use tokio::time::Instant;
 
-use crate::redlock::{Masters, backend, encoded, raw};
+use crate::{
+    counting::{calls, scripts, since},
+    redlock::{Masters, backend, encoded, raw},
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -17,22 +22,20 @@ fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
 }
 
+/// A session of which no request is on its way. Every node has every script, so that none is sent twice.
 async fn session(masters: &Masters) -> Arc<dyn Session> {
-    let session = backend(&masters.url()).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
-    // Loads every script at the nodes, so that none is sent twice.
     let load = masters.with(|nodes| {
-        (0..nodes.len())
-            .try_for_each(|node| nodes.node(node).cli(&["SCRIPT", "LOAD", raw::WRITE_BACK]).map(drop))
+        let scripts = [raw::LOOK, raw::ASK, raw::WRITE_BACK, raw::RENEW, raw::RELEASE];
+        (0..nodes.len()).try_for_each(|node| {
+            scripts.iter().try_for_each(|script| nodes.node(node).cli(&["SCRIPT", "LOAD", script]).map(drop))
+        })
     });
     load.await.unwrap();
-    let name = name("warm-up");
-    // Without a renewal: after one that found a slow node without the lock, the release is another script.
-    let grant = acquire(&session, &name).await;
-    session.release(&grant).await.unwrap();
-    let grant = acquire(&session, &name).await;
-    session.renew(std::slice::from_ref(&grant)).await;
-    session.release(&grant).await.unwrap();
-    session.renew(&[]).await;
+    let before = scripts(masters).await;
+    let session = backend(&masters.url()).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
+    assert!(spent(masters, &before, 1).await.iter().all(|looks| *looks == 1));
+    // A node that replied too late is looked at once more, before its first other request.
+    acquire_and_release(masters, &session, &name("warm-up")).await;
     session
 }
 
@@ -56,29 +59,27 @@ async fn acquire(session: &Arc<dyn Session>, name: &LockName) -> Grant {
     }
 }
 
-/// Scripts that each node has executed.
-async fn scripts(masters: &Masters) -> Vec<u64> {
-    let count = masters.with(|nodes| {
-        (0..nodes.len())
-            .map(|node| Ok(nodes.node(node).calls("evalsha")? + nodes.node(node).calls("eval")?))
-            .collect()
-    });
-    count.await.unwrap()
+/// Returns the token once all nodes have executed the release: a majority has confirmed it before, and a node that still
+/// has the lock would refuse the next ask.
+async fn acquire_and_release(masters: &Masters, session: &Arc<dyn Session>, name: &LockName) -> u64 {
+    let before = calls(masters, &["publish"]).await;
+    let grant = acquire(session, name).await;
+    session.release(&grant).await.unwrap();
+    until("every node has executed the release", async || {
+        since(&before, calls(masters, &["publish"]).await).iter().all(|published| *published > 0)
+    })
+    .await;
+    grant.token().get()
 }
 
-/// What each node has executed since `before`, once all have reached `expected`: requests that nobody waits for arrive
-/// later.
+/// How many scripts each node has executed since `before`, once all have reached `expected`: requests that nobody waits
+/// for arrive later.
 async fn spent(masters: &Masters, before: &[u64], expected: u64) -> Vec<u64> {
-    let mut spent = Vec::new();
-    for _ in 0..1000 {
-        let now = scripts(masters).await;
-        spent = now.iter().zip(before).map(|(now, before)| now - before).collect();
-        if spent.iter().all(|spent| *spent >= expected) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    spent
+    until("the nodes have executed the scripts", async || {
+        since(before, scripts(masters).await).iter().all(|spent| *spent >= expected)
+    })
+    .await;
+    since(before, scripts(masters).await)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,10 +88,9 @@ async fn uncontended_acquire_and_release_are_two_scripts_at_each_node() {
     let session = session(&masters).await;
     let before = scripts(&masters).await;
     for _ in 0..ROUNDS {
-        let grant = acquire(&session, &name("x")).await;
-        session.release(&grant).await.unwrap();
+        acquire_and_release(&masters, &session, &name("x")).await;
     }
-    assert_eq!(spent(&masters, &before, 2 * ROUNDS).await, [2 * ROUNDS; 5]);
+    assert_eq!(since(&before, scripts(&masters).await), [2 * ROUNDS; 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,22 +98,20 @@ async fn acquire_and_release_are_three_scripts_if_counters_differ() {
     let masters = Masters::start(3).unwrap();
     let session = session(&masters).await;
     let name = name("y");
-    let mut tokens = Vec::new();
-    let mut late = 0;
+    let (mut tokens, start) = (Vec::new(), Instant::now());
     while tokens.len() < usize::try_from(ROUNDS).unwrap() {
+        assert!(start.elapsed() < HANG, "a node takes part in too few of the write-backs: {tokens:?}");
         set_counters(&masters, &name, |node| 6_000_000_000_000_000 + 10 * node).await;
         let before = scripts(&masters).await;
-        let grant = acquire(&session, &name).await;
-        session.release(&grant).await.unwrap();
-        let mut spent = spent(&masters, &before, 3).await;
+        let token = acquire_and_release(&masters, &session, &name).await;
+        let mut spent = since(&before, scripts(&masters).await);
         spent.sort_unstable();
-        if spent == [2, 3, 3] && late < ROUNDS {
+        if spent == [2, 3, 3] {
             // On a busy machine a node may reply to the ask too late to take part in the write-back.
-            late += 1;
             continue;
         }
         assert_eq!(spent, [3; 3]);
-        tokens.push(grant.token().get());
+        tokens.push(token);
     }
     // The counters are 20, 10 and 0 above the base. The ask adds one, the token is one more.
     assert!(tokens.iter().all(|token| *token == 6_000_000_000_000_022), "{tokens:?}");
@@ -123,10 +121,11 @@ async fn acquire_and_release_are_three_scripts_if_counters_differ() {
 async fn heartbeat_is_one_script_at_each_node_for_all_locks() {
     let masters = Masters::start(5).unwrap();
     let session = session(&masters).await;
-    let mut held = Vec::new();
+    let (before, mut held) = (scripts(&masters).await, Vec::new());
     for number in 0..100 {
         held.push(acquire(&session, &name(&format!("held-{number}"))).await);
     }
+    assert_eq!(spent(&masters, &before, 100).await, [100; 5]);
     let before = scripts(&masters).await;
     let heartbeat = session.renew(&held).await;
     assert!(

@@ -35,6 +35,14 @@ async fn take(session: &Arc<dyn Session>, metadata: Metadata) -> Grant {
     }
 }
 
+/// Acquires the lock, and waits until every node has it: a majority has granted before.
+async fn take_everywhere(masters: &Masters, session: &Arc<dyn Session>, metadata: Metadata) -> Grant {
+    let grant = take(session, metadata).await;
+    let count = masters.endpoints.len();
+    until("every node has the lock", async || masters.entries(&name()).await.unwrap().len() == count).await;
+    grant
+}
+
 async fn proclaim(session: &Arc<dyn Session>, grant: &Grant, number: u64) -> Result<bool> {
     session.elections().unwrap().proclaim(grant, &proposal(number)).await
 }
@@ -116,7 +124,8 @@ async fn leader_is_seen_from_the_grant_to_the_release() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_holder_proclaims_nothing() {
     let masters = Masters::start(3).unwrap();
-    let (stale, session) = (open(&masters, Duration::from_secs(1)).await, open(&masters, LONG).await);
+    // A request may take a quarter of the ttl.
+    let (stale, session) = (open(&masters, Duration::from_secs(4)).await, open(&masters, LONG).await);
     let old = take(&stale, proposal(1)).await;
     // Granted once the first one, which nobody renews, has expired.
     let grant = take(&session, proposal(1)).await;
@@ -128,8 +137,7 @@ async fn stale_holder_proclaims_nothing() {
 async fn proposal_of_a_majority_is_seen_by_every_majority() {
     let masters = Masters::start(3).unwrap();
     let (session, observer) = (open(&masters, LONG).await, open(&masters, LONG).await);
-    let grant = take(&session, proposal(1)).await;
-    until("all nodes have it", async || !value(&masters, 2).await.is_empty()).await;
+    let grant = take_everywhere(&masters, &session, proposal(1)).await;
     kill(&masters, 2).await;
     assert!(proclaim(&session, &grant, 2).await.unwrap());
     for (back, down) in [(2, 1), (1, 0)] {
@@ -158,15 +166,24 @@ async fn restored_lock_has_its_token_and_proposal() {
     let grant = take(&session, proposal(1)).await;
     assert!(proclaim(&session, &grant, 2).await.unwrap());
     restart(&masters, 2).await;
-    until("the node has the lock and the proposal", async || {
-        if proposed(&masters, 2).await == 1 {
-            // By the first request, which was waiting for a connection to the node: as if it had lost that, too.
-            masters.with(|nodes| nodes.node(2).cli(&["DEL", &encoded(&name())]).map(drop)).await.unwrap();
-        }
+    let lose = async || {
+        masters.with(|nodes| nodes.node(2).cli(&["DEL", &encoded(&name())]).map(drop)).await.unwrap();
+    };
+    let has_it = async || {
         session.renew(std::slice::from_ref(&grant)).await;
         proposed(&masters, 2).await == 2
+    };
+    until("the node has the lock and the proposal", async || {
+        if proposed(&masters, 2).await == 1 {
+            // By the ask, which was waiting for a connection to the node.
+            lose().await;
+        }
+        has_it().await
     })
     .await;
+    // The proclaim may have been waiting, too. Only a restore brings the lock back now.
+    lose().await;
+    until("a heartbeat has restored the lock and the proposal", has_it).await;
     kill(&masters, 0).await;
     assert_eq!(leader_of_majority(&observer).await, Some((grant.token().get(), 2)));
 }
@@ -175,8 +192,7 @@ async fn restored_lock_has_its_token_and_proposal() {
 async fn lock_that_may_be_held_is_not_without_a_leader() {
     let masters = Masters::start(3).unwrap();
     let (session, observer) = (open(&masters, LONG).await, open(&masters, LONG).await);
-    let grant = take(&session, proposal(1)).await;
-    until("all nodes have it", async || !value(&masters, 2).await.is_empty()).await;
+    let grant = take_everywhere(&masters, &session, proposal(1)).await;
     kill(&masters, 2).await;
     masters.with(|nodes| nodes.node(0).cli(&["DEL", "x"]).map(drop)).await.unwrap();
     let error = look(&observer).await.unwrap_err();
@@ -191,7 +207,7 @@ async fn holder_of_another_program_is_no_leader() {
     let masters = Masters::start(3).unwrap();
     let session = open(&masters, LONG).await;
     // The counters of an earlier grant are the same at all nodes.
-    session.release(&take(&session, proposal(1)).await).await.unwrap();
+    session.release(&take_everywhere(&masters, &session, proposal(1)).await).await.unwrap();
     until("nothing is left", async || masters.entries(&name()).await.unwrap().is_empty()).await;
     let set = masters.with(|nodes| {
         (0..3).try_for_each(|node| nodes.node(node).cli(&["SET", "x", "f00d", "PX", "60000"]).map(drop))

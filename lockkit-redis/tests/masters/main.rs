@@ -5,6 +5,7 @@ mod admin;
 mod attempts;
 mod budget;
 mod costs;
+mod counting;
 mod elections;
 mod foreign;
 mod records;

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use lockkit_conformance::direct::{HANG, acquire, name, release, until};
+use lockkit_conformance::{
+    Store,
+    direct::{HANG, acquire, name, release, until},
+};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, Result, TimeSource,
     backend::{Backend, Grant, Session},
@@ -69,14 +72,18 @@ async fn record_outlives_its_session_and_refuses_stale_writers() {
     let masters = Masters::start(3).unwrap();
     let (first, stale, last) = (
         open(&masters.url(), LONG).await,
-        open(&masters.url(), Duration::from_secs(1)).await,
+        // A request may take a quarter of the ttl.
+        open(&masters.url(), Duration::from_secs(4)).await,
         open(&masters.url(), LONG).await,
     );
     assert_eq!(read(&last).await, None);
     let grant = acquire(&first, &name(LOCK)).await;
-    for record in ["one", "two: ä\n"] {
+    for (number, record) in (1..).zip(["one", "two: ä\n"]) {
         assert!(write(&first, &grant, record).await.unwrap());
         assert_eq!(read(&last).await.as_deref(), Some(record));
+        // The number makes nodes refuse a late copy of an earlier write.
+        let stored = format!("{}:{number}:{record}", grant.token());
+        until("a node has it", async || record_at(&masters, 0).await == stored).await;
     }
     release(&first, &grant).await;
     assert!(!write(&first, &grant, "late").await.unwrap());
@@ -97,6 +104,8 @@ async fn record_of_a_majority_is_read_from_every_majority() {
     let masters = Masters::start(3).unwrap();
     let session = open(&masters.url(), LONG).await;
     let grant = acquire(&session, &name(LOCK)).await;
+    // A majority has granted before. A write that overtakes the ask at a node would be refused there.
+    until("every node has the lock", async || masters.entries(&name(LOCK)).await.unwrap().len() == 3).await;
     kill(&masters, 2).await;
     assert!(write(&session, &grant, "one").await.unwrap());
     for (back, down) in [(2, 1), (1, 0)] {
@@ -123,6 +132,7 @@ async fn loss_of_data_at_a_node_makes_no_read_return_an_earlier_record() {
         .await;
     };
     confirm("one").await;
+    until("the last node has it too", async || !record_at(&masters, 2).await.is_empty()).await;
     let one = record_at(&masters, 2).await;
     kill(&masters, 2).await;
     confirm("two").await;

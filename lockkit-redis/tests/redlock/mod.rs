@@ -307,9 +307,12 @@ impl Store for Masters {
         .await
     }
 
-    /// At one node: a release is published by each of them.
+    /// At all nodes at once, as a release is published by each of them; until a majority has.
     async fn bare_notification(&self) -> Result<Duration> {
-        bare::bare_notification(self.endpoints.first().context("no node")?).await
+        let all = self.endpoints.iter().map(|endpoint| bare::bare_notification(endpoint));
+        let mut all = futures_util::future::try_join_all(all).await?;
+        all.sort_unstable();
+        all.get(self.majority - 1).copied().context("no node")
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {

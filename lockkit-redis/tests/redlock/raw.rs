@@ -12,7 +12,7 @@ macro_rules! script {
     ($($file:literal),+) => { concat!($(include_str!(concat!("../../src/redlock/scripts/", $file, ".lua"))),+) };
 }
 
-pub const ASK: &str = script!("fields", "ask_free", "number", "node", "has", "lock", "counter", "ask");
+pub const ASK: &str = script!("fields", "has", "lock", "ask_free", "number", "node", "counter", "ask");
 pub const WRITE_BACK: &str = script!("fields", "number", "node", "has", "lock", "counter", "write_back");
 pub const PROCLAIM: &str =
     script!("fields", "number", "node", "has", "lock", "counter", "proposal", "proclaim");

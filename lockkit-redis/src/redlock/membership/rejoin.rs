@@ -220,3 +220,33 @@ impl Rejoiner {
         lock(&self.in_progress)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::{BootInstant, TimeSource};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{RedisConfig, redlock::RedlockConfig};
+
+    /// A clock that follows the paused time of a test.
+    struct PausedClock(Instant);
+
+    impl TimeSource for PausedClock {
+        fn now(&self) -> BootInstant {
+            BootInstant::from_start(self.0.elapsed())
+        }
+    }
+
+    /// The clocks of clients and nodes differ in rate.
+    #[tokio::test(start_paused = true)]
+    async fn emptied_node_waits_for_longer_than_the_longest_ttl() {
+        const MAX_TTL: Duration = Duration::from_secs(3600);
+        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        let nodes = RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1));
+        let start = Instant::now();
+        let clock = Clock::new(PausedClock(start));
+        Rejoiner::new(nodes, MAX_TTL, clock, CancellationToken::new()).wait_for_quarantine().await;
+        assert!(start.elapsed() >= lease::quarantine(MAX_TTL) && lease::quarantine(MAX_TTL) > MAX_TTL);
+    }
+}

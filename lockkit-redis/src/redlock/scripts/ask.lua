@@ -5,9 +5,6 @@
 --      4 how long the counter outlives its last use, in ms
 --      5 a counter that the client proposes: its clock in us
 -- Returns the counter if the claim has the lock; 0: another has it, -1: the node does not count.
-if not is_taken and not has(claim, lock) then
-  return 0
-end
 local last, rest = counter()
 if not is_taken then
   return last

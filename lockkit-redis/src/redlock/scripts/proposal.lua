@@ -1,5 +1,5 @@
 -- The proposals of a claim: a late copy of an earlier request must not undo a later one, also after the node has lost
--- the lock. So their numbers are stored beside the counter.
+-- the lock. So their numbers are stored with the counter.
 
 -- The number of the proposal in metadata; 0 for none, and for what no lockkit client writes.
 local function proposal_number(text)
