@@ -49,7 +49,7 @@ impl ZkSession {
         claim: &Claim,
         entry: &mut ClaimEntry,
     ) -> Result<ControlFlow<ClaimOutcome, CreatedNode>, RequestError> {
-        let data = self.layout.proposals().write(claim.id(), claim.metadata());
+        let data = self.layout.proposals().of_claim(claim);
         let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
