@@ -90,8 +90,7 @@ impl ZkSession {
             Form::Single => self.server.create(&entry.lock_path, data).await,
             form @ (Form::Curator | Form::Bare) => {
                 let prefix = keys::node_prefix(form, claim.id());
-                let created =
-                    self.server.create_and_list(&entry.lock_path, &prefix, data, claim.give_up()).await;
+                let created = self.server.create_and_list(&entry.lock_path, &prefix, data).await;
                 created.map(|(node, list)| {
                     entry.first_list = list;
                     node
