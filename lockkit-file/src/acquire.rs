@@ -96,7 +96,7 @@ impl FileSession {
                 TakeOutcome::Busy(file) => return Ok(AttemptOutcome::Busy(file)),
             };
             let path = folder.join(keys::holder_file(asked.name()));
-            let announcement = Announcement::make(&folder, &path, token, asked.metadata())?;
+            let announcement = Announcement::make(&folder, &path, token, &asked)?;
             let hold = Hold::new(lock, announcement);
             Ok(AttemptOutcome::Granted(Grant::new(&asked, token, armed_at), hold))
         });

@@ -22,9 +22,9 @@ const RECORD_MARK: &str = "lockkit-record-1 ";
 pub(crate) const RECORD_BYTES_MAX: u64 =
     (RECORD_MARK.len() + CHECKSUM_BYTES + 1 + RECORD_TEXT_BYTES_MAX) as u64;
 
-/// Returns the text of a holder file: token, metadata and checksum, a line each.
-pub(crate) fn holder(token: FencingToken, metadata: &Metadata) -> String {
-    let text = format!("{token}\n{}\n", metadata.to_json());
+/// Returns the text of a holder file: token, metadata as JSON, and checksum, a line each.
+pub(crate) fn holder(token: FencingToken, metadata_json: &str) -> String {
+    let text = format!("{token}\n{metadata_json}\n");
     let checksum = crc32fast::hash(text.as_bytes());
     format!("{text}{checksum:08x}\n")
 }
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn mixture_of_two_holders_is_nobody() {
-        let one = holder(FencingToken::new(1), &metadata("1.1.1.1:80"));
-        let other = holder(FencingToken::new(2), &metadata("2.2.2.2:80"));
+        let one = holder(FencingToken::new(1), &metadata("1.1.1.1:80").to_json());
+        let other = holder(FencingToken::new(2), &metadata("2.2.2.2:80").to_json());
         assert_eq!(one.len(), other.len());
         for length in 1..one.len() - 1 {
             let mixed = format!("{}{}", &one[..length], &other[length..]);
@@ -89,7 +89,7 @@ mod tests {
         #[test]
         fn texts_survive_and_damage_is_noticed(value in "\\PC{0,100}", token: u64, at: prop::sample::Index) {
             let metadata = metadata(&value);
-            let mut bytes = holder(FencingToken::new(token), &metadata).into_bytes();
+            let mut bytes = holder(FencingToken::new(token), &metadata.to_json()).into_bytes();
             prop_assert!(bytes.len() <= HOLDER_BYTES_MAX);
             prop_assert_eq!(parse_holder(&bytes), Some((FencingToken::new(token), metadata)));
             let location = at.index(bytes.len());

@@ -98,8 +98,9 @@ impl Folder {
         }
     }
 
-    /// Opens a file of this folder to read and write, with its metadata; `None` if it does not exist. Never follows a symbolic link, never
-    /// opens a file that has another name too, never waits for the other end of a pipe.
+    /// Opens a file of this folder to read and write; returns it with its metadata, or `None` if it does not exist.
+    /// Never follows a symbolic link, never opens a file that has another name too, never waits for the other end of a
+    /// pipe.
     pub(crate) fn open_file(&self, path: &Path) -> Result<Option<(File, Metadata)>> {
         let mut options = OpenOptions::new();
         options

@@ -12,7 +12,7 @@ pub fn token(bytes: &[u8]) {
 /// Parses a holder file.
 pub fn holder(bytes: &[u8]) {
     if let Some((token, metadata)) = contents::parse_holder(bytes) {
-        let text = contents::holder(token, &metadata);
+        let text = contents::holder(token, &metadata.to_json());
         assert_eq!(
             contents::parse_holder(text.as_bytes()),
             Some((token, metadata)),

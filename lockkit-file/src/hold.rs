@@ -4,9 +4,12 @@
 //! So the lock file stays locked until a change that has started has ended, even if nobody waits for it any more: a
 //! release waits for the change, and no change starts once a release has begun.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use lockkit_core::{Error, ErrorKind, Result};
@@ -15,7 +18,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{disk::ANSWER_MAX, holder::Announcement, local_queue::Turn, lock_file::LockFile};
+use crate::{holder::Announcement, local_queue::Turn, lock_file::LockFile};
 
 /// A hold. Dropping it frees, in this order: the announcement, the lock, the turn of the next local waiter.
 #[derive(Debug)]
@@ -67,13 +70,13 @@ impl HeldFiles {
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the disk does not end it within [`ANSWER_MAX`].
-    pub(crate) async fn free(&self, operation: &'static str) -> Result<()> {
+    /// `Unavailable` if the disk does not end it within `limit`.
+    pub(crate) async fn free(&self, operation: &'static str, limit: Duration) -> Result<()> {
         self.is_ending.store(true, Ordering::SeqCst);
         // Without an await where none is needed: this also works while the runtime shuts down.
         let mut announcement = match self.announcement.try_lock() {
             Ok(announcement) => announcement,
-            Err(_) => timeout(ANSWER_MAX, self.announcement.lock()).await.map_err(|_| {
+            Err(_) => timeout(limit, self.announcement.lock()).await.map_err(|_| {
                 let what = "a change of the held files has not ended: the file system does not respond";
                 Error::new(ErrorKind::Unavailable, operation).with_message(what)
             })?,
@@ -107,10 +110,8 @@ impl HoldChange {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::{folder::Folder, lock_file::TakeOutcome};
+    use crate::{disk::ANSWER_MAX, folder::Folder, lock_file::TakeOutcome};
 
     #[tokio::test(start_paused = true)]
     async fn lock_stays_until_a_change_that_has_started_ends() {
@@ -124,11 +125,11 @@ mod tests {
         let waiting = tokio::spawn(Arc::clone(hold.files()).change());
         tokio::task::yield_now().await;
 
-        let hangs = hold.files().free("release").await.unwrap_err();
+        let hangs = hold.files().free("release", ANSWER_MAX).await.unwrap_err();
         assert_eq!(hangs.kind(), ErrorKind::Unavailable);
         assert!(matches!(take(), TakeOutcome::Busy(_)), "the change could rename a file of the next holder");
 
-        let mut release = std::pin::pin!(hold.files().free("release"));
+        let mut release = std::pin::pin!(hold.files().free("release", ANSWER_MAX));
         assert!(timeout(Duration::from_millis(1), &mut release).await.is_err());
         drop(change);
         release.await.unwrap();

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use lockkit_core::{FencingToken, Metadata, Result};
+use lockkit_core::{FencingToken, Metadata, Result, backend::Claim};
 
 use crate::{
     contents::{self, HOLDER_BYTES_MAX},
@@ -34,6 +34,9 @@ const ANNOUNCE_TRIES: u32 = 5;
 /// Pause between two of these attempts.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(1);
 
+/// The number of a file without a proposal: below that of every proposal.
+const NO_PROPOSAL: u64 = 0;
+
 const WRITE: &str = "write holder file";
 
 /// The holder's lock on its holder file.
@@ -41,7 +44,7 @@ const WRITE: &str = "write holder file";
 pub(crate) struct Announcement {
     path: PathBuf,
     file: File,
-    /// The number of the proposal that the file shows; 0 without one.
+    /// The number of the proposal that the file shows, or [`NO_PROPOSAL`].
     number: u64,
 }
 
@@ -58,15 +61,16 @@ impl Announcement {
         folder: &Folder,
         path: &Path,
         token: FencingToken,
-        metadata: &Metadata,
+        claim: &Claim,
     ) -> Result<Option<Self>> {
-        if metadata.proposal.is_some() {
-            return Self::replace(folder, path, token, metadata).map(Some);
+        let text = contents::holder(token, &claim.metadata_json());
+        if let Some(proposal) = &claim.metadata().proposal {
+            return Self::replace_by(folder, path, &text, proposal.number).map(Some);
         }
-        let announced = match Self::write_in_place(folder, path, &contents::holder(token, metadata)) {
+        let announced = match Self::write_in_place(folder, path, &text) {
             Ok(Some(announcement)) => Ok(announcement),
             // A file that no holder wrote, or that is unusable, is replaced by name; its content is not touched.
-            Ok(None) | Err(_) => Self::replace(folder, path, token, metadata),
+            Ok(None) | Err(_) => Self::replace_by(folder, path, &text, NO_PROPOSAL),
         };
         Ok(announced
             .inspect_err(|error| {
@@ -93,7 +97,7 @@ impl Announcement {
         folder.repair_permissions(&file, &found);
         for _ in 0..ANNOUNCE_TRIES {
             if try_lock(&file).map_err(failed)? {
-                return Ok(Some(Self { path: path.to_owned(), file, number: 0 }));
+                return Ok(Some(Self { path: path.to_owned(), file, number: NO_PROPOSAL }));
             }
             thread::sleep(ANNOUNCE_PAUSE);
         }
@@ -107,15 +111,19 @@ impl Announcement {
         token: FencingToken,
         metadata: &Metadata,
     ) -> Result<Self> {
+        Self::replace_by(folder, path, &contents::holder(token, &metadata.to_json()), number_of(metadata))
+    }
+
+    fn replace_by(folder: &Folder, path: &Path, text: &str, number: u64) -> Result<Self> {
         let failed = |cause| failed(WRITE, path, cause);
         let new = folder.new_file(path)?;
-        write(new.file(), &contents::holder(token, metadata), 0).map_err(failed)?;
+        write(new.file(), text, 0).map_err(failed)?;
         if !try_lock(new.file()).map_err(failed)? {
             return Err(failed(io::ErrorKind::ResourceBusy.into()));
         }
         folder.set_permissions(new.file()).map_err(failed)?;
         let file = new.replace(path).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file, number: number_of(metadata) })
+        Ok(Self { path: path.to_owned(), file, number })
     }
 
     /// Returns whether the file shows a later proposal than that of `metadata`.
@@ -125,7 +133,7 @@ impl Announcement {
 }
 
 fn number_of(metadata: &Metadata) -> u64 {
-    metadata.proposal.as_ref().map_or(0, |proposal| proposal.number)
+    metadata.proposal.as_ref().map_or(NO_PROPOSAL, |proposal| proposal.number)
 }
 
 /// Overwrites a file of `length` bytes.
@@ -150,9 +158,15 @@ impl Drop for Announcement {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::Metadata;
+    use lockkit_core::{LockName, backend::ClaimControl};
 
     use super::*;
+
+    fn claim(label: Option<&str>) -> Claim {
+        let metadata = Metadata::of_this_process(label);
+        Claim::new(LockName::new("a").unwrap(), true, metadata, &ClaimControl::new())
+    }
+
     #[test]
     fn shorter_text_leaves_nothing_of_the_earlier_one() {
         let path = tempfile::tempdir().unwrap();
@@ -160,10 +174,10 @@ mod tests {
         let holder = folder.join("a.holder".into());
         for (number, label) in [(1, "a long label"), (2, "short"), (3, "longer again")] {
             let token = FencingToken::new(number);
-            let metadata = Metadata::of_this_process(Some(label));
-            drop(Announcement::make(&folder, &holder, token, &metadata).unwrap().unwrap());
+            let claim = claim(Some(label));
+            drop(Announcement::make(&folder, &holder, token, &claim).unwrap().unwrap());
             let shown = contents::parse_holder(&std::fs::read(&holder).unwrap());
-            assert_eq!(shown, Some((token, metadata)));
+            assert_eq!(shown, Some((token, claim.metadata().clone())));
         }
     }
 
@@ -183,12 +197,12 @@ mod tests {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let (lock, holder) = (folder.join("a.lock".into()), folder.join("a.holder".into()));
-        let metadata = Metadata::of_this_process(None);
+        let claim = claim(None);
         let grant = || {
             let TakeOutcome::Locked(locked, token) = LockFile::take(&folder, &lock, None).unwrap() else {
                 panic!("it is free")
             };
-            drop(Announcement::make(&folder, &holder, token, &metadata).unwrap().unwrap());
+            drop(Announcement::make(&folder, &holder, token, &claim).unwrap().unwrap());
             drop(locked);
         };
         // Creates the files.

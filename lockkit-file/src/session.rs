@@ -33,7 +33,12 @@ use lockkit_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{disk::Disk, folder::Folder, hold::Hold, local_queue::LocalQueues};
+use crate::{
+    disk::{ANSWER_MAX, Disk},
+    folder::Folder,
+    hold::Hold,
+    local_queue::LocalQueues,
+};
 
 pub(crate) const ACQUIRE: &str = "acquire";
 
@@ -89,7 +94,7 @@ impl Session for FileSession {
         let Some(files) = held else { return Ok(()) };
         // Synchronous unless the hold is being changed, because unlocking touches no disk: it also works while the
         // runtime shuts down.
-        files.free("release").await.map_err(|error| error.with_lock(grant.name()))?;
+        files.free("release", ANSWER_MAX).await.map_err(|error| error.with_lock(grant.name()))?;
         let turn = self.holds().remove(&grant.claim());
         drop(turn);
         Ok(())
@@ -104,15 +109,18 @@ impl Session for FileSession {
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
         let holds = std::mem::take(&mut *self.holds());
+        let mut closed = Ok(());
         for (claim, hold) in holds {
-            if let Err(error) = hold.files().free("close").await {
+            // All changes together get the time of one.
+            let limit = if closed.is_ok() { ANSWER_MAX } else { Duration::ZERO };
+            if let Err(error) = hold.files().free("close", limit).await {
                 // A change does not end: its lock is freed when it ends, all others when this returns. It is kept, so
                 // that the next close does not confirm what has not happened.
                 self.holds().insert(claim, hold);
-                return Err(error);
+                closed = closed.and(Err(error));
             }
         }
-        Ok(())
+        closed
     }
 
     fn elections(&self) -> Option<&dyn Elections> {

@@ -112,7 +112,7 @@ impl ZkSession {
     ) -> Result<ClaimOutcome, RequestError> {
         loop {
             let listed = match first_list.take() {
-                Some(children) => Some(children),
+                Some(children) => (!claim.has_given_up()).then_some(children),
                 None => self.read(claim, || self.server.children(lock)).await?,
             };
             let Some(children) = listed else { return Ok(ClaimOutcome::GaveUp) };

@@ -49,7 +49,7 @@ impl ZkSession {
         claim: &Claim,
         entry: &mut ClaimEntry,
     ) -> Result<ControlFlow<ClaimOutcome, CreatedNode>, RequestError> {
-        let data = self.layout.proposals().write(claim.id(), claim.metadata());
+        let data = self.layout.proposals().of_claim(claim);
         let mut pauses = retry_pauses();
         loop {
             if claim.has_given_up() {
@@ -90,8 +90,7 @@ impl ZkSession {
             Form::Single => self.server.create(&entry.lock_path, data).await,
             form @ (Form::Curator | Form::Bare) => {
                 let prefix = keys::node_prefix(form, claim.id());
-                let created =
-                    self.server.create_and_list(&entry.lock_path, &prefix, data, claim.give_up()).await;
+                let created = self.server.create_and_list(&entry.lock_path, &prefix, data).await;
                 created.map(|(node, list)| {
                     entry.first_list = list;
                     node

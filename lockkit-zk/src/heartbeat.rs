@@ -94,7 +94,7 @@ impl ZkSession {
             .filter_map(|grant| Some((grant.claim(), self.granted_nodes.get(grant.claim())?.node)))
             .map(|(id, node)| (id, NodeId::of(&node, self.layout.form)))
             .collect();
-        let report_timeout = self.request_timeout.min(self.ttl / REPORT_TIMEOUT_DIVISOR);
+        let report_timeout = report_timeout(self.request_timeout, self.ttl);
         let hold_nodes = nodes.iter().map(|(id, node)| (*id, node.clone())).collect();
         let outcome = bounded(report_timeout, self.send(report_timeout, hold_nodes)).await;
         let results = std::mem::take(&mut *lock(&self.heartbeats.results));
@@ -129,6 +129,11 @@ impl ZkSession {
         };
         tokio::spawn(heartbeat.run(hold_nodes)).await.unwrap_or_else(|_| Err(RequestError::no_reply()))
     }
+}
+
+/// Returns how long a heartbeat waits for its result.
+fn report_timeout(request_timeout: Duration, ttl: Duration) -> Duration {
+    request_timeout.min(ttl / REPORT_TIMEOUT_DIVISOR)
 }
 
 /// One heartbeat that was sent.
@@ -171,6 +176,13 @@ pub(crate) async fn create_client_node(server: &Server, layout: &Layout) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heartbeat_reports_before_the_next_one_starts() {
+        let ttl = Duration::from_secs(6);
+        assert!(report_timeout(Duration::MAX, ttl) < ttl / HEARTBEATS_PER_TTL);
+        assert_eq!(report_timeout(Duration::from_millis(10), ttl), Duration::from_millis(10));
+    }
 
     #[test]
     fn node_missed_by_one_of_two_heartbeats_is_gone() {

@@ -3,22 +3,21 @@
 //! A try that finds the lock busy creates a node, lists and deletes the node: two transactions, which every server of
 //! the ensemble logs, for the answer "busy". A client that polls a held lock pays them each time. So the client
 //! remembers the locks that its tries have found busy. A try at one of them first reads, behind a sync, which costs no
-//! transaction. If the read shows a contender, the try ends. Otherwise it goes on like any other try: only a node of
-//! its own can be granted.
+//! transaction. If the read shows a contender, the try ends. Otherwise it creates a node like any other try: only a node
+//! of its own can be granted.
 //!
-//! What "busy" means then: the read shows everything that the leader of the session's server had committed when the
-//! sync got there, so after the try began. A lock that was released before the try began is not found busy, whoever
-//! released it and wherever. There is one exception: a leader that is cut off from its quorum, and has not noticed yet
-//! (for at most `syncLimit` ticks), does not know later commits. Then the answer reports a state that was true before.
-//! No lock is ever granted or lost by this, so that state may be old.
+//! The read shows everything that the leader had committed when the sync arrived there, which was after the try began.
+//! So a lock that any client released before the try began is not reported busy. There is one exception: a leader that
+//! is cut off from its quorum, and has not noticed yet (for at most `syncLimit` ticks), does not know later commits.
+//! Then a try may report a holder that has released since. A read grants nothing and ends no hold, so this is safe.
 //!
 //! Failure cases:
 //!
-//! * The answer is lost: the try fails as `Unavailable`. It has left nothing behind.
-//! * The claim is given up: the read has no effect, so nobody waits for its answer.
-//! * A node looks like a contender and is none (somebody made up a name with a number): a claim may be granted beside
-//!   it, but a read cannot know that. So a read never renews what is remembered: after [`BUSY_AGE_MAX`] a node decides
-//!   again.
+//! * The answer is lost: the try fails as `Unavailable`, and leaves nothing behind.
+//! * The claim is given up: it ends at once, because the read has no effect.
+//! * A node looks like a contender and is none (its name and number were made up): a claim's node may be before it and
+//!   be granted, but a read cannot see that. So a read never extends how long a lock counts as lately busy.
+//!   [`BUSY_AGE_MAX`] after the last node of a try was behind another one, the next try creates a node.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -66,8 +65,8 @@ impl LatelyBusy {
 }
 
 impl ZkSession {
-    /// Whether a read shows that a lock is still busy; false without a read if the claim waits, or if the lock was not
-    /// lately busy.
+    /// Returns whether a read shows that a lock is still busy; false without a read if the claim waits, or if the lock
+    /// was not lately busy.
     pub(crate) async fn is_still_busy(&self, claim: &Claim, path: &str) -> Result<bool, RequestError> {
         if claim.wait() || !self.lately_busy.contains(claim.name(), self.server.liveness.now()) {
             return Ok(false);

@@ -9,7 +9,7 @@
 
 use lockkit_core::{
     FencingToken, Metadata, Proposal,
-    backend::{ClaimId, LeaderEntry},
+    backend::{Claim, ClaimId, LeaderEntry},
     limits::PROPOSAL_BYTES_MAX,
 };
 
@@ -25,17 +25,22 @@ pub(crate) enum ProposalForm {
 }
 
 impl ProposalForm {
-    /// Returns the data of a claim's node.
+    /// Returns the data with which a claim creates its node.
+    pub(crate) fn of_claim(self, claim: &Claim) -> String {
+        let plain = match self {
+            Self::Json => None,
+            Self::Plain => plain_value(claim.metadata()),
+        };
+        plain.unwrap_or_else(|| keys::data(claim.id(), &claim.metadata_json()))
+    }
+
+    /// Returns the data of a claim's node with these metadata.
     pub(crate) fn write(self, claim: ClaimId, metadata: &Metadata) -> String {
-        match &metadata.proposal {
-            // A value that reads like the data of an ordinary lock is written as JSON, which every reader understands.
-            Some(Proposal { value, .. })
-                if self == Self::Plain && own_metadata(value.as_bytes()).is_none() =>
-            {
-                value.clone()
-            }
-            _ => keys::data(claim, &metadata.to_json()),
-        }
+        let plain = match self {
+            Self::Json => None,
+            Self::Plain => plain_value(metadata),
+        };
+        plain.unwrap_or_else(|| keys::data(claim, &metadata.to_json()))
     }
 
     /// Returns what a holder's node says, whichever program wrote it.
@@ -65,6 +70,13 @@ impl ProposalForm {
     pub(crate) fn unreadable(token: FencingToken) -> LeaderEntry {
         LeaderEntry::of_metadata(token, None)
     }
+}
+
+/// The proposed value; `None` without one, and for a value that reads like the data of an ordinary lock: that is written
+/// as JSON, which every reader understands.
+fn plain_value(metadata: &Metadata) -> Option<String> {
+    let value = metadata.proposal.as_ref().map(|proposal| &proposal.value);
+    value.filter(|value| own_metadata(value.as_bytes()).is_none()).cloned()
 }
 
 /// The number of the proposal in these data; 0 if there is none.

@@ -87,13 +87,12 @@ impl Server {
     /// Creates a sequential node that ends with the session, and lists its directory, in one flight. The server answers
     /// the requests of a session in their order, so the list shows the node.
     ///
-    /// The list is `None` if it failed, or if `unwanted` resolved after the create was answered.
+    /// The list is `None` if it failed.
     pub(crate) async fn create_and_list(
         &self,
         directory: &str,
         prefix: &str,
         data: &str,
-        unwanted: impl Future<Output = ()>,
     ) -> Result<(CreatedNode, Option<Vec<String>>), RequestError> {
         let options = CreateMode::EphemeralSequential.with_acls(self.access.as_acls());
         let (client, sent) = (self.client()?, self.liveness.now());
@@ -103,12 +102,7 @@ impl Server {
             (client.create(&path, data.as_bytes(), &options), client.list_children(directory));
         let (stat, number) = self.through_leader(sent, created).await?;
         let node = CreatedNode { path: format!("{path}{number}"), czxid: stat.czxid };
-        let list = tokio::select! {
-            biased;
-            () = unwanted => None,
-            listed = self.answer(listed) => listed.ok(),
-        };
-        Ok((node, list))
+        Ok((node, self.answer(listed).await.ok()))
     }
 
     /// Creates a directory and its parents.

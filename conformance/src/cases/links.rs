@@ -388,6 +388,10 @@ async fn holds_and_waiters_survive_resets(cx: Cx) -> Result<()> {
     for _ in 0..15 {
         link.inflict(LinkFault::Reset).await?;
         sleep(bounds.ttl / 5).await;
+        // On a slow machine no heartbeat fits between resets of a fixed pace, and the hold is rightly lost.
+        while guard.is_held() && guard.remaining() < bounds.ttl / 2 {
+            sleep(bounds.ttl / 50).await;
+        }
     }
     ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
     other.release().await?;

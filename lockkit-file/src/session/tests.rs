@@ -12,6 +12,7 @@ use tokio::{
 use super::*;
 use crate::{
     acquire::{AttemptOutcome, EarlyEnd, YIELD_PAUSE},
+    disk::CHANGES_MAX,
     lock_file::{LockFile, TakeOutcome},
 };
 
@@ -20,11 +21,19 @@ fn session(folder: &tempfile::TempDir) -> Arc<FileSession> {
 }
 
 fn claim(control: &ClaimControl) -> Claim {
-    Claim::new(LockName::new("a").unwrap(), true, Metadata::of_this_process(None), control)
+    claim_of("a", control)
+}
+
+fn claim_of(name: &str, control: &ClaimControl) -> Claim {
+    Claim::new(LockName::new(name).unwrap(), true, Metadata::of_this_process(None), control)
 }
 
 async fn granted(session: &FileSession) -> Grant {
-    match session.acquire(claim(&ClaimControl::new())).await.unwrap() {
+    granted_lock(session, "a").await
+}
+
+async fn granted_lock(session: &FileSession, name: &str) -> Grant {
+    match session.acquire(claim_of(name, &ClaimControl::new())).await.unwrap() {
         Acquired::Granted(grant) => grant,
         other => panic!("{other:?}"),
     }
@@ -129,4 +138,84 @@ async fn hold_whose_file_cannot_be_checked_is_unknown() {
     let heartbeat = session.renew(&[grant]).await;
     assert!(matches!(heartbeat.session, Renewal::Renewed { .. }), "{heartbeat:?}");
     assert!(matches!(heartbeat.holds[..], [(_, Renewal::Unknown(_))]), "{heartbeat:?}");
+}
+
+#[tokio::test]
+async fn released_hold_is_gone_and_its_session_is_renewed() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let (released, held) = (granted_lock(&session, "a").await, granted_lock(&session, "b").await);
+    session.release(&released).await.unwrap();
+    let renewals = session.renew(&[released, held]).await;
+    assert!(matches!(renewals.session, Renewal::Renewed { .. }), "{renewals:?}");
+    let [(_, released), (_, held)] = &renewals.holds[..] else { panic!("{renewals:?}") };
+    assert!(matches!(released, Renewal::Gone) && matches!(held, Renewal::Renewed { .. }), "{renewals:?}");
+}
+
+#[tokio::test]
+async fn file_in_place_of_the_folder_ends_session_and_holds() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("locks");
+    std::fs::create_dir(&path).unwrap();
+    let session = FileSession::new(Arc::new(Folder::new(&path)), Disk::new(), Clock::boot());
+    let held = granted(&session).await;
+    std::fs::remove_dir_all(&path).unwrap();
+    std::fs::write(&path, "").unwrap();
+    let renewals = session.renew(&[held]).await;
+    assert!(matches!(renewals.session, Renewal::Gone), "{renewals:?}");
+    assert!(matches!(renewals.holds[..], [(_, Renewal::Gone)]), "{renewals:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_is_confirmed_once_every_change_has_ended() {
+    const HOLDS: usize = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let mut changes = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let grant = granted_lock(&session, name).await;
+        let files = Arc::clone(session.holds()[&grant.claim()].files());
+        changes.push(files.change().await.unwrap());
+    }
+    let start = Instant::now();
+    for ended in 0..HOLDS {
+        assert_eq!(session.close().await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(session.holds().len(), HOLDS - ended, "a hold was forgotten before its lock was free");
+        drop(changes.pop());
+    }
+    assert!(start.elapsed() < (HOLDS as u32 + 1) * ANSWER_MAX, "the changes do not wait side by side");
+    session.close().await.unwrap();
+    let other = FileSession::new(Arc::new(Folder::new(folder.path())), Disk::new(), Clock::boot());
+    granted_lock(&other, "a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_is_confirmed_once_a_change_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let held = granted(&session).await;
+    let files = Arc::clone(session.holds()[&held.claim()].files());
+    let change = files.change().await.unwrap();
+    for _ in 0..2 {
+        let error = session.release(&held).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "the file is still locked");
+    }
+    drop(change);
+    session.release(&held).await.unwrap();
+    granted(&session).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_waits_for_a_thread_gives_up_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, control) = (session(&folder), ClaimControl::new());
+    let mut taken = Vec::new();
+    for _ in 0..CHANGES_MAX {
+        taken.push(session.disk.change("test").await.unwrap());
+    }
+    let mut acquiring = std::pin::pin!(session.acquire(claim(&control)));
+    assert!(timeout(Duration::from_secs(1), &mut acquiring).await.is_err(), "no thread is left");
+    control.give_up();
+    let over = timeout(Duration::from_secs(1), acquiring).await.expect("it waits for the thread");
+    assert!(matches!(over, Ok(Acquired::GaveUp)), "{over:?}");
 }

@@ -103,6 +103,22 @@ async fn claim_given_up_at_any_request_leaves_nothing() {
     release(&other, &held).await;
 }
 
+/// Its node is the only one, so the list that came with the create would grant it.
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_given_up_before_its_create_is_answered_is_not_granted() {
+    let server = shared();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    release(&session, &acquire(&session, &name).await).await;
+    proxy.set(Direction::Replies, Flow::Hold);
+    let claim = start(&session, &name);
+    until("it is created", async || queue(server, &name).len() == 1).await;
+    claim.control.give_up();
+    proxy.pass();
+    assert!(is_gave_up(&claim.ends().await));
+    assert_eq!(queue(server, &name), [""; 0]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_given_up_before_it_starts_writes_nothing() {
     let server = ZooKeeper::start().unwrap();

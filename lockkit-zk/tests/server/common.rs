@@ -2,13 +2,16 @@
 //! programs and operators.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
 pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
-    Clock, Error, LockName,
+    BootInstant, Clock, Error, LockName, TimeSource,
     backend::{Backend, BackendUrl, Claim, Inspection, Session},
 };
 use lockkit_testbed::{Proxy, ZooKeeper};
@@ -64,6 +67,21 @@ pub(crate) async fn session(server: &ZooKeeper, ttl: Duration) -> Arc<dyn Sessio
 
 pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).open_session(ttl, Clock::boot()).await.unwrap()
+}
+
+/// A clock that is ahead by a number of seconds.
+struct ShiftedClock(Clock, Arc<AtomicU64>);
+
+impl TimeSource for ShiftedClock {
+    fn now(&self) -> BootInstant {
+        self.0.now().after(Duration::from_secs(self.1.load(SeqCst)))
+    }
+}
+
+/// Returns a clock, and by how many seconds it is ahead, which can be raised.
+pub(crate) fn shifted_clock() -> (Clock, Arc<AtomicU64>) {
+    let ahead = Arc::new(AtomicU64::new(0));
+    (Clock::new(ShiftedClock(Clock::boot(), Arc::clone(&ahead))), ahead)
 }
 
 /// Returns why a session at this URL cannot be opened.

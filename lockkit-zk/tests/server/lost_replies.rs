@@ -196,18 +196,18 @@ async fn repeated_release_confirms_a_lost_reply_and_keeps_newer_grants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn withdrawal_with_lost_reply_is_repeated() {
+async fn lost_withdrawal_is_repeated() {
     let server = shared();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, session, name) =
         (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
-    proxy.refuse();
+    proxy.set(Direction::Requests, Flow::Hold);
     waiting.control.give_up();
-    tokio::task::yield_now().await;
-    assert!(waiting.is_waiting());
-    assert_eq!(queue(server, &name).len(), 2);
+    until("the withdrawal is under way", async || proxy.holds(&mark(&waiting.claim))).await;
+    // What is held is lost with its connection.
+    proxy.reset();
     proxy.pass();
     assert!(is_gave_up(&waiting.ends().await));
     assert_eq!(queue(server, &name).len(), 1);

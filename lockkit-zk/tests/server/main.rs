@@ -23,6 +23,7 @@ mod owned;
 mod records;
 mod refusals;
 mod secure;
+mod sleeping_machines;
 mod tries;
 mod unreachable;
 mod waits;

@@ -11,7 +11,7 @@ use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, node, plain,
-    queue, release, session, session_at, shared, sooner_than, start, url_through,
+    queue, release, session, session_at, shared, sooner_than, start, start_claim, url_through,
 };
 
 /// Creates the lock's directory, in which everybody has only this permission.
@@ -63,6 +63,21 @@ async fn claim_that_cannot_be_withdrawn_is_an_error_and_not_retried() {
     let error = bounded(client.lock(name.as_str()).unwrap().try_acquire()).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
     client.close().await.unwrap();
+}
+
+/// The list that comes with the create is denied, and so is the one that is asked for after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_that_may_not_list_is_denied_and_leaves_nothing() {
+    let (server, name) = (shared(), fresh_name());
+    let session = session(server, LONG).await;
+    permit(server, &name, Permission::CREATE | Permission::DELETE).await;
+    for waits in [true, false] {
+        let error = start_claim(&session, &name, waits).ends().await.unwrap_err();
+        assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
+        let in_directory = format!("{}/", node(&name));
+        let left = server.ephemerals().unwrap().into_values().flatten();
+        assert_eq!(left.filter(|path| path.starts_with(&in_directory)).count(), 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,21 +1,19 @@
 //! Tries at locks that were busy a moment ago, which read before they create a node.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
-use lockkit_core::{BootInstant, Clock, ErrorKind, TimeSource, backend::Backend};
+use lockkit_core::{
+    ErrorKind,
+    backend::{Backend, Renewal},
+};
 use lockkit_testbed::{Proxy, ZooKeeper, ZooKeeperEnsemble};
+use zookeeper_client::{Acls, CreateMode};
 
 use crate::{
     budget::spent,
     common::{
-        LONG, acquire, backend, fresh_name, granted, is_gave_up, plain, queue, release, session, session_at,
-        shared, try_acquire, url_through,
+        LONG, acquire, backend, enqueued, fresh_name, granted, heartbeat, is_gave_up, node, plain, queue,
+        release, session, session_at, shared, shifted_clock, start_claim, try_acquire, until, url_through,
     },
 };
 
@@ -39,7 +37,7 @@ async fn try_at_a_late_follower_is_granted_what_was_released_before() {
         let reader = plain(to_follower).await;
         ensemble.delay(follower, Duration::from_secs(1));
         release(&holding, &held).await;
-        let path = crate::common::node(&name);
+        let path = node(&name);
         let is_shown = match form {
             "single" => reader.check_stat(&path).await.unwrap().is_some(),
             _ => !reader.list_children(&path).await.unwrap().is_empty(),
@@ -70,20 +68,90 @@ async fn try_whose_read_is_not_answered_fails_and_leaves_nothing() {
     release(&trying, &granted(try_acquire(&trying, &name).await)).await;
 }
 
-/// A clock that can be set forward.
-struct ShiftedClock(Clock, Arc<AtomicU64>);
-
-impl TimeSource for ShiftedClock {
-    fn now(&self) -> BootInstant {
-        self.0.now().after(Duration::from_secs(self.1.load(SeqCst)))
+/// A lock that counts as lately busy, and has been released: what is left at its place must not refuse it.
+#[tokio::test(flavor = "multi_thread")]
+async fn lately_busy_lock_is_granted_whatever_is_left_of_its_queue() {
+    let server = shared();
+    let operator = plain(server).await;
+    for form in ["curator", "bare"] {
+        let url = format!("{}/?form={form}", server.url());
+        let (holding, trying) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+        for is_directory_left in [false, true] {
+            let name = fresh_name();
+            let held = acquire(&holding, &name).await;
+            assert!(is_gave_up(&try_acquire(&trying, &name).await));
+            release(&holding, &held).await;
+            let directory = node(&name);
+            if is_directory_left {
+                let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+                operator.create(&format!("{directory}/notes"), b"", &options).await.unwrap();
+            } else {
+                operator.delete(&directory, None).await.unwrap();
+            }
+            release(&trying, &granted(try_acquire(&trying, &name).await)).await;
+        }
     }
+}
+
+/// The read of the next try would find a node, but that node never goes away.
+#[tokio::test(flavor = "multi_thread")]
+async fn lasting_node_at_the_place_of_a_lately_busy_lock_is_an_error() {
+    let server = shared();
+    let url = format!("{}/?form=single", server.url());
+    let (holding, trying) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+    let name = fresh_name();
+    let held = acquire(&holding, &name).await;
+    assert!(is_gave_up(&try_acquire(&trying, &name).await));
+    release(&holding, &held).await;
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    plain(server).await.create(&node(&name), b"", &options).await.unwrap();
+    let error = try_acquire(&trying, &name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_that_waits_queues_for_a_lately_busy_lock() {
+    let server = shared();
+    for form in ["curator", "single"] {
+        let url = format!("{}/?form={form}", server.url());
+        let (holding, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+        let name = fresh_name();
+        let held = acquire(&holding, &name).await;
+        for _ in 0..2 {
+            let trying = start_claim(&other, &name, false);
+            let control = trying.control.clone();
+            assert!(is_gave_up(&trying.ends().await));
+            assert!(control.was_contended(), "{form}: the keeper takes it for an unavailable server");
+        }
+        let waiting = enqueued(&other, &name).await;
+        release(&holding, &held).await;
+        release(&other, &waiting.granted().await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn try_at_a_lately_busy_lock_without_a_connection_is_unavailable() {
+    let server = shared();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (holding, trying, name) =
+        (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let held = acquire(&holding, &name).await;
+    assert!(is_gave_up(&try_acquire(&trying, &name).await));
+    proxy.refuse();
+    until("the client has noticed", async || {
+        matches!(heartbeat(&trying, &[]).await.session, Renewal::Unknown(_))
+    })
+    .await;
+    let error = try_acquire(&trying, &name).await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)));
+    proxy.pass();
+    release(&holding, &held).await;
 }
 
 /// A read cannot tell a contender from a node that only looks like one, so reads alone must not refuse a lock for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_decides_again_a_minute_after_the_last_one_did() {
-    let (server, ahead) = (ZooKeeper::start().unwrap(), Arc::new(AtomicU64::new(0)));
-    let clock = Clock::new(ShiftedClock(Clock::boot(), Arc::clone(&ahead)));
+    let (server, (clock, ahead)) = (ZooKeeper::start().unwrap(), shifted_clock());
     let trying = backend(&server.url()).open_session(LONG, clock).await.unwrap();
     let (holding, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&holding, &name).await;

@@ -1,0 +1,53 @@
+//! A machine that sleeps: the clock moves on, and no timer does.
+
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+
+use lockkit_core::backend::Backend;
+use lockkit_testbed::{Proxy, ZooKeeper};
+use tokio::time::timeout;
+
+use crate::common::{
+    LONG, backend, fresh_name, granted, is_entry_gone, mark, node, queue, release, shared, shifted_clock,
+    start, try_acquire, until, url_through,
+};
+
+/// The list with which a claim is granted may be as old as the lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn grant_on_an_old_lease_is_confirmed_by_the_leader() {
+    let server = shared();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let ((clock, ahead), name) = (shifted_clock(), fresh_name());
+    let session = backend(&url_through(&proxy)).open_session(LONG, clock).await.unwrap();
+    release(&session, &granted(try_acquire(&session, &name).await)).await;
+    ahead.store(LONG.as_secs() * 3 / 4, SeqCst);
+    for is_deleted in [false, true] {
+        // Without its number, the claim's mark would also be found in the create.
+        let number = if is_deleted { 2 } else { 1 };
+        proxy.hold_requests_from(&format!("-lock-{number:010}"));
+        let claim = start(&session, &name);
+        let check = format!("{}/_c_{}-lock-{number:010}", node(&name), mark(&claim.claim));
+        until("the leader is asked for the node", async || proxy.holds(&check)).await;
+        assert!(claim.is_waiting(), "granted by the list alone");
+        if is_deleted {
+            assert!(server.delete(&format!("{}/{}", node(&name), queue(server, &name).remove(0))).unwrap());
+        }
+        proxy.pass();
+        let end = claim.ends().await;
+        match is_deleted {
+            true => assert!(is_entry_gone(&end), "{end:?}"),
+            false => release(&session, &granted(end)).await,
+        }
+    }
+}
+
+/// Its holders no longer rely on it, and the client crate would keep it alive by pings.
+#[tokio::test(flavor = "multi_thread")]
+async fn session_of_a_machine_that_slept_past_its_lease_is_ended_at_the_server() {
+    let (server, (clock, ahead)) = (ZooKeeper::start().unwrap(), shifted_clock());
+    let session = backend(&server.url()).open_session(LONG, clock).await.unwrap();
+    assert_eq!(server.ephemerals().unwrap().len(), 1);
+    ahead.store(LONG.as_secs() + 1, SeqCst);
+    let half: Duration = LONG / 2;
+    timeout(half, session.lost()).await.expect("no timer of the length of the lease has passed");
+    until("the server has ended the session", async || server.ephemerals().unwrap().is_empty()).await;
+}
