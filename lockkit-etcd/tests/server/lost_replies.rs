@@ -1,11 +1,12 @@
 //! Replies that are lost, and requests that arrive late.
 
-use lockkit_core::ErrorKind;
+use etcd_client::KeyValue;
+use lockkit_core::{ErrorKind, FencingToken, Metadata, Proposal, backend::Grant};
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, key_of, queue, release, session,
-    session_at, start, start_claim, until, url_through,
+    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, key_of, key_of_grant, plain, queue,
+    release, session, session_at, start, start_claim, until, url_through,
 };
 
 /// Waits until the server has answered one more transaction.
@@ -16,6 +17,10 @@ async fn one_more_txn(etcd: &Etcd, before: u64) {
 
 fn txns(etcd: &Etcd) -> u64 {
     etcd.metrics().unwrap().grpc_handled("Txn")
+}
+
+async fn entry_of(etcd: &Etcd, grant: &Grant) -> KeyValue {
+    plain(etcd).await.get(key_of_grant(grant), None).await.unwrap().kvs()[0].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,6 +35,8 @@ async fn a_grant_whose_reply_was_lost_is_found_again() {
         cut(&proxy);
         let grant = claim.granted().await;
         assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
+        let created = entry_of(&etcd, &grant).await.create_revision();
+        assert_eq!(grant.token(), FencingToken::new(created.unsigned_abs()));
         release(&session, &grant).await;
         assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
     }
@@ -73,6 +80,34 @@ async fn late_enqueue_after_release_leaves_nothing() {
     // The epoch was bumped; the next claim carries the new one.
     let grant = acquire(&session, &name).await;
     release(&session, &grant).await;
+}
+
+/// The late copy has the original value and the session's lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_enqueue_undoes_neither_a_pin_nor_a_proposal() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    for pins in [true, false] {
+        proxy.set(Direction::Requests, Flow::Hold);
+        let claim = start(&session, &fresh_name());
+        until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+        cut(&proxy);
+        let grant = claim.granted().await;
+        let original = entry_of(&etcd, &grant).await.mod_revision();
+        let proposing = Metadata::of_this_process(None).with_proposal(Proposal::new("later", 2));
+        let changes = match pins {
+            true => bounded(session.pins().unwrap().pin(&grant, LONG)).await,
+            false => bounded(session.elections().unwrap().proclaim(&grant, &proposing)).await,
+        };
+        assert!(changes.unwrap());
+        let (changed, before) = (entry_of(&etcd, &grant).await.mod_revision(), txns(&etcd));
+        assert!(changed > original);
+        proxy.deliver_late();
+        one_more_txn(&etcd, before).await;
+        assert_eq!(entry_of(&etcd, &grant).await.mod_revision(), changed, "the late copy put the key again");
+        release(&session, &grant).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
