@@ -80,6 +80,8 @@ async fn handoff_during_a_broken_stream_is_read_later() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
         let (held, waiting) = setting.held_and_waited_for().await;
+        // Before, it would look at the queue in any case.
+        setting.watches(1).await;
         setting.proxy.refuse();
         release(&setting.one, &held).await;
         setting.proxy.pass();
@@ -204,6 +206,8 @@ async fn waiter_without_events_is_granted_by_its_recheck() {
         let name = fresh_name();
         let held = acquire(&setting.one, &name).await;
         let waiting = enqueued(&waiter, &name).await;
+        // Its own keys, and its predecessor. Before, it would look at the queue in any case.
+        setting.watches(2).await;
         let dropped = setting.proxy.counts().dropped;
         release(&setting.one, &held).await;
         let grant = waiting.granted().await;

@@ -6,8 +6,8 @@ use lockkit_core::{LockName, backend::Session};
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, cut, enqueued, fresh_name, is_gave_up, key_of, name, plain, release, session, session_at,
-    until, url_through,
+    LONG, acquire, cut, enqueued, fresh_name, is_gave_up, key_of, name, plain, queue, release, session,
+    session_at, until, url_through,
 };
 
 /// Returns whether the handoff key of the client with this claim key, below `prefix`, names that claim.
@@ -61,7 +61,8 @@ async fn handoff_works_across_prefixes() {
     );
 }
 
-/// The handoff to the second client names those behind it, as they were then.
+/// The handoff to the second client names those behind it, as they were then. The third one comes back with the same
+/// key.
 #[tokio::test(flavor = "multi_thread")]
 async fn contender_that_has_left_since_the_look_is_passed_over() {
     let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
@@ -76,12 +77,16 @@ async fn contender_that_has_left_since_the_look_is_passed_over() {
     let key = key_of(&etcd, &fourth.claim);
     release(&sessions[0], &held).await;
     let held = second.granted().await;
+    let third_key = key_of(&etcd, &third.claim);
     third.control.give_up();
     assert!(is_gave_up(&third.ends().await));
+    let last = enqueued(&sessions[2], &lock).await;
+    assert_eq!(etcd.keys(&queue(&lock)).unwrap().last(), Some(&third_key));
     release(&sessions[1], &held).await;
     let held = fourth.granted().await;
     assert!(has_handoff(&etcd, "lockkit/", &key).await);
     release(&sessions[3], &held).await;
+    release(&sessions[2], &last.granted().await).await;
 }
 
 /// The handoff comes while the withdrawal is under way, whose reply is lost.

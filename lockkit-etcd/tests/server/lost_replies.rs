@@ -161,6 +161,22 @@ async fn repeated_release_is_confirmed_and_spares_a_newer_grant() {
     release(&other, &fifth).await;
 }
 
+/// The first one is refuted, the second one shows that the key is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_release_of_a_lone_hold_takes_two_transactions() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    proxy.set(Direction::Replies, Flow::Drop);
+    assert!(bounded(session.release(&held)).await.is_err());
+    until("the release is executed", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
+    cut(&proxy);
+    let before = txns(&etcd);
+    release(&session, &held).await;
+    assert_eq!(txns(&etcd) - before, 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn withdrawal_is_repeated_until_answered() {
     let etcd = Etcd::start().unwrap();
