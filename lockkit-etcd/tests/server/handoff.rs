@@ -1,14 +1,17 @@
 //! Handoffs: a release writes the handoff key of the next client, which is faster than its watch on the predecessor.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{LockName, backend::Session};
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, cut, enqueued, fresh_name, is_gave_up, key_of, name, plain, queue, release, session,
-    session_at, until, url_through,
+    LONG, acquire, cut, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of, name, plain, queue, release,
+    session, session_at, until, url_through,
 };
+
+/// A ttl with a re-check every 2 s.
+const SHORT: Duration = Duration::from_secs(6);
 
 /// Returns whether the handoff key of the client with this claim key, below `prefix`, names that claim.
 async fn has_handoff(etcd: &Etcd, prefix: &str, key: &str) -> bool {
@@ -110,4 +113,21 @@ async fn claim_granted_during_its_withdrawal_hands_the_lock_off() {
     assert!(is_gave_up(&leaving.ends().await));
     release(&one, &next.granted().await).await;
     assert!(has_handoff(&etcd, "lockkit/", &next_key).await);
+}
+
+/// The holder knows it as its successor. Only the reply to the handoff shows that it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn deleted_waiter_of_the_same_client_is_not_granted() {
+    let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
+    let (one, other) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
+    let held = acquire(&one, &lock).await;
+    let second = enqueued(&one, &lock).await;
+    let deleted = enqueued(&one, &lock).await;
+    release(&one, &held).await;
+    let held = second.granted().await;
+    assert!(etcd.delete(&key_of(&etcd, &deleted.claim)).unwrap());
+    release(&one, &held).await;
+    let next = acquire(&other, &lock).await;
+    assert!(is_entry_gone(&deleted.ends().await));
+    release(&other, &next).await;
 }
