@@ -124,11 +124,11 @@ impl EtcdSession {
 
     /// Sends one copy of the enqueue. The copy counts as unanswered until it is known that it cannot be executed later.
     async fn send_enqueue(&self, claim: &Claim, entry: &QueueEntry) -> Result<EnqueueReply, RequestError> {
-        let (epoch, value) = (self.epoch.current(), self.layout.entry_value(claim.metadata()));
+        let (epoch, value) = (self.epoch.current(), self.layout.claim_value(claim));
         let place = match claim.wait() {
             false => Place::OnlyFirst,
-            true if self.recently_busy.contains(&entry.queue) => Place::ProbablyBehind,
-            true => Place::ProbablyFirst,
+            true if entry.has_unanswered() => Place::AnywhereOnce,
+            true => Place::Anywhere,
         };
         let txn = wire::enqueue(&self.entry_keys(entry), epoch, &value, place);
         entry.enqueue_sent(epoch);
@@ -167,7 +167,6 @@ impl EtcdSession {
             entry.grant(alone);
             return Some(ControlFlow::Break(ClaimEnd::Granted));
         }
-        self.recently_busy.record(&entry.queue);
         Some(ControlFlow::Continue(()))
     }
 

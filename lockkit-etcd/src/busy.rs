@@ -1,8 +1,7 @@
-//! Locks that a claim has recently found held.
+//! Locks that a try has recently found held.
 //!
 //! A transaction that may write goes through the consensus log, even if its compare fails and nothing is written. So a
-//! client that repeats tries for a held lock sends a read first, which costs the server little. And a waiter then expects
-//! a queue, which costs the server less to count than to compare.
+//! client that repeats tries for a held lock sends a read first, which costs the server little.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -11,18 +10,18 @@ use tokio::time::Instant;
 
 use crate::keys::Queue;
 
-/// How long a lock counts as busy after a claim has found it held. A wrong guess costs one read.
+/// How long a lock counts as busy after a try has found it held. A wrong guess costs one read.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 /// Maximum number of remembered locks; all are forgotten when it is reached.
 const REMEMBERED_MAX: usize = 1024;
 
-/// The locks that a claim has recently found held.
+/// The locks that a try has recently found held.
 #[derive(Debug, Default)]
 pub(crate) struct RecentlyBusy(Mutex<HashMap<Queue, Instant>>);
 
 impl RecentlyBusy {
-    /// Records that a claim has found the lock held.
+    /// Records that a try has found the lock held.
     pub(crate) fn record(&self, queue: &Queue) {
         let mut seen = lock(&self.0);
         if seen.len() >= REMEMBERED_MAX {
@@ -31,7 +30,7 @@ impl RecentlyBusy {
         seen.insert(queue.clone(), Instant::now());
     }
 
-    /// Returns whether a claim has recently found the lock held.
+    /// Returns whether a try has recently found the lock held.
     pub(crate) fn contains(&self, queue: &Queue) -> bool {
         let seen = lock(&self.0);
         seen.get(queue).is_some_and(|at| at.elapsed() < BUSY_FOR)

@@ -66,7 +66,7 @@ pub(crate) struct FoundCondition {
 
 impl ExclusiveKey {
     pub(crate) fn new(key: String, claim: &Claim) -> Self {
-        let metadata = claim.metadata().to_json();
+        let metadata = claim.metadata_json();
         let value = format!("{{\"claim\":\"{}\",{}", claim.id(), metadata.strip_prefix('{').unwrap_or("}"));
         Self { key, value, known: Mutex::default() }
     }

@@ -45,6 +45,8 @@ impl Handoff {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_core::backend::ClaimId;
+
     use super::*;
 
     #[test]
@@ -61,6 +63,15 @@ mod tests {
         ] {
             assert_eq!(Handoff::from_json(foreign), None);
         }
+    }
+
+    /// Others may be in front of that claim.
+    #[test]
+    fn order_begins_behind_the_claim_that_is_granted() {
+        let key = format!("q/af-0-{}", ClaimId::random());
+        let mut handoff = Handoff { key, created: 7, next: vec![("b".to_owned(), 9)] };
+        let next = QueuedKey { key: b"q/b".to_vec(), created: 9 };
+        assert_eq!(handoff.take_order(), Stretch::new(7, vec![next]));
     }
 
     #[test]

@@ -23,7 +23,9 @@
 use std::sync::Arc;
 
 use lockkit_core::{
-    Error, ErrorKind, LockName, Metadata, Result, backend::ClaimId, limits::LOCK_NAME_BYTES_MAX,
+    Error, ErrorKind, LockName, Metadata, Result,
+    backend::{Claim, ClaimId},
+    limits::LOCK_NAME_BYTES_MAX,
 };
 
 use crate::form::Shape;
@@ -114,7 +116,15 @@ impl Layout {
         format!("{}{}", records(&self.prefix), name.encode(ENCODED_BYTES_MAX))
     }
 
-    /// Returns the value of a claim's key.
+    /// Returns the value that a claim creates its key with.
+    pub(crate) fn claim_value(&self, claim: &Claim) -> String {
+        match (&claim.metadata().proposal, self.names) {
+            (Some(_), Names::Raw) => self.entry_value(claim.metadata()),
+            _ => claim.metadata_json(),
+        }
+    }
+
+    /// Returns the value of a claim's key with this metadata.
     pub(crate) fn entry_value(&self, metadata: &Metadata) -> String {
         match (&metadata.proposal, self.names) {
             (Some(proposal), Names::Raw) => proposal.value.clone(),

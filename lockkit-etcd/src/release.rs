@@ -65,15 +65,18 @@ impl EtcdSession {
         let (keys, bump_epoch) = (self.entry_keys(entry), entry.needs_epoch_bump(&self.epoch));
         // A claim that was alone probably has no successor: one request instead of two.
         let mut next = if entry.was_alone() { None } else { self.successor(entry, own).await? };
-        for _ in 0..SUCCESSORS_MAX {
+        for attempt in 0..SUCCESSORS_MAX {
             let removal = match &next {
-                None => Some(
-                    self.take_away(entry, wire::release_alone(&keys, own, bump_epoch), bump_epoch).await?,
-                ),
+                None => {
+                    // The first time it is most probably alone, so the transaction is as short as it can be.
+                    let txn = wire::release_alone(&keys, own, bump_epoch, attempt > 0);
+                    Some(self.take_away(entry, txn, bump_epoch).await?)
+                }
                 Some(next) => self.handoff(entry, own, next, bump_epoch).await?,
             };
             match removal {
                 None => break,
+                Some(Removal::Refuted) => {}
                 Some(Removal::StillThere(created)) if created == own => {}
                 Some(removal) => return self.finish(entry, removal, bump_epoch).await,
             }

@@ -6,6 +6,8 @@
 //! * The reply is lost. The next attempt reads the key, and finds it as it shall be, or not.
 //! * A copy arrives late. Every rewrite compares the mod revision that the one before it has left, and each changes it.
 //!   So a copy does nothing once a later rewrite has been answered.
+//! * A copy of the enqueue that was not answered arrives late, and would put the original value and lease again. The
+//!   rewrite bumps the client's epoch, which every such copy compares.
 //! * Something else has put the key: an operator, or another program. The rewrite is repeated on what it has put.
 
 use std::sync::{
@@ -60,14 +62,20 @@ impl EtcdSession {
                 0 => own,
                 known => known,
             };
-            let txn = wire::rewrite(&entry.key, own, known, change);
+            let bump_epoch = entry.needs_epoch_bump(&self.epoch);
+            let txn = wire::rewrite(&self.entry_keys(entry), own, known, change, bump_epoch);
             let answer = self.state.unless_over(self.server.txn(txn)).await;
             if answer.as_ref().is_err_and(RequestError::is_in_doubt) {
                 entry.put_in_doubt();
             }
             let answer = answer?;
             if answer.succeeded() {
-                modified.store(revision_of(answer.header())?, Ordering::Release);
+                let revision = revision_of(answer.header())?;
+                if bump_epoch {
+                    self.epoch.observe(revision);
+                    entry.epoch_bumped();
+                }
+                modified.store(revision, Ordering::Release);
                 return Ok(true);
             }
             match wire::found_instead(&answer)?.filter(|kv| kv.create_revision() == own) {

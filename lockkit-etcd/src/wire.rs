@@ -56,11 +56,10 @@ pub(crate) struct EntryKeys<'a> {
 pub(crate) enum Place {
     /// In an empty queue only: a try.
     OnlyFirst,
-    /// Anywhere. The queue is probably empty: then one compare and one put do.
-    ProbablyFirst,
-    /// Anywhere. The queue has probably other keys: then it is counted, not compared, because etcd reads all that a
-    /// compare names.
-    ProbablyBehind,
+    /// Anywhere. The key does not exist, because every copy of this enqueue was answered, if one was sent at all.
+    Anywhere,
+    /// Anywhere, unless an unanswered copy of this enqueue has created the key.
+    AnywhereOnce,
 }
 
 /// The reply to [`enqueue`].
@@ -68,63 +67,66 @@ pub(crate) enum Place {
 pub(crate) struct EnqueueReply {
     /// The create revision of the claim's key; `None` if it does not exist.
     pub(crate) own: Option<Revision>,
-    /// The number of keys in the queue, including the claim's.
+    /// The number of keys in the queue, including the claim's; 0 if it was not read.
     pub(crate) contenders: i64,
     /// The mod revision of the epoch key, if the compares failed; 0 if it does not exist.
     pub(crate) epoch: Option<Revision>,
 }
 
-/// Creates the claim's key. Creates nothing if the key exists, if the epoch has changed, or, for a try, if the queue is
-/// not empty. An epoch that has changed means that a claim of this client ended while copies of its enqueue were under
-/// way; this may be one of them.
+/// Creates the claim's key. Creates nothing if the epoch has changed, for a try if the queue is not empty, and for a
+/// repeated enqueue if the key exists. An epoch that has changed means that a claim of this client ended while copies of
+/// its enqueue were under way; this may be one of them.
 ///
 /// It executes as little as it can, because everything that a transaction reads holds up all other writes of the
 /// server. Who is in front is read later, and only if no handoff comes.
+///
+/// A copy without the compare of the key may arrive when a later copy has created the key. It puts the same value again,
+/// which changes neither the place in the queue nor the token. What would be undone by that bumps the epoch before
+/// ([`rewrite`]).
 pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: &str, place: Place) -> Txn {
     let EntryKeys { queue, key, client, .. } = *keys;
-    let keys_only = || Some(GetOptions::new().with_keys_only());
     let count = || TxnOp::get(queue.as_str(), Some(count_queue()));
-    let found = || [count(), TxnOp::get(key, keys_only()), TxnOp::get(&*client.epoch, keys_only())];
-    let put = || TxnOp::put(key, value, Some(PutOptions::new().with_lease(client.lease)));
-    let same_epoch = || Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch);
-    // The claim's own key is in the queue, so this compares it too.
-    let is_empty = || Compare::create_revision(queue.as_str(), CompareOp::Equal, 0).with_prefix();
-    let is_absent = || Compare::create_revision(key, CompareOp::Equal, 0);
-    let first = || Txn::new().when([is_empty(), same_epoch()]).and_then([put()]);
-    let behind = || Txn::new().when([is_absent(), same_epoch()]).and_then([put(), count()]).or_else(found());
+    let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(client.lease)));
+    let same_epoch = Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch);
+    let found = || [read_key(&*client.epoch), count(), read_key(key)];
     match place {
-        Place::OnlyFirst => first().or_else(found()),
-        Place::ProbablyFirst => first().or_else([TxnOp::txn(behind())]),
-        Place::ProbablyBehind => behind(),
+        Place::OnlyFirst => {
+            // The claim's own key is in the queue, so this compares it too.
+            let is_empty = Compare::create_revision(queue.as_str(), CompareOp::Equal, 0).with_prefix();
+            Txn::new().when([same_epoch, is_empty]).and_then([put]).or_else(found())
+        }
+        Place::Anywhere => {
+            Txn::new().when([same_epoch]).and_then([put, count()]).or_else([read_key(&*client.epoch)])
+        }
+        Place::AnywhereOnce => {
+            let is_absent = Compare::create_revision(key, CompareOp::Equal, 0);
+            Txn::new().when([same_epoch, is_absent]).and_then([put, count()]).or_else(found())
+        }
     }
 }
 
 /// Parses the reply to [`enqueue`].
 pub(crate) fn parse_enqueue(answer: &TxnResponse) -> Result<EnqueueReply, RequestError> {
     let revision = revision_of(answer.header())?;
-    let mut operations = answer.op_responses();
-    if let [TxnOpResponse::Txn(inner)] = *operations {
-        operations = inner.op_responses();
-    }
-    match *operations {
-        [TxnOpResponse::Put] => Ok(EnqueueReply { own: Some(revision), contenders: 1, epoch: None }),
-        [TxnOpResponse::Put, TxnOpResponse::Get(queue)] => {
-            Ok(EnqueueReply { own: Some(revision), contenders: queue.count(), epoch: None })
+    let epoch_of = |epoch: &GetResponse| Some(epoch.kvs().first().map_or(0, KeyValue::mod_revision));
+    let (own, contenders, epoch) = match *answer.op_responses() {
+        [TxnOpResponse::Put] => (Some(revision), 1, None),
+        [TxnOpResponse::Put, TxnOpResponse::Get(queue)] => (Some(revision), queue.count(), None),
+        [TxnOpResponse::Get(epoch)] => (None, 0, epoch_of(epoch)),
+        [TxnOpResponse::Get(epoch), TxnOpResponse::Get(queue), TxnOpResponse::Get(own)] => {
+            (own.kvs().first().map(KeyValue::create_revision), queue.count(), epoch_of(epoch))
         }
-        [TxnOpResponse::Get(queue), TxnOpResponse::Get(own), TxnOpResponse::Get(epoch)] => Ok(EnqueueReply {
-            own: own.kvs().first().map(KeyValue::create_revision),
-            contenders: queue.count(),
-            epoch: Some(epoch.kvs().first().map_or(0, KeyValue::mod_revision)),
-        }),
-        _ => Err(RequestError::unexpected("a reply to another transaction")),
-    }
+        _ => return Err(RequestError::unexpected("a reply to another transaction")),
+    };
+    Ok(EnqueueReply { own, contenders, epoch })
 }
 
 /// Ends a hold without a successor. Fails if the queue has other keys, or if the own key is gone: a compare of many
-/// keys fails if one of them differs, and if there is none.
-pub(crate) fn release_alone(keys: &EntryKeys<'_>, own: Revision, bump_epoch: bool) -> Txn {
+/// keys fails if one of them differs, and if there is none. With `tells_which` the reply shows which of the two it is.
+pub(crate) fn release_alone(keys: &EntryKeys<'_>, own: Revision, bump_epoch: bool, tells_which: bool) -> Txn {
     let only_own = Compare::create_revision(keys.queue.as_str(), CompareOp::Equal, own).with_prefix();
-    release_if(keys, vec![only_own], None, bump_epoch)
+    let removal = Txn::new().when([only_own]).and_then(removal_operations(keys, bump_epoch));
+    removal.or_else(tells_which.then(|| read_key(keys.key)))
 }
 
 /// Ends a hold with a handoff. Fails if either of the two entries is gone. Without `mail` nothing is written: the
@@ -159,10 +161,7 @@ pub(crate) fn release_without_handoff(keys: &EntryKeys<'_>, own: Revision, bump_
 fn release_if(keys: &EntryKeys<'_>, compares: Vec<Compare>, handoff: Option<TxnOp>, bump_epoch: bool) -> Txn {
     let mut operations = removal_operations(keys, bump_epoch);
     operations.extend(handoff);
-    Txn::new()
-        .when(compares)
-        .and_then(operations)
-        .or_else([TxnOp::get(keys.key, Some(GetOptions::new().with_keys_only()))])
+    Txn::new().when(compares).and_then(operations).or_else([read_key(keys.key)])
 }
 
 /// Deletes the claim's key, whatever its create revision. With `bump_epoch`, copies of the enqueue that are still under
@@ -174,11 +173,12 @@ pub(crate) fn withdraw(keys: &EntryKeys<'_>, bump_epoch: bool) -> Txn {
 fn removal_operations(keys: &EntryKeys<'_>, bump_epoch: bool) -> Vec<TxnOp> {
     let mut operations = vec![TxnOp::delete(keys.key)];
     operations.extend(keys.guard.into_iter().flat_map(ExclusiveKey::removals));
-    if bump_epoch {
-        let options = PutOptions::new().with_lease(keys.client.lease);
-        operations.push(TxnOp::put(&*keys.client.epoch, "", Some(options)));
-    }
+    operations.extend(bump_epoch.then(|| put_epoch(keys.client)));
     operations
+}
+
+fn put_epoch(client: &ClientKeys) -> TxnOp {
+    TxnOp::put(&*client.epoch, "", Some(PutOptions::new().with_lease(client.lease)))
 }
 
 /// The result of a transaction that deletes a key.
@@ -190,6 +190,8 @@ pub(crate) enum Removal {
     AlreadyGone,
     /// The compare failed; the key exists with this create revision.
     StillThere(Revision),
+    /// The compare failed; whether the key exists was not read.
+    Refuted,
 }
 
 /// Parses the reply to one of the transactions that delete a key.
@@ -198,6 +200,7 @@ pub(crate) fn parse_removal(answer: &TxnResponse) -> Result<Removal, RequestErro
         return Ok(Removal::Done);
     }
     match answer.op_responses().first() {
+        None => Ok(Removal::Refuted),
         Some(TxnOpResponse::Get(own)) => {
             Ok(own.kvs().first().map_or(Removal::AlreadyGone, |kv| Removal::StillThere(kv.create_revision())))
         }
@@ -224,8 +227,16 @@ impl Rewrite {
     }
 }
 
-/// Puts the key of a held claim again. Reads it instead if it does not have both revisions.
-pub(crate) fn rewrite(key: &str, own: Revision, modified: Revision, change: &Rewrite) -> Txn {
+/// Puts the key of a held claim again. Reads it instead if it does not have both revisions. With `bump_epoch`, copies of
+/// the enqueue that are still under way cannot undo the change.
+pub(crate) fn rewrite(
+    keys: &EntryKeys<'_>,
+    own: Revision,
+    modified: Revision,
+    change: &Rewrite,
+    bump_epoch: bool,
+) -> Txn {
+    let key = keys.key;
     let put = match change {
         Rewrite::Value(value) => TxnOp::put(key, &**value, Some(PutOptions::new().with_ignore_lease())),
         Rewrite::Lease(lease) => {
@@ -237,7 +248,7 @@ pub(crate) fn rewrite(key: &str, own: Revision, modified: Revision, change: &Rew
             Compare::create_revision(key, CompareOp::Equal, own),
             Compare::mod_revision(key, CompareOp::Equal, modified),
         ])
-        .and_then([put])
+        .and_then([put].into_iter().chain(bump_epoch.then(|| put_epoch(keys.client))))
         .or_else([TxnOp::get(key, None)])
 }
 
@@ -251,7 +262,7 @@ pub(crate) fn write_record(key: &str, own: Revision, record: &Record<'_>) -> Txn
             Compare::mod_revision(record.key, CompareOp::Equal, record.replaces),
         ])
         .and_then([put])
-        .or_else([TxnOp::get(key, Some(GetOptions::new().with_keys_only()))])
+        .or_else([read_key(key)])
 }
 
 /// A record that is to be written.
@@ -314,8 +325,12 @@ pub(crate) fn revision_of(header: Option<&ResponseHeader>) -> Result<Revision, R
 
 /// A linearizable read of these keys; at most 128, the limit of one transaction.
 pub(crate) fn read_keys<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Txn {
-    let read = |key| TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
-    Txn::new().and_then(keys.into_iter().map(read).collect::<Vec<_>>())
+    Txn::new().and_then(keys.into_iter().map(read_key))
+}
+
+/// Reads one key without its value.
+fn read_key(key: impl Into<Vec<u8>>) -> TxnOp {
+    TxnOp::get(key, Some(GetOptions::new().with_keys_only()))
 }
 
 /// Returns the create revisions of the keys of [`read_keys`], in its order; `None` for a key that does not exist.

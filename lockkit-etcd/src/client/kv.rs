@@ -300,8 +300,7 @@ impl Txn {
 pub(crate) enum TxnOpResponse<'a> {
     Put,
     Get(&'a GetResponse),
-    Txn(&'a TxnResponse),
-    /// To a deletion, or none that this client knows.
+    /// To any other operation.
     Other,
 }
 
@@ -310,7 +309,6 @@ impl<'a> TxnOpResponse<'a> {
         match &operation.response {
             Some(Response::ResponsePut(_)) => Self::Put,
             Some(Response::ResponseRange(found)) => Self::Get(found),
-            Some(Response::ResponseTxn(inner)) => Self::Txn(inner),
             _ => Self::Other,
         }
     }

@@ -4,7 +4,8 @@ use lockkit_core::backend::Renewal;
 use lockkit_testbed::{Etcd, Metrics};
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, session, try_acquire, until,
+    LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, key_of_grant, plain, release, session,
+    try_acquire, until,
 };
 
 /// The requests that the server counted between two moments.
@@ -31,6 +32,10 @@ fn spent(before: &Metrics, after: &Metrics) -> Spent {
     }
 }
 
+fn bytes_received(metrics: &Metrics) -> u64 {
+    metrics.sum("etcd_network_client_grpc_received_bytes_total", &[])
+}
+
 fn reads(metrics: &Metrics) -> u64 {
     metrics.sum("etcd_mvcc_range_total", &[])
 }
@@ -43,16 +48,23 @@ fn with_some_reads(handoffs: u64) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn uncontended_acquire_and_release_are_two_transactions() {
     const ROUNDS: u64 = 50;
+    /// Besides the metadata, which is sent once: two times the key, two times the client's epoch key, and the queue.
+    const BYTES_MAX: u64 = 350;
     let etcd = Etcd::start().unwrap();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
+    let grant = acquire(&session, &name).await;
+    let metadata = plain(&etcd).await.get(key_of_grant(&grant), None).await.unwrap().kvs()[0].value().len();
+    release(&session, &grant).await;
     let before = etcd.metrics().unwrap();
     for _ in 0..ROUNDS {
         let grant = acquire(&session, &name).await;
         release(&session, &grant).await;
     }
-    let spent = spent(&before, &etcd.metrics().unwrap());
+    let after = etcd.metrics().unwrap();
     let (txns, proposals, reads) = (2 * ROUNDS, 2 * ROUNDS, 3 * ROUNDS);
-    assert_eq!(spent, Spent { txns, ranges: 0, others: 0, proposals, reads });
+    assert_eq!(spent(&before, &after), Spent { txns, ranges: 0, others: 0, proposals, reads });
+    let bytes = (bytes_received(&after) - bytes_received(&before)) / ROUNDS;
+    assert!((1..=BYTES_MAX + metadata as u64).contains(&bytes), "{bytes} bytes, {metadata} of metadata");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -44,6 +44,7 @@ impl Setting {
 
     /// Takes a lock with the first client, and waits for it with the other one.
     async fn held_and_waited_for(&self) -> (Grant, PendingClaim) {
+        self.watches(0).await;
         let name = fresh_name();
         (acquire(&self.one, &name).await, enqueued(&self.other, &name).await)
     }
@@ -51,6 +52,8 @@ impl Setting {
     /// Waits with the other client for a lock that another program holds under the returned key. That program sends no
     /// handoff.
     async fn behind_a_foreign_key(&self) -> (String, PendingClaim) {
+        // None of an earlier round.
+        self.watches(0).await;
         let name = fresh_name();
         let foreign = format!("{}foreign", queue(&name));
         self.etcd.put(&foreign, "").unwrap();
@@ -80,6 +83,8 @@ async fn handoff_during_a_broken_stream_is_read_later() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
         let (held, waiting) = setting.held_and_waited_for().await;
+        // Before, it would look at the queue in any case.
+        setting.watches(1).await;
         setting.proxy.refuse();
         release(&setting.one, &held).await;
         setting.proxy.pass();
@@ -87,6 +92,29 @@ async fn handoff_during_a_broken_stream_is_read_later() {
         setting.proxy.drop_messages(Message::Deletions, |_| true);
         setting.ends_with_a_grant(waiting).await;
         setting.proxy.pass();
+    })
+    .await;
+}
+
+/// Both handoffs are written by consecutive revisions.
+#[tokio::test(flavor = "multi_thread")]
+async fn handoff_right_behind_one_that_was_received_is_read_later() {
+    let setting = Setting::start().await;
+    sooner_than(earliest_recheck(LONG), async || {
+        let (first, waiting) = setting.held_and_waited_for().await;
+        let name = fresh_name();
+        let second = acquire(&setting.one, &name).await;
+        let last = enqueued(&setting.other, &name).await;
+        setting.watches(2).await;
+        release(&setting.one, &first).await;
+        let first = waiting.granted().await;
+        setting.proxy.refuse();
+        release(&setting.one, &second).await;
+        setting.proxy.pass();
+        setting.proxy.drop_messages(Message::Deletions, |_| true);
+        setting.ends_with_a_grant(last).await;
+        setting.proxy.pass();
+        release(&setting.other, &first).await;
     })
     .await;
 }
@@ -204,6 +232,8 @@ async fn waiter_without_events_is_granted_by_its_recheck() {
         let name = fresh_name();
         let held = acquire(&setting.one, &name).await;
         let waiting = enqueued(&waiter, &name).await;
+        // Its own keys, and its predecessor. Before, it would look at the queue in any case.
+        setting.watches(2).await;
         let dropped = setting.proxy.counts().dropped;
         release(&setting.one, &held).await;
         let grant = waiting.granted().await;

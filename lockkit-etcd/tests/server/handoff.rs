@@ -1,14 +1,17 @@
 //! Handoffs: a release writes the handoff key of the next client, which is faster than its watch on the predecessor.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{LockName, backend::Session};
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, cut, enqueued, fresh_name, is_gave_up, key_of, name, plain, release, session, session_at,
-    until, url_through,
+    LONG, acquire, cut, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of, name, plain, queue, release,
+    session, session_at, until, url_through,
 };
+
+/// A ttl with a re-check every 2 s.
+const SHORT: Duration = Duration::from_secs(6);
 
 /// Returns whether the handoff key of the client with this claim key, below `prefix`, names that claim.
 async fn has_handoff(etcd: &Etcd, prefix: &str, key: &str) -> bool {
@@ -61,7 +64,8 @@ async fn handoff_works_across_prefixes() {
     );
 }
 
-/// The handoff to the second client names those behind it, as they were then.
+/// The handoff to the second client names those behind it, as they were then. The third one comes back with the same
+/// key.
 #[tokio::test(flavor = "multi_thread")]
 async fn contender_that_has_left_since_the_look_is_passed_over() {
     let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
@@ -76,12 +80,16 @@ async fn contender_that_has_left_since_the_look_is_passed_over() {
     let key = key_of(&etcd, &fourth.claim);
     release(&sessions[0], &held).await;
     let held = second.granted().await;
+    let third_key = key_of(&etcd, &third.claim);
     third.control.give_up();
     assert!(is_gave_up(&third.ends().await));
+    let last = enqueued(&sessions[2], &lock).await;
+    assert_eq!(etcd.keys(&queue(&lock)).unwrap().last(), Some(&third_key));
     release(&sessions[1], &held).await;
     let held = fourth.granted().await;
     assert!(has_handoff(&etcd, "lockkit/", &key).await);
     release(&sessions[3], &held).await;
+    release(&sessions[2], &last.granted().await).await;
 }
 
 /// The handoff comes while the withdrawal is under way, whose reply is lost.
@@ -105,4 +113,21 @@ async fn claim_granted_during_its_withdrawal_hands_the_lock_off() {
     assert!(is_gave_up(&leaving.ends().await));
     release(&one, &next.granted().await).await;
     assert!(has_handoff(&etcd, "lockkit/", &next_key).await);
+}
+
+/// The holder knows it as its successor. Only the reply to the handoff shows that it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn deleted_waiter_of_the_same_client_is_not_granted() {
+    let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
+    let (one, other) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
+    let held = acquire(&one, &lock).await;
+    let second = enqueued(&one, &lock).await;
+    let deleted = enqueued(&one, &lock).await;
+    release(&one, &held).await;
+    let held = second.granted().await;
+    assert!(etcd.delete(&key_of(&etcd, &deleted.claim)).unwrap());
+    release(&one, &held).await;
+    let next = acquire(&other, &lock).await;
+    assert!(is_entry_gone(&deleted.ends().await));
+    release(&other, &next).await;
 }

@@ -1,11 +1,17 @@
 //! Replies that are lost, and requests that arrive late.
 
-use lockkit_core::ErrorKind;
+use std::sync::Arc;
+
+use etcd_client::KeyValue;
+use lockkit_core::{
+    ErrorKind, FencingToken, Metadata, Proposal,
+    backend::{Grant, Renewal, Session},
+};
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, key_of, queue, release, session,
-    session_at, start, start_claim, until, url_through,
+    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, key_of, key_of_grant, plain, queue,
+    release, session, session_at, start, start_claim, until, url_through,
 };
 
 /// Waits until the server has answered one more transaction.
@@ -16,6 +22,10 @@ async fn one_more_txn(etcd: &Etcd, before: u64) {
 
 fn txns(etcd: &Etcd) -> u64 {
     etcd.metrics().unwrap().grpc_handled("Txn")
+}
+
+async fn entry_of(etcd: &Etcd, grant: &Grant) -> KeyValue {
+    plain(etcd).await.get(key_of_grant(grant), None).await.unwrap().kvs()[0].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,6 +40,8 @@ async fn a_grant_whose_reply_was_lost_is_found_again() {
         cut(&proxy);
         let grant = claim.granted().await;
         assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
+        let created = entry_of(&etcd, &grant).await.create_revision();
+        assert_eq!(grant.token(), FencingToken::new(created.unsigned_abs()));
         release(&session, &grant).await;
         assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);
     }
@@ -75,6 +87,69 @@ async fn late_enqueue_after_release_leaves_nothing() {
     release(&session, &grant).await;
 }
 
+/// Is granted a lock by the second copy of its enqueue; the first one is still under way.
+async fn granted_before_a_late_copy(proxy: &Proxy, session: &Arc<dyn Session>) -> Grant {
+    proxy.set(Direction::Requests, Flow::Hold);
+    let claim = start(session, &fresh_name());
+    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    cut(proxy);
+    claim.granted().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleted_key_that_a_late_enqueue_creates_again_is_no_hold() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let grant = granted_before_a_late_copy(&proxy, &session).await;
+    assert!(etcd.delete(key_of_grant(&grant)).unwrap());
+    let before = txns(&etcd);
+    proxy.deliver_late();
+    one_more_txn(&etcd, before).await;
+    let renewals = bounded(session.renew(std::slice::from_ref(&grant))).await;
+    assert!(matches!(renewals.holds[..], [(_, Renewal::Gone)]), "{renewals:?}");
+    release(&session, &grant).await;
+    assert_eq!(etcd.keys(&queue(grant.name())).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_enqueue_after_the_release_of_a_deleted_key_leaves_nothing() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let grant = granted_before_a_late_copy(&proxy, &session).await;
+    assert!(etcd.delete(key_of_grant(&grant)).unwrap());
+    release(&session, &grant).await;
+    let before = txns(&etcd);
+    proxy.deliver_late();
+    one_more_txn(&etcd, before).await;
+    assert_eq!(etcd.keys(&queue(grant.name())).unwrap(), [""; 0], "the late copy left a key");
+}
+
+/// The late copy has the original value and the session's lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_enqueue_undoes_neither_a_pin_nor_a_proposal() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    for pins in [true, false] {
+        let grant = granted_before_a_late_copy(&proxy, &session).await;
+        let original = entry_of(&etcd, &grant).await.mod_revision();
+        let proposing = Metadata::of_this_process(None).with_proposal(Proposal::new("later", 2));
+        let changes = match pins {
+            true => bounded(session.pins().unwrap().pin(&grant, LONG)).await,
+            false => bounded(session.elections().unwrap().proclaim(&grant, &proposing)).await,
+        };
+        assert!(changes.unwrap());
+        let (changed, before) = (entry_of(&etcd, &grant).await.mod_revision(), txns(&etcd));
+        assert!(changed > original);
+        proxy.deliver_late();
+        one_more_txn(&etcd, before).await;
+        assert_eq!(entry_of(&etcd, &grant).await.mod_revision(), changed, "the late copy put the key again");
+        release(&session, &grant).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_a_busy_try_leaves_nothing() {
     let etcd = Etcd::start().unwrap();
@@ -92,6 +167,33 @@ async fn late_enqueue_after_a_busy_try_leaves_nothing() {
     proxy.deliver_late();
     one_more_txn(&etcd, before).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy left a key");
+}
+
+/// A withdrawal that bumps the epoch was repeated; its first copy arrives later, and bumps the epoch again.
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_after_a_late_epoch_bump_learns_the_epoch() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (session, other, name) =
+        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&other, &name).await;
+    proxy.set(Direction::Replies, Flow::Drop);
+    let claim = start(&session, &name);
+    until("the enqueue is executed", async || etcd.keys(&queue(&name)).unwrap().len() == 2).await;
+    let (key, before) = (key_of(&etcd, &claim.claim), txns(&etcd));
+    cut(&proxy);
+    one_more_txn(&etcd, before).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    claim.control.give_up();
+    until("the proxy holds the withdrawal", async || proxy.holds(&key)).await;
+    cut(&proxy);
+    assert!(is_gave_up(&claim.ends().await));
+    let before = txns(&etcd);
+    proxy.deliver_late();
+    one_more_txn(&etcd, before).await;
+    let grant = acquire(&session, &fresh_name()).await;
+    release(&session, &grant).await;
+    release(&other, &held).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,6 +226,22 @@ async fn repeated_release_is_confirmed_and_spares_a_newer_grant() {
     release(&session, &fourth).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1, "the newer grant is still there");
     release(&other, &fifth).await;
+}
+
+/// The first one is refuted, the second one shows that the key is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_release_of_a_lone_hold_takes_two_transactions() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    proxy.set(Direction::Replies, Flow::Drop);
+    assert!(bounded(session.release(&held)).await.is_err());
+    until("the release is executed", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
+    cut(&proxy);
+    let before = txns(&etcd);
+    release(&session, &held).await;
+    assert_eq!(txns(&etcd) - before, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,6 +50,8 @@ async fn reused_key_is_not_taken_for_the_predecessor() {
     let held = acquire(&one, &name).await;
     let waiting = enqueued(&other, &name).await;
     let key = key_of(&etcd, &waiting.claim);
+    // Before, it would look at the queue in any case.
+    until("it watches its predecessor", async || etcd.metrics().unwrap().watchers() == 3).await;
     release(&one, &held).await;
     let again = enqueued(&one, &name).await;
     let keys = etcd.keys(&queue(&name)).unwrap();

@@ -99,8 +99,12 @@ impl State {
                 return;
             }
             Phase::Enqueueing => {
+                let (key, is_only_copy) = (claim.key.unwrap_or(number), claim.unanswered == 0);
                 claim.sends_copy(model, epoch);
-                let key = claim.key.unwrap_or(number);
+                // Without one of the steps, it is what that leads to that shall be found.
+                if is_only_copy && self.keys[key.index()].is_some() && model.without.is_none() {
+                    self.broken = Some(FIRST_FINDS_NO_KEY);
+                }
                 let answer = self.enqueue(model, number, key, epoch);
                 self.claims[number.index()].call = Call::Enqueued(answer);
                 return;

@@ -6,6 +6,8 @@
 //! * An enqueue is executed and answered in two actions, the deletion of a key is sent and executed in two, with
 //!   anything in between. When a reply is lost, its sender stops waiting; the request was executed already or will be
 //!   at any time.
+//! * Only a copy of an enqueue that follows an unanswered one compares that its key is absent. A late one may so put an
+//!   existing key again, which changes nothing that is modelled.
 //! * Handoffs arrive in order over the watch; any of them may be lost. An event of the predecessor's end only makes a
 //!   waiter re-check earlier, so such events appear only where that step is removed. A re-check that finds both keys
 //!   changes nothing; any other one is a single action with the read of the queue that follows.
@@ -52,6 +54,7 @@ const ONE_HOLDER: &str = "one holder at a time";
 const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "first come, first served";
 const NO_FOREIGN_DELETE: &str = "no claim deletes another claim's key";
+const FIRST_FINDS_NO_KEY: &str = "an enqueue without unanswered copies finds no key of its claim";
 const NO_ORPHAN: &str = "no orphan at rest";
 const EVENTUALLY: &str = "eventually every claim is granted or ends";
 

@@ -115,6 +115,7 @@ impl Model for Etcd {
             recorded!(TOKENS_RISE),
             Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
             recorded!(NO_FOREIGN_DELETE),
+            recorded!(FIRST_FINDS_NO_KEY),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             Property::sometimes("all claims are granted", |model, state: &State| {
                 usize::from(state.tokens.grants) == model.claims

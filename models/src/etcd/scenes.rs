@@ -21,24 +21,32 @@ impl Protocol for Etcd {
         let none = Faults::NONE;
         vec![
             ("2 x 2, nothing lost", scene(4, false, none)),
-            ("2 x 2, a try, cancel", scene(4, true, Faults { cancels: 1, ..none })),
-            ("2 x 2, lease ends", scene(4, false, Faults { lapses: 1, ..none })),
-            ("2 + 1, two lost", scene(3, false, Faults { lost: 2, ..none })),
+            ("2 + 1, a try, cancel", scene(3, true, Faults { cancels: 1, ..none })),
             ("2 + 1, lost, cancel", scene(3, false, Faults { lost: 1, cancels: 1, ..none })),
-            ("2 + 1, lost, operator", scene(3, false, Faults { lost: 1, deletes: 1, ..none })),
-            ("2 + 1, lost, another program", scene(3, false, Faults { lost: 1, foreign: 1, ..none })),
-            ("2 + 1, lost, refused", scene(3, false, Faults { lost: 1, refusals: 1, ..none })),
+            ("2 + 1, operator, cancel", scene(3, false, Faults { deletes: 1, cancels: 1, ..none })),
+            ("2 + 1, another program", scene(3, false, Faults { foreign: 1, ..none })),
+            ("2 + 1, refused", scene(3, false, Faults { refusals: 1, ..none })),
             ("2 + 1, lost, lease ends", scene(3, true, Faults { lost: 1, lapses: 1, ..none })),
+            ("2, two lost, two cancels", scene(2, false, Faults { lost: 2, cancels: 2, ..none })),
+            ("2, two lost, operator", scene(2, false, Faults { lost: 2, deletes: 1, ..none })),
+            ("2, two lost, refused", scene(2, false, Faults { lost: 2, refusals: 1, ..none })),
+            ("2, two lost, lease ends", scene(2, false, Faults { lost: 2, lapses: 1, ..none })),
         ]
     }
 
     fn long_scenes() -> Vec<(&'static str, Self)> {
-        let scene = |faults| Self { without: None, claims: 4, tries: false, faults };
+        let scene = |claims, tries, faults| Self { without: None, claims, tries, faults };
         let none = Faults::NONE;
         vec![
-            ("2 x 2, lost", scene(Faults { lost: 1, ..none })),
-            ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
-            ("2 x 2, operator", scene(Faults { deletes: 1, ..none })),
+            ("2 x 2, a try, cancel", scene(4, true, Faults { cancels: 1, ..none })),
+            ("2 x 2, lease ends", scene(4, false, Faults { lapses: 1, ..none })),
+            ("2 + 1, two lost", scene(3, false, Faults { lost: 2, ..none })),
+            ("2 + 1, lost, operator", scene(3, false, Faults { lost: 1, deletes: 1, ..none })),
+            ("2 + 1, lost, another program", scene(3, false, Faults { lost: 1, foreign: 1, ..none })),
+            ("2 + 1, lost, refused", scene(3, false, Faults { lost: 1, refusals: 1, ..none })),
+            ("2 x 2, lost", scene(4, false, Faults { lost: 1, ..none })),
+            ("2 x 2, lost, cancel", scene(4, false, Faults { lost: 1, cancels: 1, ..none })),
+            ("2 x 2, operator", scene(4, false, Faults { deletes: 1, ..none })),
         ]
     }
 
@@ -54,19 +62,25 @@ impl Protocol for Etcd {
         vec![
             removal(Step::EpochBump, NO_ORPHAN, 3, false, lost_and_cancelled),
             removal(Step::EpochBumpWhenKeyGone, NO_ORPHAN, 3, false, Faults { lost: 1, deletes: 1, ..none }),
-            removal(Step::LastCopyTagsTheClaim, NO_ORPHAN, 3, false, Faults { lost: 3, cancels: 2, ..none }),
+            removal(Step::LastCopyTagsTheClaim, NO_ORPHAN, 2, false, Faults { lost: 3, cancels: 2, ..none }),
             removal(
                 Step::FencedCopyMayHaveCreated,
                 NO_ORPHAN,
-                3,
+                2,
                 false,
                 Faults { lost: 2, cancels: 2, ..none },
             ),
-            removal(Step::HandoffComparesReceiver, ONE_HOLDER, 4, false, Faults { deletes: 1, ..none }),
-            removal(Step::WrongOrderForgotten, EVENTUALLY, 4, false, cancelled),
+            removal(Step::HandoffComparesReceiver, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
+            removal(Step::WrongOrderForgotten, EVENTUALLY, 3, false, cancelled),
             removal(Step::KeyPerClaim, ONE_HOLDER, 3, false, none),
             removal(Step::UnconfirmedKeyRetired, NO_FOREIGN_DELETE, 3, false, lost_and_cancelled),
-            removal(Step::HandoffNamesRevision, ONE_HOLDER, 4, false, cancelled),
+            removal(
+                Step::HandoffNamesRevision,
+                ONE_HOLDER,
+                3,
+                false,
+                Faults { foreign: 1, cancels: 1, ..none },
+            ),
             removal(Step::ReadBeforeGrant, ONE_HOLDER, 3, false, cancelled),
             removal(Step::ReadFindsOwnKey, ONE_HOLDER, 3, false, Faults { deletes: 1, ..none }),
             removal(Step::Recheck, EVENTUALLY, 3, false, Faults { lost: 1, ..none }),
