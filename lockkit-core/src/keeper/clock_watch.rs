@@ -8,7 +8,11 @@
 //! * The task has no time, or its runtime is blocked: whoever waits for a loss has a timer of its own, and whoever reads
 //!   a guard reads the clock ([`Hold::lost`], [`Hold::is_held`]).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::Notify;
 
@@ -99,7 +103,8 @@ impl Keeper {
         drop(holds);
         // Without the table's mutex: a loss wakes tasks.
         for hold in passed {
-            hold.check_clock();
+            // A panic, such as one of a log subscriber, must not end the checks of all other holds.
+            let _ = catch_unwind(AssertUnwindSafe(|| hold.check_clock()));
         }
         (next_check != BootInstant::NEVER).then(|| next_check.since(now))
     }

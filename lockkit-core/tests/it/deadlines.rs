@@ -323,6 +323,8 @@ async fn loss_that_one_reader_finds_wakes_the_other_waiters_at_once() {
     let waiting = Arc::clone(&guard);
     let waiting = tokio::spawn(async move { waiting.lost().await });
     settle().await;
+    // The confirmation of the release is not what wakes them.
+    server.hold_requests();
     suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
     settle().await;
     assert!(!waiting.is_finished(), "no timer has run");
