@@ -4,9 +4,9 @@
 //! while any hold has a deadline, and stores the losses that it finds. Failure cases:
 //!
 //! * A hold is added whose deadline comes before the next check: the task is woken ([`ClockWatch::added`]).
-//! * A renewal moves a deadline: the task looks once too early, which does no harm.
-//! * The task has no time, or its runtime is blocked: whoever waits for a loss has a timer of its own, and whoever reads
-//!   a guard reads the clock ([`Hold::lost`], [`Hold::is_held`]).
+//! * A renewal moves a deadline: the task reads the clock once too early, which does no harm.
+//! * The runtime is busy or blocked: callers that wait for a loss have their own timers, and each read of a guard reads
+//!   the clock ([`Hold::lost`], [`Hold::is_held`]).
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -100,7 +100,7 @@ impl Runtime {
 
     /// Waits until this instant by a timer of the calling task's runtime, or of this one if the former has no timers.
     ///
-    /// Pending forever if this runtime has ended; its end then completes whatever the caller waits for besides.
+    /// Pending forever if this runtime has ended; the caller's other wait is then completed by its end.
     pub(crate) async fn sleep_until(&self, until: Instant) {
         if let Some(timer) = timer::of_caller(until) {
             return timer.await;
