@@ -241,15 +241,15 @@ async fn hold_with_its_own_lifetime_is_lost_within_a_second_of_a_suspend() {
 
 #[tokio::test(start_paused = true)]
 async fn loss_that_one_reader_finds_wakes_the_other_waiters_at_once() {
-    let server = MemoryServer::new();
+    let backend = Scripted::new(Lifetime::Hold);
     let (clock, suspended_ms) = suspendable_clock();
-    let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    let client = LockClient::builder(backend.clone()).ttl(TTL).clock(clock).build().await.unwrap();
     let guard = Arc::new(client.lock(NAME).unwrap().acquire().await.unwrap());
     let waiting = Arc::clone(&guard);
     let waiting = tokio::spawn(async move { waiting.lost().await });
     settle().await;
     // The confirmation of the release is not what wakes them.
-    server.hold_requests();
+    backend.script.silent.store(true, Ordering::SeqCst);
     suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
     settle().await;
     assert!(!waiting.is_finished(), "no timer has run");
