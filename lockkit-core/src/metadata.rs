@@ -94,12 +94,12 @@ pub(crate) struct ClaimMetadata {
     client: Arc<ClientMetadata>,
     since_ms: u64,
     proposal: Option<Arc<Proposal>>,
-    /// Made when it is asked for.
+    /// Created on the first call of [`record`](Self::record).
     record: OnceLock<Box<Metadata>>,
 }
 
-/// The constant part of a client's metadata. The kernel is asked for host and process once per client: the threads of
-/// its runtime do not survive a fork, so no claim of it is made in another process.
+/// The constant part of a client's metadata. Host and process are read once per client: the threads of its runtime do not
+/// survive a fork, so it creates no claim in another process.
 #[derive(Debug)]
 pub(crate) struct ClientMetadata {
     host: String,

@@ -258,9 +258,9 @@ impl Moment {
 
 #[cfg(feature = "metrics")]
 mod facade {
-    use std::time::Duration;
+    use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Duration};
 
-    use metrics::Unit;
+    use metrics::{Key, Level, Metadata, Unit};
 
     use super::Labels;
 
@@ -283,15 +283,39 @@ mod facade {
     }
 
     pub(super) fn record(name: &'static str, value: Duration, labels: Labels<'_>) {
-        metrics::histogram!(name, labels).record(value);
+        let key = key(name, labels);
+        metrics::with_recorder(|recorder| recorder.register_histogram(&key, &METADATA)).record(value);
     }
 
     pub(super) fn count(name: &'static str, by: u64, labels: Labels<'_>) {
-        metrics::counter!(name, labels).increment(by);
+        let key = key(name, labels);
+        metrics::with_recorder(|recorder| recorder.register_counter(&key, &METADATA)).increment(by);
     }
 
     pub(super) fn add(name: &'static str, change: f64, labels: Labels<'_>) {
-        metrics::gauge!(name, labels).increment(change);
+        let key = key(name, labels);
+        metrics::with_recorder(|recorder| recorder.register_gauge(&key, &METADATA)).increment(change);
+    }
+
+    static METADATA: Metadata<'_> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
+    /// A name, and its labels; a value has at most three.
+    type KeyParts = (&'static str, [(&'static str, &'static str); 3]);
+
+    thread_local! {
+        /// The keys that this thread has emitted. All their parts are constants of the program, so there are few.
+        static KEYS: RefCell<HashMap<KeyParts, Rc<Key>>> = RefCell::default();
+    }
+
+    /// Returns the key of a value, which is allocated once per thread. The recorder gets the key each time: it may be
+    /// installed after the client was built, and may drop a series that was idle.
+    fn key(name: &'static str, labels: Labels<'_>) -> Rc<Key> {
+        let new = || Rc::new(Key::from_parts(name, labels));
+        let mut parts = (name, [("", ""); 3]);
+        parts.1.iter_mut().zip(labels).for_each(|(part, label)| *part = *label);
+        // While the thread ends, its keys may be gone.
+        KEYS.try_with(|keys| Rc::clone(keys.borrow_mut().entry(parts).or_insert_with(new)))
+            .unwrap_or_else(|_| new())
     }
 }
 

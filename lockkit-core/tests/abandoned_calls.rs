@@ -35,8 +35,12 @@ async fn attempts_being_withdrawn_count_against_the_limit() {
     server.hold_requests();
     for _ in 0..WAITERS_PER_CLIENT_MAX {
         let lock = client.lock(NAME).unwrap();
+        let held = server.held_requests();
         let task = tokio::spawn(async move { lock.acquire().await });
-        tokio::task::yield_now().await;
+        // Only what was sent must be withdrawn.
+        while server.held_requests() == held {
+            tokio::task::yield_now().await;
+        }
         task.abort();
     }
     settle().await;

@@ -57,11 +57,11 @@ impl ClaimSource {
     }
 }
 
-/// How many ids a client asks of the operating system at a time.
+/// How many ids a client draws from the operating system at a time.
 const CLAIM_IDS_DRAWN: usize = 32;
 
-/// Random ids, each used once, of which the operating system gives several at a time: a call of the kernel for each costs
-/// more than all other steps of a claim.
+/// Random ids, each used once, which are drawn several at a time: one system call per id costs more than all other steps
+/// of a claim.
 ///
 /// They come from the kernel without a generator in between, so that they are as unguessable as a single one. They
 /// belong to a client, whose threads do not survive a fork: no two processes use the same ones.
@@ -92,7 +92,7 @@ impl ClaimIds {
     }
 }
 
-/// Prints no id: an id allows to forge its entry.
+/// Prints no id: with an id, its entry can be forged.
 impl fmt::Debug for ClaimIds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClaimIds").finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! Completes what the keeper owes to others for an attempt or a hold, also if its runtime ends.
+//! Completes attempts and holds for those who wait for them, also if the runtime ends.
 //!
 //! The tasks do this step by step. If the runtime ends and drops a task, `Drop` does the rest, so that no caller or
 //! guard waits for a task that has ended. Each value is created before its task is spawned, because a task that is

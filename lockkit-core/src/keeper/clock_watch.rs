@@ -4,11 +4,15 @@
 //! while any hold has a deadline, and stores the losses that it finds. Failure cases:
 //!
 //! * A hold is added whose deadline comes before the next check: the task is woken ([`ClockWatch::added`]).
-//! * A renewal moves a deadline: the task looks once too early, which does no harm.
-//! * The task has no time, or its runtime is blocked: whoever waits for a loss has a timer of its own, and whoever reads
-//!   a guard reads the clock ([`Hold::lost`], [`Hold::is_held`]).
+//! * A renewal moves a deadline: the task reads the clock once too early, which does no harm.
+//! * The runtime is busy or blocked: callers that wait for a loss have their own timers, and each read of a guard reads
+//!   the clock ([`Hold::lost`], [`Hold::is_held`]).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::Notify;
 
@@ -99,7 +103,8 @@ impl Keeper {
         drop(holds);
         // Without the table's mutex: a loss wakes tasks.
         for hold in passed {
-            hold.check_clock();
+            // A panic, such as one of a log subscriber, must not end the checks of all other holds.
+            let _ = catch_unwind(AssertUnwindSafe(|| hold.check_clock()));
         }
         (next_check != BootInstant::NEVER).then(|| next_check.since(now))
     }

@@ -1,9 +1,8 @@
-//! What follows the end of a hold, whoever finds it: a guard that leaves, a reading of the clock, a report of the store.
+//! What follows the end of a hold, whether a guard that leaves, a reading of the clock or a report of the store ends it.
 //!
 //! A hold has no task. The one call that ends it starts the release. Failure cases:
 //!
-//! * The runtime has ended: the task of the release is dropped without a poll, and its [`HoldCleanup`] does the
-//!   rest.
+//! * The runtime has ended: the task of the release is dropped without a poll, and its [`HoldCleanup`] does the rest.
 //! * The hold ends before it is armed with its ending (its session was lost meanwhile, or no caller is left):
 //!   [`Hold::arm`] starts the release then.
 //! * The caller of a release leaves: the release was either confirmed within its first poll, or a task drives it.
@@ -42,7 +41,7 @@ pub(crate) struct Ending {
     spans: Option<Box<HoldSpans>>,
 }
 
-/// The spans of a hold, where somebody records them.
+/// The spans of a hold, where a subscriber records them.
 pub(super) struct HoldSpans {
     caller: Span,
     hold: Span,

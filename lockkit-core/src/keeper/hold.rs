@@ -10,7 +10,12 @@
 //! mutex, so an answer of the server that arrives later cannot revive the hold. No call here blocks, and none has to be
 //! made on a runtime. A hold has no task: the call that ends it starts its [`Ending`], once, without a mutex held.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::Notify;
 
@@ -324,7 +329,8 @@ impl Hold {
         // Before anything else: a waker may access the hold, or drop a task that owns a guard.
         drop(state);
         if was_held && !is_held {
-            self.changed.notify_waiters();
+            // A waker that panics must not prevent the release.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.changed.notify_waiters()));
         }
         Left::new(ending)
     }

@@ -9,7 +9,7 @@
 //! * A held lock has no task. The call that ends a hold starts its [`ending`], which sends the release.
 //! * The first poll of a claim task, and of the release that a caller waits for, is made by the caller; the runtime drives
 //!   the rest as a task ([`Runtime::start_here`]).
-//! * Nothing overtakes the requests of earlier calls by that ([`unsent`]).
+//! * Nothing overtakes the requests of earlier calls by that ([`unsent`], [`in_order`]).
 //! * A few workers per session retry the [`releases`] that the store has not confirmed.
 //!
 //! Guards and tasks share the state in [`hold`], [`attempt`] and [`reentry`]; neither side waits for the other.
@@ -44,6 +44,7 @@ mod clock_watch;
 mod closing;
 mod ending;
 mod hold;
+mod in_order;
 mod loss;
 mod observing;
 mod powers;

@@ -1,8 +1,8 @@
 //! Releases, and the retries of releases that the store has not confirmed.
 //!
-//! The release of an ended hold is sent by its caller or by a task ([`ending`](super::ending)). If the store does not confirm it, the release goes into a queue of the session, and
-//! a few workers retry it. Many guards dropped during an outage thus leave entries in a queue, not tasks. Failure
-//! cases:
+//! The release of an ended hold is sent by its caller or by a task ([`ending`](super::ending)). If the store does not
+//! confirm it, the release is added to a queue of the session, and a few workers retry it. Many guards dropped during an
+//! outage thus leave entries in a queue, not tasks. Failure cases:
 //!
 //! * The store answers late, or its answer was lost: a retry is confirmed.
 //! * The store keeps refusing (a permission was revoked while the lock was held): after one ttl the session is

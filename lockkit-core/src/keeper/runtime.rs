@@ -1,12 +1,6 @@
 //! The runtime of the keeper's tasks: the caller's tokio runtime, or one on its own thread.
 
-use std::{
-    future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
-    task::{Context, Poll, Waker},
-    thread,
-};
+use std::{future::Future, thread};
 
 use tokio::{
     runtime::{Builder, Handle},
@@ -16,7 +10,11 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{timer, unsent::Unsent};
+use super::{
+    in_order::{InOrder, start_here},
+    timer,
+    unsent::Unsent,
+};
 use crate::{Error, ErrorKind, Result};
 
 /// The runtime of the keeper's tasks. After the runtime has ended, a spawned task is dropped at once.
@@ -25,17 +23,23 @@ pub(crate) struct Runtime {
     handle: Handle,
     /// Ends the keeper's own thread.
     stop: CancellationToken,
-    /// What this client has begun and not sent yet.
+    /// The withdrawals of this client that are not confirmed yet.
     unsent: Unsent,
+    /// The tasks of this client that wait for their first poll.
+    in_order: InOrder,
 }
 
 impl Runtime {
+    fn new(handle: Handle, stop: CancellationToken) -> Self {
+        Self { handle, stop, unsent: Unsent::default(), in_order: InOrder::default() }
+    }
+
     /// Returns the runtime of the calling task.
     pub(crate) fn of_caller() -> Result<Self> {
         let handle = Handle::try_current().map_err(|cause| {
             no_runtime("not called from a tokio runtime; use own_thread()").with_source(cause)
         })?;
-        Ok(Self { handle, stop: CancellationToken::new(), unsent: Unsent::default() })
+        Ok(Self::new(handle, CancellationToken::new()))
     }
 
     /// A runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor
@@ -59,7 +63,7 @@ impl Runtime {
             .spawn(body)
             .map_err(|cause| no_runtime("cannot start a thread").with_source(cause))?;
         match handle.await {
-            Ok(Ok(handle)) => Ok(Self { handle, stop: stop.disarm(), unsent: Unsent::default() }),
+            Ok(Ok(handle)) => Ok(Self::new(handle, stop.disarm())),
             Ok(Err(cause)) => Err(no_runtime("cannot start a runtime").with_source(cause)),
             Err(_) => Err(no_runtime("the new thread ended at once")),
         }
@@ -76,35 +80,27 @@ impl Runtime {
         &self.unsent
     }
 
-    /// Starts a task behind those whose requests are not sent yet.
+    /// Starts a task whose first poll follows those of the tasks that were started before.
     pub(crate) fn start_behind(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.spawn(self.unsent.begin().until_polled(task));
+        self.in_order.start(Box::pin(task), &self.handle, &self.unsent);
     }
 
     /// Polls a task once here, in the context of this runtime, and spawns the rest of it. Nothing depends on the caller
-    /// after that. While requests of earlier calls are not sent yet, the whole task is spawned behind them.
+    /// after that. While requests of earlier calls are not sent yet, the task is started behind them.
     ///
     /// No task is switched if the store answers within the first poll, and otherwise the request is sent without waiting
-    /// for a turn of the runtime. The first poll has no waker, because the spawned task is always polled again: no waker
-    /// of a caller gets to the backend.
+    /// for a turn of the runtime.
     pub(crate) fn start_here(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if !self.unsent.is_none() {
-            return self.start_behind(task);
-        }
-        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
-        let entered = self.handle.enter();
-        // Timers of a runtime that has ended panic. The task is dropped then, as it is when it is spawned there.
-        let polled =
-            catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
-        drop(entered);
-        if matches!(polled, Ok(Poll::Pending)) {
-            self.spawn(task);
+        if self.unsent.is_none() && self.in_order.is_idle() {
+            start_here(Box::pin(task), &self.handle);
+        } else {
+            self.start_behind(task);
         }
     }
 
     /// Waits until this instant by a timer of the calling task's runtime, or of this one if the former has no timers.
     ///
-    /// Pending forever if this runtime has ended; its end then completes whatever the caller waits for besides.
+    /// Pending forever if this runtime has ended; the caller's other wait is then completed by its end.
     pub(crate) async fn sleep_until(&self, until: Instant) {
         if let Some(timer) = timer::of_caller(until) {
             return timer.await;

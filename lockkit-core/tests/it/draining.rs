@@ -1,9 +1,10 @@
 //! Orderly shutdown: held locks are finished and new claims are refused. Also a shutdown that is not orderly.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
-use lockkit_core::{ErrorKind, Owner, Status, memory::MemoryServer};
+use crate::scripted::Scripted;
+use lockkit_core::{ErrorKind, Owner, Status, backend::Lifetime, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
@@ -31,6 +32,20 @@ async fn draining_client_finishes_holds_and_refuses_new_claims() {
     assert_eq!(client.status().current(), Status::Closed);
     assert_eq!(server.sessions(), 0);
     assert!(server.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_client_sends_no_further_claim() {
+    let backend = Scripted::new(Lifetime::Session);
+    backend.script.entries_vanish.store(true, Ordering::SeqCst);
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    // Its next claim follows a pause, because the entry of the first one has vanished.
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    client.drain(TTL).await.unwrap();
+    assert_eq!(kind(waiting.await.unwrap()), ErrorKind::Closed);
+    assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
 }
 
 /// Work that holds a lock may re-enter it; it could not finish if that was refused.

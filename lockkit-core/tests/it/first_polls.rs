@@ -13,7 +13,7 @@ use std::{
 use crate::cancel_safety::poll_once;
 use crate::common::{NAME, client, lock_of_new_client, settle};
 use lockkit_core::memory::MemoryServer;
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle};
 
 #[tokio::test(start_paused = true)]
 async fn answered_acquire_and_release_need_one_poll_and_no_task() {
@@ -85,6 +85,35 @@ async fn try_after_a_caller_left_and_a_release_finds_the_lock_free() {
     assert!(lock.acquire_timeout(Duration::from_millis(10)).await.unwrap().is_none());
     guard.release().await.unwrap();
     assert!(lock.try_acquire().await.unwrap().is_some());
+}
+
+/// Workers of such a runtime run the task first that was spawned last.
+#[test]
+fn workers_send_the_release_of_a_dropped_guard_before_a_try() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let task = runtime.spawn(async {
+        let lock = lock_of_new_client(&MemoryServer::new()).await;
+        for round in 0..10 {
+            drop(lock.acquire().await.unwrap());
+            assert!(lock.try_acquire().await.unwrap().is_some(), "round {round}");
+        }
+    });
+    runtime.block_on(task).unwrap();
+}
+
+#[test]
+fn workers_send_a_withdrawal_before_a_release_and_a_try() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let task = runtime.spawn(async {
+        let lock = lock_of_new_client(&MemoryServer::new()).await;
+        for round in 0..10 {
+            let guard = lock.acquire().await.unwrap();
+            assert!(lock.acquire_timeout(Duration::from_millis(1)).await.unwrap().is_none());
+            guard.release().await.unwrap();
+            assert!(lock.try_acquire().await.unwrap().is_some(), "round {round}");
+        }
+    });
+    runtime.block_on(task).unwrap();
 }
 
 #[tokio::test(start_paused = true)]

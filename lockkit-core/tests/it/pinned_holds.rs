@@ -41,8 +41,11 @@ async fn a_hold_that_lasts_longer_is_released_as_ever() {
     let guard = lock_of_new_client(&server).await.hold_at_least(TTL).acquire().await.unwrap();
     sleep(TTL * 3).await;
     assert!(guard.is_held(), "renewed beyond the pin");
+    let next = lock_of_new_client(&server).await;
+    let next = tokio::spawn(async move { granted_after(&next).await });
+    settle().await;
     guard.release().await.unwrap();
-    assert_eq!(granted_after(&lock_of_new_client(&server).await).await, Duration::ZERO);
+    assert_eq!(next.await.unwrap(), Duration::ZERO, "handed over by the release");
 }
 
 #[tokio::test(start_paused = true)]

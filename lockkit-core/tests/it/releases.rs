@@ -2,6 +2,7 @@
 
 use std::{sync::mpsc, time::Duration};
 
+use crate::cancel_safety::poll_once;
 use crate::common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
 use lockkit_core::{ErrorKind, LockClient, limits::RELEASE_ANSWER_MAX, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
@@ -137,6 +138,29 @@ fn guard_that_outlives_its_runtime_is_lost() {
     let (closed, lost) = outcome.recv_timeout(Duration::from_secs(30)).expect("nothing hangs");
     assert_eq!(closed, [ErrorKind::Closed; 5]);
     assert_eq!(lost, ErrorKind::Lost);
+}
+
+/// The release waits behind that of a dropped guard when the keeper's runtime ends.
+#[test]
+fn release_that_was_not_polled_ends_with_the_runtime() {
+    let keepers = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (_client, dropped, released) = keepers.block_on(async {
+        let client = client(&MemoryServer::new()).await;
+        let [dropped, released] = ["dropped", "released"].map(|name| client.lock(name).unwrap());
+        let guards = (dropped.acquire().await.unwrap(), released.acquire().await.unwrap());
+        (client, guards.0, guards.1)
+    });
+    drop(dropped);
+    let callers =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    callers.block_on(async {
+        let start = Instant::now();
+        let mut releasing = Box::pin(released.release());
+        assert!(poll_once(releasing.as_mut()).is_pending());
+        keepers.shutdown_background();
+        assert_eq!(kind(releasing.await), ErrorKind::Closed);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    });
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,13 +2,18 @@
 
 use std::{
     future::Future,
-    sync::{Arc, Weak, mpsc},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     task::{Context, Wake, Waker},
     time::Duration,
 };
 
-use crate::common::{NAME, TTL, client};
-use lockkit_core::{Lock, LockGuard, Owner, memory::MemoryServer};
+use crate::common::{NAME, TTL, client, lock_of_new_client, settle};
+use crate::scripted::Scripted;
+use lockkit_core::{Lock, LockGuard, Owner, backend::Lifetime, memory::MemoryServer};
 use tokio::{runtime::Builder, time::advance};
 
 /// A waker may read a guard, or be the last owner of a task that holds one.
@@ -65,4 +70,46 @@ fn a_waker_that_acquires_again_does_not_deadlock() {
         done.send(()).unwrap();
     });
     waited.recv_timeout(Duration::from_secs(30)).expect("no deadlock");
+}
+
+/// A waker that panics ends no task that other holds need.
+#[tokio::test(start_paused = true)]
+async fn panicking_waker_of_one_hold_stops_no_clock_check_of_others() {
+    struct PanicsOnce(AtomicBool);
+    impl Wake for PanicsOnce {
+        fn wake(self: Arc<Self>) {
+            assert!(self.0.swap(true, Ordering::SeqCst), "a waker of a test panics");
+        }
+    }
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let lock = |name: &str, seconds| client.lock(name).unwrap().max_hold(Duration::from_secs(seconds));
+    let watched = lock(NAME, 1).acquire().await.unwrap();
+    std::mem::forget(lock("forgotten", 3).acquire().await.unwrap());
+    let panics = Arc::new(PanicsOnce(AtomicBool::new(false)));
+    let waker = Arc::clone(&panics).into();
+    let mut lost = Box::pin(watched.lost());
+    // Outside a runtime it has no timer, which would also call the waker.
+    let polled = std::thread::scope(|scope| {
+        scope.spawn(|| lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending()).join()
+    });
+    assert!(polled.unwrap());
+    let others = lock_of_new_client(&server).await;
+    assert!(others.acquire_timeout(TTL).await.unwrap().is_some(), "the hold whose waker panics is released");
+    let forgotten = self::client(&server).await.lock("forgotten").unwrap();
+    assert!(forgotten.acquire_timeout(TTL).await.unwrap().is_some(), "the forgotten hold ends");
+    assert!(panics.0.load(Ordering::SeqCst), "it was called");
+}
+
+/// The store does not confirm the release: its confirmation is not what wakes them.
+#[tokio::test(start_paused = true)]
+async fn loss_that_the_store_reports_wakes_its_waiters_at_once() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let guard = backend.client().await.lock(NAME).unwrap().acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { guard.lost().await });
+    settle().await;
+    backend.script.silent.store(true, Ordering::SeqCst);
+    backend.script.lose_grant.notify_one();
+    settle().await;
+    assert!(waiting.is_finished(), "woken by the report, not by a timer");
 }
