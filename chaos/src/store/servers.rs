@@ -1,9 +1,9 @@
 //! Stores with servers, and the faults that every server can have.
 
-use std::time::Duration;
+use std::{ops::DerefMut, time::Duration};
 
 use anyhow::Result;
-use lockkit_testbed::{Etcd, Flow, Redis, ServerClock, ZooKeeper};
+use lockkit_testbed::{Daemon, Etcd, Flow, Redis, ServerClock, ZooKeeper};
 
 use super::{Store, StoreInfo, client_network::ClientNetwork};
 use crate::fault::ServerFault;
@@ -102,30 +102,15 @@ impl<S: Servers> Store for S {
 }
 
 /// A server process.
-pub(super) trait Server {
-    fn kill(&mut self) -> Result<()>;
+pub(super) trait Server: DerefMut<Target = Daemon> {
     fn restart(&mut self) -> Result<()>;
-    fn pause(&self) -> Result<()>;
-    fn resume(&self) -> Result<()>;
 }
 
 macro_rules! servers {
     ($($server:ty),*) => {$(
         impl Server for $server {
-            fn kill(&mut self) -> Result<()> {
-                self.kill()
-            }
-
             fn restart(&mut self) -> Result<()> {
                 self.restart()
-            }
-
-            fn pause(&self) -> Result<()> {
-                self.pause()
-            }
-
-            fn resume(&self) -> Result<()> {
-                self.resume()
             }
         }
     )*};
