@@ -1,5 +1,7 @@
 //! Requests per operation, from the server's own counters. Exact numbers, no times.
 
+use std::time::{Duration, Instant};
+
 use lockkit_core::backend::Renewal;
 use lockkit_testbed::{Etcd, Metrics};
 
@@ -155,6 +157,9 @@ async fn heartbeat_is_one_ping_and_one_lease_read_for_any_number_of_holds() {
     assert_eq!(after.grpc_handled("LeaseTimeToLive") - before.grpc_handled("LeaseTimeToLive"), 1);
 }
 
+/// A waiter whose handoff takes longer may look at its queue itself, which it does after 100 ms.
+const BEFORE_A_LOOK: Duration = Duration::from_millis(80);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_queue_costs_no_more_per_waiter_than_a_short_one() {
     const CLIENTS: usize = 4;
@@ -173,16 +178,24 @@ async fn a_long_queue_costs_no_more_per_waiter_than_a_short_one() {
         waiting.push((session.clone(), enqueued(session, &name).await));
     }
     let before = etcd.metrics().unwrap();
+    let mut granted = vec![Instant::now(); CLIENTS];
     for (session, next) in waiting {
         release(&holder.0, &holder.1).await;
         holder = (session, next.granted().await);
+        granted.push(Instant::now());
     }
     let after = etcd.metrics().unwrap();
     let (spent, waiters) = (spent(&before, &after), WAITERS as u64);
+    // A waiter is the first of its client since the grant of the one before it there.
+    let looks =
+        granted.windows(CLIENTS + 1).filter(|turn| turn[CLIENTS] - turn[0] > BEFORE_A_LOOK).count() as u64;
     // Each waiter receives its handoff and its predecessor's deletion; the first release costs one more transaction.
     assert!(after.events() - before.events() <= 3 * waiters, "{}", after.events() - before.events());
     assert!(spent.txns <= waiters + 1 && spent.others == 0, "{spent:?}");
-    assert!(spent.ranges <= waiters / HANDOFFS_PER_LOOK, "{spent:?}");
+    assert!(
+        spent.ranges <= waiters / HANDOFFS_PER_LOOK + looks,
+        "{spent:?}, {looks} waiters may have looked"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,13 +212,15 @@ async fn one_look_serves_the_handoffs_of_many_clients() {
     let metrics = || etcd.metrics().unwrap();
     until("all watch their predecessors", async || metrics().watchers() as usize == 1 + 2 * WAITERS).await;
     let before = metrics();
+    let mut looks = 0;
     for (session, next) in waiting {
+        let start = Instant::now();
         release(&held.0, &held.1).await;
         held = (session, next.granted().await);
+        looks += u64::from(start.elapsed() > BEFORE_A_LOOK);
     }
     let spent = spent(&before, &metrics());
-    // And some by waiters whose handoff was slow on a busy machine.
-    assert!((1..=WAITERS as u64 / 2).contains(&spent.ranges), "{spent:?}");
+    assert!((1..=2 + looks).contains(&spent.ranges), "{spent:?}, {looks} waiters may have looked");
 }
 
 /// Each of them has an entry in the queue. Among themselves they need no watch and no handoff key.

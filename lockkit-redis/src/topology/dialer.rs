@@ -19,9 +19,6 @@ use crate::{
 /// Commands that may be queued for a socket before their senders wait.
 const PIPELINE_COMMANDS: usize = 1024;
 
-/// Bytes of requests that are collected for one write. Many tasks send at the same moment, some 400 bytes each.
-const WRITE_BYTES: usize = 64 * 1024;
-
 /// A server's host and port, or its Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Address {
@@ -58,7 +55,6 @@ impl Dialer {
             // Every request has a time limit of its own.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(PIPELINE_COMMANDS)
-            .set_write_backpressure_boundary(WRITE_BYTES)
             .set_push_sender(move |push| {
                 pushes(push);
                 Ok::<(), redis::aio::SendError>(())
