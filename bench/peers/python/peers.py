@@ -16,6 +16,9 @@ END, ONCE_END = 15, 60
 # Until this, all tasks must have been seen in the queue. In seconds.
 QUEUED = 30
 
+# Connections of one client: each of its tasks needs one or two. The default of 100 is too few for 200 tasks.
+CONNECTIONS_MAX = 4096
+
 MISSING = 3
 HOLDER = -1
 
@@ -58,7 +61,8 @@ class RedisPy:
         import redis
 
         host, port = job["servers"][0].rsplit(":", 1)
-        self.client, self.ttl = redis.Redis(host, int(port)), job["ttl_ms"] / 1000
+        self.client = redis.Redis(host, int(port), max_connections=CONNECTIONS_MAX)
+        self.ttl = job["ttl_ms"] / 1000
 
     def lock(self, name):
         lock = self.client.lock(name, timeout=self.ttl)
