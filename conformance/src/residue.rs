@@ -35,8 +35,13 @@ impl Context {
             // A session that could not be closed ends with its ttl, which `bound` includes.
             let _ = closed.await?;
         }
-        let checker = LockClient::builder(self.store().backend()?).ttl(self.long_ttl()).clock(self.clock());
-        let checker = checker.build().await.context("no client to check for residue")?;
+        let checker = LockClient::builder(self.store().backend()?)
+            .ttl(self.long_ttl())
+            .clock(self.clock())
+            .connect_timeout(bound)
+            .build()
+            .await
+            .context("no client to check for residue")?;
         for name in &names {
             match checker.lock(name.as_str())?.acquire_timeout(bound).await? {
                 Some(guard) => guard.release().await?,

@@ -88,8 +88,7 @@ impl Runtime {
     /// Polls a task once here, in the context of this runtime, and spawns the rest of it. Nothing depends on the caller
     /// after that. While requests of earlier calls are not sent yet, the task is started behind them.
     ///
-    /// No task is switched if the store answers within the first poll, and otherwise the request is sent without waiting
-    /// for a turn of the runtime.
+    /// No task is switched if the store answers within the first poll.
     pub(crate) fn start_here(&self, task: impl Future<Output = ()> + Send + 'static) {
         if self.unsent.is_none() && self.in_order.is_idle() {
             start_here(Box::pin(task), &self.handle);

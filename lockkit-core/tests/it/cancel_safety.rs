@@ -10,7 +10,7 @@ use std::{
 use crate::common::{NAME, TTL, client, eventually, lock_of_new_client, name, settle};
 use lockkit_core::{Clock, LockClient, memory::MemoryServer};
 
-pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 

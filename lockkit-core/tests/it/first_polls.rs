@@ -1,9 +1,10 @@
-//! A claim and a release are polled first by their caller, and are tasks only if the store has not answered by then.
+//! Where the store answers at once, a claim and a release are polled first by their caller, and are tasks only if the
+//! store has not answered by then. Elsewhere they are tasks from the start, polled in the order of the calls.
 
 use std::{
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -11,8 +12,11 @@ use std::{
 };
 
 use crate::cancel_safety::poll_once;
-use crate::common::{NAME, client, lock_of_new_client, settle};
-use lockkit_core::memory::MemoryServer;
+use crate::{
+    common::{NAME, client, lock_of_new_client, settle},
+    scripted::Scripted,
+};
+use lockkit_core::{Lock, LockGuard, Result, backend::Lifetime, memory::MemoryServer};
 use tokio::runtime::{Builder, Handle};
 
 #[tokio::test(start_paused = true)]
@@ -114,6 +118,68 @@ fn workers_send_a_withdrawal_before_a_release_and_a_try() {
         }
     });
     runtime.block_on(task).unwrap();
+}
+
+/// A second poll would be one of a task that was spawned after the first one, in the way of the connection's task.
+#[tokio::test(start_paused = true)]
+async fn task_that_sends_the_request_waits_for_the_answer() {
+    let backend = Scripted::new(Lifetime::Hold);
+    backend.script.late.store(true, Ordering::SeqCst);
+    let client = backend.client().await;
+    let locks = [client.lock("a").unwrap(), client.lock("b").unwrap()];
+    settle().await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let (before, polls) = (tasks(), || backend.script.polls.load(Ordering::SeqCst));
+
+    let mut first = pin!(locks[0].acquire());
+    assert!(poll_once(first.as_mut()).is_pending());
+    assert_eq!((polls(), tasks()), (0, before + 1), "the task is spawned before its first poll");
+    settle().await;
+    assert_eq!((polls(), tasks()), (1, before + 1), "polled once, by the task that waits");
+
+    // Another one is no turn of the first.
+    let mut second = pin!(locks[1].acquire());
+    assert!(poll_once(second.as_mut()).is_pending());
+    settle().await;
+    assert_eq!((polls(), tasks()), (2, before + 2));
+
+    backend.script.grants.notify_waiters();
+    first.await.unwrap().release().await.unwrap();
+    second.await.unwrap().release().await.unwrap();
+    assert_eq!(polls(), 4);
+}
+
+/// Polls an acquire when it is woken.
+struct Acquires(Mutex<Pin<Box<dyn Future<Output = Result<LockGuard>> + Send>>>);
+
+impl Acquires {
+    fn new(lock: Lock) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Box::pin(async move { lock.acquire().await }))))
+    }
+}
+
+impl Wake for Acquires {
+    fn wake(self: Arc<Self>) {
+        assert!(poll_once(self.0.lock().unwrap().as_mut()).is_pending());
+    }
+}
+
+/// A worker polls the task that sends a request, and another one starts a task.
+#[tokio::test(start_paused = true)]
+async fn task_that_is_started_during_a_first_poll_is_polled() {
+    let backend = Scripted::new(Lifetime::Hold);
+    backend.script.late.store(true, Ordering::SeqCst);
+    let client = backend.client().await;
+    let (lock, other) = (client.lock("a").unwrap(), client.lock("b").unwrap());
+    settle().await;
+    let other = Acquires::new(other);
+    *backend.script.first_poll.lock().unwrap() = Some(Arc::clone(&other).into());
+    let mut acquire = pin!(lock.acquire());
+    assert!(poll_once(acquire.as_mut()).is_pending());
+    settle().await;
+    assert_eq!(backend.script.polls.load(Ordering::SeqCst), 2);
+    backend.script.grants.notify_waiters();
+    acquire.await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,13 @@
 //! A backend whose behaviour a test controls, for behaviour that the memory server lacks.
 
 use std::{
+    future::poll_fn,
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::Waker,
     time::Duration,
 };
 
@@ -47,6 +50,10 @@ pub(crate) struct Script {
     /// Claims wait for `grants` before they are granted, even if they were given up or their session was closed.
     pub(crate) late: AtomicBool,
     pub(crate) grants: Notify,
+    /// How often the claims that wait for `grants` were polled.
+    pub(crate) polls: AtomicU64,
+    /// Woken within the first poll of the next acquire.
+    pub(crate) first_poll: Mutex<Option<Waker>>,
     /// Acquires are not answered: a try fails, and a waiting claim waits until it gives up.
     pub(crate) acquires_silent: AtomicBool,
     /// Withdrawals complete only when the session is closed.
@@ -170,6 +177,10 @@ impl Session for ScriptedSession {
     async fn acquire(&self, claim: Claim) -> Result<Acquired> {
         let number = self.script.claims.fetch_add(1, Ordering::SeqCst) + 1;
         assert!(!self.script.acquire_panics.swap(false, Ordering::SeqCst), "panics on request");
+        let first_poll = self.script.first_poll.lock().unwrap().take();
+        if let Some(waker) = first_poll {
+            waker.wake();
+        }
         if self.unanswered(&claim).await {
             return match claim.wait() {
                 true => Ok(Acquired::GaveUp),
@@ -186,7 +197,12 @@ impl Session for ScriptedSession {
         }
         let armed_at = self.clock.now();
         if self.script.late.load(Ordering::SeqCst) {
-            self.script.grants.notified().await;
+            let mut granted = pin!(self.script.grants.notified());
+            poll_fn(|context| {
+                self.script.polls.fetch_add(1, Ordering::SeqCst);
+                granted.as_mut().poll(context)
+            })
+            .await;
         }
         *self.granted.lock().unwrap() = Some(claim.id());
         Ok(Acquired::Granted(Grant::new(&claim, FencingToken::new(number), armed_at)))
