@@ -9,8 +9,7 @@ use crate::limits::TTL_MAX;
 ///
 /// [`new`](Self::new) claims the least; set each field to what the backend guarantees. The fields are of three kinds:
 ///
-/// * The client works by `ttl_min`, `ttl_max`, `heartbeat`, `lifetime` and `answers_at_once`; `scheme` labels its logs and
-///   metrics.
+/// * The client works by `ttl_min`, `ttl_max`, `heartbeat` and `lifetime`; `scheme` labels its logs and metrics.
 /// * `powers` are what the client offers besides locks.
 /// * `queue`, `token`, `loss` and `failover` are claims about the store, which the client does not read. The conformance
 ///   suite selects cases and bounds by `queue`, `token` and `loss`.
@@ -27,9 +26,6 @@ pub struct BackendInfo {
     pub heartbeat: HeartbeatInterval,
     /// What ends a hold that is not renewed; decides how the keeper gives up holds and sessions.
     pub lifetime: Lifetime,
-    /// Whether requests are mostly answered within the first poll of their futures, without I/O. Then that poll is made by
-    /// the caller, and a call that is answered needs no task.
-    pub answers_at_once: bool,
     /// Claim: the order in which waiters are granted.
     pub queue: QueueKind,
     /// Claim: what the order of fencing tokens survives.
@@ -45,7 +41,7 @@ pub struct BackendInfo {
 impl BackendInfo {
     /// Returns the properties of a backend that claims the least: any ttl up to [`TTL_MAX`], three heartbeats per ttl,
     /// no order of waiters, tokens that rise within a process, losses found by heartbeats, a failover that loses
-    /// grants, answers that take I/O, no powers.
+    /// grants, no powers.
     pub fn new(scheme: &'static str, lifetime: Lifetime) -> Self {
         Self {
             scheme,
@@ -53,7 +49,6 @@ impl BackendInfo {
             ttl_max: TTL_MAX,
             heartbeat: HeartbeatInterval::PerTtl(3),
             lifetime,
-            answers_at_once: false,
             queue: QueueKind::Unordered,
             token: TokenStrength::Process,
             loss: LossDetection::Heartbeat,

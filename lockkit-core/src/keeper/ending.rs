@@ -83,10 +83,10 @@ impl Ending {
         keeper.runtime.start_behind(self.release(hold));
     }
 
-    /// Starts the release for a caller who waits for it.
-    pub(super) fn start_for_caller(self, hold: Arc<Hold>) {
+    /// Starts the release here, and leaves the rest to a task if the store does not confirm it within the first poll.
+    pub(super) fn start_here(self, hold: Arc<Hold>) {
         let keeper = Arc::clone(&self.keeper);
-        keeper.start_for_caller(self.release(hold));
+        keeper.runtime.start_here(self.release(hold));
     }
 
     /// Reports the end, and returns the release.

@@ -7,9 +7,9 @@
 //! * A [`claim_task`] goes from the first request of an attempt to its grant. Callers own no future with effects: they
 //!   wait on a [`Ticket`], and dropping it only makes the attempt give up.
 //! * A held lock has no task. The call that ends a hold starts its [`ending`], which sends the release.
-//! * Tasks that send requests for callers are started in the order of the calls ([`in_order`]). Where the store may answer
-//!   within the first poll, the caller makes that poll ([`Runtime::start_here`]) and overtakes no request of an earlier
-//!   call ([`unsent`]).
+//! * The first poll of a claim task, and of the release that a caller waits for, is made by the caller; the runtime drives
+//!   the rest ([`Runtime::start_here`]), one of them [`parked`].
+//! * Nothing overtakes the requests of earlier calls by that ([`unsent`], [`in_order`]).
 //! * A few workers per session retry the [`releases`] that the store has not confirmed.
 //!
 //! Guards and tasks share the state in [`hold`], [`attempt`] and [`reentry`]; neither side waits for the other.
@@ -47,6 +47,7 @@ mod hold;
 mod in_order;
 mod loss;
 mod observing;
+mod parked;
 mod powers;
 mod reentry;
 mod releases;
@@ -220,21 +221,12 @@ impl Keeper {
             _ => Attempt::begin(request.name.clone(), self.runtime.unsent()),
         };
         let task = ClaimTask::new(self, request, waits, attempt, permit);
-        self.start_for_caller(task.run());
+        self.runtime.start_here(task.run());
         let mut ticket = ticket;
         Ok(match ticket.take() {
             Some(answer) => AcquireStart::Answered(answer),
             None => AcquireStart::Waits(ticket),
         })
-    }
-
-    /// Starts a task whose outcome its caller waits for: here, if the store may answer within the first poll.
-    pub(super) fn start_for_caller(&self, task: impl Future<Output = ()> + Send + 'static) {
-        if self.info.answers_at_once {
-            self.runtime.start_here(task);
-        } else {
-            self.runtime.start_behind(task);
-        }
     }
 
     /// Returns `Closed` if the client refuses new claims.
@@ -255,7 +247,7 @@ impl Keeper {
         tokio::task::coop::consume_budget().await;
         let Some((hold, ending)) = share.leave()? else { return Ok(()) };
         if let Some(ending) = ending {
-            ending.start_for_caller(Arc::clone(&hold));
+            ending.start_here(Arc::clone(&hold));
         }
         if let Some(outcome) = hold.outcome() {
             return outcome;

@@ -1,6 +1,6 @@
 //! The runtime of the keeper's tasks: the caller's tokio runtime, or one on its own thread.
 
-use std::{future::Future, thread};
+use std::{future::Future, sync::Arc, thread};
 
 use tokio::{
     runtime::{Builder, Handle},
@@ -10,11 +10,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{
-    in_order::{InOrder, start_here},
-    timer,
-    unsent::Unsent,
-};
+use super::{in_order::InOrder, parked::Parked, timer, unsent::Unsent};
 use crate::{Error, ErrorKind, Result};
 
 /// The runtime of the keeper's tasks. After the runtime has ended, a spawned task is dropped at once.
@@ -27,11 +23,13 @@ pub(crate) struct Runtime {
     unsent: Unsent,
     /// The tasks of this client that wait for their first poll.
     in_order: InOrder,
+    parked: Arc<Parked>,
 }
 
 impl Runtime {
     fn new(handle: Handle, stop: CancellationToken) -> Self {
-        Self { handle, stop, unsent: Unsent::default(), in_order: InOrder::default() }
+        let parked = Arc::new(Parked::new(handle.clone()));
+        Self { handle, stop, unsent: Unsent::default(), in_order: InOrder::default(), parked }
     }
 
     /// Returns the runtime of the calling task.
@@ -76,22 +74,28 @@ impl Runtime {
         self.handle.spawn(task)
     }
 
+    /// Starts the task that continues those that were polled by their callers, until the client closes.
+    pub(crate) fn run_parked(&self, closing: CancellationToken) {
+        self.spawn(Arc::clone(&self.parked).run(closing));
+    }
+
     pub(crate) fn unsent(&self) -> &Unsent {
         &self.unsent
     }
 
     /// Starts a task whose first poll follows those of the tasks that were started before.
     pub(crate) fn start_behind(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.in_order.start(Box::pin(task), &self.handle, &self.unsent);
+        self.in_order.start(Box::pin(task), &self.parked, &self.unsent);
     }
 
-    /// Polls a task once here, in the context of this runtime, and spawns the rest of it. Nothing depends on the caller
-    /// after that. While requests of earlier calls are not sent yet, the task is started behind them.
+    /// Polls a task once here, in the context of this runtime, which continues it. Nothing depends on the caller after
+    /// that. While requests of earlier calls are not sent yet, the task is started behind them.
     ///
-    /// No task is switched if the store answers within the first poll.
+    /// No task is switched if the store answers within the first poll, and otherwise the request is sent without waiting
+    /// for a turn of the runtime.
     pub(crate) fn start_here(&self, task: impl Future<Output = ()> + Send + 'static) {
         if self.unsent.is_none() && self.in_order.is_idle() {
-            start_here(Box::pin(task), &self.handle);
+            self.parked.start(Box::pin(task));
         } else {
             self.start_behind(task);
         }

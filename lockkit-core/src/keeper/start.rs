@@ -63,6 +63,7 @@ impl Keeper {
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         });
+        keeper.runtime.run_parked(keeper.closing.clone());
         metrics::start(keeper.info.scheme);
         keeper.runtime.spawn(Arc::clone(&keeper).watch_clock());
         keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper), patience).run());

@@ -27,7 +27,6 @@ impl MemoryBackend {
 impl Backend for MemoryBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new("memory", Lifetime::Session);
-        info.answers_at_once = true;
         info.ttl_min = Duration::from_millis(10);
         info.queue = QueueKind::Fifo;
         info.loss = LossDetection::SessionPushed;

@@ -1,5 +1,5 @@
-//! Where the store answers at once, a claim and a release are polled first by their caller, and are tasks only if the
-//! store has not answered by then. Elsewhere they are tasks from the start, polled in the order of the calls.
+//! A claim and a release are polled first by their caller. One that the store has not answered by then waits without a
+//! task; others are tasks.
 
 use std::{
     pin::{Pin, pin},
@@ -120,9 +120,9 @@ fn workers_send_a_withdrawal_before_a_release_and_a_try() {
     runtime.block_on(task).unwrap();
 }
 
-/// A second poll would be one of a task that was spawned after the first one, in the way of the connection's task.
+/// A task that is spawned after its request takes the next turn from the task of the connection.
 #[tokio::test(start_paused = true)]
-async fn task_that_sends_the_request_waits_for_the_answer() {
+async fn one_answer_is_awaited_without_a_task() {
     let backend = Scripted::new(Lifetime::Hold);
     backend.script.late.store(true, Ordering::SeqCst);
     let client = backend.client().await;
@@ -130,23 +130,22 @@ async fn task_that_sends_the_request_waits_for_the_answer() {
     settle().await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let (before, polls) = (tasks(), || backend.script.polls.load(Ordering::SeqCst));
-
-    let mut first = pin!(locks[0].acquire());
-    assert!(poll_once(first.as_mut()).is_pending());
-    assert_eq!((polls(), tasks()), (0, before + 1), "the task is spawned before its first poll");
-    settle().await;
-    assert_eq!((polls(), tasks()), (1, before + 1), "polled once, by the task that waits");
-
-    // Another one is no turn of the first.
-    let mut second = pin!(locks[1].acquire());
-    assert!(poll_once(second.as_mut()).is_pending());
-    settle().await;
-    assert_eq!((polls(), tasks()), (2, before + 2));
-
-    backend.script.grants.notify_waiters();
-    first.await.unwrap().release().await.unwrap();
-    second.await.unwrap().release().await.unwrap();
-    assert_eq!(polls(), 4);
+    for _ in 0..2 {
+        backend.script.polls.store(0, Ordering::SeqCst);
+        let mut first = pin!(locks[0].acquire());
+        assert!(poll_once(first.as_mut()).is_pending());
+        settle().await;
+        assert_eq!((polls(), tasks()), (1, before), "polled by its caller");
+        let mut second = pin!(locks[1].acquire());
+        assert!(poll_once(second.as_mut()).is_pending());
+        settle().await;
+        assert_eq!((polls(), tasks()), (3, before + 1), "one waits already");
+        backend.script.grants.notify_waiters();
+        first.await.unwrap().release().await.unwrap();
+        second.await.unwrap().release().await.unwrap();
+        settle().await;
+        assert_eq!((polls(), tasks()), (5, before));
+    }
 }
 
 /// Polls an acquire when it is woken.
@@ -164,22 +163,23 @@ impl Wake for Acquires {
     }
 }
 
-/// A worker polls the task that sends a request, and another one starts a task.
 #[tokio::test(start_paused = true)]
-async fn task_that_is_started_during_a_first_poll_is_polled() {
+async fn acquire_that_starts_within_the_poll_of_another_is_granted() {
     let backend = Scripted::new(Lifetime::Hold);
     backend.script.late.store(true, Ordering::SeqCst);
     let client = backend.client().await;
-    let (lock, other) = (client.lock("a").unwrap(), client.lock("b").unwrap());
+    let other = Acquires::new(client.lock("b").unwrap());
+    let lock = client.lock("a").unwrap();
     settle().await;
-    let other = Acquires::new(other);
     *backend.script.first_poll.lock().unwrap() = Some(Arc::clone(&other).into());
     let mut acquire = pin!(lock.acquire());
     assert!(poll_once(acquire.as_mut()).is_pending());
     settle().await;
-    assert_eq!(backend.script.polls.load(Ordering::SeqCst), 2);
     backend.script.grants.notify_waiters();
     acquire.await.unwrap().release().await.unwrap();
+    settle().await;
+    let Poll::Ready(granted) = poll_once(other.0.lock().unwrap().as_mut()) else { panic!("not granted") };
+    assert!(granted.unwrap().is_held());
 }
 
 #[tokio::test(start_paused = true)]
