@@ -225,18 +225,22 @@ impl Hasher for Folded {
         }
     }
 
+    #[inline]
     fn write_u8(&mut self, number: u8) {
         self.write_u64(number.into());
     }
 
+    #[inline]
     fn write_usize(&mut self, number: usize) {
         self.write_u64(number as u64);
     }
 
+    #[inline]
     fn write_isize(&mut self, number: isize) {
         self.write_u64(number as u64);
     }
 
+    #[inline]
     fn write_u64(&mut self, number: u64) {
         let product = u128::from(self.0.rotate_left(23) ^ number) * u128::from(Self::FACTOR);
         self.0 = (product >> 64) as u64 ^ product as u64;

@@ -1,27 +1,28 @@
 //! Commands that run side by side, each with its output in a file of its own.
 
 use std::{
-    collections::VecDeque,
     fs::{self, File},
     path::Path,
     process::Command,
-    sync::{Mutex, mpsc},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Error, Result, bail};
 
-use crate::{project, sync::lock};
+use crate::project;
 
 /// A command and its name.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) command: Command,
+    /// How much of the [width](Width) of a queue it takes; the serial jobs take nothing.
+    pub(crate) weight: usize,
 }
 
-/// How many jobs of a queue run at a time.
+/// How much of a queue runs at a time: the sum of the weights of its jobs. A job that is heavier runs alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Width {
     /// While one of the other jobs runs.
@@ -39,8 +40,18 @@ pub(crate) struct Ended {
     pub(crate) took: Duration,
 }
 
-/// Runs the jobs of `serial` one after the other, and meanwhile those of `queue`. Reports each end at once. The output
-/// of each job is in a file in `folder`.
+/// What the jobs report to the thread that starts them.
+enum Event {
+    /// One of the queue has ended.
+    Queued(Ended, usize),
+    /// A serial one has ended.
+    Serial(Ended),
+    /// All serial ones have.
+    SerialOver,
+}
+
+/// Runs the jobs of `serial` one after the other, and meanwhile those of `queue`: always the first that the width has
+/// room for. Reports each end at once. The output of each job is in a file in `folder`.
 pub(crate) fn run(
     serial: Vec<Job>,
     queue: Vec<Job>,
@@ -49,36 +60,48 @@ pub(crate) fn run(
     mut ended: impl FnMut(Ended),
 ) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let queue = Mutex::new(VecDeque::from(queue));
-    let next = || lock(&queue).pop_front();
-    let (sender, receiver) = mpsc::channel();
-    let run = |job: Job, sender: &mpsc::Sender<Ended>| {
-        // The receiver lives until all of these threads have ended.
-        let _ = sender.send(job.run(folder));
-    };
-    let work = |sender: mpsc::Sender<Ended>| {
-        while let Some(job) = next() {
-            run(job, &sender);
-        }
-    };
+    let (sender, events) = mpsc::channel();
+    // The receiver lives until all of these threads have ended.
+    let send = |sender: &mpsc::Sender<Event>, event| drop(sender.send(event));
     thread::scope(|scope| {
-        let (work, run) = (&work, &run);
-        for _ in 0..width.beside {
-            let sender = sender.clone();
-            scope.spawn(move || work(sender));
-        }
+        let serial_sender = sender.clone();
         scope.spawn(move || {
             for job in serial {
-                run(job, &sender);
+                send(&serial_sender, Event::Serial(job.run(folder)));
             }
-            for _ in width.beside..width.alone {
-                let sender = sender.clone();
-                scope.spawn(move || work(sender));
-            }
+            send(&serial_sender, Event::SerialOver);
         });
-        receiver.iter().for_each(&mut ended);
+        let (mut queue, mut total, mut used, mut is_serial_over) = (queue, width.beside, 0, false);
+        loop {
+            while let Some(job) = next(&mut queue, total, used) {
+                used += job.weight;
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    let weight = job.weight;
+                    send(&sender, Event::Queued(job.run(folder), weight));
+                });
+            }
+            if is_serial_over && used == 0 {
+                break;
+            }
+            let Ok(event) = events.recv() else { break };
+            match event {
+                Event::Queued(job, weight) => {
+                    used -= weight;
+                    ended(job);
+                }
+                Event::Serial(job) => ended(job),
+                Event::SerialOver => (total, is_serial_over) = (width.alone, true),
+            }
+        }
     });
     Ok(())
+}
+
+/// Removes the first job of the queue that there is room for.
+fn next(queue: &mut Vec<Job>, total: usize, used: usize) -> Option<Job> {
+    let fits = |job: &Job| used == 0 || used + job.weight <= total;
+    Some(queue.remove(queue.iter().position(fits)?))
 }
 
 impl Job {
@@ -111,7 +134,7 @@ mod tests {
     fn shell(name: &str, script: &str) -> Job {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Job { name: name.to_owned(), command }
+        Job { name: name.to_owned(), command, weight: 1 }
     }
 
     fn run_all(serial: Vec<Job>, queue: Vec<Job>, width: Width) -> Vec<Ended> {
@@ -174,8 +197,31 @@ mod tests {
     }
 
     #[test]
+    fn heavy_jobs_do_not_run_beside_others_that_exceed_the_width() {
+        let folder = tempfile::tempdir().unwrap();
+        let alone = folder.path().join("alone").display().to_string();
+        let script = format!("mkdir {alone} && rmdir {alone}");
+        let job = |(number, weight): (usize, usize)| Job { weight, ..shell(&number.to_string(), &script) };
+        // Any two together are more than three, and one is so by itself.
+        let jobs = [2, 3, 2, 4, 3].into_iter().enumerate().map(job).collect();
+        let ended = run_all(vec![], jobs, same(3));
+        assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 5, "{ended:?}");
+    }
+
+    #[test]
+    fn first_job_with_room_is_next() {
+        let job = |weight| Job { weight, ..shell(&weight.to_string(), "true") };
+        let mut queue = vec![job(2), job(3), job(1)];
+        let mut weight = |total, used| next(&mut queue, total, used).map(|job| job.weight);
+        assert_eq!(
+            [weight(3, 2), weight(3, 2), weight(3, 1), weight(2, 0)],
+            [Some(1), None, Some(2), Some(3)]
+        );
+    }
+
+    #[test]
     fn missing_program_is_an_error_of_its_job() {
-        let job = Job { name: "a".to_owned(), command: Command::new("/nowhere/at/all") };
+        let job = Job { name: "a".to_owned(), command: Command::new("/nowhere/at/all"), weight: 1 };
         let ended = run_all(vec![], vec![job, shell("b", "true")], same(3));
         assert!(ended[0].error.is_some() && ended[1].error.is_none(), "{ended:?}");
     }

@@ -88,9 +88,12 @@ impl Project {
 /// checked on the way.
 ///
 /// `cargo clippy` sets the same variables, but it builds nothing that can run: each package would be compiled twice.
+///
+/// Nobody debugs these builds, and without line tables they take a fifth less. A panic shows its place all the same.
 pub(crate) fn compile_with_clippy(cargo: &mut Command) {
     let compiler = Path::new(cargo.get_program()).with_file_name("clippy-driver");
     cargo.env("RUSTC_WORKSPACE_WRAPPER", compiler).env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "false");
 }
 
 /// Returns a command that runs another one through a program such as `nice`, in the same folder with the same

@@ -33,31 +33,36 @@ const CARGO: [(&str, &str); 3] = [
     (RUSTDOC, "doc --workspace --all-features --no-deps --lib"),
 ];
 
-/// How many test programs run at a time. Each runs eight cases at a time. With three programs and the compiler, the
-/// load of two cores reached 40, and clients that got no answer for a ttl lost their locks; with three programs alone it
-/// reached 24, and a request took up to half a second.
-const PROGRAMS: Width = Width { beside: 2, alone: 2 };
+/// How much the test programs that run at a time may take together on two cores, in [tenths of a core](LONGEST_FIRST).
+/// When three of them ran beside the compiler, the load reached 40, and clients that got no answer for a ttl lost their
+/// locks.
+const PROGRAMS: Width = Width { beside: 14, alone: 17 };
 
-/// The test programs that take longest, longest first: none of them should start last.
-const LONGEST_FIRST: [&str; 17] = [
-    "lockkit-etcd server",
-    "lockkit-zk server",
-    "lockkit-redis server",
-    "chaos short_runs",
-    "models etcd",
-    "lockkit-zk conformance",
-    "lockkit-etcd conformance",
-    "lockkit-redis conformance_redlock",
-    "testbed it",
-    "lockkit-redis conformance",
-    "lockkit-redis conformance_cluster",
-    "lockkit-redis conformance_redlock_3",
-    "lockkit-redis conformance_sentinel",
-    "lockkit-cli it",
-    "recipes it",
-    "lockkit-redis masters",
-    "lockkit-core it",
+/// The test programs that take longest, in the order in which they start, and how much each takes of a core, in tenths:
+/// its CPU time over its duration. Most wait most of the time.
+const LONGEST_FIRST: [(&str, usize); 18] = [
+    ("lockkit-etcd conformance", 11),
+    ("lockkit-zk conformance", 10),
+    ("lockkit-etcd server", 3),
+    ("lockkit-zk server", 6),
+    ("lockkit-redis server", 3),
+    ("chaos short_runs", 4),
+    ("lockkit-cli it", 4),
+    ("testbed it", 4),
+    ("lockkit leader", 1),
+    ("models etcd", 5),
+    ("lockkit-redis conformance_redlock", 5),
+    ("lockkit-redis conformance_cluster", 7),
+    ("lockkit-redis conformance", 4),
+    ("lockkit-redis masters", 4),
+    ("lockkit-redis conformance_redlock_3", 5),
+    ("lockkit-redis conformance_sentinel", 5),
+    ("lockkit-core it", 7),
+    ("recipes it", 7),
 ];
+
+/// What the other ones take.
+const OTHERS: usize = 5;
 
 /// The sale, and the program that starts servers for it, among the programs that are built for the tests.
 const SALE_PROGRAMS: [&str; 2] = ["demo flash_sale", "testbed testbed"];
@@ -92,7 +97,7 @@ fn cargo(project: &Project) -> impl Iterator<Item = Job> {
             _ => project::compile_with_clippy(&mut command),
         }
         // The compiler has the lowest priority: clients of servers that do not reply in time lose their locks.
-        Job { name: name.to_owned(), command: project::wrapped(lowest_priority(), &command) }
+        Job { name: name.to_owned(), command: project::wrapped(lowest_priority(), &command), weight: 0 }
     })
 }
 
@@ -113,9 +118,13 @@ fn programs(built: &[Program]) -> Result<Vec<Job>> {
     let (mut tests, others): (Vec<&Program>, Vec<&Program>) =
         built.iter().partition(|program| program.is_test());
     ensure!(!tests.is_empty(), "cargo has built no test program");
-    tests.sort_by_key(|test| LONGEST_FIRST.iter().position(|name| *name == test.name).unwrap_or(usize::MAX));
-    let mut jobs: Vec<Job> =
-        tests.into_iter().map(|test| Job { name: test.name.clone(), command: command_of(test) }).collect();
+    let place = |test: &Program| LONGEST_FIRST.iter().position(|(name, _)| *name == test.name);
+    tests.sort_by_key(|test| place(test).unwrap_or(usize::MAX));
+    let job = |test: &Program| {
+        let weight = place(test).map_or(OTHERS, |place| LONGEST_FIRST[place].1);
+        Job { name: test.name.clone(), command: command_of(test), weight }
+    };
+    let mut jobs: Vec<Job> = tests.into_iter().map(job).collect();
     let find = |name: &str| {
         let program = others.iter().find(|program| program.name == name);
         program.map(|program| program.executable()).with_context(|| format!("cargo has built no {name}"))
@@ -124,7 +133,7 @@ fn programs(built: &[Program]) -> Result<Vec<Job>> {
     for backend in backends::with_sale() {
         let mut command = Command::new(env::current_exe()?);
         command.args(["demo", "--backend", backend]).arg("--sale").arg(sale).arg("--servers").arg(servers);
-        jobs.push(Job { name: format!("flash sale, {backend}"), command });
+        jobs.push(Job { name: format!("flash sale, {backend}"), command, weight: OTHERS });
     }
     Ok(jobs)
 }
