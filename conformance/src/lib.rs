@@ -35,6 +35,7 @@ mod harness;
 pub mod history;
 pub mod memory;
 mod observed;
+pub mod own;
 mod plain;
 mod report;
 mod residue;

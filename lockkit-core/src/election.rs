@@ -1,4 +1,4 @@
-//! Elections: a lock whose holder says something, and everybody else hears it.
+//! Elections: a lock whose holder shows a value to everybody else.
 //!
 //! Source of the idea and of the words: `concurrency.Election` of etcd's Go client.
 

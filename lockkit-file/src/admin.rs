@@ -66,7 +66,7 @@ fn list(folder: &Folder, prefix: &str, after: Option<&str>, limit: usize) -> Res
     stems.sort_unstable();
     let (mut locks, mut last) = (Vec::new(), None);
     for stem in stems.iter().take(FILES_PER_PAGE) {
-        // A file that cannot be opened may be a holder's: whoever inspects this lock is told why.
+        // A file that cannot be opened may be a holder's: an inspection of this lock shows why.
         if !matches!(inspect::locked(LIST, &folder.join(keys::holder_of(stem))), Ok(None)) {
             locks.push(ListedLock::new(keys::name(stem), stem.as_str()));
         }

@@ -5,7 +5,7 @@
 //!
 //! * Holders are always the first claims of the queue. If a claim is admitted, so is each one before it: fewer are
 //!   before that one, and the lowest limit is no lower. So nobody is overtaken.
-//! * No holder's limit is exceeded, not even if clients disagree about n: the last holder heeded the limits of all
+//! * No holder's limit is exceeded, not even if clients disagree about n: the last holder kept within the limits of all
 //!   others.
 //! * A claim that is admitted stays admitted: claims before it only leave. So an old answer that shows a claim
 //!   admitted is good for ever, as long as the claim's own entry exists.

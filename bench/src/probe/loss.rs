@@ -51,7 +51,7 @@ pub(crate) async fn child(job: Job) -> Result<()> {
     child::ready().await?;
     guard.lost().await;
     child::report(&Seen { lost_at: now(), ttl: client.ttl() }).await?;
-    // No goodbye: the server may still be frozen.
+    // Without a close: the server may still be frozen.
     Ok(())
 }
 

@@ -163,7 +163,7 @@ pub enum Defect {
     ShortNamesOnly,
     /// A break is confirmed, but not done.
     EmptyBreak,
-    /// A break ends the hold of whoever holds the lock now.
+    /// A break ends the hold of the present holder.
     BreakOfAnybody,
     /// A break notifies neither the broken holder nor the next waiter.
     SilentBreak,

@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     case!(holder_of_a_plain_lock_leads_without_a_value: SeenLeader, needs Need::Elections),
 ];
 
-/// Waits until an observer is told of this: the leader's token and value, or nobody.
+/// Waits until an observer is shown this: the leader's token and value, or nobody.
 async fn told(
     observer: &mut Observer,
     bound: Duration,
@@ -46,7 +46,7 @@ async fn told(
             }
         }
     };
-    within(bound, &format!("an observer is told of {expected:?}"), seen).await?
+    within(bound, &format!("an observer is shown {expected:?}"), seen).await?
 }
 
 /// How long a change takes at most to reach an observer whom no notification reaches.

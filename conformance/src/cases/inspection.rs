@@ -39,7 +39,7 @@ fn is_of(cx: &Cx, shown: &Contender, label: &str) -> Result<()> {
             known.pid == std::process::id() && known.label.as_deref() == Some(label),
             "{shown:?} is shown instead of {label}"
         ),
-        // Whoever offers elections stores what a candidate proposes, and with it who it is.
+        // A backend with elections stores what a candidate proposes, and with it who it is.
         None => ensure!(!cx.info().powers.elections, "of {label}, only {shown:?} is shown"),
     }
     Ok(())

@@ -1,21 +1,17 @@
 //! Whom a client trusts, what it may do, and that it keeps its secrets.
 
-use std::{
-    fmt::Debug,
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt::Debug, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use lockkit_core::{Clock, ErrorKind, LockClient, LockName, support::lock};
+use lockkit_core::{Clock, ErrorKind, LockClient, LockName};
 use tokio::runtime::Builder;
-use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
+use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::{
     Access, AnyBackend, Case, Hook, ShownCertificate,
     case::{Need, case},
     context::{Cx, kind, within},
+    direct::LogText,
 };
 
 const TLS: Need = Need::Hook(Hook::Tls);
@@ -144,33 +140,4 @@ async fn print_everything(
     print(&lock.try_acquire().await.err());
     text += &format!("{refused} {refused:#}");
     Ok(text)
-}
-
-/// The text of a log.
-#[derive(Clone, Default)]
-struct LogText(Arc<Mutex<Vec<u8>>>);
-
-impl LogText {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&lock(&self.0)).into_owned()
-    }
-}
-
-impl io::Write for LogText {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        lock(&self.0).extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for LogText {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
 }

@@ -20,6 +20,7 @@
 
 mod checks;
 mod in_case;
+mod log;
 
 use std::{
     sync::{
@@ -40,6 +41,7 @@ pub use self::checks::{
     latest_recheck, sooner_than, until,
 };
 pub(crate) use self::in_case::{claim, claim_of, granted_or_err, metadata, take};
+pub use self::log::LogText;
 
 /// The label in the metadata of these claims.
 pub const LABEL: &str = "test";

@@ -32,7 +32,7 @@ pub(super) fn login(url: &BackendUrl, has_variable: bool) -> Option<String> {
 
 /// Returns an example of a URL with a user.
 pub(super) fn with_user(scheme: &str) -> String {
-    // The user that Redis knows without being told of any.
+    // The user of a Redis connection that names none.
     let user = if scheme.starts_with("redis") || scheme.starts_with("redlock") { "default" } else { "USER" };
     format!("{scheme}://{user}@HOST")
 }

@@ -1,5 +1,5 @@
-//! Writes `lockkit-etcd/src/client/pb` from the files in `lockkit-etcd/proto`. The result is checked in, so that whoever
-//! builds lockkit-etcd needs no `protoc`. The test fails when it is older than the `.proto` files or the generator.
+//! Writes `lockkit-etcd/src/client/pb` from the files in `lockkit-etcd/proto`. The result is checked in, so that
+//! building lockkit-etcd needs no `protoc`. The test fails when it is older than the `.proto` files or the generator.
 
 use std::{
     fs,

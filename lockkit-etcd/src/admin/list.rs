@@ -2,7 +2,7 @@
 //!
 //! | layout | what shows a lock |
 //! |---|---|
-//! | queues, encoded names below a prefix | every key `PREFIX NAME/...`: it excludes, whoever has made it |
+//! | queues, encoded names below a prefix | every key `PREFIX NAME/...`: it excludes others, also if another program has made it |
 //! | queues, raw names or no prefix | `NAME/ENTRY` if the entry is named as a lockkit client, etcd's Go package, `etcdctl lock` or the Lock RPC name theirs; other data looks different |
 //! | a guard beside queues | also every key `GUARD NAME`, if the guard is a folder |
 //! | single keys | every key `PREFIX NAME`; without a prefix they look like all other data |

@@ -1,5 +1,6 @@
 //! Servers that refuse requests, and keys in the store that no client has written.
 
+use lockkit_conformance::direct::LogText;
 use lockkit_core::{
     Clock, ErrorKind,
     backend::{Admin, Backend, Session},
@@ -317,36 +318,12 @@ async fn cluster_node_as_a_single_server_is_refused() {
 fn evicting_server_is_warned_of() {
     let warned = |policy: &str| {
         let redis = Redis::start_with(&["--maxmemory-policy", policy]).unwrap();
-        let log = Log::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        let log = LogText::of_this_thread(tracing::Level::WARN);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        tracing::subscriber::with_default(subscriber, || runtime.block_on(session(&redis, LONG)));
-        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        runtime.block_on(session(&redis, LONG));
+        let text = log.text();
         text.contains("WARN") && text.contains(policy)
     };
     assert!(warned("allkeys-lru"));
     assert!(!warned("noeviction"));
-}
-
-/// The captured log.
-#[derive(Clone, Debug, Default)]
-struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
 }

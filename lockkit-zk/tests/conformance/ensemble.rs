@@ -9,13 +9,18 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use lockkit_conformance::{Case, own_case};
+use lockkit_conformance::{
+    Case,
+    direct::name,
+    own::{HANG, LONG, off, until},
+    own_case,
+};
 use lockkit_core::{BootInstant, Clock, LockClient, LockName, TimeSource};
 use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use tokio::time::{Instant, timeout};
 
 use crate::{
-    own::{HANG, LONG, TICK, backend_of, client, name, off, until},
+    own::{TICK, backend_of, client},
     store::{directory, entries},
 };
 

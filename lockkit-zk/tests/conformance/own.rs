@@ -3,20 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use lockkit_conformance::own::{off, until};
 use lockkit_core::{LockClient, LockName};
 use lockkit_testbed::{Proxy, ZooKeeper};
 use lockkit_zk::ZkBackend;
-use tokio::time::{Instant, sleep};
 
 use crate::{backend, store::entries};
 
-/// Time limit of steps that would hang.
-pub(crate) const HANG: Duration = Duration::from_secs(30);
-
-/// A ttl longer than any case.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
-/// Less than the time to the first re-check of a waiter with a [`LONG`] ttl (at least 8.75 s), minus the earlier steps
+/// Less than the time to the first re-check of a waiter with a [`LONG`](lockkit_conformance::own::LONG) ttl (at least
+/// 8.75 s), minus the earlier steps
 /// of the case.
 pub(crate) const BEFORE_A_RECHECK: Duration = Duration::from_secs(5);
 
@@ -54,23 +49,4 @@ pub(crate) async fn nothing_is_left<const N: usize>(
     ensure!(off(|| server.watches())? == 0, "watches are left");
     ensure!(off(|| server.ephemerals())?.is_empty(), "nodes are left");
     Ok(())
-}
-
-pub(crate) fn name(text: &str) -> LockName {
-    LockName::new(text).unwrap()
-}
-
-/// Runs blocking work while the executor's other tasks continue.
-pub(crate) fn off<T>(work: impl FnOnce() -> T) -> T {
-    tokio::task::block_in_place(work)
-}
-
-/// Repeats the check until it is true; returns how long that took.
-pub(crate) async fn until(what: &str, is_true: impl AsyncFn() -> Result<bool>) -> Result<Duration> {
-    let start = Instant::now();
-    while !is_true().await? {
-        ensure!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
-        sleep(Duration::from_millis(10)).await;
-    }
-    Ok(start.elapsed())
 }

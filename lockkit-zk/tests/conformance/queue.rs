@@ -9,13 +9,18 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use lockkit_conformance::{Case, own_case};
+use lockkit_conformance::{
+    Case,
+    direct::name,
+    own::{HANG, LONG, off, until},
+    own_case,
+};
 use lockkit_core::ErrorKind;
 use lockkit_testbed::{ZooKeeper, ZooKeeperOptions};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    own::{BEFORE_A_RECHECK, HANG, LONG, TICK, client, linked, name, nothing_is_left, off, until},
+    own::{BEFORE_A_RECHECK, TICK, client, linked, nothing_is_left},
     store::{directory, entries},
 };
 

@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use lockkit_conformance::{Case, own_case};
+use lockkit_conformance::{
+    Case,
+    direct::name,
+    own::{HANG, LONG, off, until},
+    own_case,
+};
 use lockkit_core::{LockName, Status};
 use lockkit_testbed::{Direction, Flow, ZooKeeper};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    own::{HANG, LONG, TICK, linked, name, nothing_is_left, off, until},
+    own::{TICK, linked, nothing_is_left},
     store::entries,
 };
 

@@ -16,27 +16,23 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, bail, ensure};
-use lockkit_conformance::Case;
+use anyhow::{Result, bail};
+use lockkit_conformance::{
+    Case,
+    direct::name,
+    own::{HANG, LONG, off, until},
+};
 use lockkit_core::{
     Clock, FencingToken, LockClient, LockName, Metadata,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, Session},
 };
 use lockkit_testbed::{Redis, RedisCluster, RedisSentinels};
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep},
-};
+use tokio::task::JoinHandle;
 
 use super::{Servers, backend};
 
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(30);
-
-/// A ttl longer than any other wait of a case. Waiters without a notification re-check after ten seconds, +- an eighth.
-const LONG: Duration = Duration::from_secs(60);
-
-/// The longest wait for a grant by notification: shorter than any pause before a re-check.
+/// The longest wait for a grant by notification: shorter than any pause before a re-check, which is ten seconds, +- an
+/// eighth, with a [`LONG`] ttl.
 const NOTIFIED_MAX: Duration = Duration::from_secs(8);
 
 /// What a busy machine may add to a bound.
@@ -82,25 +78,6 @@ async fn take(session: &Arc<dyn Session>, name: &LockName) -> Result<Grant> {
         Acquired::Granted(grant) => Ok(grant),
         other => bail!("a free lock was not granted: {other:?}"),
     }
-}
-
-fn name(text: &str) -> LockName {
-    LockName::new(text).unwrap()
-}
-
-/// Runs blocking work; other tasks of the executor continue.
-fn off<T>(work: impl FnOnce() -> T) -> T {
-    tokio::task::block_in_place(work)
-}
-
-/// Checks repeatedly until the condition holds. Returns how long that took.
-async fn until(what: &str, holds: impl AsyncFn() -> Result<bool>) -> Result<Duration> {
-    let start = Instant::now();
-    while !holds().await? {
-        ensure!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-    Ok(start.elapsed())
 }
 
 /// Waits until the lock has a waiter.

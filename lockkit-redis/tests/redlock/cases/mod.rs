@@ -6,9 +6,12 @@ mod minorities;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use lockkit_conformance::{Case, Store, own_case};
+use lockkit_conformance::{
+    Case, Store,
+    own::{HANG, LONG, until},
+    own_case,
+};
 use lockkit_core::{LockClient, LockGuard, LockName};
-use tokio::time::{Instant, sleep};
 
 use self::{
     lost_data::{
@@ -23,12 +26,6 @@ use self::{
     },
 };
 use super::{Masters, backend, encoded};
-
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(30);
-
-/// Longer than any case.
-const LONG: Duration = Duration::from_secs(60);
 
 /// For cases that wait until it has passed.
 const SHORT: Duration = Duration::from_secs(2);
@@ -78,17 +75,7 @@ async fn is_clean(masters: &Masters) -> Result<()> {
 }
 
 async fn is_clean_of(masters: &Masters, name: &LockName) -> Result<()> {
-    until("nothing is left", async || Ok(masters.entries(name).await?.is_empty())).await
-}
-
-/// Polls until the condition is true.
-async fn until(what: &str, condition: impl AsyncFn() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !condition().await? {
-        ensure!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
-        sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
+    until("nothing is left", async || Ok(masters.entries(name).await?.is_empty())).await.map(drop)
 }
 
 /// The lock's value at this node.

@@ -1,5 +1,7 @@
 //! Faults of the connection between client and store: lost replies, late requests, dropped notifications.
 
+mod notifications;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,6 +12,10 @@ use lockkit_core::{
 };
 use tokio::time::{Instant, sleep, sleep_until};
 
+use self::notifications::{
+    a_loss_is_found_without_notifications, late_notification_grants_nothing,
+    no_wake_up_is_lost_without_notifications,
+};
 use crate::{
     Case, ClientLink, Hook, LinkFault,
     case::{Need, case},
@@ -236,31 +242,6 @@ async fn late_grant_counts_from_its_request(cx: Cx) -> Result<()> {
     Ok(session.close().await?)
 }
 
-async fn no_wake_up_is_lost_without_notifications(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.long_ttl()).await?;
-    let name = cx.name();
-    let held = cx.lock(&name).await?.acquire().await?;
-    link.inflict(LinkFault::DropNotifications).await?;
-    let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
-    held.release().await?;
-    let bounds = cx.bounds_of(&client);
-    let granted = within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await;
-    link.heal().await?;
-    Ok(granted???.release().await?)
-}
-
-async fn a_loss_is_found_without_notifications(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
-    let name = cx.name();
-    let guard = client.lock(name.as_str())?.acquire().await?;
-    link.inflict(LinkFault::DropNotifications).await?;
-    cx.inflict(crate::StoreFault::EndSessionOfHolder(name)).await?;
-    let bounds = cx.bounds_of(&client);
-    let lost = within(bounds.heartbeat * 2 + bounds.slack, "the loss is found", guard.lost()).await;
-    link.heal().await?;
-    lost.map(drop)
-}
-
 async fn holds_and_waits_end_in_time_when_no_reply_arrives(cx: Cx) -> Result<()> {
     let (link, client) = linked(&cx, cx.short_ttl()).await?;
     let (name, busy) = (cx.name(), cx.name());
@@ -331,27 +312,6 @@ async fn a_trickle_of_bytes_neither_hangs_nor_doubles_a_lock(cx: Cx) -> Result<(
     link.heal().await?;
     drop((guard, next));
     Ok(held.release().await?)
-}
-
-async fn late_notification_grants_nothing(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
-    let name = cx.name();
-    let (first, bounds) = (cx.lock(&name).await?.acquire().await?, cx.bounds_of(&client));
-    let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
-    link.inflict(LinkFault::HoldNotifications).await?;
-    first.release().await?;
-    let looked = within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await???;
-    looked.release().await?;
-    let second = cx.lock(&name).await?.acquire().await?;
-    let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
-    // Now the notification of the first release arrives.
-    link.heal().await?;
-    sleep(bounds.heartbeat).await;
-    ensure!(!waiter.is_finished(), "granted while another holds: {:?}", waiter.await?);
-    ensure!(second.is_held(), "lost: {:?}", second.check().err());
-    second.release().await?;
-    let next = within(bounds.takeover(), "the waiter is granted", waiter).await???;
-    Ok(next.release().await?)
 }
 
 async fn all_waiters_are_granted_over_flapping_connections(cx: Cx) -> Result<()> {
