@@ -289,6 +289,12 @@ impl Context {
         Ok(Some(measured.await.context("a bare notification did not arrive")??))
     }
 
+    /// Waits until the store reports changes to every waiter at once.
+    pub(crate) async fn reports_at_once(&self) -> Result<()> {
+        let look = async || self.store.reports_at_once().await;
+        self.eventually(NOTIFICATION_MAX, "changes are reported at once", look).await.map(drop)
+    }
+
     /// Returns a random number below `end`.
     pub(crate) fn random(&self, end: u64) -> u64 {
         lock(&self.random).u64(0..end.max(1))

@@ -272,6 +272,17 @@ pub trait Store: Debug + Send + Sync {
         bail!("the harness declares {:?}, but cannot measure one", Hook::BareNotification)
     }
 
+    /// Returns whether a change would now be reported to every waiter at once. Not so with etcd's Lock RPC, for up to 100 ms
+    /// after a claim has begun to wait: it watches from a revision that exists already, and etcd serves such watches from
+    /// time to time.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not report it.
+    async fn reports_at_once(&self) -> Result<bool> {
+        Ok(true)
+    }
+
     /// Returns whether a write that compares this evidence would be applied now, by a client of the store's own. Called
     /// with [`Hook::Evidence`] only.
     ///

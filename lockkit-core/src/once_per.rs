@@ -159,7 +159,7 @@ impl OncePer {
 
     /// Looks at the record, and waits for the lock for a short while.
     async fn begin_once(&self, limit: Option<Instant>) -> Result<Turn> {
-        // First without the lock: whoever does the work holds it for as long as that takes.
+        // First without the lock: it is held for as long as the work takes.
         if self.start_unless_begun().await?.is_none() {
             return Ok(Turn::Done);
         }

@@ -49,6 +49,11 @@ impl Metrics {
         self.sum("etcd_debugging_mvcc_watcher_total", &[])
     }
 
+    /// etcd: watchers that do not get events at once, because they began at an earlier revision or are too slow.
+    pub fn unsynced_watchers(&self) -> u64 {
+        self.sum("etcd_debugging_mvcc_slow_watcher_total", &[])
+    }
+
     /// etcd: open streams, of watches and heartbeats.
     pub fn streams(&self) -> u64 {
         let bidi = ["grpc_type=\"bidi_stream\""];

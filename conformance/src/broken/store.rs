@@ -83,6 +83,10 @@ impl Store for BrokenStore {
         self.inner.bare_notification().await
     }
 
+    async fn reports_at_once(&self) -> Result<bool> {
+        self.inner.reports_at_once().await
+    }
+
     async fn contents(&self) -> Result<Vec<Entry>> {
         let mut entries = self.inner.contents().await?;
         let left = self.shared.state().left_entries;

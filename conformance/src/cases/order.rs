@@ -173,6 +173,7 @@ async fn a_handoff_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
         bare.extend(cx.bare_notification().await?);
         let held = client.lock(name.as_str())?.acquire().await?;
         let waiter = cx.enqueue(&other, 0).await?;
+        cx.reports_at_once().await?;
         let start = Instant::now();
         held.release().await?;
         let next = waiter.await??;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     harness::{Home, done},
-    operate::places,
+    operate::stores,
 };
 
 /// What was found, and the exit status.
@@ -59,18 +59,18 @@ impl Examined {
 
 #[test]
 fn sound_stores_have_no_faults() {
-    for place in places() {
-        let found = Examined::store(&place.url, "");
+    for store in stores() {
+        let found = Examined::store(&store.url, "");
         for check in ["reach", "ttl", "acquire", "inspect", "list", "release", "hand over", "renew", "break"]
         {
             // Nobody can take a lock file from a live process.
-            let level = if check == "break" && place.is_files() { "note" } else { "fine" };
-            assert_eq!(found.levels(check), [level], "{check} {}: {:#?}", place.url, found.findings);
+            let level = if check == "break" && store.is_files() { "note" } else { "fine" };
+            assert_eq!(found.levels(check), [level], "{check} {}: {:#?}", store.url, found.findings);
         }
         assert!(
             found.status < 2 && found.health["pairs"].as_u64() > Some(0),
             "{}: {}",
-            place.url,
+            store.url,
             found.health
         );
         assert!(
@@ -78,7 +78,7 @@ fn sound_stores_have_no_faults() {
             "{}",
             found.health
         );
-        assert_eq!(place.who("a")["holder"], Value::Null);
+        assert_eq!(store.who("a")["holder"], Value::Null);
     }
 }
 

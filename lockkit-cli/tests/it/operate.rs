@@ -10,38 +10,41 @@ use crate::{
 };
 
 /// A store, a folder, and whatever has to live as long.
-pub(crate) struct Place {
+pub(crate) struct RunningStore {
     home: Home,
     pub(crate) url: String,
     _server: Box<dyn std::any::Any>,
 }
 
 /// Returns every store of this build.
-pub(crate) fn places() -> Vec<Place> {
-    let place =
-        |url: String, server: Box<dyn std::any::Any>| Place { home: Home::new(), url, _server: server };
-    let mut places = Vec::new();
+pub(crate) fn stores() -> Vec<RunningStore> {
+    let store = |url: String, server: Box<dyn std::any::Any>| RunningStore {
+        home: Home::new(),
+        url,
+        _server: server,
+    };
+    let mut stores = Vec::new();
     let files = tempfile::tempdir().unwrap();
-    places.push(place(format!("file://{}", files.path().display()), Box::new(files)));
+    stores.push(store(format!("file://{}", files.path().display()), Box::new(files)));
     #[cfg(feature = "redis")]
     {
         let redis = lockkit_testbed::Redis::start().unwrap();
-        places.push(place(redis.url(), Box::new(redis)));
+        stores.push(store(redis.url(), Box::new(redis)));
     }
     #[cfg(feature = "etcd")]
     {
         let etcd = lockkit_testbed::Etcd::start().unwrap();
-        places.push(place(etcd.url(), Box::new(etcd)));
+        stores.push(store(etcd.url(), Box::new(etcd)));
     }
     #[cfg(feature = "zk")]
     {
         let zookeeper = lockkit_testbed::ZooKeeper::start().unwrap();
-        places.push(place(zookeeper.url(), Box::new(zookeeper)));
+        stores.push(store(zookeeper.url(), Box::new(zookeeper)));
     }
-    places
+    stores
 }
 
-impl Place {
+impl RunningStore {
     pub(crate) fn is_files(&self) -> bool {
         self.url.starts_with("file:")
     }
@@ -78,19 +81,19 @@ impl Place {
 
 #[test]
 fn hold_ends_with_its_input_or_a_signal() {
-    for place in places() {
-        let (mut hold, first) = place.hold(&["--label", "by hand", "a"]);
-        assert_eq!(place.who("a")["holder"]["label"], "by hand", "{}", place.url);
-        assert_eq!(place.who("a")["holder"]["token"], first, "{}", place.url);
-        assert_eq!(place.done(&["hold", "-n", "a"]).status, 75, "{}", place.url);
+    for store in stores() {
+        let (mut hold, first) = store.hold(&["--label", "by hand", "a"]);
+        assert_eq!(store.who("a")["holder"]["label"], "by hand", "{}", store.url);
+        assert_eq!(store.who("a")["holder"]["token"], first, "{}", store.url);
+        assert_eq!(store.done(&["hold", "-n", "a"]).status, 75, "{}", store.url);
         hold.close_stdin();
-        assert_eq!(hold.done().status, 0, "{}", place.url);
-        let (hold, second) = place.hold(&["-n", "a"]);
-        assert!(second > first, "{}", place.url);
+        assert_eq!(hold.done().status, 0, "{}", store.url);
+        let (hold, second) = store.hold(&["-n", "a"]);
+        assert!(second > first, "{}", store.url);
         hold.send(Signal::TERM);
         let ended = hold.done();
-        assert!(ended.status == 143 && ended.is_silent(), "{}: {}", place.url, ended.stderr);
-        assert_eq!(place.done(&["who", "a"]).status, 1, "{}", place.url);
+        assert!(ended.status == 143 && ended.is_silent(), "{}: {}", store.url, ended.stderr);
+        assert_eq!(store.done(&["who", "a"]).status, 1, "{}", store.url);
     }
 }
 
@@ -128,13 +131,13 @@ fn lost_hold_is_76() {
 
 #[test]
 fn status_of_who_is_for_scripts() {
-    for place in places() {
-        assert_eq!(place.done(&["who", "a"]).status, 1, "{}", place.url);
-        let (_hold, _) = place.hold(&["a"]);
-        let held = place.done(&["who", "a"]);
-        assert_eq!(held.status, 0, "{}", place.url);
-        assert!(held.stdout.starts_with("\"a\" is held by host"), "{}: {}", place.url, held.stdout);
-        assert_eq!(place.done(&["who", ""]).status, 64, "{}", place.url);
+    for store in stores() {
+        assert_eq!(store.done(&["who", "a"]).status, 1, "{}", store.url);
+        let (_hold, _) = store.hold(&["a"]);
+        let held = store.done(&["who", "a"]);
+        assert_eq!(held.status, 0, "{}", store.url);
+        assert!(held.stdout.starts_with("\"a\" is held by host"), "{}: {}", store.url, held.stdout);
+        assert_eq!(store.done(&["who", ""]).status, 64, "{}", store.url);
     }
     let home = Home::new();
     assert_eq!(done(home.lockkit(["who", "--backend", "file:///dev/null/x", "a"])).status, 78);
@@ -142,40 +145,40 @@ fn status_of_who_is_for_scripts() {
 
 #[test]
 fn who_watches_until_a_signal() {
-    for place in places() {
-        let mut watch = Started::new(&mut place.lockkit(&["who", "--watch", "a"]));
-        assert_eq!(watch.line(), "\"a\" is free", "{}", place.url);
-        let (mut hold, token) = place.hold(&["a"]);
+    for store in stores() {
+        let mut watch = Started::new(&mut store.lockkit(&["who", "--watch", "a"]));
+        assert_eq!(watch.line(), "\"a\" is free", "{}", store.url);
+        let (mut hold, token) = store.hold(&["a"]);
         let line = watch.line();
-        assert!(line.starts_with("\"a\" is held by host"), "{}: {line}", place.url);
-        assert!(line.contains(&format!("token {token}")), "{}: {line}", place.url);
+        assert!(line.starts_with("\"a\" is held by host"), "{}: {line}", store.url);
+        assert!(line.contains(&format!("token {token}")), "{}: {line}", store.url);
         hold.close_stdin();
         assert_eq!(hold.done().status, 0);
-        assert_eq!(watch.line(), "\"a\" is free", "{}", place.url);
+        assert_eq!(watch.line(), "\"a\" is free", "{}", store.url);
         watch.send(Signal::TERM);
-        assert_eq!(watch.done().status, 143, "{}", place.url);
+        assert_eq!(watch.done().status, 143, "{}", store.url);
     }
 }
 
 #[test]
 fn ls_shows_what_is_held_or_waited_for() {
-    for place in places() {
-        assert_eq!(place.done(&["ls"]).stdout, "", "{}", place.url);
-        let holds = ["orders/1", "orders/2", "odd\nname"].map(|name| place.hold(&[name]).0);
-        let _waiter = Started::new(&mut place.lockkit(&["hold", "orders/2"]));
+    for store in stores() {
+        assert_eq!(store.done(&["ls"]).stdout, "", "{}", store.url);
+        let holds = ["orders/1", "orders/2", "odd\nname"].map(|name| store.hold(&[name]).0);
+        let _waiter = Started::new(&mut store.lockkit(&["hold", "orders/2"]));
         // A folder does not show its waiters.
-        let waiters = usize::from(!place.is_files());
-        place.until_waiting("orders/2", waiters);
-        let listed = place.done(&["ls"]);
-        assert_eq!(listed.status, 0, "{}: {}", place.url, listed.stderr);
+        let waiters = usize::from(!store.is_files());
+        store.until_waiting("orders/2", waiters);
+        let listed = store.done(&["ls"]);
+        assert_eq!(listed.status, 0, "{}: {}", store.url, listed.stderr);
         let mut lines: Vec<&str> = listed.stdout.lines().collect();
         lines.sort_unstable();
-        assert_eq!(lines, ["\"odd\\nname\"", "orders/1", "orders/2"], "{}", place.url);
-        let long = place.done(&["ls", "-l", "orders/2"]).stdout;
+        assert_eq!(lines, ["\"odd\\nname\"", "orders/1", "orders/2"], "{}", store.url);
+        let long = store.done(&["ls", "-l", "orders/2"]).stdout;
         let pid = holds[1].pid().as_raw_nonzero();
         assert!(long.starts_with("orders/2: held by host") && long.contains(&format!("pid {pid}")), "{long}");
         assert_eq!(long.matches("; waiting: 1\n").count(), waiters, "{long}");
-        let json = place.done(&["ls", "--json", "-l", "orders/"]).stdout;
+        let json = store.done(&["ls", "--json", "-l", "orders/"]).stdout;
         let objects = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let mut tokens: Vec<bool> = objects.map(|object| object["holder"]["token"].is_u64()).collect();
         tokens.dedup();
@@ -185,22 +188,22 @@ fn ls_shows_what_is_held_or_waited_for() {
 
 #[test]
 fn break_ends_the_hold_and_names_the_next_one() {
-    for place in places().into_iter().filter(|place| !place.is_files()) {
-        assert_eq!(place.done(&["break", "--yes", "a"]).status, 1, "{}", place.url);
-        let (hold, token) = place.hold(&["--label", "stuck", "a"]);
-        let mut next = Started::new(&mut place.lockkit(&["hold", "--label", "next one", "a"]));
-        place.until_waiting("a", 1);
-        let broken = place.done(&["break", "--yes", "a"]);
-        assert_eq!(broken.status, 0, "{}: {}", place.url, broken.stderr);
+    for store in stores().into_iter().filter(|store| !store.is_files()) {
+        assert_eq!(store.done(&["break", "--yes", "a"]).status, 1, "{}", store.url);
+        let (hold, token) = store.hold(&["--label", "stuck", "a"]);
+        let mut next = Started::new(&mut store.lockkit(&["hold", "--label", "next one", "a"]));
+        store.until_waiting("a", 1);
+        let broken = store.done(&["break", "--yes", "a"]);
+        assert_eq!(broken.status, 0, "{}: {}", store.url, broken.stderr);
         for part in ["label \"stuck\"", "next: host", "\nbroken; "] {
-            assert!(broken.stdout.contains(part), "{}: {part}: {}", place.url, broken.stdout);
+            assert!(broken.stdout.contains(part), "{}: {part}: {}", store.url, broken.stdout);
         }
         let is_audit = |warning: &&&str| warning.starts_with("lock broken (lock: \"a\"");
         assert_eq!(broken.warnings().iter().filter(is_audit).count(), 1, "{}", broken.stderr);
         let lost = hold.done();
-        assert_eq!(lost.status, 76, "{}: {}", place.url, lost.stderr);
+        assert_eq!(lost.status, 76, "{}: {}", store.url, lost.stderr);
         let later: u64 = next.line().parse().unwrap();
-        assert!(later > token, "{}", place.url);
+        assert!(later > token, "{}", store.url);
     }
 }
 

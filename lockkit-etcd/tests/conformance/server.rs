@@ -190,6 +190,10 @@ impl Store for Server {
         Ok(took)
     }
 
+    async fn reports_at_once(&self) -> Result<bool> {
+        self.etcd.with(|etcd| Ok(etcd.metrics()?.unsynced_watchers() == 0)).await
+    }
+
     async fn proves(&self, evidence: &Evidence) -> Result<bool> {
         let Evidence::CreateRevision { key, revision, .. } = evidence else {
             bail!("not of etcd: {evidence:?}")

@@ -8,7 +8,7 @@
 //! * Keys come and go meanwhile: SCAN returns every key that is there from its first request to its last one. A handoff
 //!   is one step of the server, so the key of a lock that is always held is always there.
 //! * The server is restarted, or another one has become the master: the cursor of SCAN means nothing there. The next page,
-//!   or the end of this server's listing, finds another run id, and this server is listed anew.
+//!   or the end of this server's listing, finds another run id, and this server is listed again.
 //! * A slot moves to another node of a cluster: its keys may be missed.
 
 use std::collections::BTreeSet;

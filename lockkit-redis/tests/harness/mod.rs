@@ -63,7 +63,7 @@ pub trait Servers: Debug + Send + Sync + Sized + 'static {
 
 #[derive(Debug)]
 pub struct RedisHarness<S> {
-    shared: StartedOnce<Place<S>>,
+    shared: StartedOnce<RunningStore<S>>,
     has_links: bool,
 }
 
@@ -125,9 +125,9 @@ impl<S: Servers> Harness for RedisHarness<S> {
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
         if sharing == Sharing::Own {
-            return Ok(Arc::new(Place::<S>::start()?));
+            return Ok(Arc::new(RunningStore::<S>::start()?));
         }
-        Ok(self.shared.get_or_start(Place::start)?)
+        Ok(self.shared.get_or_start(RunningStore::start)?)
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
@@ -152,13 +152,13 @@ fn backend(url: &str) -> Result<AnyBackend> {
 
 /// Servers of one store.
 #[derive(Debug)]
-struct Place<S> {
+struct RunningStore<S> {
     servers: Blocking<S>,
     url: String,
     endpoint: Option<String>,
 }
 
-impl<S: Servers> Place<S> {
+impl<S: Servers> RunningStore<S> {
     fn start() -> Result<Self> {
         let servers = S::start()?;
         let (url, endpoint) = (servers.url_for_clients(), servers.endpoint());
@@ -204,7 +204,7 @@ fn side(name: &LockName, what: &str) -> String {
 }
 
 #[async_trait]
-impl<S: Servers> Store for Place<S> {
+impl<S: Servers> Store for RunningStore<S> {
     fn backend(&self) -> Result<AnyBackend> {
         backend(&self.url)
     }

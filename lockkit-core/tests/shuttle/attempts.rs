@@ -1,0 +1,198 @@
+//! Callers that share an attempt, and the re-entry table that brings them together.
+
+use std::{sync::Arc, task::Poll};
+
+use lockkit_core::{Error, ErrorKind, Owner};
+use shuttle::thread;
+
+use crate::{
+    attempt::Attempt,
+    fixture::{ITERATIONS, answer, name, new_hold, poll, take_and_drop},
+    hold::{Hold, HoldEnd},
+    reentry::{self, ReentryTable, WaitStart},
+    unsent::Unsent,
+};
+
+#[test]
+fn joined_attempt_does_not_give_up() {
+    shuttle::check_random(
+        || {
+            let (attempt, first) = Attempt::begin(name(), &Unsent::default());
+            let joining = {
+                let attempt = Arc::clone(&attempt);
+                thread::spawn(move || {
+                    if let Some(ticket) = attempt.join() {
+                        assert!(!attempt.control().has_given_up());
+                        drop(ticket);
+                    }
+                })
+            };
+            drop(first);
+            joining.join().unwrap();
+            assert!(attempt.control().has_given_up());
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn only_caller_of_an_attempt_gets_the_last_share() {
+    shuttle::check_random(
+        || {
+            let (attempt, mut ticket) = Attempt::begin(name(), &Unsent::default());
+            let caller = thread::spawn(move || {
+                assert!(take_and_drop(&mut ticket).end().is_some(), "another share was left");
+            });
+            Attempt::grant(&attempt, None, &new_hold()).announce();
+            caller.join().unwrap();
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn share_that_its_caller_does_not_take_is_given_back() {
+    shuttle::check_random(
+        || {
+            let (attempt, ticket) = Attempt::begin(name(), &Unsent::default());
+            let hold = new_hold();
+            let leaving = thread::spawn(move || drop(ticket));
+            Attempt::grant(&attempt, None, &hold).announce();
+            leaving.join().unwrap();
+            assert!(matches!(hold.end(), Some(HoldEnd::Released)), "the hold has no share left");
+        },
+        ITERATIONS,
+    );
+}
+
+/// Does what the claim task does after a grant.
+fn settle_grant(table: &ReentryTable, key: &reentry::ReentryKey, attempt: &Arc<Attempt>) -> Arc<Hold> {
+    let hold = new_hold();
+    table.granted(key, attempt, &hold).announce();
+    if hold.end().is_some() {
+        table.ended(key, &hold);
+    }
+    hold
+}
+
+#[test]
+fn every_caller_of_an_owner_gets_a_share_or_starts_an_attempt() {
+    shuttle::check_random(
+        || {
+            let table = Arc::new(ReentryTable::default());
+            let key = (name(), Owner::new());
+            let callers: Vec<_> = (0..3)
+                .map(|_| {
+                    let (table, key) = (Arc::clone(&table), key.clone());
+                    thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
+                        WaitStart::Held(share) => assert!(share.hold().end().is_none()),
+                        // The thread that created the attempt ends it.
+                        WaitStart::Joined(mut ticket) => match answer(&mut ticket) {
+                            Ok(Some(share)) => assert!(share.hold().end().is_none()),
+                            other => panic!("{other:?}"),
+                        },
+                        WaitStart::New(attempt, mut ticket) => {
+                            let hold = settle_grant(&table, &key, &attempt);
+                            match poll(&mut ticket) {
+                                Poll::Ready(Ok(Some(share))) => assert!(Arc::ptr_eq(share.hold(), &hold)),
+                                other => panic!("{other:?}"),
+                            }
+                            if hold.end().is_some() {
+                                table.ended(&key, &hold);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for caller in callers {
+                caller.join().unwrap();
+            }
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn share_of_a_grant_without_callers_is_the_last_one() {
+    shuttle::check_random(
+        || {
+            let table = Arc::new(ReentryTable::default());
+            let key = (name(), Owner::new());
+            let WaitStart::New(attempt, ticket) = table.wait(&key, &Unsent::default()).unwrap() else {
+                panic!()
+            };
+            drop(ticket);
+            let other = {
+                let (table, key) = (Arc::clone(&table), key.clone());
+                thread::spawn(move || {
+                    if let WaitStart::Held(share) = table.wait(&key, &Unsent::default()).unwrap() {
+                        let hold = Arc::clone(share.hold());
+                        drop(share);
+                        assert!(hold.end().is_some(), "another share was left");
+                    }
+                })
+            };
+            settle_grant(&table, &key, &attempt);
+            other.join().unwrap();
+        },
+        ITERATIONS,
+    );
+}
+
+/// A try and a wait of one owner at the same time: the try is granted, and the waiting caller shares its hold. The last
+/// share that is dropped ends the hold.
+#[test]
+fn a_granted_try_is_shared_with_the_owners_waiting_callers() {
+    shuttle::check_random(
+        || {
+            let table = Arc::new(ReentryTable::default());
+            let key = (name(), Owner::new());
+            let (attempt, mut tried) = Attempt::begin(name(), &Unsent::default());
+            let waiting = {
+                let (table, key) = (Arc::clone(&table), key.clone());
+                thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
+                    WaitStart::Held(share) => drop(share),
+                    WaitStart::New(_, mut ticket) => match poll(&mut ticket) {
+                        // The hold of the try has ended, or the try has not been granted yet.
+                        Poll::Pending if table.enter(&key).unwrap().is_none() => {}
+                        Poll::Pending => drop(take_and_drop(&mut ticket)),
+                        Poll::Ready(answer) => drop(answer.unwrap().unwrap()),
+                    },
+                    WaitStart::Joined(_) => panic!("no other call waits"),
+                })
+            };
+            let trying = thread::spawn(move || take_and_drop(&mut tried));
+            let hold = settle_grant(&table, &key, &attempt);
+            assert!(Arc::ptr_eq(&trying.join().unwrap(), &hold));
+            waiting.join().unwrap();
+            assert!(hold.end().is_some(), "no guard is left");
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn owner_whose_attempt_failed_can_start_another() {
+    shuttle::check_random(
+        || {
+            let table = Arc::new(ReentryTable::default());
+            let key = (name(), Owner::new());
+            let WaitStart::New(attempt, ticket) = table.wait(&key, &Unsent::default()).unwrap() else {
+                panic!()
+            };
+            let other = {
+                let (table, key) = (Arc::clone(&table), key.clone());
+                thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
+                    WaitStart::Joined(mut ticket) => assert!(answer(&mut ticket).is_err()),
+                    WaitStart::New(..) => {}
+                    other => panic!("{other:?}"),
+                })
+            };
+            table.failed(&key, &attempt);
+            attempt.end(Err(Error::new(ErrorKind::Unavailable, "acquire")));
+            drop(ticket);
+            other.join().unwrap();
+        },
+        ITERATIONS,
+    );
+}
