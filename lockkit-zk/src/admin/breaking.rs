@@ -42,7 +42,7 @@ const SINGLE: &str = "a lock that is one node cannot be broken safely: ZooKeeper
     node has the same one; end the holder's process instead, or stop all clients of the lock and delete the node";
 
 impl ZkBackend {
-    pub(crate) async fn end_hold(&self, name: &LockName, holder: &Contender) -> Result<bool> {
+    pub(super) async fn end_hold(&self, name: &LockName, holder: &Contender) -> Result<bool> {
         let layout = self.config.layout();
         let lock = layout.lock(name)?;
         let broken = async {

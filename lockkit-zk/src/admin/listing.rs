@@ -34,7 +34,7 @@ const DIRECTORIES_AT_ONCE: usize = 64;
 const LIST: &str = "list locks";
 
 impl ZkBackend {
-    pub(crate) async fn list_locks(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
+    pub(super) async fn list_locks(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
         if after.is_some_and(|after| !is_node_name(after)) {
             let what = "this is not where a page of this store ends";
             return Err(Error::new(ErrorKind::InvalidConfig, LIST).with_message(what));

@@ -24,9 +24,9 @@ use lockkit_core::{
     backend::{Elections, Grant, LeaderEntry, LeaderWatch},
 };
 
+use super::leader_watch::ZkLeaderWatch;
 use crate::{
     error::{Effect, RequestError},
-    leader_watch::ZkLeaderWatch,
     node_data::ProposalForm,
     sequence::in_order,
     session::ZkSession,
@@ -57,7 +57,7 @@ impl Elections for ZkSession {
 
 impl ZkSession {
     /// Sends requests that the keeper repeats: none without a connection, where they would pile up.
-    pub(crate) async fn request<T>(
+    pub(super) async fn request<T>(
         &self,
         operation: &'static str,
         name: &LockName,
@@ -133,6 +133,6 @@ impl Server {
 }
 
 /// Returns the path of the first contender among these children.
-pub(crate) fn first_of(lock: &str, children: Vec<String>) -> Option<String> {
+pub(super) fn first_of(lock: &str, children: Vec<String>) -> Option<String> {
     in_order(children).first().map(|child| format!("{lock}/{child}"))
 }

@@ -1,5 +1,5 @@
 //! What an operator asks of the ensemble: who holds a lock ([`inspect`](Admin::inspect)), which locks there are
-//! ([`listing`](crate::listing)), and the end of a hold ([`breaking`](crate::breaking)).
+//! ([`listing`]), and the end of a hold ([`breaking`]).
 //!
 //! Each request has a session of its own. Opening it is a transaction, so its server has applied everything that was
 //! committed before, and the reads that follow are not older.
@@ -10,6 +10,9 @@
 //!   first one left is the holder.
 //! * A node may not be read: it is shown without data. Leaving it out would show the waiter behind it as the holder.
 //! * The answer is lost, or the future is dropped: nothing was changed, and the session ends with its ttl.
+
+mod breaking;
+mod listing;
 
 use std::time::Duration;
 

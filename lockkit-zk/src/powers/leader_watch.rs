@@ -22,13 +22,13 @@ use lockkit_core::backend::{LeaderWatch, retry_pauses};
 use tracing::debug;
 use zookeeper_client::OneshotWatcher;
 
+use super::elections::first_of;
 use crate::{
-    elections::first_of,
     error::{Effect, RequestError},
     wire::Server,
 };
 
-pub(crate) struct ZkLeaderWatch {
+pub(super) struct ZkLeaderWatch {
     server: Arc<Server>,
     lock: String,
     watched: Watched,
@@ -63,7 +63,7 @@ impl fmt::Debug for ZkLeaderWatch {
 
 impl ZkLeaderWatch {
     /// Returns when the watches are set.
-    pub(crate) async fn start(server: &Arc<Server>, lock: String) -> Result<Self, RequestError> {
+    pub(super) async fn start(server: &Arc<Server>, lock: String) -> Result<Self, RequestError> {
         let watched = server.watch_leader(&lock).await?;
         Ok(Self { server: Arc::clone(server), lock, watched, has_fired: false, has_ended: false })
     }
