@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::project::Project;
 
 mod cancel_safety;
+mod decisions;
 mod links;
 mod manifest;
 mod size;
@@ -29,17 +30,19 @@ enum Rule {
     NoLeftover,
     Lints,
     Links,
+    Decisions,
     Size,
 }
 
 impl Rule {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::CancelSafety,
         Self::NoSkip,
         Self::IgnoreReason,
         Self::NoLeftover,
         Self::Lints,
         Self::Links,
+        Self::Decisions,
         Self::Size,
     ];
 
@@ -59,6 +62,9 @@ impl Rule {
             Self::Lints => "every package uses the workspace's lints: `[lints] workspace = true`",
             Self::Links => {
                 "a link in a document leads to a file and a heading, and docs/SUMMARY.md leads to every page of docs/"
+            }
+            Self::Decisions => {
+                "decisions are numbered from 0001 without gaps, and the file, its title and docs/SUMMARY.md agree"
             }
             Self::Size => "a file has one subject and a function fits on a screen",
         }
@@ -95,18 +101,28 @@ impl fmt::Display for Finding {
 pub(crate) fn run(project: &Project) -> Result<()> {
     let files = project.files()?;
     let manifests = manifest::Manifests::read(project, &files)?;
-    let mut findings = missing_pages(project, &files);
+    let mut findings = contents(project, &files);
+    findings.extend(decisions::misnumbered(&files));
     for file in &files {
         let Some(extension) = file.extension().and_then(|extension| extension.to_str()) else { continue };
         let path = project.root().join(file);
         let read = || fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()));
         let found = match extension {
-            "rs" => check_source(&read()?, manifests.kind_of(file))
-                .with_context(|| format!("{} does not parse", file.display()))?,
+            "rs" => {
+                let text = read()?;
+                let mut found = check_source(&text, manifests.kind_of(file))
+                    .with_context(|| format!("{} does not parse", file.display()))?;
+                found.extend(decisions::missing(&files, &text));
+                found
+            }
             "md" => {
                 let text = read()?;
                 let links = links::broken(project.root(), file, &text);
-                check_text(file, &text).into_iter().chain(links).collect()
+                check_text(file, &text)
+                    .into_iter()
+                    .chain(links)
+                    .chain(decisions::mistitled(file, &text))
+                    .collect()
             }
             "toml" | "yml" | "sh" => check_text(file, &read()?),
             _ => continue,
@@ -131,12 +147,14 @@ pub(crate) fn run(project: &Project) -> Result<()> {
     }
 }
 
-/// The pages that the table of contents leaves out.
-fn missing_pages(project: &Project, files: &[PathBuf]) -> Vec<(&'static Path, Finding)> {
+/// The pages that the table of contents leaves out, and its entries with a wrong number.
+fn contents(project: &Project, files: &[PathBuf]) -> Vec<(&'static Path, Finding)> {
     let summary = Path::new(links::SUMMARY);
     // Where there is none, it leaves out all of them.
     let contents = fs::read_to_string(project.root().join(summary)).unwrap_or_default();
-    links::not_in_summary(&contents, files).into_iter().map(|finding| (summary, finding)).collect()
+    let mut findings = links::not_in_summary(&contents, files);
+    findings.extend(decisions::mislisted(&contents));
+    findings.into_iter().map(|finding| (summary, finding)).collect()
 }
 
 /// What generators write into the first line of a file.
