@@ -59,7 +59,7 @@ pub(super) fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Returns the lines outside of code blocks, counted from 1.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(number, line)| {
         let is_fence = line.trim_start().starts_with("```");

@@ -13,6 +13,7 @@ mod cancel_safety;
 mod decisions;
 mod links;
 mod manifest;
+mod map;
 mod size;
 mod skips;
 mod source;
@@ -31,11 +32,12 @@ enum Rule {
     Lints,
     Links,
     Decisions,
+    Map,
     Size,
 }
 
 impl Rule {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::CancelSafety,
         Self::NoSkip,
         Self::IgnoreReason,
@@ -43,6 +45,7 @@ impl Rule {
         Self::Lints,
         Self::Links,
         Self::Decisions,
+        Self::Map,
         Self::Size,
     ];
 
@@ -66,6 +69,7 @@ impl Rule {
             Self::Decisions => {
                 "decisions are numbered from 0001 without gaps, and the file, its title and docs/SUMMARY.md agree"
             }
+            Self::Map => "every file and folder that ARCHITECTURE.md names exists",
             Self::Size => "a file has one subject and a function fits on a screen",
         }
     }
@@ -115,15 +119,7 @@ pub(crate) fn run(project: &Project) -> Result<()> {
                 found.extend(decisions::missing(&files, &text));
                 found
             }
-            "md" => {
-                let text = read()?;
-                let links = links::broken(project.root(), file, &text);
-                check_text(file, &text)
-                    .into_iter()
-                    .chain(links)
-                    .chain(decisions::mistitled(file, &text))
-                    .collect()
-            }
+            "md" => check_document(project.root(), file, &read()?),
             "toml" | "yml" | "sh" => check_text(file, &read()?),
             _ => continue,
         };
@@ -170,6 +166,17 @@ fn check_source(text: &str, kind: source::Kind) -> Result<Vec<Finding>> {
     findings.extend(size::of_file(text));
     findings.extend(source::check(&file, kind));
     Ok(findings)
+}
+
+/// All rules for documents.
+fn check_document(root: &Path, file: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = check_text(file, text);
+    findings.extend(links::broken(root, file, text));
+    findings.extend(decisions::mistitled(file, text));
+    if file == Path::new(map::DOCUMENT) {
+        findings.extend(map::unknown(root, text));
+    }
+    findings
 }
 
 /// All rules for other files.
