@@ -1,6 +1,6 @@
 //! The mutex of this crate.
 //!
-//! `tests/shuttle.rs` replaces this module: it compiles some sources of the keeper against shuttle's mutex and searches
+//! `tests/shuttle/` replaces this module: it compiles some sources of the keeper against shuttle's mutex and searches
 //! their interleavings.
 
 use std::sync::PoisonError;

@@ -47,7 +47,7 @@ pub(super) fn not_in_summary(summary: &str, files: &[PathBuf]) -> Vec<Finding> {
 }
 
 /// Returns the targets of a text's links with their lines, counted from 1. What is code contains no links.
-fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
     prose(text).flat_map(|(number, line)| {
         // The even parts are outside of `code`.
         let parts = line.split('`').step_by(2);
@@ -59,7 +59,7 @@ fn links(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Returns the lines outside of code blocks, counted from 1.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(number, line)| {
         let is_fence = line.trim_start().starts_with("```");

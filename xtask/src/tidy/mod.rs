@@ -10,8 +10,10 @@ use anyhow::{Context, Result, bail};
 use crate::project::Project;
 
 mod cancel_safety;
+mod decisions;
 mod links;
 mod manifest;
+mod map;
 mod size;
 mod skips;
 mod source;
@@ -29,17 +31,21 @@ enum Rule {
     NoLeftover,
     Lints,
     Links,
+    Decisions,
+    Map,
     Size,
 }
 
 impl Rule {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::CancelSafety,
         Self::NoSkip,
         Self::IgnoreReason,
         Self::NoLeftover,
         Self::Lints,
         Self::Links,
+        Self::Decisions,
+        Self::Map,
         Self::Size,
     ];
 
@@ -60,6 +66,10 @@ impl Rule {
             Self::Links => {
                 "a link in a document leads to a file and a heading, and docs/SUMMARY.md leads to every page of docs/"
             }
+            Self::Decisions => {
+                "decisions are numbered from 0001 without gaps, and the file, its title and docs/SUMMARY.md agree"
+            }
+            Self::Map => "every file and folder that ARCHITECTURE.md names exists",
             Self::Size => "a file has one subject and a function fits on a screen",
         }
     }
@@ -95,19 +105,21 @@ impl fmt::Display for Finding {
 pub(crate) fn run(project: &Project) -> Result<()> {
     let files = project.files()?;
     let manifests = manifest::Manifests::read(project, &files)?;
-    let mut findings = missing_pages(project, &files);
+    let mut findings = contents(project, &files);
+    findings.extend(decisions::misnumbered(&files));
     for file in &files {
         let Some(extension) = file.extension().and_then(|extension| extension.to_str()) else { continue };
         let path = project.root().join(file);
         let read = || fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()));
         let found = match extension {
-            "rs" => check_source(&read()?, manifests.kind_of(file))
-                .with_context(|| format!("{} does not parse", file.display()))?,
-            "md" => {
+            "rs" => {
                 let text = read()?;
-                let links = links::broken(project.root(), file, &text);
-                check_text(file, &text).into_iter().chain(links).collect()
+                let mut found = check_source(&text, manifests.kind_of(file))
+                    .with_context(|| format!("{} does not parse", file.display()))?;
+                found.extend(decisions::missing(&files, &text));
+                found
             }
+            "md" => check_document(project.root(), file, &read()?),
             "toml" | "yml" | "sh" => check_text(file, &read()?),
             _ => continue,
         };
@@ -131,12 +143,14 @@ pub(crate) fn run(project: &Project) -> Result<()> {
     }
 }
 
-/// The pages that the table of contents leaves out.
-fn missing_pages(project: &Project, files: &[PathBuf]) -> Vec<(&'static Path, Finding)> {
+/// The pages that the table of contents leaves out, and its entries with a wrong number.
+fn contents(project: &Project, files: &[PathBuf]) -> Vec<(&'static Path, Finding)> {
     let summary = Path::new(links::SUMMARY);
     // Where there is none, it leaves out all of them.
     let contents = fs::read_to_string(project.root().join(summary)).unwrap_or_default();
-    links::not_in_summary(&contents, files).into_iter().map(|finding| (summary, finding)).collect()
+    let mut findings = links::not_in_summary(&contents, files);
+    findings.extend(decisions::mislisted(&contents));
+    findings.into_iter().map(|finding| (summary, finding)).collect()
 }
 
 /// What generators write into the first line of a file.
@@ -152,6 +166,17 @@ fn check_source(text: &str, kind: source::Kind) -> Result<Vec<Finding>> {
     findings.extend(size::of_file(text));
     findings.extend(source::check(&file, kind));
     Ok(findings)
+}
+
+/// All rules for documents.
+fn check_document(root: &Path, file: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = check_text(file, text);
+    findings.extend(links::broken(root, file, text));
+    findings.extend(decisions::mistitled(file, text));
+    if file == Path::new(map::DOCUMENT) {
+        findings.extend(map::unknown(root, text));
+    }
+    findings
 }
 
 /// All rules for other files.
