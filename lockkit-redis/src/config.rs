@@ -140,7 +140,7 @@ impl RedisConfig {
     /// ```text
     /// ACL SETUSER app on >PASSWORD ~* &lockkit:client:* &lockkit:leader:* +evalsha +eval +subscribe +unsubscribe
     ///     +publish +ping +info +hello +select +time +getrange +exists +get +set +del +pttl +pexpire
-    ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen
+    ///     +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hmget +hdel +hexists +hstrlen
     /// ```
     ///
     /// Without elections, `&lockkit:leader:*` and `+unsubscribe` are not needed. Redis 6.0 has no rights to channels:

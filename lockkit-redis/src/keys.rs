@@ -45,7 +45,7 @@ pub enum Names {
 const ENCODED_BYTES_MAX: usize = 3 * LOCK_NAME_BYTES_MAX;
 
 /// The prefix of all keys except the locks themselves.
-const SIDE_KEY_PREFIX: &str = "lockkit:";
+pub(crate) const SIDE_KEY_PREFIX: &str = "lockkit:";
 
 /// The prefix of the channel of a client.
 pub(crate) const CHANNEL: &str = "lockkit:client:";

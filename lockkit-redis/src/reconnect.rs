@@ -42,6 +42,10 @@ const MASTER_CHECK_PAUSE: Duration = Duration::from_secs(1);
 /// as many.
 const MASTER_CHECKS: u32 = 8;
 
+/// Channels in one request. In one request each, those of a client that waits for many locks would take longer than the
+/// time limit for connecting.
+const CHANNELS_PER_REQUEST_MAX: usize = 256;
+
 /// An open connection. Cheap to clone: each request has its own.
 #[derive(Clone)]
 pub(crate) struct OpenConnection {
@@ -152,11 +156,11 @@ impl Reconnector {
         };
         let opening = async {
             let mut connection = self.connector.connect(push_handler).await?;
-            for channel in self.listener.channels() {
-                let subscribed = connection.subscribe(&channel).await.map_err(RequestError::from);
+            for channels in self.listener.channels().chunks(CHANNELS_PER_REQUEST_MAX) {
+                let subscribed = connection.subscribe(channels).await.map_err(RequestError::from);
                 match subscribed {
                     Err(fault) if fault.kind() == ErrorKind::Denied && !self.listener.needs_channels() => {
-                        debug!(?fault, channel, "no right to subscribe");
+                        debug!(?fault, ?channels, "no right to subscribe");
                     }
                     subscribed => subscribed?,
                 }
@@ -261,7 +265,40 @@ impl Reconnector {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_testbed::Redis;
+
     use super::*;
+    use crate::topology::{Address, Dialer, Login, Topology};
+
+    /// Receives nothing, on these channels.
+    impl Listener for Vec<String> {
+        fn channels(&self) -> Vec<String> {
+            self.clone()
+        }
+
+        fn message(&self, _: &str, _: &str) {}
+
+        fn gap(&self) {}
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn many_channels_are_few_requests() {
+        let redis = Redis::start().unwrap();
+        let endpoint = redis.endpoint();
+        let (host, port) = endpoint.split_once(':').unwrap();
+        let channels: Vec<_> =
+            (0..=2 * CHANNELS_PER_REQUEST_MAX).map(|number| format!("channel-{number}")).collect();
+        let connector = Connector {
+            topology: Topology::Single(Address::Tcp(host.to_owned(), port.parse().unwrap())),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: Duration::from_secs(30) },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let reconnector = Reconnector { connector, listener: Arc::new(channels.clone()) };
+        let _open = reconnector.open().await.unwrap();
+        let subscribed = redis.cli(&["PUBSUB", "CHANNELS"]).unwrap().list().len();
+        assert_eq!((subscribed, redis.calls("subscribe").unwrap()), (channels.len(), 3));
+    }
 
     /// When a network fails, all clients lose all servers at the same moment.
     #[test]

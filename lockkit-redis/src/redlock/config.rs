@@ -30,15 +30,16 @@ const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 /// part of this one, are refused. With an access control list (ACL), the user needs at every node
 ///
 /// ```text
-/// ACL SETUSER app on >PASSWORD ~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select
-///     +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hmget +hdel
+/// ACL SETUSER app on >PASSWORD ~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +pubsub|numsub +info
+///     +hello +select +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hmget +hdel
 /// ```
 ///
 /// Redis 6.0 has no channel permissions: omit `&lockkit:released:*` there. With a prefix, `~PREFIX*`,
 /// `~lockkit:{PREFIX*` and `~lockkit:redlock` suffice instead of `~*`; raw names that contain braces also need
 /// `~lockkit::PREFIX*`. Without `+info`, no warning is logged for nodes that may lose their data. Without `+subscribe`,
-/// `+unsubscribe` and `+publish`, waiters poll, and a holder learns only by its next heartbeat that it was broken. An
-/// operator also needs `+pttl` to see how long a lock remains, and `+scan` to list locks.
+/// `+unsubscribe` and `+publish`, waiters poll, and a holder learns only by its next heartbeat that it was broken. Without
+/// `+pubsub|numsub`, a release notifies all waiters instead of a few. An operator also needs `+pttl` to see how long a
+/// lock remains, and `+scan` to list locks.
 ///
 /// ```
 /// use std::time::Duration;

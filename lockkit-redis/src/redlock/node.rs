@@ -113,13 +113,13 @@ impl Node {
         self.server.connection(deadline).await
     }
 
-    /// Subscribes to a channel, or unsubscribes, within a time limit. On failure waiters rely on their own retries.
-    pub(super) async fn set_subscription(&self, limit: Duration, channel: &str, subscribed: bool) {
+    /// Subscribes to channels, or unsubscribes, within a time limit. On failure waiters rely on their own retries.
+    pub(super) async fn set_subscription(&self, limit: Duration, channels: &[String], subscribed: bool) {
         let Some(mut open) = self.server.current() else { return };
         let request = async {
             match subscribed {
-                true => open.connection.subscribe(channel).await,
-                false => open.connection.unsubscribe(channel).await,
+                true => open.connection.subscribe(channels).await,
+                false => open.connection.unsubscribe(channels).await,
             }
         };
         let answer = tokio::time::timeout(limit, request).await;
@@ -198,7 +198,8 @@ mod tests {
         let node = node_behind(&proxy);
         node.run(HANG, &look()).await.unwrap();
         proxy.set(Direction::Replies, Flow::Hold);
-        let subscribing = node.set_subscription(Duration::from_millis(50), "channel", true);
+        let channels = ["channel".to_owned()];
+        let subscribing = node.set_subscription(Duration::from_millis(50), &channels, true);
         tokio::time::timeout(HANG, subscribing).await.expect("the time limit ends the wait");
     }
 }

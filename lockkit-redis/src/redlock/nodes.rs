@@ -80,13 +80,13 @@ impl Nodes {
         self.at(0..self.count(), work)
     }
 
-    /// Subscribes to a channel at every node, or unsubscribes.
-    pub(super) async fn set_subscription(&self, channel: &str, subscribed: bool) {
-        let limit = self.limit;
+    /// Subscribes to the channels of a lock at every node, or unsubscribes.
+    pub(super) async fn set_subscription(&self, lock: &str, subscribed: bool) {
+        let (limit, channels) = (self.limit, Arc::new(self.hints.channels_of(lock)));
         let mut round = self.at_all(|_, node, reply| {
-            let channel = channel.to_owned();
+            let channels = Arc::clone(&channels);
             async move {
-                node.set_subscription(limit, &channel, subscribed).await;
+                node.set_subscription(limit, &*channels, subscribed).await;
                 reply.send(());
             }
         });

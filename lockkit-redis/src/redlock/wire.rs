@@ -24,10 +24,11 @@ static ASK: LazyLock<Script> =
     script!("fields", "has", "lock", "ask_free", "number", "node", "counter", "ask");
 static WRITE_BACK: LazyLock<Script> =
     script!("fields", "number", "node", "has", "lock", "counter", "write_back");
-static RELEASE: LazyLock<Script> = script!("has", "lock", "release");
+static RELEASE: LazyLock<Script> = script!("has", "lock", "hint", "release");
 static RELEASE_RESTORED: LazyLock<Script> =
-    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "release");
-static BREAK: LazyLock<Script> = script!("fields", "number", "node", "has", "lock", "counter", "break");
+    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "hint", "release");
+static BREAK: LazyLock<Script> =
+    script!("fields", "number", "node", "has", "lock", "counter", "hint", "break");
 static RESTORE: LazyLock<Script> =
     script!("fields", "number", "node", "has", "lock", "counter", "proposal", "restore");
 static PROCLAIM: LazyLock<Script> =
@@ -125,6 +126,11 @@ pub(super) fn write_record(
 /// The channel on which waiters get hints that this lock may be free.
 pub(super) fn released_channel(lock: &str) -> String {
     format!("{RELEASED_CHANNEL_PREFIX}{lock}")
+}
+
+/// The rest of a channel of releases: the key of its lock, or its group and that key.
+pub(super) fn released_lock(channel: &str) -> Option<&str> {
+    channel.strip_prefix(RELEASED_CHANNEL_PREFIX)
 }
 
 /// The channel that notifies all clients of a hold that an operator has broken. No lock has an empty key.

@@ -54,12 +54,12 @@ local function handoff()
     if not head then
       return nil, false
     end
-    local deadline, px, client = string.match(read('HGET', deadlines, head) or '', '^(%d+):(%d+):(%x+)$')
+    local entry = read('HMGET', deadlines, head, '@' .. head)
+    local deadline, px, client = string.match(entry[1] or '', '^(%d+):(%d+):(%x+)$')
     local is_live = deadline and tonumber(deadline) > now()
-    local description = is_live and redis.call('HGET', deadlines, '@' .. head) or ''
     leave_queue(head)
     if is_live then
-      local token = grant(head, px, client, description)
+      local token = grant(head, px, client, entry[2] or '')
       if head ~= claim then
         -- A refused PUBLISH must not stop the handoff half-way. The next heartbeat finds the grant, too.
         redis.pcall('PUBLISH', channel .. client, head .. ':' .. digits(token))

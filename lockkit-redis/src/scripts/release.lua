@@ -5,7 +5,7 @@
 -- ARGV 4 the channel of observers, if the claim takes part in an election
 -- Returns the sum of 1 if the claim held the lock, and of 2 if the next waiter was not found yet: then the request must be
 -- repeated.
-local state = lock_state()
+local state = is_mine and 'mine' or lock_state()
 if state ~= 'mine' then
   read('ZSCORE', queue, claim)
   read('HEXISTS', deadlines, claim)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redis::{
-    Cmd, RedisError, RedisResult, Value,
+    Cmd, RedisError, RedisResult, ToRedisArgs, Value,
     aio::MultiplexedConnection,
     cluster_async::ClusterConnection,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
@@ -126,17 +126,18 @@ impl Connection {
         }
     }
 
-    pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+    /// Subscribes to one channel, or to several.
+    pub(crate) async fn subscribe(&mut self, channels: impl ToRedisArgs + Send) -> RedisResult<()> {
         match self {
-            Self::Node { connection, .. } => connection.subscribe(channel).await,
-            Self::Cluster { connection, .. } => connection.subscribe(channel).await,
+            Self::Node { connection, .. } => connection.subscribe(channels).await,
+            Self::Cluster { connection, .. } => connection.subscribe(channels).await,
         }
     }
 
-    pub(crate) async fn unsubscribe(&mut self, channel: &str) -> RedisResult<()> {
+    pub(crate) async fn unsubscribe(&mut self, channels: impl ToRedisArgs + Send) -> RedisResult<()> {
         match self {
-            Self::Node { connection, .. } => connection.unsubscribe(channel).await,
-            Self::Cluster { connection, .. } => connection.unsubscribe(channel).await,
+            Self::Node { connection, .. } => connection.unsubscribe(channels).await,
+            Self::Cluster { connection, .. } => connection.unsubscribe(channels).await,
         }
     }
 

@@ -7,7 +7,7 @@ pub(crate) const LOGIN: &str = "app:secret";
 pub(crate) const RIGHTS: &str = "~* &lockkit:client:* &lockkit:leader:* +evalsha +eval +subscribe +unsubscribe \
                                  +publish +ping +info +hello +select +time +getrange +exists +get +set +del \
                                  +pttl +pexpire \
-                                 +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hdel +hexists +hstrlen";
+                                 +zadd +zrange +zrevrange +zrem +zscore +hset +hget +hmget +hdel +hexists +hstrlen";
 
 /// Returns what replaces `~*` where keys have a prefix.
 pub(crate) fn keys_of(prefix: &str) -> String {

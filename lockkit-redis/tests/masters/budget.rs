@@ -62,11 +62,11 @@ async fn acquire(session: &Arc<dyn Session>, name: &LockName) -> Grant {
 /// Returns the token once all nodes have executed the release: a majority has confirmed it before, and a node that still
 /// has the lock would refuse the next ask.
 async fn acquire_and_release(masters: &Masters, session: &Arc<dyn Session>, name: &LockName) -> u64 {
-    let before = calls(masters, &["publish"]).await;
+    let before = calls(masters, &["pubsub|numsub"]).await;
     let grant = acquire(session, name).await;
     session.release(&grant).await.unwrap();
     until("every node has executed the release", async || {
-        since(&before, calls(masters, &["publish"]).await).iter().all(|published| *published > 0)
+        since(&before, calls(masters, &["pubsub|numsub"]).await).iter().all(|released| *released > 0)
     })
     .await;
     grant.token().get()

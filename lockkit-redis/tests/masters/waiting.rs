@@ -1,17 +1,18 @@
 //! Requests of waiters, read from the nodes' own counters.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lockkit_conformance::{
     Store,
-    direct::{self, HANG, acquire, bounded, is_gave_up, name, release, try_acquire, until},
+    direct::{self, HANG, PendingClaim, acquire, bounded, is_gave_up, name, release, try_acquire, until},
 };
 use lockkit_core::{
     Clock,
     backend::{Backend, Grant, Session},
 };
-
-use tokio::time::Instant;
+use lockkit_testbed::Redis;
+use redis::{AsyncConnectionConfig, Client, PushKind, from_redis_value};
+use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use crate::{
     counting::{calls, scripts, since},
@@ -33,6 +34,22 @@ async fn acquire_everywhere(masters: &Masters, session: &Arc<dyn Session>) -> Gr
     until("every node has the lock", async || masters.entries(&name(LOCK)).await.unwrap().len() == count)
         .await;
     held
+}
+
+/// How many clients are subscribed to each of the lock's channels at a node.
+fn subscribed(node: &Redis) -> anyhow::Result<BTreeMap<String, i64>> {
+    let channels = node.cli(&["PUBSUB", "CHANNELS", &format!("lockkit:released:*{LOCK}")])?;
+    let count = |channel: &str| Ok((channel.to_owned(), node.cli(&["PUBSUB", "NUMSUB", channel])?));
+    let counts = channels.list().iter().map(|channel| count(channel.text()));
+    counts.map(|count| count.map(|(channel, count)| (channel, count.list()[1].number().unwrap()))).collect()
+}
+
+/// Waits until each of these claims was granted the lock and has released it, in any order.
+async fn pass_on(waiting: Vec<(Arc<dyn Session>, PendingClaim)>) {
+    let turns = waiting.into_iter().map(|(session, waiter)| async move {
+        release(&session, &waiter.granted().await).await;
+    });
+    bounded(futures_util::future::join_all(turns)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,12 +135,45 @@ async fn waiters_at_a_node_without_the_holder_do_not_wake_each_other() {
         since(&sent, calls(&masters, &["publish"]).await).iter().sum::<u64>() >= 2
     })
     .await;
-    let waiting: Vec<_> = waiting
-        .into_iter()
-        .map(|(session, waiter)| async move {
-            let granted = waiter.granted().await;
-            release(&session, &granted).await;
-        })
-        .collect();
-    bounded(futures_util::future::join_all(waiting)).await;
+    pass_on(waiting).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn release_notifies_one_group_of_the_clients_that_wait() {
+    const CLIENTS: i64 = 4;
+    let masters = Masters::start(3).unwrap();
+    let one = session(&masters).await;
+    let held = acquire_everywhere(&masters, &one).await;
+    let mut waiting = Vec::new();
+    for _ in 0..CLIENTS {
+        let other = session(&masters).await;
+        let waiter = direct::start(&other, &name(LOCK));
+        waiting.push((other, waiter));
+    }
+    let at_first = async || masters.with(|nodes| subscribed(nodes.node(0))).await.unwrap();
+    let of_all = format!("lockkit:released:{LOCK}");
+    until("each client is subscribed to the lock and to its group", async || {
+        let mut subscribed = at_first().await;
+        subscribed.remove(&of_all) == Some(CLIENTS) && subscribed.values().sum::<i64>() == CLIENTS
+    })
+    .await;
+    let groups = at_first().await;
+    // A pattern is not counted as a client that waits.
+    let client = Client::open(format!("redis://{}/?protocol=resp3", masters.endpoints[0])).unwrap();
+    let (sender, mut pushes) = unbounded_channel();
+    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    let mut watcher = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+    watcher.psubscribe("lockkit:released:*").await.unwrap();
+    release(&one, &held).await;
+    let message = loop {
+        let push = bounded(pushes.recv()).await.unwrap();
+        if push.kind == PushKind::PMessage {
+            break push.data;
+        }
+    };
+    let [_, channel, clients] = <[_; 3]>::try_from(message).unwrap();
+    let channel: String = from_redis_value(channel).unwrap();
+    assert_ne!(channel, of_all);
+    assert_eq!(groups.get(&channel).copied(), Some(from_redis_value(clients).unwrap()), "{channel}");
+    pass_on(waiting).await;
 }

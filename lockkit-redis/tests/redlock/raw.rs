@@ -16,9 +16,9 @@ pub const ASK: &str = script!("fields", "has", "lock", "ask_free", "number", "no
 pub const WRITE_BACK: &str = script!("fields", "number", "node", "has", "lock", "counter", "write_back");
 pub const PROCLAIM: &str =
     script!("fields", "number", "node", "has", "lock", "counter", "proposal", "proclaim");
-pub const RELEASE: &str = script!("has", "lock", "release");
+pub const RELEASE: &str = script!("has", "lock", "hint", "release");
 pub const RELEASE_RESTORED: &str =
-    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "release");
+    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "hint", "release");
 pub const RESTORE: &str =
     script!("fields", "number", "node", "has", "lock", "counter", "proposal", "restore");
 pub const WRITE_RECORD: &str = script!("number", "node", "state", "has", "lock", "write_record");

@@ -4,8 +4,8 @@
 pub const LOGIN: &str = "app:secret";
 
 /// The user's rights, in the syntax of `ACL SETUSER`.
-pub const RIGHTS: &str = "~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +info +hello +select \
-                          +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hmget +hdel";
+pub const RIGHTS: &str = "~* &lockkit:released:* +evalsha +eval +subscribe +unsubscribe +publish +pubsub|numsub +info +hello \
+                          +select +time +getrange +exists +get +set +del +pexpire +hset +hsetnx +hget +hmget +hdel";
 
 /// The words after `ACL SETUSER` that create the user.
 pub fn user(rights: &str) -> Vec<&str> {

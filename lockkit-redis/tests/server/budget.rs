@@ -90,6 +90,29 @@ async fn uncontended_acquire_is_five_commands_and_release_three() {
     assert!(log_bytes <= LOG_BYTES_PER_PAIR_MAX, "{log_bytes}");
 }
 
+/// What the server does inside the scripts of a handoff: the request of the claim that waits, and the release that grants
+/// it the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_is_eleven_commands_and_its_grant_too() {
+    let redis = Redis::start().unwrap();
+    // No heartbeat extends the wait meanwhile.
+    let (session, name) = (session(&redis, 10 * LONG).await, fresh_name());
+    warm_up(&session).await;
+    let mut held = acquire(&session, &name).await;
+    for _ in 0..3 {
+        redis.cli(&["CONFIG", "RESETSTAT"]).unwrap();
+        let waiter = enqueued(&session, &name).await;
+        let wait =
+            "evalsha 1 exists 1 getrange 2 hexists 1 hset 1 pexpire 2 pttl 1 time 1 zadd 1 zrevrange 1";
+        assert_eq!(commands(&redis).join(" "), wait);
+        redis.cli(&["CONFIG", "RESETSTAT"]).unwrap();
+        release(&session, &held).await;
+        held = waiter.granted().await;
+        let grant = "evalsha 1 exists 1 getrange 2 hdel 1 hmget 1 publish 1 set 2 time 1 zrange 1 zrem 1";
+        assert_eq!(commands(&redis).join(" "), grant);
+    }
+}
+
 /// What a held lock takes in the server, in bytes.
 const BYTES_PER_HOLD_MAX: i64 = 450;
 

@@ -27,11 +27,11 @@ if had then
 end
 raise(math.max(counter(), number_in(ARGV[2]) + 1), '', ARGV[3])
 if had then
-  -- Only hints: waiters poll, and the next heartbeat finds the loss.
-  redis.pcall('PUBLISH', ARGV[4], '')
+  hint(ARGV[4])
 end
 if is_ours then
-  -- Never the value of another program: other nodes may still have it, and it is the secret that ends the lock there.
+  -- Only a hint: the next heartbeat finds the loss. Never the value of another program: other nodes may still have it,
+  -- and it is the secret that ends the lock there.
   redis.pcall('PUBLISH', ARGV[5], claim)
 end
 return had and 1 or 0

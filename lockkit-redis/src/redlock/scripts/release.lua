@@ -6,9 +6,9 @@ local had = has(claim, lock)
 if had then
   redis.call('DEL', lock)
   if ARGV[2] ~= '' then
-    -- Only a hint: without the right to publish, waiters poll. A clean-up is not published: where a node lacks the
-    -- holder's key, every waiter takes it there and removes it again, and would wake all other waiters.
-    redis.pcall('PUBLISH', ARGV[2], '')
+    -- A clean-up is not published: where a node lacks the holder's key, every waiter takes it there and removes it
+    -- again, and would wake other waiters.
+    hint(ARGV[2])
   end
 end
 return had and 1 or 0

@@ -1,5 +1,6 @@
 //! Each script in each state of a node: its reply and what it leaves. Exactly the files that the backend sends.
 
+mod hints;
 mod powers;
 
 use std::sync::{
