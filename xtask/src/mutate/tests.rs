@@ -204,6 +204,12 @@ fn only_selected_mutations_are_tried() {
     assert_eq!(chosen(&["c", "a"], None).unwrap(), ["a", "c"]);
     assert_eq!(chosen(&["c", "a"], Some(1)).unwrap().len(), 1);
     assert_eq!(chosen(&[], Some(2)).unwrap(), chosen(&[], Some(2)).unwrap());
+    let part = |shard: &str| {
+        let selection = Selection { shard: Some(shard.parse().unwrap()), ..Selection::default() };
+        let chosen = selection.of(&all).unwrap();
+        chosen.into_iter().map(|patch| patch.name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!((part("1/2"), part("2/2")), (vec!["a", "c"], vec!["b"]));
     let unknown = chosen(&["d"], None).unwrap_err().to_string();
     assert!(unknown.ends_with("there are: a, b, c"), "{unknown}");
 
