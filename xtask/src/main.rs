@@ -74,6 +74,9 @@ enum Command {
         /// The folder of the mutations.
         #[arg(long, default_value = "xtask/mutations")]
         folder: PathBuf,
+        /// Tries only a part of them, such as `2/7`: the second of seven parts.
+        #[arg(long, value_name = "PART/PARTS")]
+        shard: Option<mutate::Shard>,
         /// Tries at most this many, selected at random.
         #[arg(long, value_name = "COUNT")]
         sample: Option<usize>,
@@ -107,9 +110,9 @@ fn run(command: Command) -> Result<()> {
         Command::Guarantees => guarantees::run(&project),
         Command::Package => package::run(&project),
         Command::Tidy => tidy::run(&project),
-        Command::Mutate { names, folder, sample, seed, jobs } => {
+        Command::Mutate { names, folder, shard, sample, seed, jobs } => {
             setup::install_servers()?;
-            mutate::run(&project, &mutate::Selection { folder, names, sample, seed }, jobs)
+            mutate::run(&project, &mutate::Selection { folder, names, shard, sample, seed }, jobs)
         }
     }
 }

@@ -248,12 +248,26 @@ fn with_variants(
     Ok((text, variant_points))
 }
 
-/// Returns the source with a switch around each text that it includes.
+/// Returns the source with a switch around each text that it includes, except in constants: their values are known
+/// before a mutation is switched on.
 fn with_chosen_includes(text: &str) -> Result<String> {
     fn find(tokens: TokenStream, found: &mut Vec<Range<usize>>) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut in_constant = false;
         for (index, token) in tokens.iter().enumerate() {
+            match &tokens[index..] {
+                [TokenTree::Ident(word), TokenTree::Ident(_), TokenTree::Punct(mark), ..]
+                    if word == "const" && mark.as_char() == ':' =>
+                {
+                    in_constant = true;
+                }
+                [TokenTree::Punct(mark), ..] if mark.as_char() == ';' => in_constant = false,
+                _ => {}
+            }
             let TokenTree::Group(group) = token else { continue };
+            if in_constant {
+                continue;
+            }
             let called = match &tokens[index.saturating_sub(2)..index] {
                 [TokenTree::Ident(name), TokenTree::Punct(mark)] if mark.as_char() == '!' => Some(name),
                 _ => None,

@@ -40,7 +40,7 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::selection::Selection;
+pub(crate) use self::selection::{Selection, Shard};
 
 /// Longest run of the tests of one `# red:` line, without compiling. A mutation that makes them wait forever exceeds
 /// it.

@@ -7,12 +7,14 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::programs::TestSelection;
+
 /// What a mutation weakens: the columns of the table.
 pub(super) const CLASSES: [&str; 7] =
     ["residue", "lifetime", "handoff", "fallback", "decision", "safety", NO_CLASS];
 /// The header lines before the diff.
 const HEADER: &str = "`# removes: ...` (once), `# red: ...`, `# class: ...` (once), `# survives: ...` (once), \
-                      `# no case: ...`";
+                      `# no case: ...` (once)";
 /// The class of patches that name none.
 const NO_CLASS: &str = "other";
 
@@ -56,7 +58,8 @@ impl Patch {
     }
 
     fn parse(name: &str, path: &Path, text: &str) -> Result<Self> {
-        let (mut removes, mut red, mut class, mut survives) = (None, Vec::new(), None, None);
+        let (mut removes, mut red, mut class, mut survives, mut no_case) =
+            (None, Vec::new(), None, None, None);
         for line in text.lines().map_while(|line| line.strip_prefix('#')) {
             match line.split_once(':').map(|(key, value)| (key.trim(), value.trim().to_owned())) {
                 Some((_, value)) if value.is_empty() => bail!("`#{line}` has no value"),
@@ -65,11 +68,19 @@ impl Patch {
                 Some(("class", value)) if class.is_none() => class = Some(value),
                 Some(("survives", value)) if survives.is_none() => survives = Some(value),
                 // For readers: why no case of the conformance suite fails.
-                Some(("no case", _)) => {}
+                Some(("no case", value)) if no_case.is_none() => no_case = Some(value),
                 _ => bail!("`#{line}` is none of {HEADER}"),
             }
         }
         ensure!(!red.is_empty(), "no line `# red: ...` names a test");
+        let tests: Vec<TestSelection> = red.iter().map(|line| TestSelection::of(line)).collect();
+        for (line, tests) in red.iter().zip(&tests) {
+            ensure!(tests.has_filter(), "`# red: {line}` names programs only; name the test");
+        }
+        ensure!(
+            tests.iter().any(TestSelection::is_in_suite) != no_case.is_some(),
+            "either a line `# red: ...` names a case of the conformance suite, or `# no case: ...` says why none fails"
+        );
         let removes = removes.context("no line `# removes: ...` says what is removed")?;
         let class = class.unwrap_or_else(|| NO_CLASS.to_owned());
         ensure!(CLASSES.contains(&class.as_str()), "`# class: {class}` is none of {CLASSES:?}");
@@ -96,7 +107,7 @@ mod tests {
     #[test]
     fn header_is_parsed() {
         let patch = parse(
-            "# removes: a: b\n# red: -p x one\n# red: -p x two -- --exact\n# no case: c\ndiff --git\n# red: no\n",
+            "# removes: a: b\n# red: -p x one\n# red: -p x two -- --exact\n# no case: c: d\ndiff --git\n# red: no\n",
         );
         let patch = patch.unwrap();
         assert_eq!(
@@ -113,31 +124,55 @@ mod tests {
 
     #[test]
     fn invalid_header_is_refused() {
-        for header in [
-            "",
-            "# removes: a\n",
-            "# red: -p x one\n",
-            "# removes: a\n# red:\n",
-            "# removes: a\n# no case: b\n",
-            "# removes: a\n# removes: b\n# red: c\n",
-            "# removes: a\n# reds: c\n# red: c\n",
-            "# removes: a\n# red: c\n# some words\n",
-            "# removes: a\n# red: c\n# class: worse\n",
-            "# removes: a\n# red: c\n# survives:\n",
+        for (header, reason) in [
+            ("", "no line `# red: ...`"),
+            ("# removes: a\n# no case: b\n", "no line `# red: ...`"),
+            ("# red: c\n# no case: b\n", "no line `# removes: ...`"),
+            ("# removes: a\n# red:\n", "has no value"),
+            ("# removes: a\n# removes: b\n# red: c\n# no case: d\n", "is none of"),
+            ("# removes: a\n# reds: c\n# red: c\n# no case: d\n", "is none of"),
+            ("# removes: a\n# red: c\n# some words\n", "is none of"),
+            ("# removes: a\n# red: c\n# class: worse\n# no case: d\n", "is none of"),
+            ("# removes: a\n# red: c\n# survives:\n", "has no value"),
         ] {
-            parse(header).expect_err(header);
+            let error = parse(header).expect_err(header).to_string();
+            assert!(error.contains(reason), "{header}: {error}");
+        }
+    }
+
+    #[test]
+    fn patch_names_a_case_or_says_why_none_fails() {
+        let of = |rest: &str| parse(&format!("# removes: a\n# red: -p x --test it one\n{rest}"));
+        let case = "# red: -p x --test conformance_redlock one\n";
+        let reason = "# no case: b\n";
+        of(case).unwrap();
+        of(reason).unwrap();
+        for rest in ["", "# no case:\n", &(case.to_owned() + reason), &reason.repeat(2)] {
+            of(rest).expect_err(rest);
+        }
+    }
+
+    #[test]
+    fn red_line_without_a_test_is_refused() {
+        let of = |red: &str| parse(&format!("# removes: a\n# red: {red}\n# no case: b\n"));
+        for red in ["one", "-p x one", "-p x --test it one", "-p x --lib -- --exact m::one"] {
+            of(red).unwrap();
+        }
+        for red in ["-p x", "-p x --tests", "-p x --test it", "--lib", "-p x --test it -- --exact"] {
+            let error = of(red).expect_err(red).to_string();
+            assert!(error.contains("names programs only"), "{error}");
         }
     }
 
     #[test]
     fn class_and_reason_of_a_survivor_are_parsed() {
-        let text = "# removes: a\n# red: b\n# class: handoff\n# survives: c: d\n+++ b/lockkit-x/src/y.rs\n";
+        let text = "# removes: a\n# red: b\n# class: handoff\n# survives: c: d\n# no case: e\n+++ b/lockkit-x/src/y.rs\n";
         let patch = parse(text).unwrap();
         assert_eq!(
             (patch.class.as_str(), patch.survives.as_deref(), patch.package.as_str()),
             ("handoff", Some("c: d"), "lockkit-x")
         );
-        assert_eq!(parse("# removes: a\n# red: b\n").unwrap().class, NO_CLASS);
+        assert_eq!(parse("# removes: a\n# red: b\n# no case: c\n").unwrap().class, NO_CLASS);
     }
 
     #[test]
@@ -146,7 +181,7 @@ mod tests {
         fs::write(folder.path().join("README.md"), "no patch").unwrap();
         Patch::read(folder.path()).expect_err("an empty folder");
         for name in ["b.patch", "a.patch"] {
-            fs::write(folder.path().join(name), "# removes: a\n# red: b\n").unwrap();
+            fs::write(folder.path().join(name), "# removes: a\n# red: b\n# no case: c\n").unwrap();
         }
         let names = Patch::read(folder.path()).unwrap().into_iter().map(|patch| patch.name);
         assert_eq!(names.collect::<Vec<_>>(), ["a", "b"]);

@@ -78,6 +78,18 @@ impl TestSelection {
         self.selects(&program.package, &program.target)
     }
 
+    /// Whether it names a test, and not programs only.
+    pub(super) fn has_filter(&self) -> bool {
+        self.arguments.iter().any(|argument| !argument.starts_with('-'))
+    }
+
+    /// Whether it selects cases of the conformance suite, by the names of the programs that run it.
+    pub(super) fn is_in_suite(&self) -> bool {
+        let is_suite =
+            |target: &Target| matches!(target, Target::Test(name) if name.starts_with("conformance"));
+        self.targets.iter().any(is_suite)
+    }
+
     fn selects(&self, package: &str, target: &Target) -> bool {
         self.package.as_deref().is_none_or(|own| own == package)
             && (self.targets.is_empty() || self.targets.contains(target))

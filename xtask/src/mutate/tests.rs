@@ -19,6 +19,8 @@ pub fn unused() -> u64 {
     1
 }
 
+pub const RULE: &str = include_str!(\"rule.lua\");
+
 static SCRIPT: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| include_str!(\"say.lua\").to_owned());
 
 #[cfg(test)]
@@ -51,6 +53,13 @@ mod tests {
     }
 
     #[test]
+    fn rule_is_no() {
+        // The last line: in a copy with switches, the variants stand before the original, as comments.
+        let last = super::RULE.lines().rfind(|line| line.starts_with(\"return\"));
+        assert_eq!(last, Some(\"return 'no'\"));
+    }
+
+    #[test]
     fn child_without_environment_admits_nothing_old() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let child = child.env_clear().args([\"--exact\", \"tests::old_is_refused\"]).output().unwrap();
@@ -66,6 +75,7 @@ fn fixture() -> (tempfile::TempDir, Project) {
     write(&project, "Cargo.toml", "[package]\nname = \"fixture\"\nedition = \"2024\"\n");
     write(&project, "src/lib.rs", LIBRARY);
     write(&project, "src/say.lua", "return 'yes'\n");
+    write(&project, "src/rule.lua", "return 'no'\n");
     let init = Command::new("git").args(["init", "--quiet"]).current_dir(folder.path()).status().unwrap();
     assert!(init.success());
     (folder, project)
@@ -99,7 +109,11 @@ fn patch_of(project: &Project, file: &str, name: &str, was: &str, becomes: &str,
         before.unwrap_or_default(),
         after.unwrap_or_default()
     );
-    write(project, &format!("xtask/mutations/{name}.patch"), &format!("# removes: a step\n{red}{diff}"));
+    write(
+        project,
+        &format!("xtask/mutations/{name}.patch"),
+        &format!("# removes: a step\n# no case: no suite\n{red}{diff}"),
+    );
     let all = Patch::read(&project.root().join("xtask/mutations")).unwrap();
     all.into_iter().find(|patch| patch.name == name).unwrap()
 }
@@ -118,6 +132,7 @@ fn each_verdict_has_its_mutation() {
     let patch = |name, was, becomes, red: &[&str]| patch(&project, name, was, becomes, red);
     let (is, always) = ("    token > highest", "    true");
     let lua = |name, says: &str, red| patch_of(&project, "src/say.lua", name, "return 'yes'", says, red);
+    let rule = |name, says: &str, red| patch_of(&project, "src/rule.lua", name, "return 'no'", says, red);
     // Each with its verdict, and whether it can be switched.
     let patches = [
         (patch("good", is, always, &["old_is_refused"]), (Verdict::Red, true)),
@@ -150,6 +165,8 @@ fn each_verdict_has_its_mutation() {
         ),
         (lua("script", "return 'no'", &["script_says_yes"]), (Verdict::Red, true)),
         (lua("script-comment", "return 'yes' -- indeed", &["script_says_yes"]), (Verdict::Red, true)),
+        // A constant has its value before the switch is read.
+        (rule("script-in-a-constant", "return 'yes'", &["rule_is_no"]), (Verdict::Red, false)),
         (patch("child", is, always, &["child_without_environment_admits_nothing_old"]), (Verdict::Red, true)),
         (
             Patch {
@@ -187,6 +204,12 @@ fn only_selected_mutations_are_tried() {
     assert_eq!(chosen(&["c", "a"], None).unwrap(), ["a", "c"]);
     assert_eq!(chosen(&["c", "a"], Some(1)).unwrap().len(), 1);
     assert_eq!(chosen(&[], Some(2)).unwrap(), chosen(&[], Some(2)).unwrap());
+    let part = |shard: &str| {
+        let selection = Selection { shard: Some(shard.parse().unwrap()), ..Selection::default() };
+        let chosen = selection.of(&all).unwrap();
+        chosen.into_iter().map(|patch| patch.name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!((part("1/2"), part("2/2")), (vec!["a", "c"], vec!["b"]));
     let unknown = chosen(&["d"], None).unwrap_err().to_string();
     assert!(unknown.ends_with("there are: a, b, c"), "{unknown}");
 
