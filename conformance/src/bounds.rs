@@ -10,6 +10,9 @@ use lockkit_core::{
 
 use crate::Time;
 
+/// What a busy machine may add to the quickest of several takeovers.
+const TAKEOVER_SLACK: Duration = Duration::from_secs(1);
+
 /// The bounds of one client.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -52,6 +55,12 @@ impl Bounds {
         } else {
             self.ttl + self.recheck + self.slack
         }
+    }
+
+    /// The same as the backend [documents](crate::Harness::expiry_delay) it. A busy machine may exceed it now and then.
+    pub fn documented_takeover(&self, expiry_delay: Duration) -> Duration {
+        let lease = if self.ttl == Duration::MAX { Duration::ZERO } else { self.ttl };
+        lease + expiry_delay + self.slack.min(TAKEOVER_SLACK)
     }
 
     /// How long the entry of an attempt without a grant may delay others while its client is connected.

@@ -261,6 +261,7 @@ impl Hook {
             | Self::Contents
             | Self::Freeze
             | Self::Restart
+            | Self::Stop
             | Self::Wipe
             | Self::ForgetHistory
             | Self::FillStore

@@ -37,6 +37,8 @@ pub enum Hook {
     Freeze,
     /// [`StoreFault::Restart`].
     Restart,
+    /// [`StoreFault::Stop`] and [`StoreFault::Start`].
+    Stop,
     /// [`LinkFault::HoldRequests`].
     HoldRequests,
     /// [`LinkFault::SwallowReplies`].
@@ -96,6 +98,10 @@ pub enum StoreFault {
     Thaw,
     /// The server is killed and restarted with its data.
     Restart,
+    /// The server is killed, and stays down.
+    Stop,
+    /// The killed server starts again with its data.
+    Start,
     /// The server is killed and restarted without its data.
     Wipe,
     /// The server drops the history of its data (it compacts); the present data stays.
@@ -128,6 +134,7 @@ impl StoreFault {
             Self::WriteJunk(_) => Hook::WriteJunk,
             Self::Freeze | Self::Thaw => Hook::Freeze,
             Self::Restart => Hook::Restart,
+            Self::Stop | Self::Start => Hook::Stop,
             Self::Wipe => Hook::Wipe,
             Self::ForgetHistory => Hook::ForgetHistory,
             Self::LoseLeader => Hook::LoseLeader,

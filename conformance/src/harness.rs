@@ -72,6 +72,13 @@ pub trait Harness: Debug + Send + Sync + 'static {
     /// Returns how often cases repeat randomized steps.
     fn rounds(&self) -> Rounds;
 
+    /// Returns how long after the lease of a dead client a waiter may still wait for its lock, as the backend documents
+    /// it; where holds end with their process, how long after that end. `None` if only the re-checks of waiters bound
+    /// it.
+    fn expiry_delay(&self) -> Option<Duration> {
+        None
+    }
+
     /// Returns the hooks that [`Store::inflict`], [`Store::link`] and the other methods of the store support.
     fn hooks(&self) -> Vec<Hook>;
 

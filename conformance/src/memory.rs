@@ -54,6 +54,10 @@ impl Harness for MemoryHarness {
         Rounds::Many
     }
 
+    fn expiry_delay(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+
     fn hooks(&self) -> Vec<Hook> {
         MEMORY_HOOKS.to_vec()
     }

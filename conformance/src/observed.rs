@@ -33,6 +33,8 @@ pub(crate) struct Log(Mutex<Calls>);
 struct Calls {
     /// Claims that are being requested or wait, per lock.
     claiming: HashMap<LockName, usize>,
+    /// Releases that have begun, per lock.
+    releasing: HashMap<LockName, usize>,
     /// When the release of a claim was confirmed.
     released: HashMap<ClaimId, Instant>,
     /// Renewals that began well after the release of their claim was confirmed.
@@ -62,6 +64,11 @@ impl Log {
     /// Returns how many renewals began well after the release of their claim.
     pub(crate) fn late_renewals(&self) -> usize {
         self.calls().late_renewals
+    }
+
+    /// Returns how many releases of this lock have begun.
+    pub(crate) fn releasing(&self, name: &LockName) -> usize {
+        self.calls().releasing.get(name).copied().unwrap_or_default()
     }
 
     /// Returns how many renewals were requested.
@@ -175,6 +182,7 @@ impl Session for ObservedSession {
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {
+        *self.log.calls().releasing.entry(grant.name().clone()).or_default() += 1;
         let released = self.inner.release(grant).await;
         if released.is_ok() {
             self.log.calls().released.insert(grant.claim(), Instant::now());

@@ -15,7 +15,10 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use lockkit_core::{ErrorKind, FencingToken, LockClient, LockGuard, LockName, support::lock};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    time::{ClockId, clock_gettime},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -51,6 +54,8 @@ enum Request {
     Release {
         slot: u64,
     },
+    /// Returns how much processor time the process has used.
+    ProcessorTime,
     /// Increments the number in the file under the lock, in this many rounds, but starts none after `longest`.
     Count {
         lock: LockText,
@@ -71,6 +76,9 @@ enum Reply {
     State {
         held: bool,
         remaining: Duration,
+    },
+    Used {
+        processor: Duration,
     },
     Counted {
         rounds: usize,
@@ -167,6 +175,14 @@ impl Worker {
 
     pub(crate) async fn release(&self, slot: u64) -> Result<()> {
         self.done(Request::Release { slot }).await
+    }
+
+    /// Returns how much processor time the process has used so far.
+    pub(crate) async fn processor_time(&self) -> Result<Duration> {
+        match self.ask(Request::ProcessorTime)?.await? {
+            Reply::Used { processor } => Ok(processor),
+            other => bail!("no processor time but {other:?}"),
+        }
     }
 
     /// Releases this slot, and returns the kind of its error in `Debug` form.
@@ -331,6 +347,11 @@ async fn carry_out(client: &LockClient, guards: &Guards, request: Request) -> Re
             let guard = lock(guards).remove(&slot).context("an empty slot")?;
             guard.release().await?;
             Ok(Reply::Done)
+        }
+        Request::ProcessorTime => {
+            let used = clock_gettime(ClockId::ProcessCPUTime);
+            let (seconds, nanoseconds) = (used.tv_sec.try_into()?, used.tv_nsec.try_into()?);
+            Ok(Reply::Used { processor: Duration::new(seconds, nanoseconds) })
         }
         Request::Count { lock, file, rounds, longest } => {
             let (lock, start, mut counted) = (client.lock(lock)?, Instant::now(), 0);

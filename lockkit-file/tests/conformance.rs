@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use anyhow::{Context, Result};
@@ -20,10 +21,14 @@ use lockkit_core::{
 };
 use lockkit_file::{FileBackend, FileConfig};
 use lockkit_testbed::{ServerClock, SmallDisk};
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
+use tokio::time::{Instant, sleep};
 
 /// The folder of this process's open files.
 const OPEN_FILES: &str = "/proc/self/fd";
+
+/// Pause between two looks at a file that is locked; as short as the first one of a waiter.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// Size of a disk for tests that fill it.
 const DISK_BYTES: u64 = 1 << 20;
@@ -54,9 +59,20 @@ impl Harness for FileHarness {
         Rounds::Few
     }
 
+    /// A waiter notices the end of a process by its next poll.
+    fn expiry_delay(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+
     fn hooks(&self) -> Vec<Hook> {
-        let mut hooks =
-            vec![Hook::Processes, Hook::DeleteEntries, Hook::WriteJunk, Hook::WallClock, Hook::Contents];
+        let mut hooks = vec![
+            Hook::Processes,
+            Hook::BareNotification,
+            Hook::DeleteEntries,
+            Hook::WriteJunk,
+            Hook::WallClock,
+            Hook::Contents,
+        ];
         if Path::new(OPEN_FILES).exists() {
             hooks.push(Hook::Counts);
         }
@@ -177,6 +193,27 @@ impl Store for Folder {
 
     async fn entries(&self, _: &LockName) -> Result<Vec<String>> {
         anyhow::bail!("lock files stay, because they hold the tokens")
+    }
+
+    /// Files notify nobody: what takes the time is to look again and again.
+    async fn bare_notification(&self) -> Result<Duration> {
+        let locked = NamedTempFile::new()?;
+        let looking = locked.reopen()?;
+        locked.as_file().lock()?;
+        let (looks, looked) = tokio::sync::oneshot::channel();
+        let look = tokio::spawn(async move {
+            let mut looks = Some(looks);
+            while looking.try_lock().is_err() {
+                // The receiver is gone when the case has failed.
+                let _ = looks.take().map(|looks| looks.send(()));
+                sleep(LOOK_PAUSE).await;
+            }
+            Instant::now()
+        });
+        looked.await?;
+        let start = Instant::now();
+        locked.as_file().unlock()?;
+        Ok(look.await?.duration_since(start))
     }
 
     /// Counts the files of the folder that this process has open.

@@ -57,6 +57,8 @@ pub enum Defect {
     SentBack,
     /// The server's sessions live ten times as long as reported.
     SlowExpiry,
+    /// The server's sessions live two seconds longer than reported.
+    LateExpiry,
     /// The server's sessions live two fifths of the reported ttl.
     EarlyExpiry,
     /// A failed request is reported as busy.
@@ -113,6 +115,8 @@ pub enum Defect {
     TokensStartAgain,
     /// The server loses its sessions when it restarts, and confirms their renewals.
     ForgetfulRestart,
+    /// No session of before a restart of the server gets an answer to its heartbeats.
+    UnansweredRestart,
     /// The leader that observers read is the one before.
     StaleLeader,
     /// The holder of a plain lock is not shown as a leader.
@@ -173,7 +177,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 73] = [
+    pub const ALL: [Self; 75] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -191,6 +195,7 @@ impl Defect {
         Self::FalseFifo,
         Self::SentBack,
         Self::SlowExpiry,
+        Self::LateExpiry,
         Self::EarlyExpiry,
         Self::FailureAsBusy,
         Self::BusyAsFailure,
@@ -219,6 +224,7 @@ impl Defect {
         Self::SlowHandoff,
         Self::TokensStartAgain,
         Self::ForgetfulRestart,
+        Self::UnansweredRestart,
         Self::StaleLeader,
         Self::UnseenHolder,
         Self::SilentLeaderWatch,
@@ -269,6 +275,10 @@ impl Harness for BrokenHarness {
 
     fn rounds(&self) -> Rounds {
         Rounds::Few
+    }
+
+    fn expiry_delay(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
     }
 
     fn hooks(&self) -> Vec<Hook> {

@@ -52,6 +52,7 @@ impl Store for BrokenStore {
             // The data stays; requests that are in progress are repeated.
             StoreFault::Restart => {
                 self.shared.state().last_token = 0;
+                self.shared.state().restarts += 1;
                 if self.defect == Defect::ForgetfulRestart {
                     self.inner.server().expire_all();
                 }

@@ -25,6 +25,9 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{Defect, admin::AdminState, grants::ADDED_TTLS, info, powers::PowersState};
 use crate::{Access, ShownCertificate};
 
+/// How much longer sessions live. Less than the pause between two re-checks.
+const LATE_BY: Duration = Duration::from_secs(2);
+
 /// What the clients of one broken store share.
 #[derive(Clone, Default)]
 pub(super) struct Shared(Arc<Mutex<State>>);
@@ -48,6 +51,7 @@ pub(super) struct State {
     pub(super) left_watches: u64,
     /// Whether the disk is full.
     pub(super) is_full: bool,
+    pub(super) restarts: u64,
     pub(super) powers: PowersState,
     pub(super) admin: AdminState,
 }
@@ -111,6 +115,7 @@ impl Backend for BrokenBackend {
         }
         let server_ttl = match self.defect {
             Defect::SlowExpiry => ttl * 10,
+            Defect::LateExpiry => ttl + LATE_BY,
             // Just longer than the pause between two heartbeats.
             Defect::EarlyExpiry => ttl * 2 / 5,
             _ => ttl.min(TTL_MAX),
@@ -128,6 +133,7 @@ impl Backend for BrokenBackend {
                 _ => None,
             },
             closed: AtomicBool::new(false),
+            restarts: self.shared.state().restarts,
         }))
     }
 
@@ -146,6 +152,8 @@ pub(super) struct BrokenSession {
     inspector: MemoryBackend,
     pub(super) forbidden: Option<LockName>,
     closed: AtomicBool,
+    /// Restarts of the server before the session was opened.
+    restarts: u64,
 }
 
 impl BrokenSession {
@@ -186,6 +194,13 @@ impl BrokenSession {
         }
     }
 
+    /// Waits for ever where the server answers no heartbeat of this session.
+    async fn is_answered(&self) {
+        if self.defect == Defect::UnansweredRestart && self.shared.state().restarts > self.restarts {
+            std::future::pending().await
+        }
+    }
+
     /// Makes another claim, for the lock `name`, that does not give up with the first one.
     pub(super) fn detached(&self, claim: &Claim, name: LockName, wait: bool) -> (Claim, ClaimControl) {
         let control = ClaimControl::new();
@@ -213,6 +228,7 @@ impl Session for BrokenSession {
     }
 
     async fn renew(&self, held: &[Grant]) -> Renewals {
+        self.is_answered().await;
         let all_renewed = |clock: &Clock| {
             let renewed = || Renewal::Renewed { armed_at: clock.now() };
             Renewals::new(renewed(), held.iter().map(|grant| (grant.claim(), renewed())).collect())

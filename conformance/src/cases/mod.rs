@@ -25,6 +25,7 @@ mod sessions;
 mod several;
 mod silence;
 mod stores;
+mod takeover;
 mod trust;
 mod ttl;
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use lockkit_core::Fence;
+use anyhow::{Context as _, Result, ensure};
+use lockkit_core::{Fence, backend::Lifetime};
 use tokio::time::{Instant, sleep};
 
+use super::takeover::{self, Takeover};
 use crate::{
     Case, Hook,
     case::{Need, case},
@@ -27,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
         needs PROCESSES, Need::Ttl; bugs 1 50 65),
     case!(process_stopped_briefly_keeps_its_lock: BoundedLoss, needs PROCESSES; bugs 66),
     case!(waiter_stopped_for_long_is_granted_once_free: TimedExclusion NoLostWakeUp,
-        needs PROCESSES, Need::SessionLifetime, Need::Fifo; bugs 1 2 3 14),
+        needs PROCESSES, Need::Ttl, Need::Fifo; bugs 1 2 3 14),
     case!(tokens_rise_over_processes: TokenOrder, needs PROCESSES; bugs 49),
     case!(process_whose_wall_clock_steps_keeps_lock_and_place: TimedExclusion TokenOrder BoundedLoss,
         needs PROCESSES, Need::Hook(Hook::WallClock); bugs 65),
@@ -82,6 +83,10 @@ async fn processes_exclude_each_other(cx: Cx) -> Result<()> {
 }
 
 async fn the_lock_of_a_killed_process_goes_to_the_next_in_time(cx: Cx) -> Result<()> {
+    takeover::is_in_time(&cx, async || after_a_killed_holder(&cx).await).await
+}
+
+async fn after_a_killed_holder(cx: &Cx) -> Result<Takeover> {
     let (name, waiting) = (cx.name(), cx.short_client().await?);
     let mut worker = cx.worker(cx.short_ttl()).await?;
     let token = worker.acquire(1, &name).await?;
@@ -89,16 +94,22 @@ async fn the_lock_of_a_killed_process_goes_to_the_next_in_time(cx: Cx) -> Result
     let asked = Instant::now();
     let left = worker.state(1).await?.remaining;
     worker.kill().await?;
-    let takeover = cx.bounds_of(&waiting).takeover();
-    let next = within(takeover, "the waiter is granted", waiter).await???;
+    let (bounds, killed) = (cx.bounds_of(&waiting), Instant::now());
+    let next = within(bounds.takeover(), "the waiter is granted", waiter).await???;
+    let took = killed.elapsed();
     ensure!(next.token() > token, "{} after {token}", next.token());
     // The victim's deadline has passed, unless its holds end with its process.
     let endless = waiting.ttl() == Duration::MAX;
     ensure!(endless || asked.elapsed() >= left, "granted before the victim's deadline");
-    Ok(next.release().await?)
+    next.release().await?;
+    Ok(Takeover { bounds, took })
 }
 
 async fn a_killed_waiter_delays_its_successors_for_a_bounded_time(cx: Cx) -> Result<()> {
+    takeover::is_in_time(&cx, async || after_a_killed_waiter(&cx).await).await
+}
+
+async fn after_a_killed_waiter(cx: &Cx) -> Result<Takeover> {
     let (name, client) = (cx.name(), cx.short_client().await?);
     let held = client.lock(name.as_str())?.acquire().await?;
     let mut victim = cx.worker(cx.short_ttl()).await?;
@@ -110,11 +121,13 @@ async fn a_killed_waiter_delays_its_successors_for_a_bounded_time(cx: Cx) -> Res
     let waiting = other.lock(name.as_str())?;
     let waiter = tokio::spawn(async move { waiting.acquire().await });
     victim.kill().await?;
+    let (bounds, killed) = (cx.bounds_of(&client), Instant::now());
     held.release().await?;
-    let takeover = cx.bounds_of(&client).takeover();
-    within(takeover, "the waiter behind the dead one is granted", waiter).await???.release().await?;
+    let next = within(bounds.takeover(), "the waiter behind the dead one is granted", waiter).await???;
+    let took = killed.elapsed();
+    next.release().await?;
     ensure!(dead.granted().await.is_err(), "a dead process was granted the lock");
-    Ok(())
+    Ok(Takeover { bounds, took })
 }
 
 async fn process_stopped_for_long_sees_its_loss(cx: Cx) -> Result<()> {
@@ -173,7 +186,12 @@ async fn waiter_stopped_for_long_is_granted_once_free(cx: Cx) -> Result<()> {
     cx.waits_behind(&name, 0).await?;
     worker.stop().await?;
     let bounds = cx.bounds_of(&client);
-    cx.nobody_waits(&name, bounds.takeover()).await?;
+    if cx.info().lifetime == Lifetime::Session {
+        cx.nobody_waits(&name, bounds.takeover()).await?;
+    } else {
+        // Its place lapses after a ttl, and is removed by the next release.
+        sleep(bounds.ttl * 2).await;
+    }
     held.release().await?;
     let other = cx.short_client().await?;
     let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
@@ -188,7 +206,9 @@ async fn waiter_stopped_for_long_is_granted_once_free(cx: Cx) -> Result<()> {
     next.release().await?;
     let granted = within(bounds.takeover(), "the stopped waiter is granted", waiting.granted()).await??;
     ensure!(granted > token, "{granted} after {token}");
-    worker.release(1).await
+    worker.release(1).await?;
+    let free = other.lock(name.as_str())?.try_acquire().await?;
+    Ok(free.context("the stopped waiter was granted the lock twice")?.release().await?)
 }
 
 async fn tokens_rise_over_processes(cx: Cx) -> Result<()> {

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{BootInstant, Clock, ErrorKind, LockClient, TimeSource};
 use tokio::time::{Instant, sleep};
 
+use super::takeover::{self, Takeover};
 use crate::{
     Case,
     case::{Need, case},
@@ -36,17 +37,21 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn the_lock_of_a_silent_client_goes_to_the_next_in_time(cx: Cx) -> Result<()> {
-    let name = cx.name();
+    takeover::is_in_time(&cx, async || after_a_silent_holder(&cx).await).await
+}
+
+async fn after_a_silent_holder(cx: &Cx) -> Result<Takeover> {
+    let (name, waiting) = (cx.name(), cx.client().await?);
     let silent = cx.session(cx.short_ttl()).await?;
     let dead = take(&silent, &name).await?;
-    let waiting = cx.client().await?;
-    let takeover = cx.bounds(silent.ttl()).takeover();
-    let guard = waiting.lock(name.as_str())?.acquire_timeout(takeover).await?;
-    let guard = guard.with_context(|| format!("still locked {takeover:?} after its holder's death"))?;
+    let (bounds, start) = (cx.bounds(silent.ttl()), Instant::now());
+    let guard = waiting.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
+    let took = start.elapsed();
+    let guard = guard.with_context(|| format!("still locked {took:?} after its holder's death"))?;
     ensure!(guard.token() > dead.token(), "{} after {}", guard.token(), dead.token());
     guard.release().await?;
     let _ = silent.close().await;
-    Ok(())
+    Ok(Takeover { bounds, took })
 }
 
 async fn the_lock_of_a_silent_client_is_not_granted_before_its_deadline(cx: Cx) -> Result<()> {
@@ -70,6 +75,10 @@ async fn the_lock_of_a_silent_client_is_not_granted_before_its_deadline(cx: Cx) 
 }
 
 async fn a_silent_waiter_delays_its_successors_no_longer_than_its_ttl(cx: Cx) -> Result<()> {
+    takeover::is_in_time(&cx, async || after_a_silent_waiter(&cx).await).await
+}
+
+async fn after_a_silent_waiter(cx: &Cx) -> Result<Takeover> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let silent = cx.session(cx.short_ttl()).await?;
@@ -80,13 +89,15 @@ async fn a_silent_waiter_delays_its_successors_no_longer_than_its_ttl(cx: Cx) ->
     });
     cx.waits_behind(&name, 0).await?;
     let last = cx.enqueue(&cx.lock(&name).await?, 1).await?;
+    let (bounds, start) = (cx.bounds(silent.ttl()), Instant::now());
     held.release().await?;
-    let takeover = cx.bounds(silent.ttl()).takeover();
-    within(takeover, "the waiter behind the silent one is granted", last).await???.release().await?;
+    let next = within(bounds.takeover(), "the waiter behind the silent one is granted", last).await???;
+    let took = start.elapsed();
+    next.release().await?;
     control.give_up();
-    let _ = within(takeover, "the silent claim ends", dead).await?;
+    let _ = within(bounds.takeover(), "the silent claim ends", dead).await?;
     let _ = silent.close().await;
-    Ok(())
+    Ok(Takeover { bounds, took })
 }
 
 async fn a_silent_waiter_is_not_granted_on_a_dead_entry(cx: Cx) -> Result<()> {

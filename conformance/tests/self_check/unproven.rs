@@ -17,6 +17,7 @@ const UNPROVEN: &[(&str, &[&str])] = &[
             "process_stopped_for_long_sees_its_loss",
             "process_stopped_briefly_keeps_its_lock",
             "waiter_stopped_for_long_is_granted_once_free",
+            "server_that_is_down_costs_its_clients_little_processor_time",
             "tokens_rise_over_processes",
             "process_whose_wall_clock_steps_keeps_lock_and_place",
             "processes_whose_wall_clocks_are_days_apart_lose_no_increment",

@@ -10,6 +10,7 @@ mod server;
 use std::{
     process::ExitCode,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use anyhow::Result;
@@ -60,6 +61,11 @@ impl Harness for EtcdHarness {
         Rounds::Few
     }
 
+    /// etcd looks for ended leases twice a second.
+    fn expiry_delay(&self) -> Option<Duration> {
+        Some(Duration::from_secs(1))
+    }
+
     fn hooks(&self) -> Vec<Hook> {
         let mut hooks = vec![
             Hook::Processes,
@@ -75,6 +81,7 @@ impl Harness for EtcdHarness {
             Hook::WriteJunk,
             Hook::Freeze,
             Hook::Restart,
+            Hook::Stop,
             Hook::HoldRequests,
             Hook::SwallowReplies,
             Hook::DropNotifications,

@@ -135,6 +135,8 @@ impl Store for Server {
             StoreFault::Freeze => self.etcd.with(|etcd| etcd.pause()).await,
             StoreFault::Thaw => self.etcd.with(|etcd| etcd.resume()).await,
             StoreFault::Restart => self.etcd.with(Etcd::restart).await,
+            StoreFault::Stop => self.etcd.with(|etcd| etcd.kill()).await,
+            StoreFault::Start => self.etcd.with(Etcd::restart).await,
             StoreFault::Wipe => self.etcd.with(Etcd::wipe).await,
             StoreFault::ForgetHistory => self.etcd.with(|etcd| etcd.compact()).await,
             StoreFault::FillStore => self.etcd.with(|etcd| etcd.set_no_space(true)).await,

@@ -7,7 +7,8 @@ use lockkit_core::{
     Clock, ErrorKind,
     backend::{Acquired, Backend, Loss, Renewal},
 };
-use lockkit_testbed::{Etcd, Proxy};
+use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use tokio::time::Instant;
 
 use crate::common::{
     LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, granted, is_entry_gone, is_gave_up,
@@ -144,15 +145,26 @@ async fn deleted_waiter_key_ends_its_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_of_a_dead_client_passes_on_when_its_lease_ends() {
+    /// A busy machine may delay some of them.
+    const TRIES: usize = 3;
+    /// What the documents allow for the end of a lease, and a second for a busy machine.
+    const LATE_MAX: Duration = Duration::from_secs(2);
     let etcd = Etcd::start().unwrap();
-    let name = fresh_name();
-    let (dead, alive) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
-    let _held = acquire(&dead, &name).await;
-    let _also_dead = enqueued(&dead, &name).await;
-    let waiting = enqueued(&alive, &name).await;
-    // The lease expires; one revision deletes the keys of the holder and the waiter.
-    release(&alive, &waiting.granted().await).await;
-    assert_eq!(bounded(dead.lost()).await, Loss::Session);
+    let mut waited = Vec::new();
+    while waited.len() < TRIES && waited.iter().all(|waited| *waited > SHORT + LATE_MAX) {
+        let name = fresh_name();
+        let (dead, alive) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
+        let _held = acquire(&dead, &name).await;
+        let _also_dead = enqueued(&dead, &name).await;
+        let waiting = enqueued(&alive, &name).await;
+        let start = Instant::now();
+        // The lease expires; one revision deletes the keys of the holder and the waiter.
+        let granted = waiting.granted().await;
+        waited.push(start.elapsed());
+        release(&alive, &granted).await;
+        assert_eq!(bounded(dead.lost()).await, Loss::Session);
+    }
+    assert!(waited.iter().any(|waited| *waited <= SHORT + LATE_MAX), "{waited:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,23 +211,35 @@ async fn late_ping_reply_does_not_count_for_the_next_ping() {
     assert!(second >= sent && second > first);
 }
 
+/// Returns the bytes of a number in a request.
+fn varint(number: i64) -> Vec<u8> {
+    let (mut rest, mut bytes) = (number.cast_unsigned(), Vec::new());
+    while rest > 0x7f {
+        bytes.push((rest & 0x7f) as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push((rest & 0x7f) as u8);
+    bytes
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_lifetime_starts_when_the_ping_is_sent() {
     let etcd = Etcd::start().unwrap();
-    let session = session(&etcd, LONG).await;
-    let clock = Clock::boot();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let (lease, clock) = (varint(lease_of_only_session(&etcd)), Clock::boot());
     // First on a new stream, then on an open one.
     for _ in 0..2 {
-        etcd.pause().unwrap();
+        proxy.set(Direction::Requests, Flow::Hold);
         let renewing = tokio::spawn({
             let session = session.clone();
             async move { session.renew(&[]).await }
         });
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let still_frozen = clock.now();
-        etcd.resume().unwrap();
+        until("the ping is sent", async || proxy.holds_bytes(&lease)).await;
+        let still_held = clock.now();
+        proxy.pass();
         match bounded(renewing).await.unwrap().session {
-            Renewal::Renewed { armed_at } => assert!(armed_at <= still_frozen),
+            Renewal::Renewed { armed_at } => assert!(armed_at <= still_held),
             other => panic!("{other:?}"),
         }
     }

@@ -59,6 +59,12 @@ pub trait Servers: Debug + Send + Sync + Sized + 'static {
 
     /// Restarts every node that has keys now, with its data.
     fn restart(&mut self) -> Result<()>;
+
+    /// Kills every node that has keys now.
+    fn stop(&mut self) -> Result<()>;
+
+    /// Starts the killed nodes again, with their data.
+    fn start_again(&mut self) -> Result<()>;
 }
 
 #[derive(Debug)]
@@ -91,9 +97,14 @@ impl<S: Servers> Harness for RedisHarness<S> {
         Rounds::Few
     }
 
+    fn expiry_delay(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+
     fn hooks(&self) -> Vec<Hook> {
         let mut hooks = vec![
             Hook::Processes,
+            Hook::BareNotification,
             Hook::Entries,
             Hook::Requests,
             Hook::Lifetimes,
@@ -103,10 +114,10 @@ impl<S: Servers> Harness for RedisHarness<S> {
             Hook::WriteJunk,
             Hook::Freeze,
             Hook::Restart,
+            Hook::Stop,
             Hook::Evidence,
         ];
         if self.has_links {
-            hooks.push(Hook::BareNotification);
             hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
             hooks.extend([
                 Hook::Refuse,
@@ -220,6 +231,8 @@ impl<S: Servers> Store for RunningStore<S> {
             StoreFault::Freeze => self.servers.with(|servers| servers.freeze()).await,
             StoreFault::Thaw => self.servers.with(|servers| servers.thaw()).await,
             StoreFault::Restart => self.servers.with(Servers::restart).await,
+            StoreFault::Stop => self.servers.with(Servers::stop).await,
+            StoreFault::Start => self.servers.with(Servers::start_again).await,
             other => other.unsupported(),
         }
     }

@@ -62,6 +62,14 @@ impl Servers for Redis {
     fn restart(&mut self) -> Result<()> {
         self.restart()
     }
+
+    fn stop(&mut self) -> Result<()> {
+        self.kill()
+    }
+
+    fn start_again(&mut self) -> Result<()> {
+        self.restart()
+    }
 }
 
 impl Servers for RedisSentinels {
@@ -102,6 +110,16 @@ impl Servers for RedisSentinels {
     fn restart(&mut self) -> Result<()> {
         let master = self.master()?;
         self.node_mut(master).restart()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        let master = self.master()?;
+        self.node_mut(master).kill()
+    }
+
+    /// No replica is promoted meanwhile, see [`DOWN_AFTER_MS`].
+    fn start_again(&mut self) -> Result<()> {
+        Servers::restart(self)
     }
 }
 
@@ -147,6 +165,25 @@ impl Servers for RedisCluster {
     fn restart(&mut self) -> Result<()> {
         for number in 0..self.len() {
             if self.node(number).is_master()? {
+                self.node_mut(number).restart()?;
+                be_patient(self.node(number))?;
+            }
+        }
+        self.wait_until_healthy()
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        for number in 0..self.len() {
+            if self.node(number).is_master()? {
+                self.node_mut(number).kill()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_again(&mut self) -> Result<()> {
+        for number in 0..self.len() {
+            if self.node(number).pid().is_none() {
                 self.node_mut(number).restart()?;
                 be_patient(self.node(number))?;
             }

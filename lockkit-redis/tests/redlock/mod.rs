@@ -66,6 +66,10 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
         Rounds::Few
     }
 
+    fn expiry_delay(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+
     fn hooks(&self) -> Vec<Hook> {
         vec![
             Hook::Processes,
@@ -78,6 +82,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::WriteJunk,
             Hook::Freeze,
             Hook::Restart,
+            Hook::Stop,
             Hook::HoldRequests,
             Hook::SwallowReplies,
             Hook::DropNotifications,
@@ -267,6 +272,13 @@ impl Store for Masters {
             StoreFault::Freeze => self.to_majority(|node| node.pause()).await,
             StoreFault::Thaw => self.to_majority(|node| node.resume()).await,
             StoreFault::Restart => {
+                self.with(|nodes| (0..nodes.len()).try_for_each(|number| nodes.node_mut(number).restart()))
+                    .await
+            }
+            StoreFault::Stop => {
+                self.with(|nodes| (0..nodes.len()).try_for_each(|number| nodes.node_mut(number).kill())).await
+            }
+            StoreFault::Start => {
                 self.with(|nodes| (0..nodes.len()).try_for_each(|number| nodes.node_mut(number).restart()))
                     .await
             }

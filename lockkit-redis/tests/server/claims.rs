@@ -272,14 +272,14 @@ async fn eight_clients_exclude_each_other_and_share_evenly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_counts_from_the_sending_of_its_request() {
-    let redis = Redis::start().unwrap();
-    let (session, name, clock) = (session(&redis, LONG).await, fresh_name(), Clock::boot());
-    redis.pause().unwrap();
+    let proxy = Proxy::start_redis(shared().endpoint()).unwrap();
+    let session = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
+    let (name, clock) = (fresh_name(), Clock::boot());
+    proxy.set(Direction::Requests, Flow::Hold);
     let waiting = start(&session, &name);
-    // The request is sent long before the answer comes.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until("the acquire is sent", async || proxy.holds("EVALSHA")).await;
     let before_the_answer = clock.now();
-    redis.resume().unwrap();
+    proxy.pass();
     let grant = waiting.granted().await;
     assert!(grant.armed_at() < before_the_answer, "{:?} after {before_the_answer:?}", grant.armed_at());
 }

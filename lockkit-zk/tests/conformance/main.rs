@@ -9,7 +9,7 @@ mod queue;
 mod sessions;
 mod store;
 
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
@@ -45,6 +45,11 @@ impl Harness for ZkHarness {
         Rounds::Few
     }
 
+    /// One and a half ticks of the testbed's servers.
+    fn expiry_delay(&self) -> Option<Duration> {
+        Some(Duration::from_millis(750))
+    }
+
     fn hooks(&self) -> Vec<Hook> {
         vec![
             Hook::Processes,
@@ -61,6 +66,7 @@ impl Harness for ZkHarness {
             Hook::WriteJunk,
             Hook::Freeze,
             Hook::Restart,
+            Hook::Stop,
             Hook::HoldRequests,
             Hook::SwallowReplies,
             Hook::DropNotifications,

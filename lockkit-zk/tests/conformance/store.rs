@@ -145,6 +145,8 @@ impl Store for Server {
             StoreFault::Freeze => self.zookeeper.with(|zookeeper| zookeeper.pause()).await,
             StoreFault::Thaw => self.zookeeper.with(|zookeeper| zookeeper.resume()).await,
             StoreFault::Restart => self.zookeeper.with(ZooKeeper::restart).await,
+            StoreFault::Stop => self.zookeeper.with(|zookeeper| zookeeper.kill()).await,
+            StoreFault::Start => self.zookeeper.with(ZooKeeper::restart).await,
             StoreFault::Wipe => self.zookeeper.with(ZooKeeper::wipe).await,
             other => other.unsupported(),
         }

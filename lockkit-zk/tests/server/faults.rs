@@ -265,21 +265,22 @@ async fn try_without_connection_is_unavailable_and_leaves_nothing() {
 /// A heartbeat proves the lease since the sending, not the answer, of the request before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_counts_from_the_sending_of_a_heartbeat() {
-    let server = ZooKeeper::start().unwrap();
-    let session = session_at(&format!("{}/?tick=1us", server.url()), LONG).await;
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    let session = session_at(&format!("{}&tick=1us", url_through(&proxy)), LONG).await;
     let clock = Clock::boot();
     let opened = clock.now();
-    server.pause().unwrap();
+    proxy.set(Direction::Requests, Flow::Hold);
     let renewing = tokio::spawn({
         let session = session.clone();
         async move { session.renew(&[]).await }
     });
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let still_frozen = clock.now();
-    server.resume().unwrap();
+    // Requests name a node, pings do not.
+    until("the heartbeat is sent", async || proxy.holds("/")).await;
+    let still_held = clock.now();
+    proxy.pass();
     assert!(is_renewed(&bounded(renewing).await.unwrap().session));
     match heartbeat(&session, &[]).await.session {
-        Renewal::Renewed { armed_at } => assert!(opened <= armed_at && armed_at <= still_frozen),
+        Renewal::Renewed { armed_at } => assert!(opened <= armed_at && armed_at <= still_held),
         other => panic!("{other:?}"),
     }
 }

@@ -277,7 +277,12 @@ impl Proxy {
     /// Returns whether a request that contains this text was received and not forwarded yet. The text is not found in
     /// compressed or encrypted requests.
     pub fn holds(&self, text: &str) -> bool {
-        self.connections().iter().any(|connection| connection.requests.contains(text.as_bytes()))
+        self.holds_bytes(text.as_bytes())
+    }
+
+    /// The same for bytes that are not text.
+    pub fn holds_bytes(&self, bytes: &[u8]) -> bool {
+        self.connections().iter().any(|connection| connection.requests.contains(bytes))
     }
 
     /// Swallows the `nth` reply from now on, counted from 1 over all connections: its connection is reset instead.

@@ -204,7 +204,8 @@ async fn a_renewal_that_arrives_after_the_release_changes_nothing(cx: Cx) -> Res
     cx.eventually(bounds.validity, "a heartbeat begins", begun).await?;
     // The heartbeat is held back; the release follows it.
     let releasing = tokio::spawn(guard.release());
-    sleep(bounds.heartbeat / 20).await;
+    let follows = async || Ok(cx.log().releasing(&name) > 0);
+    cx.eventually(bounds.validity, "the release begins", follows).await?;
     link.heal().await?;
     within(bounds.takeover(), "the release returns", releasing).await???;
     ensure!(!cx.is_taken(&name).await?, "the late renewal brought the old hold back");

@@ -8,34 +8,62 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
-use lockkit_conformance::Rounds;
-use lockkit_core::{BootInstant, Clock, ErrorKind, TimeSource, backend::Backend};
+use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join;
+use lockkit_conformance::{Rounds, own::HANG};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, LockClient, LockGuard, LockName, TimeSource, backend::Backend,
+};
 use lockkit_testbed::{Direction, Flow, Proxy};
 use tokio::time::sleep;
 
 use super::{
     super::{Masters, backend, url_of},
-    LONG, SURVIVED, acquire, client, is_clean, name, value,
+    LONG, SURVIVED, acquire, client, is_clean, is_clean_of, name, value,
 };
 
 pub async fn locking_works_while_a_minority_is_down() -> Result<()> {
+    try_join(locking_works_with_nodes_down(1), locking_works_with_nodes_down(2)).await.map(drop)
+}
+
+/// A client of before and one of after the failure of the nodes hold a lock each, side by side, for longer than a ttl.
+async fn locking_works_with_nodes_down(count: usize) -> Result<()> {
     let masters = Masters::start(5)?;
-    let (early, mut last) = (client(&masters.url(), SURVIVED).await?, 0);
-    for down in 1..=2 {
-        masters.with(move |nodes| nodes.node_mut(down).kill()).await?;
-        let late = client(&masters.url(), SURVIVED).await?;
-        for client in [&early, &late] {
-            let guard = acquire(client).await?;
-            ensure!(guard.token().get() > last, "{} after {last}", guard.token());
-            last = guard.token().get();
-            sleep(SURVIVED * 3 / 2).await;
-            ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+    let early = client(&masters.url(), SURVIVED).await?;
+    let (of_early, of_late) = (LockName::new("early")?, LockName::new("late")?);
+    let mut last = [0; 2];
+    for down in 1..=count {
+        for (name, last) in [&of_early, &of_late].into_iter().zip(&mut last) {
+            let guard = acquire_after(&early, name, *last).await?;
+            *last = guard.token().get();
             guard.release().await?;
         }
+        masters.with(move |nodes| nodes.node_mut(down).kill()).await?;
     }
-    masters.with(|nodes| (1..=2).try_for_each(|down| nodes.node_mut(down).restart())).await?;
-    is_clean(&masters).await
+    let late = client(&masters.url(), SURVIVED).await?;
+    let kept = try_join(is_kept(&early, &of_early, last[0]), is_kept(&late, &of_late, last[1])).await?;
+    acquire_after(&late, &of_early, kept.0).await?.release().await?;
+    acquire_after(&early, &of_late, kept.1).await?.release().await?;
+    masters.with(move |nodes| (1..=count).try_for_each(|down| nodes.node_mut(down).restart())).await?;
+    is_clean_of(&masters, &of_early).await?;
+    is_clean_of(&masters, &of_late).await
+}
+
+/// Acquires this lock, whose last token was this one.
+async fn acquire_after(client: &LockClient, name: &LockName, last: u64) -> Result<LockGuard> {
+    let guard = client.lock(name.as_str())?.acquire_timeout(HANG).await?.context("not granted")?;
+    ensure!(guard.token().get() > last, "{} after {last}", guard.token());
+    Ok(guard)
+}
+
+/// Holds this lock for longer than a ttl, and returns its token.
+async fn is_kept(client: &LockClient, name: &LockName, last: u64) -> Result<u64> {
+    let guard = acquire_after(client, name, last).await?;
+    sleep(SURVIVED * 3 / 2).await;
+    ensure!(guard.is_held(), "lost: {:?}", guard.check().err());
+    let token = guard.token().get();
+    guard.release().await?;
+    Ok(token)
 }
 
 pub async fn locking_works_with_one_node_down_and_one_emptied() -> Result<()> {
