@@ -20,7 +20,7 @@ use lockkit_conformance::{AnyBackend, Plain};
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockName, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, Lifetime, Loss, Renewal,
+        Acquired, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, Lifetime, Loss, Renewal,
         Renewals, Session, TokenStrength,
     },
 };
@@ -126,10 +126,6 @@ impl Backend for ToyBackend {
         // Fails when the server cannot be reached.
         session.request("hello".to_owned()).await?;
         Ok(Arc::new(session))
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        None
     }
 }
 

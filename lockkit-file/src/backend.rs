@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use lockkit_core::{
     backend::{
         Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, Session, TokenStrength,
     },
+    support::lock,
 };
 
 use crate::{
@@ -62,7 +63,7 @@ impl FileBackend {
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<Weak<FileSession>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sessions)
     }
 }
 

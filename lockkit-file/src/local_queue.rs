@@ -5,11 +5,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
-use lockkit_core::LockName;
+use lockkit_core::{LockName, support::lock};
 use tokio::{
     sync::{Mutex as AsyncMutex, OwnedMutexGuard, SetOnce},
     time::Instant,
@@ -110,10 +110,6 @@ impl Drop for LocalQueue {
             queues.remove(&self.name);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

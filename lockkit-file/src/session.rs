@@ -22,7 +22,7 @@ use std::{
     fs::File,
     io,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -30,6 +30,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, Result,
     backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Records, Renewals, Session},
+    support::lock,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -66,7 +67,7 @@ impl FileSession {
     }
 
     pub(crate) fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Hold>> {
-        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.holds)
     }
 
     /// Returns another handle of the lock file at `path`, if this session holds that lock.

@@ -6,7 +6,6 @@ use std::{
 };
 
 use tokio::sync::SetOnce;
-use uuid::Uuid;
 
 use crate::{
     LockName, Metadata, Proposal,
@@ -17,19 +16,45 @@ use crate::{
 
 /// The random identity of one attempt, never reused. It identifies an entry whose creation reply was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClaimId(Uuid);
+pub struct ClaimId(u128);
 
 impl ClaimId {
     /// Creates a random id.
+    ///
+    /// # Panics
+    ///
+    /// If the operating system has no random numbers.
     pub fn random() -> Self {
-        Self(Uuid::new_v4())
+        let mut bytes = [0; 16];
+        fill_with_random(&mut bytes);
+        Self::of_random_bytes(bytes)
     }
 
     /// Parses an id that `Display` wrote.
     pub fn parse(text: &str) -> Option<Self> {
-        // `Uuid::try_parse` accepts four forms and capitals; `Display` writes only one form.
-        Uuid::try_parse(text).ok().map(Self).filter(|id| id.to_string() == text)
+        // `from_str_radix` accepts capitals, a sign and any length; `Display` writes only one form.
+        u128::from_str_radix(text, 16).ok().map(Self).filter(|id| id.to_string() == text)
     }
+
+    /// Returns the UUID of version 4 with these random bytes: Curator's names contain one.
+    fn of_random_bytes(bytes: [u8; 16]) -> Self {
+        let random = u128::from_be_bytes(bytes);
+        Self(random & !(VERSION_MASK | VARIANT_MASK) | VERSION_4 | VARIANT_RFC)
+    }
+}
+
+// The fields of a UUID that are not random (RFC 9562, section 5.4).
+const VERSION_MASK: u128 = 0xf << 76;
+const VERSION_4: u128 = 4 << 76;
+const VARIANT_MASK: u128 = 0b11 << 62;
+const VARIANT_RFC: u128 = 0b10 << 62;
+
+#[allow(
+    clippy::expect_used,
+    reason = "without random numbers two claims could have one id, and share a hold"
+)]
+fn fill_with_random(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the operating system has random numbers");
 }
 
 /// Makes the claims of one client.
@@ -79,16 +104,14 @@ impl ClaimIds {
     fn draw(&self) -> ClaimId {
         let mut drawn = lock(&self.0);
         if drawn.unused == 0 {
-            if getrandom::fill(drawn.bytes.as_flattened_mut()).is_err() {
-                return ClaimId::random();
-            }
+            fill_with_random(drawn.bytes.as_flattened_mut());
             drawn.unused = CLAIM_IDS_DRAWN;
         }
         drawn.unused -= 1;
         let index = drawn.unused;
         // Nothing keeps a copy of a used id.
         let bytes = std::mem::take(&mut drawn.bytes[index]);
-        ClaimId(uuid::Builder::from_random_bytes(bytes).into_uuid())
+        ClaimId::of_random_bytes(bytes)
     }
 }
 
@@ -102,14 +125,14 @@ impl fmt::Debug for ClaimIds {
 /// Prints 32 lower-case hexadecimal digits.
 impl fmt::Display for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self.0.as_simple(), f)
+        write!(f, "{:032x}", self.0)
     }
 }
 
 /// Prints the first 8 digits: enough to follow a claim in a log, too few to forge its entry.
 impl fmt::Debug for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.8}…", self.0.as_simple().to_string())
+        write!(f, "{:08x}…", self.0 >> 96)
     }
 }
 
@@ -251,10 +274,37 @@ mod tests {
         let mut ids = HashSet::new();
         for client in clients.iter().cycle().take(10 * CLAIM_IDS_DRAWN) {
             let id = client.claim(name.clone(), true, None, &control).id();
-            assert_eq!(id.0.get_version_num(), 4);
+            assert_is_uuid_4(id);
             assert!(ids.insert(id), "{id} is used twice");
         }
         assert_eq!(format!("{:?}", clients[0].ids), "ClaimIds { .. }");
+    }
+
+    #[track_caller]
+    fn assert_is_uuid_4(id: ClaimId) {
+        let text = id.to_string();
+        assert!(text.len() == 32 && &text[12..13] == "4" && "89ab".contains(&text[16..17]), "{text}");
+    }
+
+    #[test]
+    fn written_id_is_parsed_in_that_form_only() {
+        let id = ClaimId::of_random_bytes([0; 16]);
+        assert_eq!(id.to_string(), "00000000000040008000000000000000");
+        assert_eq!(ClaimId::of_random_bytes([0xff; 16]).to_string(), "ffffffffffff4fffbfffffffffffffff");
+        for id in [id, ClaimId::random()] {
+            let text = id.to_string();
+            assert_is_uuid_4(id);
+            assert_eq!(ClaimId::parse(&text), Some(id));
+            assert_eq!(format!("{id:?}"), format!("{}…", &text[..8]));
+        }
+        let text = "0a1b2c3d4e5f60718293a4b5c6d7e8f9";
+        assert_eq!(ClaimId::parse(text).unwrap().to_string(), text);
+        let signed = format!("+{}", &text[1..]);
+        for other in
+            ["", &text[1..], &format!("0{text}"), &text.to_uppercase(), &signed, &text.replace('a', "g")]
+        {
+            assert_eq!(ClaimId::parse(other), None, "{other}");
+        }
     }
 
     #[test]

@@ -113,7 +113,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>>;
 
     /// Optional: what an operator asks of a store.
-    fn admin(&self) -> Option<&dyn Admin>;
+    fn admin(&self) -> Option<&dyn Admin> {
+        None
+    }
 }
 
 /// A session of one client at the server, and the locks acquired in it.

@@ -33,6 +33,7 @@
 
 mod lock;
 mod set;
+mod thread;
 
 use std::{future::Future, time::Duration};
 
@@ -188,7 +189,7 @@ fn wait<T>(
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     match may_block() {
-        Ok(()) => pollster::block_on(work),
+        Ok(()) => thread::block_on(work),
         Err(why) => {
             let error = Error::new(ErrorKind::Unsupported, operation).with_message(why);
             Err(lock.into_iter().fold(error, Error::with_lock))

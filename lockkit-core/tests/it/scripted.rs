@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockClient, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, HeartbeatInterval,
-        Lifetime, Loss, Renewal, Renewals, Session,
+        Acquired, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, HeartbeatInterval, Lifetime,
+        Loss, Renewal, Renewals, Session,
     },
 };
 use tokio::sync::Notify;
@@ -130,10 +130,6 @@ impl Backend for Scripted {
             closed: CancellationToken::new(),
             granted: Mutex::default(),
         }))
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        None
     }
 }
 

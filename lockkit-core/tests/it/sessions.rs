@@ -6,7 +6,7 @@ use crate::common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_cl
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Result, Status,
-    backend::{Admin, Backend, BackendInfo, Session},
+    backend::{Backend, BackendInfo, Session},
     limits::{LABEL_BYTES_MAX, TRY_ANSWER_MAX, TTL_MAX, WAITERS_PER_CLIENT_MAX},
     memory::{MemoryBackend, MemoryServer},
 };
@@ -292,10 +292,6 @@ impl Backend for RuntimeWatch {
             std::future::pending::<()>().await;
         });
         self.backend.open_session(ttl, clock).await
-    }
-
-    fn admin(&self) -> Option<&dyn Admin> {
-        None
     }
 }
 
