@@ -52,5 +52,6 @@ pub use self::{
     },
     resp::{Pending, Reply},
     started_once::StartedOnce,
+    wait::{HANG, eventually, until},
     zookeeper::{Connection, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
 };
