@@ -3,17 +3,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use tokio::time::{Instant, sleep};
 
-/// Time limit of a step that would hang. Shorter than [`LONG`], so that no step ends because a lease has.
-pub const HANG: Duration = Duration::from_secs(30);
-
-/// A ttl longer than any other wait of a case.
-pub const LONG: Duration = Duration::from_secs(60);
+use crate::context::within;
+pub use crate::direct::{HANG, LONG};
 
 /// Pause between two polls of a condition.
-const POLL_PAUSE: Duration = Duration::from_millis(5);
+const POLL_PAUSE: Duration = Duration::from_millis(2);
 
 /// Polls a condition until it holds, and returns how long that took.
 ///
@@ -26,11 +23,13 @@ const POLL_PAUSE: Duration = Duration::from_millis(5);
 /// That of `condition`.
 pub async fn until(what: &str, condition: impl AsyncFn() -> Result<bool>) -> Result<Duration> {
     let start = Instant::now();
-    while !condition().await? {
-        ensure!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
-        sleep(POLL_PAUSE).await;
-    }
-    Ok(start.elapsed())
+    let poll = async {
+        while !condition().await? {
+            sleep(POLL_PAUSE).await;
+        }
+        Ok(start.elapsed())
+    };
+    within(HANG, what, poll).await?
 }
 
 /// Runs blocking work, while the other tasks of the runtime continue.

@@ -8,16 +8,13 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
 };
 
 use lockkit::{
     ErrorKind,
     blocking::{Client, Guard, Lock, LockAll, SetGuard, connect},
 };
-
-/// Longest time of a test on a busy machine.
-const HANG: Duration = Duration::from_secs(60);
+use lockkit_testbed::HANG;
 
 const THREADS: u64 = 12;
 const ROUNDS: u64 = 40;

@@ -18,6 +18,7 @@ mod address;
 mod blocking;
 #[cfg(feature = "tls")]
 mod certificates;
+mod cluster;
 #[cfg(feature = "conformance")]
 mod conformance;
 mod daemon;
@@ -39,8 +40,11 @@ mod zookeeper;
 
 #[cfg(feature = "tls")]
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
+#[cfg(feature = "conformance")]
+pub use self::conformance::{ClusterStore, Members};
 pub use self::{
     blocking::Blocking,
+    cluster::{Cluster, Server},
     daemon::{Daemon, find_program},
     disk::SmallDisk,
     etcd::{Etcd, EtcdCluster},
@@ -52,5 +56,6 @@ pub use self::{
     },
     resp::{Pending, Reply},
     started_once::StartedOnce,
+    wait::{HANG, eventually, until},
     zookeeper::{Connection, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
 };

@@ -4,6 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+/// Time limit of a step that would hang: generous, as no test depends on its length.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// Pause between two looks of a test.
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
+
 /// Pause between two questions to the members of a cluster.
 const LEADER_POLL: Duration = Duration::from_millis(20);
 
@@ -18,6 +24,28 @@ pub(crate) fn poll<T>(time_max: Duration, pause: Duration, mut look: impl FnMut(
         }
         std::thread::sleep(pause);
     }
+}
+
+/// Waits, for a test, until `look` returns a value.
+///
+/// # Panics
+///
+/// When it returns none within [`HANG`].
+#[track_caller]
+#[allow(clippy::panic, reason = "a helper of tests")]
+pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    let found = poll(HANG, LOOK_PAUSE, look);
+    found.unwrap_or_else(|| panic!("not within {HANG:?}: {what}"))
+}
+
+/// Waits, for a test, until the condition is true.
+///
+/// # Panics
+///
+/// When it is not true within [`HANG`].
+#[track_caller]
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    eventually(what, || condition().then_some(()));
 }
 
 /// Waits until `cluster` has a leader.

@@ -1,17 +1,9 @@
 //! A full disk. The tests are ignored, with the reason, if this process may not mount a file system.
 
-use std::{
-    fs,
-    io::ErrorKind,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{fs, io::ErrorKind, process::ExitCode};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use lockkit_testbed::{Etcd, SmallDisk};
-
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(30);
+use lockkit_testbed::{Etcd, SmallDisk, until};
 
 /// etcd reserves 64 MB for its log, and as much for the next one.
 const ETCD_BYTES: u64 = 192 << 20;
@@ -50,14 +42,9 @@ fn etcd_stops() -> Result<(), Failed> {
     let mut etcd = Etcd::start_in(disk.path())?;
     etcd.put("before", "")?;
     disk.fill()?;
-    let started = Instant::now();
     // The space of its log was reserved in advance; the database file cannot grow.
     let value = "x".repeat(512 << 10);
-    while etcd.put("big", &value).is_ok() {
-        if started.elapsed() > HANG {
-            return Err("etcd still takes writes".into());
-        }
-    }
+    until("etcd takes no writes", || etcd.put("big", &value).is_err());
     disk.make_room()?;
     etcd.restart()?;
     if etcd.keys("before")? == ["before"] { Ok(()) } else { Err("the data is lost".into()) }

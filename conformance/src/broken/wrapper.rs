@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Result,
+    BootInstant, Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Result,
     backend::{
         Acquired, Admin, Backend, BackendInfo, Claim, ClaimControl, Elections, Grant, Loss, Pins, Records,
         Renewal, Renewals, Session,
@@ -206,6 +206,41 @@ impl BrokenSession {
         let control = ClaimControl::new();
         (Claim::new(name, wait, claim.metadata().clone(), &control), control)
     }
+
+    /// Returns what the client is shown of a heartbeat that began at `begun`.
+    fn falsified(&self, mut heartbeat: Renewals, held: &[Grant], begun: Instant) -> Renewals {
+        match self.defect {
+            Defect::UnknownAsLoss if matches!(heartbeat.session, Renewal::Unknown(_)) => {
+                heartbeat.session = Renewal::Gone;
+            }
+            Defect::LifetimeTooLong => {
+                starts(&mut heartbeat).for_each(|start| *start = start.after(self.ttl * ADDED_TTLS));
+            }
+            Defect::RevivingRenewal => {
+                held.iter().for_each(|grant| self.revive(grant, begun));
+            }
+            Defect::LifetimeFromReply => {
+                let now = self.clock.now();
+                starts(&mut heartbeat).for_each(|start| *start = now);
+            }
+            Defect::LossOfAll
+                if heartbeat.holds.iter().any(|(_, renewal)| matches!(renewal, Renewal::Gone)) =>
+            {
+                heartbeat.session = Renewal::Gone;
+            }
+            _ => {}
+        }
+        heartbeat
+    }
+}
+
+/// The starts of the leases that a heartbeat has renewed.
+fn starts(heartbeat: &mut Renewals) -> impl Iterator<Item = &mut BootInstant> {
+    let renewals = heartbeat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut heartbeat.session]);
+    renewals.filter_map(|renewal| match renewal {
+        Renewal::Renewed { armed_at } => Some(armed_at),
+        _ => None,
+    })
 }
 
 #[async_trait]
@@ -251,49 +286,14 @@ impl Session for BrokenSession {
             _ => {}
         }
         let begun = Instant::now();
-        let mut heartbeat = self.inner.renew(held).await;
+        let heartbeat = self.inner.renew(held).await;
         match self.defect {
             Defect::UnseenLoss | Defect::ForgetfulRestart
                 if !matches!(heartbeat.session, Renewal::Unknown(_)) =>
             {
                 all_renewed(&self.clock)
             }
-            Defect::UnknownAsLoss if matches!(heartbeat.session, Renewal::Unknown(_)) => {
-                heartbeat.session = Renewal::Gone;
-                heartbeat
-            }
-            Defect::LifetimeTooLong => {
-                let renewals =
-                    heartbeat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut heartbeat.session]);
-                for renewal in renewals {
-                    if let Renewal::Renewed { armed_at } = renewal {
-                        *armed_at = armed_at.after(self.ttl * ADDED_TTLS);
-                    }
-                }
-                heartbeat
-            }
-            Defect::RevivingRenewal => {
-                held.iter().for_each(|grant| self.revive(grant, begun));
-                heartbeat
-            }
-            Defect::LifetimeFromReply => {
-                let now = self.clock.now();
-                let renewals =
-                    heartbeat.holds.iter_mut().map(|(_, renewal)| renewal).chain([&mut heartbeat.session]);
-                for renewal in renewals {
-                    if let Renewal::Renewed { armed_at } = renewal {
-                        *armed_at = now;
-                    }
-                }
-                heartbeat
-            }
-            Defect::LossOfAll
-                if heartbeat.holds.iter().any(|(_, renewal)| matches!(renewal, Renewal::Gone)) =>
-            {
-                heartbeat.session = Renewal::Gone;
-                heartbeat
-            }
-            _ => heartbeat,
+            _ => self.falsified(heartbeat, held, begun),
         }
     }
 

@@ -7,13 +7,16 @@ use lockkit_core::{
     backend::{Acquired, Renewal},
     limits::{RECHECK_PAUSE_MAX, RECHECK_PAUSE_MIN},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-/// Generous bound against hangs; no test depends on its length.
-pub const HANG: Duration = Duration::from_secs(60);
+use crate::own;
 
-/// Pause between two polls of a condition.
-const POLL_PAUSE: Duration = Duration::from_millis(2);
+/// Time limit of a step that would hang: generous, as no test depends on its length. Shorter than [`LONG`], so that no
+/// step ends because a lease has.
+pub const HANG: Duration = Duration::from_secs(30);
+
+/// A ttl longer than any other wait of a test.
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// How often [`sooner_than`] repeats its work.
 const ROUNDS_MAX: usize = 3;
@@ -57,18 +60,15 @@ pub fn assert_rising<T: PartialOrd + Debug>(values: &[T]) {
 ///
 /// # Panics
 ///
-/// When the condition never holds.
+/// When the condition does not hold within [`HANG`].
 ///
 /// # Cancel safety
 ///
 /// That of `condition`.
 pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let poll = async {
-        while !condition().await {
-            sleep(POLL_PAUSE).await;
-        }
-    };
-    assert!(timeout(HANG, poll).await.is_ok(), "not within {HANG:?}: {what}");
+    if let Err(error) = own::until(what, async || Ok(condition().await)).await {
+        panic!("{error}");
+    }
 }
 
 /// Repeats a round until it takes less than `bound`, three times at most. A wait that is always longer fails; a

@@ -37,17 +37,14 @@ use lockkit_core::{
 use tokio::{task::JoinHandle, time::sleep};
 
 pub use self::checks::{
-    HANG, assert_error, assert_rising, bounded, earliest_recheck, is_entry_gone, is_gave_up, is_renewed,
-    latest_recheck, sooner_than, until,
+    HANG, LONG, assert_error, assert_rising, bounded, earliest_recheck, is_entry_gone, is_gave_up,
+    is_renewed, latest_recheck, sooner_than, until,
 };
 pub(crate) use self::in_case::{claim, claim_of, granted_or_err, metadata, take};
 pub use self::log::LogText;
 
 /// The label in the metadata of these claims.
 pub const LABEL: &str = "test";
-
-/// A ttl that outlives every test.
-const LONG: Duration = Duration::from_secs(60);
 
 /// Pause before an unconfirmed release is sent again.
 const RELEASE_PAUSE: Duration = Duration::from_millis(10);

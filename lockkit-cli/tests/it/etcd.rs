@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Etcd, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     exclusion::twenty,
-    harness::{Home, Started, done, eventually},
+    harness::{Home, Started, done},
     killed::{SNAPSHOT, STUBBORN, kill_and_take_over, members_in},
     processes::{command_of, members, watcher_of},
     secrets::assert_no_leak,

@@ -2,8 +2,10 @@
 
 use rustix::process::Signal;
 
+use lockkit_testbed::eventually;
+
 use crate::{
-    harness::{Done, Home, Started, done, eventually},
+    harness::{Done, Home, Started, done},
     killed::STUBBORN,
     processes::{command_of, members, running_command_of},
 };

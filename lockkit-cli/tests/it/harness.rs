@@ -7,17 +7,15 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, ChildStdout, Command, Stdio},
-    time::{Duration, Instant},
 };
 
+#[cfg(feature = "redis")]
+use lockkit_testbed::HANG;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// What every warning begins with.
 const WARNING: &str = "lockkit: warning: ";
-
-/// Time limit of a step that would hang.
-pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 /// A temporary folder, with the user's state folder in it.
 pub(crate) struct Home(TempDir);
@@ -211,18 +209,6 @@ impl Drop for Started {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Waits until the check returns something.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < HANG, "timeout: {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -7,8 +7,10 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use lockkit_testbed::eventually;
+
 use crate::{
-    harness::{Home, Started, done, eventually},
+    harness::{Home, Started, done},
     processes::{Process, alive, command_of, members, watcher_of},
 };
 

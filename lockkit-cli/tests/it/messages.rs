@@ -89,7 +89,7 @@ fn the_wait_says_the_place_in_the_queue_and_its_changes() {
     let mut holder = Started::until_started(&mut run("echo started; read enough"));
     let mut first = Started::new(&mut run("echo started; read enough"));
     let queue = || done(home.lockkit(["who", "--backend", &redis.url(), "a"])).stdout;
-    crate::harness::eventually("the first waiter", || queue().contains("1. waits").then_some(()));
+    lockkit_testbed::eventually("the first waiter", || queue().contains("1. waits").then_some(()));
     let mut second = Started::new(&mut run("exit 4"));
     let mut messages = second.messages();
     let line = messages.next().unwrap();
@@ -120,7 +120,7 @@ fn stderr_that_nobody_reads_does_not_delay_renewals() {
         home.run(&["-vvv", "--ttl", "1s", "--backend", &redis.url(), "a"], "sleep 4; exit 5");
     let mut run = Started::new(command.stderr(full));
     drop(command);
-    crate::harness::eventually("the end of the job", || (!run.runs()).then_some(()));
+    lockkit_testbed::eventually("the end of the job", || (!run.runs()).then_some(()));
     assert_eq!(run.wait(), 5);
     drop(reader);
 }

@@ -4,8 +4,10 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
+use lockkit_testbed::eventually;
+
 use crate::{
-    harness::{Done, Home, Started, done, eventually},
+    harness::{Done, Home, Started, done},
     terminal::Terminal,
 };
 

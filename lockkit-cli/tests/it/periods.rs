@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkit_testbed::{Redis, ServerClock};
+use lockkit_testbed::{Redis, ServerClock, eventually};
 
-use crate::harness::{Home, Started, done, eventually};
+use crate::harness::{Home, Started, done};
 
 /// Returns what the nodes' jobs wrote: a line each time one ran.
 fn lines(home: &Home) -> usize {

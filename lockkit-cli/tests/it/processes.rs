@@ -2,7 +2,7 @@
 
 use rustix::process::Pid;
 
-use crate::harness::eventually;
+use lockkit_testbed::eventually;
 
 /// A line of the process table.
 #[derive(Clone, Debug)]

@@ -2,8 +2,10 @@
 
 use rustix::process::Signal;
 
+use lockkit_testbed::eventually;
+
 use crate::{
-    harness::{Home, Started, done, eventually},
+    harness::{Home, Started, done},
     processes::command_of,
 };
 

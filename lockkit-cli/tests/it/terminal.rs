@@ -12,7 +12,9 @@ use std::{
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::harness::{HANG, Home};
+use lockkit_testbed::HANG;
+
+use crate::harness::Home;
 
 /// The key that interrupts the foreground job.
 const CTRL_C: &str = "\u{3}";

@@ -9,16 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{NAME, kind};
+use crate::common::{HANG, NAME, kind};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, TimeSource, limits::CLOCK_LOOK_PAUSE_MAX, memory::MemoryServer,
 };
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = Duration::from_secs(2);
-
-/// Longest time of any step on a busy machine.
-const HANG: Duration = Duration::from_secs(30);
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()

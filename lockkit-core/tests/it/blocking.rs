@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::common::{NAME, kind, name};
+use crate::common::{HANG, NAME, kind, name};
 use lockkit_core::{
     Error, ErrorKind, LockClient, RunError, Status,
     backend::Contender,
@@ -14,9 +14,6 @@ use lockkit_core::{
     memory::MemoryServer,
 };
 use tokio::runtime::{Builder, Runtime};
-
-/// Longest time of any step on a busy machine.
-const HANG: Duration = Duration::from_secs(30);
 
 fn client(server: &MemoryServer) -> Client {
     LockClient::builder(server.backend()).build_blocking().unwrap()

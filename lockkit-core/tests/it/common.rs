@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use lockkit_core::{Clock, Error, ErrorKind, Lock, LockClient, LockName, memory::MemoryServer};
 
+/// Time limit of a step that would hang, where the clock is not paused.
+pub const HANG: Duration = Duration::from_secs(30);
+
 pub const TTL: Duration = Duration::from_secs(6);
 pub const NAME: &str = "orders/42";
 

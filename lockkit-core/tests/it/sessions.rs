@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Result, Status,
@@ -267,9 +267,6 @@ fn outside_a_runtime_a_client_needs_its_own_thread() {
     futures_block_on(guard.release()).unwrap();
     drop(inside);
 }
-
-/// Longest time of any step on a busy machine.
-const HANG: Duration = Duration::from_secs(20);
 
 /// A memory server that reports the end of the runtime that opened a session.
 #[derive(Debug)]

@@ -20,7 +20,6 @@ use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{ServerClock, SmallDisk, StartedOnce};
 
 use crate::{
-    cluster::Cluster,
     forms::Form,
     server::{BALLAST, Server},
 };
@@ -136,7 +135,7 @@ impl Harness for EtcdHarness {
             Sharing::Own if self.needs_small_disk() => Ok(Arc::new(Server::start_on_small_disk(self.form)?)),
             Sharing::Own => Ok(Arc::new(Server::start(self.form)?)),
             Sharing::Login => Ok(Arc::new(Server::start_with_login(self.form)?)),
-            Sharing::Cluster => Ok(Arc::new(Cluster::start(self.form)?)),
+            Sharing::Cluster => Ok(Arc::new(cluster::start(self.form)?)),
         }
     }
 

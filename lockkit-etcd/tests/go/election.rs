@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use lockkit_conformance::direct::{bounded, granted, name, release, until};
+use lockkit_conformance::direct::{LONG, bounded, granted, name, release, until};
 use lockkit_core::{
     Clock, LockName, Metadata, Proposal,
     backend::{Backend, BackendUrl, Claim, ClaimControl, Grant, LeaderEntry, Session},
@@ -10,7 +10,7 @@ use lockkit_core::{
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::Etcd;
 
-use crate::{LONG, program::Program};
+use crate::program::Program;
 
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(test);

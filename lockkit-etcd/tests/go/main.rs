@@ -5,7 +5,7 @@
 mod election;
 mod program;
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use lockkit_testbed::Etcd;
@@ -18,9 +18,6 @@ const TESTS: [Test; 3] = [
     ("we_see_the_leader_of_go_and_its_proclamations", election::we_see_theirs),
     ("candidates_of_both_kinds_follow_each_other", election::both_campaign),
 ];
-
-/// A ttl that is longer than any test.
-const LONG: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();

@@ -8,18 +8,15 @@ use std::{
         OnceLock,
         mpsc::{Receiver, channel},
     },
-    time::Duration,
 };
 
+use lockkit_conformance::direct::HANG;
 use lockkit_testbed::Etcd;
 
 /// Where Debian installs the sources of Go packages.
 const SOURCES: &str = "/usr/share/gocode";
 
 const PACKAGE: &str = "src/go.etcd.io/etcd/clientv3/concurrency";
-
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(60);
 
 /// Returns why the program cannot be built here, if so. Builds it once.
 pub(crate) fn why_not() -> Option<String> {

@@ -15,9 +15,6 @@ use lockkit_core::{
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{Etcd, Proxy};
 
-/// A ttl that is longer than any test.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
 /// A ttl for sessions that are never renewed and must not end.
 pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 

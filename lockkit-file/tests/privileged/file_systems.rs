@@ -5,17 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use lockkit_conformance::direct::HANG;
 use lockkit_core::{Error, ErrorKind, LockClient, LockGuard};
 use lockkit_file::{FileBackend, FileConfig};
 use lockkit_testbed::SmallDisk;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use tempfile::TempDir;
 
-use crate::{
-    Test,
-    fuse::Fuse,
-    process::{HANG, NAME},
-};
+use crate::{Test, fuse::Fuse, process::NAME};
 
 pub(crate) const TESTS: &[Test] = &[
     ("fuse_file_system_is_refused", fuse_is_refused),

@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use lockkit_conformance::direct::HANG;
 use lockkit_core::{
     Clock, LockName, Metadata,
     backend::{Acquired, Backend, Claim, ClaimControl, Renewal, Session},
@@ -12,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::{
     Test,
     fuse::Fuse,
-    process::{HANG, Process, ROOT, say},
+    process::{Process, ROOT, say},
 };
 
 pub(crate) const TESTS: &[Test] = &[("disk_that_hangs_costs_one_thread_per_client", one_thread_per_client)];

@@ -10,9 +10,9 @@ use std::{
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
     sync::{OnceLock, mpsc},
     thread,
-    time::Duration,
 };
 
+use lockkit_conformance::direct::HANG;
 use lockkit_core::LockClient;
 use lockkit_file::{FileBackend, FileConfig};
 use tempfile::TempDir;
@@ -20,9 +20,6 @@ use tempfile::TempDir;
 use crate::hanging;
 
 const ROLE: &str = "LOCKKIT_TEST_ROLE";
-
-/// Time limit of every step.
-pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 /// The name of the lock in tests with one lock.
 pub(crate) const NAME: &str = "a";

@@ -154,13 +154,11 @@ pub(super) fn name_of(address: &Address) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_conformance::direct::HANG;
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
     use super::*;
     use crate::topology::Login;
-
-    /// Generous bound against hangs.
-    const HANG: Duration = Duration::from_secs(30);
 
     fn node_behind(proxy: &Proxy) -> Node {
         let endpoint = proxy.endpoint();

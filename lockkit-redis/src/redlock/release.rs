@@ -203,8 +203,8 @@ mod tests {
     use super::{super::config::RedlockConfig, *};
     use crate::{RedisConfig, redlock::wire::look};
 
-    /// Generous bound against hangs.
-    const HANG: Duration = Duration::from_secs(60);
+    /// A lifetime longer than any test.
+    const LIFETIME: Duration = Duration::from_secs(60);
 
     /// Addresses where no server listens.
     fn nodes() -> Nodes {
@@ -222,7 +222,7 @@ mod tests {
                 sent.mark_touched(node);
                 drop(sent.settle_on_drop(node));
             });
-            let removal = Removal::begin(nodes, look(), &sent, retries, HANG);
+            let removal = Removal::begin(nodes, look(), &sent, retries, LIFETIME);
             removal.confirmed().await.unwrap_err();
         }
         // A task ends a moment after it has reported its progress.
@@ -244,10 +244,10 @@ mod tests {
     async fn removal_is_not_confirmed_by_one_node() {
         let pending = NodeProgress::Pending;
         let (report, progress) = watch::channel(vec![NodeProgress::Done, pending.clone(), pending]);
-        let removal = Removal { nodes: nodes(), keys_expired_at: Instant::now() + HANG, progress };
+        let removal = Removal { nodes: nodes(), keys_expired_at: Instant::now() + LIFETIME, progress };
         let confirmed = removal.confirmed();
         tokio::pin!(confirmed);
-        let early = tokio::time::timeout(HANG / 2, confirmed.as_mut()).await;
+        let early = tokio::time::timeout(LIFETIME / 2, confirmed.as_mut()).await;
         assert!(early.is_err(), "{early:?}");
         report.send_modify(|progress| progress[2] = NodeProgress::Done);
         confirmed.await.unwrap();
@@ -273,7 +273,7 @@ mod tests {
             done(&sent, node);
             drop(sent.settle_on_drop(node));
         });
-        Removal::begin(&nodes, look(), &sent, RetryPolicy::Bounded, HANG).confirmed().await
+        Removal::begin(&nodes, look(), &sent, RetryPolicy::Bounded, LIFETIME).confirmed().await
     }
 
     #[tokio::test]

@@ -155,6 +155,7 @@ impl<T> Drop for ReplySender<T> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+    use lockkit_conformance::direct::HANG;
     use tokio::sync::Semaphore;
 
     use super::{
@@ -162,9 +163,6 @@ mod tests {
         *,
     };
     use crate::RedisConfig;
-
-    /// Generous bound against hangs.
-    const HANG: Duration = Duration::from_secs(10);
 
     /// Nodes at addresses where no server listens.
     fn nodes() -> Nodes {

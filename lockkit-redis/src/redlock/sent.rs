@@ -103,12 +103,10 @@ impl Drop for SettleGuard<'_> {
 mod tests {
     use std::time::Duration;
 
+    use lockkit_conformance::direct::HANG;
     use tokio::time::timeout;
 
     use super::*;
-
-    /// Generous bound against hangs.
-    const HANG: Duration = Duration::from_secs(10);
 
     #[tokio::test]
     async fn removal_at_a_node_waits_until_its_reply_is_not_waited_for() {

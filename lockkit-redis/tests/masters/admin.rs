@@ -6,13 +6,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
-    time::Duration,
 };
 
 use lockkit_conformance::{
     Store,
     direct::{
-        acquire, assert_error, assert_rising, bounded, enqueued, fresh_name, is_renewed, name, release, until,
+        LONG, acquire, assert_error, assert_rising, bounded, enqueued, fresh_name, is_renewed, name, release,
+        until,
     },
 };
 use lockkit_core::{
@@ -27,8 +27,6 @@ use crate::redlock::{
     rights::{LOGIN, RIGHTS},
     url_of,
 };
-
-const LONG: Duration = Duration::from_secs(60);
 
 /// Rights that an operator needs besides those of clients.
 const OPERATOR: [&str; 4] = ["ACL", "SETUSER", "app", "+pttl"];

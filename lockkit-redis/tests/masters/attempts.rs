@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use lockkit_conformance::Store;
+use lockkit_conformance::{
+    Store,
+    direct::{LONG, until},
+};
 use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata, Result,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, Renewal, Session},
@@ -14,11 +17,6 @@ use lockkit_testbed::{Direction, Flow, Proxy};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::redlock::{Masters, backend, encoded, raw, url_of};
-
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(60);
-
-const LONG: Duration = Duration::from_secs(60);
 
 fn name() -> LockName {
     LockName::new("x").unwrap()
@@ -41,15 +39,6 @@ async fn take(session: &Arc<dyn Session>) -> Grant {
     match acquire(session, false, &ClaimControl::new()).await.unwrap() {
         Acquired::Granted(grant) => grant,
         other => panic!("{other:?}"),
-    }
-}
-
-/// Polls until the condition is true.
-async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let start = Instant::now();
-    while !condition().await {
-        assert!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

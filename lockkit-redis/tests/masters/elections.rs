@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_conformance::{
     Store,
-    direct::{HANG, until},
+    direct::{HANG, LONG, until},
 };
 use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata, Proposal, Result,
@@ -12,8 +12,6 @@ use lockkit_core::{
 };
 
 use crate::redlock::{Masters, backend, encoded};
-
-const LONG: Duration = Duration::from_secs(60);
 
 fn name() -> LockName {
     LockName::new("x").unwrap()

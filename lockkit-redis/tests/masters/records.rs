@@ -10,7 +10,7 @@ use std::{
 
 use lockkit_conformance::{
     Store,
-    direct::{HANG, acquire, name, release, until},
+    direct::{HANG, LONG, acquire, name, release, until},
 };
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, Result, TimeSource,
@@ -20,8 +20,6 @@ use lockkit_core::{
 use lockkit_testbed::RedisMasters;
 
 use crate::redlock::{Masters, backend, raw::NODE};
-
-const LONG: Duration = Duration::from_secs(60);
 
 const LOCK: &str = "x";
 

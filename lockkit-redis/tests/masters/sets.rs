@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use lockkit_conformance::direct::{HANG, until};
 use lockkit_core::{Error, ErrorKind, LockClient, Status};
 use lockkit_redis::init;
 use lockkit_testbed::{Proxy, RedisMasters};
 
 use crate::redlock::{backend, config, raw::NODE};
-
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(60);
 
 /// How long nodes that have lost their data do not count, in tests that wait for it.
 const STAYS_OUT: Duration = Duration::from_secs(2);
@@ -72,14 +70,17 @@ fn marker(masters: &RedisMasters, node: usize) -> String {
 }
 
 /// Acquires and releases until the condition is true.
-async fn until(client: &LockClient, what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < HANG, "not within {HANG:?}: {what}");
-        let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap().unwrap();
-        // On a busy machine the hold may be lost by now.
-        let _ = guard.release().await;
-    }
+async fn acquire_until(client: &LockClient, what: &str, condition: impl Fn() -> bool) {
+    until(what, async || {
+        let is_met = condition();
+        if !is_met {
+            let guard = client.lock("x").unwrap().acquire_timeout(HANG).await.unwrap().unwrap();
+            // On a busy machine the hold may be lost by now.
+            let _ = guard.release().await;
+        }
+        is_met
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,7 +239,7 @@ async fn emptied_node_is_brought_back_under_its_set_up_name() {
     let before = marker(&masters, 1);
     masters.node_mut(1).wipe().unwrap();
     // This client has never met the node.
-    until(&short_client(&url).await, "the node counts again", || marker(&masters, 1) == before).await;
+    acquire_until(&short_client(&url).await, "the node counts again", || marker(&masters, 1) == before).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,7 +249,7 @@ async fn foreign_server_does_not_replace_a_node() {
     // Together with the first node it would be a majority that does not share a node with the second and third.
     let new = short_client(&short(&url(&endpoints(&masters, [0, 1, 3])))).await;
     let start = Instant::now();
-    until(&new, "an empty node would count again", || start.elapsed() > 2 * STAYS_OUT).await;
+    acquire_until(&new, "an empty node would count again", || start.elapsed() > 2 * STAYS_OUT).await;
     assert_eq!(marker(&masters, 3), "");
     masters.node(1).pause().unwrap();
     let error = new.lock("y").unwrap().try_acquire().await.unwrap_err();
@@ -271,5 +272,5 @@ async fn emptied_node_counts_again_only_with_a_majority_of_the_others() {
         tokio::time::sleep(STAYS_OUT / 100).await;
     }
     masters.node_mut(2).restart().unwrap();
-    until(&client, "the node counts again", || marker(&masters, 0).starts_with("ready")).await;
+    acquire_until(&client, "the node counts again", || marker(&masters, 0).starts_with("ready")).await;
 }

@@ -1,21 +1,12 @@
 //! Warnings about nodes that may lose acknowledged writes.
 
-use std::{
-    cell::RefCell,
-    io::Write,
-    sync::{Arc, Mutex, Once},
-    time::{Duration, Instant},
-};
-
+use lockkit_conformance::direct::{LONG, LogText, until};
 use lockkit_core::{Clock, backend::Backend};
 use lockkit_redis::init;
 use lockkit_testbed::{Redis, RedisMasters};
 use tracing::Level;
 
 use crate::redlock::{backend, config, raw::NODE};
-
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(60);
 
 /// The log of a connect, until the `INFO` of each of three nodes was requested.
 fn log(masters: &RedisMasters, login: &str) -> String {
@@ -31,30 +22,17 @@ fn log(masters: &RedisMasters, login: &str) -> String {
 
 /// The log from before `prepare` and a connect, until it is enough.
 fn log_of(url: &str, prepare: impl AsyncFnOnce(), is_enough: impl Fn(&str) -> bool) -> String {
-    // One subscriber for the whole program: tracing caches the interest of call sites, and a call site first reached by
-    // a thread without a subscriber would stay disabled.
-    static INIT: Once = Once::new();
-    INIT.call_once(|| {
-        tracing_subscriber::fmt()
-            .with_writer(|| LOG.with_borrow(Log::clone))
-            .with_ansi(false)
-            .with_max_level(Level::DEBUG)
-            .init();
-    });
-    let log = Log::default();
-    LOG.set(log.clone());
+    let log = LogText::of_this_thread(Level::DEBUG);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let connect = async {
         prepare().await;
-        let session = backend(url).unwrap().open_session(HANG, Clock::boot()).await.unwrap();
-        let start = Instant::now();
-        while !is_enough(&log.text()) {
-            assert!(start.elapsed() < HANG, "{}", log.text());
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        let session = backend(url).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
+        until("the log has enough", async || {
             // Finds what a node has replied too late to be seen when the session began.
             session.renew(&[]).await;
-        }
-        drop(session);
+            is_enough(&log.text())
+        })
+        .await;
     };
     runtime.block_on(connect);
     log.text()
@@ -102,11 +80,7 @@ fn node_with_a_replica_is_warned_about() {
     let node = masters.node(1).endpoint();
     let (host, port) = node.split_once(':').unwrap();
     replica.cli(&["REPLICAOF", host, port]).unwrap();
-    let start = Instant::now();
-    while !replica.is_replicating().unwrap() {
-        assert!(start.elapsed() < HANG, "the replica does not connect");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    lockkit_testbed::until("the replica connects", || replica.is_replicating().unwrap());
     let text = log(&masters, "");
     let warned = warnings(&text);
     assert!(warned.len() == 1 && warned[0].contains("replica") && warned[0].contains(&node), "{text}");
@@ -128,30 +102,4 @@ fn user_without_the_info_right_can_lock() {
     let text = log(&masters, &format!("{}@", crate::redlock::rights::LOGIN));
     assert_eq!(warnings(&text), [""; 0]);
     assert_eq!(text.lines().filter(|line| line.contains("cannot read INFO")).count(), 3, "{text}");
-}
-
-thread_local! {
-    /// Per test: each test and its runtime use one thread.
-    static LOG: RefCell<Log> = RefCell::default();
-}
-
-/// What was logged.
-#[derive(Clone, Debug, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

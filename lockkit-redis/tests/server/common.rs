@@ -16,9 +16,6 @@ use lockkit_core::{
 use lockkit_redis::{RedisBackend, RedisConfig};
 use lockkit_testbed::Redis;
 
-/// A ttl longer than any test.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
 /// The shortest ttl.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 

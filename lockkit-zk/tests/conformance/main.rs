@@ -17,7 +17,7 @@ use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
 use lockkit_testbed::{ServerClock, StartedOnce};
 use lockkit_zk::{ZkBackend, ZkConfig};
 
-use self::{cluster::Cluster, store::Server};
+use self::store::Server;
 
 fn main() -> ExitCode {
     lockkit_conformance::main(ZkHarness::default())
@@ -107,7 +107,7 @@ impl Harness for ZkHarness {
             Sharing::Shared => Ok(self.shared.get_or_start(Server::start)?),
             Sharing::Own => Ok(Arc::new(Server::start()?)),
             Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
-            Sharing::Cluster => Ok(Arc::new(Cluster::start()?)),
+            Sharing::Cluster => Ok(Arc::new(cluster::start()?)),
         }
     }
 

@@ -230,7 +230,7 @@ async fn calls_to_a_frozen_server_end_in_time() {
     assert!(matches!(heartbeat.session, Renewal::Unknown(_)), "{heartbeat:?}");
     assert!(matches!(heartbeat.holds[..], [(_, Renewal::Unknown(_))]), "{heartbeat:?}");
     // Well before the session is over.
-    let released = tokio::time::timeout(HANG / 4, session.release(&held)).await;
+    let released = tokio::time::timeout(HANG / 2, session.release(&held)).await;
     let error = released.expect("without a bound").unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)));
     let pending = start(&session, &fresh_name());

@@ -8,16 +8,12 @@ use std::{
         Arc, LazyLock,
         atomic::{AtomicU32, Ordering},
     },
-    time::{Duration, Instant},
 };
 
-use lockkit_testbed::{Postgres, StartedOnce, find_program};
+use lockkit_testbed::{Postgres, StartedOnce, find_program, until};
 use tempfile::TempDir;
 
 use crate::recipe::Recipe;
-
-/// Generous bound against hangs.
-const HANG: Duration = Duration::from_secs(60);
 
 /// A database with the tables of the recipe.
 pub(crate) struct Store {
@@ -147,12 +143,9 @@ impl Store {
 
     /// Waits until so many sessions wait for a lock of PostgreSQL.
     pub(crate) fn wait_until_blocked(&self, sessions: usize) {
-        let started = Instant::now();
         let waiting = "SELECT count(*) FROM pg_stat_activity \
                        WHERE application_name = current_schema AND wait_event_type = 'Lock';\n";
-        while self.run(waiting).rows != [sessions.to_string()] {
-            assert!(started.elapsed() < HANG, "{sessions} sessions do not wait");
-        }
+        until("the sessions wait", || self.run(waiting).rows == [sessions.to_string()]);
     }
 }
 

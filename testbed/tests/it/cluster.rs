@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use lockkit_testbed::EtcdCluster;
-
-use crate::until;
+use lockkit_testbed::{EtcdCluster, until};
 
 /// One test with one cluster, because starting it takes longer than the rest.
 #[test]
@@ -14,26 +12,28 @@ fn members_are_cut_killed_and_paused() {
     println!("three members are healthy after {:?}", started.elapsed());
     cluster.member(0).put("a", "").unwrap();
     let next = cluster.move_leader().unwrap();
-    until(|| cluster.leader().unwrap() == next);
+    until("another member leads", || cluster.leader().unwrap() == next);
     assert_eq!(cluster.member(0).leases().unwrap(), 0);
 
     let first = cluster.leader().unwrap();
     cluster.cut(first).unwrap();
     let other = (0..cluster.len()).find(|&member| member != first).unwrap();
-    until(|| cluster.leader().unwrap() != first);
-    until(|| cluster.member(other).put("b", "").is_ok());
+    until("another member leads", || cluster.leader().unwrap() != first);
+    until("the others accept a write", || cluster.member(other).put("b", "").is_ok());
     assert!(cluster.member(first).keys("").is_err(), "a member alone does not answer for the cluster");
     cluster.heal();
-    until(|| cluster.member(first).keys("").is_ok_and(|keys| keys == ["a", "b"]));
+    until("the first one has caught up", || {
+        cluster.member(first).keys("").is_ok_and(|keys| keys == ["a", "b"])
+    });
 
     let deafened = cluster.leader().unwrap();
     // The others have to connect to it again, and meanwhile it posts its messages over connections of its own.
     cluster.cut(deafened).unwrap();
     cluster.heal();
     cluster.deafen(deafened);
-    until(|| cluster.leader().unwrap() != deafened);
+    until("another member leads", || cluster.leader().unwrap() != deafened);
     cluster.heal();
-    until(|| cluster.member(deafened).keys("").is_ok());
+    until("it serves again", || cluster.member(deafened).keys("").is_ok());
 
     let second = cluster.leader().unwrap();
     cluster.member_mut(second).kill().unwrap();
@@ -44,7 +44,9 @@ fn members_are_cut_killed_and_paused() {
     cluster.member(third).pause().unwrap();
     assert_ne!(cluster.leader().unwrap(), third);
     cluster.member(third).resume().unwrap();
-    until(|| cluster.member(third).keys("").is_ok_and(|keys| keys == ["a", "b"]));
+    until("the third one has caught up", || {
+        cluster.member(third).keys("").is_ok_and(|keys| keys == ["a", "b"])
+    });
 
     cluster.wipe().unwrap();
     assert_eq!(cluster.member(0).keys("").unwrap(), [""; 0]);

@@ -6,9 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkit_testbed::{Direction, Flow, Proxy};
-
-use crate::{HANG, until};
+use lockkit_testbed::{Direction, Flow, HANG, Proxy, until};
 
 /// How long a test waits to see that nothing arrives. Bytes that arrive later are missed, so a slow machine fails no
 /// test.
@@ -71,10 +69,10 @@ fn bytes_pass_and_are_counted() {
     receive(&client, "hello");
     let counts = proxy.counts();
     assert_eq!((counts.accepted, counts.open, counts.to_server), (1, 1, 5));
-    until(|| proxy.counts().to_client == 5);
+    until("all bytes have arrived", || proxy.counts().to_client == 5);
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!((&client).read(&mut [0]).unwrap(), 0, "the end is not forwarded");
-    until(|| proxy.counts().open == 0);
+    until("the connection is closed", || proxy.counts().open == 0);
 }
 
 #[test]
@@ -130,7 +128,7 @@ fn held_direction_is_delivered_by_pass() {
     let client = connect(&proxy);
     proxy.set(Direction::Requests, Flow::Hold);
     send(&client, "a request");
-    until(|| proxy.holds("request"));
+    until("the request is held", || proxy.holds("request"));
     assert_eq!(proxy.counts().to_server, 0);
     proxy.pass();
     receive(&client, "a request");
@@ -138,7 +136,7 @@ fn held_direction_is_delivered_by_pass() {
 
     proxy.set(Direction::Replies, Flow::Hold);
     send(&client, "another");
-    until(|| proxy.counts().to_server == 16);
+    until("all bytes have arrived", || proxy.counts().to_server == 16);
     receive_nothing(&client);
     proxy.pass();
     receive(&client, "another");
@@ -152,7 +150,7 @@ fn requests_are_held_from_the_first_match_on() {
     send(&client, "first");
     receive(&client, "first");
     send(&client, "the second");
-    until(|| proxy.holds("second"));
+    until("the second one is held", || proxy.holds("second"));
     send(&client, ", third");
     receive_nothing(&client);
     proxy.pass();
@@ -206,7 +204,7 @@ fn reset_reaches_both_sides_and_new_connections_work() {
     let proxy = Proxy::start(server.local_addr().unwrap()).unwrap();
     let client = connect(&proxy);
     let accepted = server.accept().unwrap().0;
-    until(|| proxy.counts().open == 1);
+    until("the connection is open", || proxy.counts().open == 1);
     proxy.reset();
     expect_reset(&client);
     expect_reset(&accepted);
@@ -288,7 +286,7 @@ fn request_of_a_reset_client_is_delivered_late() {
     let accepted = server.accept().unwrap().0;
     accepted.set_read_timeout(Some(HANG)).unwrap();
     send(&client, "late");
-    until(|| proxy.holds("late"));
+    until("the late one is held", || proxy.holds("late"));
     proxy.reset_clients();
     expect_reset(&client);
     proxy.pass();

@@ -3,9 +3,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use etcd_client::{EventType, PutOptions, WatchOptions};
-use lockkit_testbed::{Etcd, Message, Proxy};
-
-use crate::HANG;
+use lockkit_testbed::{Etcd, HANG, Message, Proxy};
 
 /// The server of all tests. Each uses keys of its own.
 fn shared() -> &'static Etcd {

@@ -5,9 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use lockkit_testbed::{Message, Proxy, Redis, Reply};
-
-use crate::HANG;
+use lockkit_testbed::{HANG, Message, Proxy, Redis, Reply};
 
 /// A client that sends and reads lines.
 struct Client(BufReader<TcpStream>);

@@ -7,10 +7,9 @@ use std::{
 };
 
 use lockkit_testbed::{
-    Flow, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, Reply, ServerClock,
+    Flow, HANG, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, Reply,
+    ServerClock, until,
 };
-
-use crate::{HANG, until};
 
 fn timed<T>(what: &str, start: impl FnOnce() -> anyhow::Result<T>) -> T {
     let started = Instant::now();
@@ -52,7 +51,7 @@ fn replica_that_was_cut_off_is_promoted_without_the_latest_writes() {
     redis.wait_until_in_sync(0).unwrap();
     redis.node(1).stop_replicating().unwrap();
     set(redis.node(0), "late");
-    until(|| has(redis.node(2), "late"));
+    until("the replica has the key", || has(redis.node(2), "late"));
     assert!(has(redis.node(1), "early") && !has(redis.node(1), "late"));
 
     redis.node_mut(0).kill().unwrap();
@@ -77,7 +76,7 @@ fn replica_that_was_cut_off_catches_up() {
     let redis = RedisReplicas::start().unwrap();
     redis.node(2).stop_replicating().unwrap();
     // Replicas try to reach their master once a second.
-    until(|| link_down_seconds(redis.node(2)) >= Some(3));
+    until("the link is down for some seconds", || link_down_seconds(redis.node(2)) >= Some(3));
     set(redis.node(0), "a");
     assert!(!has(redis.node(2), "a"));
     redis.node(2).replicate_again().unwrap();
@@ -164,11 +163,11 @@ fn cluster_node_behind_proxies_is_cut_from_the_others() {
     let cluster = timed("cluster behind proxies", RedisCluster::start_behind_proxies);
     cluster.cut(0);
     timed("its replica takes over", || {
-        until(|| cluster.node(3).is_master().unwrap());
+        until("the replica takes over", || cluster.node(3).is_master().unwrap());
         Ok(())
     });
     cluster.heal(0);
-    until(|| !cluster.node(0).is_master().unwrap());
+    until("the old master is a replica", || !cluster.node(0).is_master().unwrap());
     cluster.wait_until_healthy().unwrap();
     assert!(is_answered(cluster.node(0)));
     cluster.cut_client(std::process::id());
@@ -199,7 +198,7 @@ fn slot_migrates_step_by_step() {
     migration.finish().unwrap();
     assert_eq!(cluster.owner(slot).unwrap(), to);
     assert!(has(cluster.node(to), "{k}1") && has(cluster.node(to), "{k}2"));
-    until(|| refusal(cluster.node(from), &["GET", "{k}1"]).starts_with("MOVED"));
+    until("the source redirects", || refusal(cluster.node(from), &["GET", "{k}1"]).starts_with("MOVED"));
 
     set(cluster.node(to), "{k}3");
     let back = cluster.migrate(slot, from).unwrap();
@@ -214,7 +213,7 @@ fn replicas_of_a_cluster_take_over() {
     let owner = cluster.owner(slot).unwrap();
     let replica = owner + 3;
     cluster.node(replica).stop_replicating().unwrap();
-    until(|| !cluster.node(replica).is_replicating().unwrap());
+    until("the replica is cut off", || !cluster.node(replica).is_replicating().unwrap());
     set(cluster.node(owner), "k");
     timed("failover on command", || cluster.failover(replica));
     assert_eq!(cluster.owner(slot).unwrap(), replica);
@@ -224,7 +223,7 @@ fn replicas_of_a_cluster_take_over() {
     cluster.node_mut(other).kill().unwrap();
     timed("failover by itself", || cluster.wait_until_master(other + 3));
     cluster.node_mut(other).restart().unwrap();
-    until(|| !cluster.node(other).is_master().unwrap());
+    until("the old master is a replica", || !cluster.node(other).is_master().unwrap());
     cluster.wait_until_healthy().unwrap();
 }
 
@@ -307,5 +306,5 @@ fn old_server_reports_its_version_and_knows_no_new_command() {
     let endpoint = old.endpoint();
     drop(old);
     // A process that another test is just starting inherits all sockets of this one until it executes its program.
-    until(|| std::net::TcpStream::connect(&endpoint).is_err());
+    until("nothing listens", || std::net::TcpStream::connect(&endpoint).is_err());
 }

@@ -7,9 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
-
-use crate::until;
+use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions, until};
 
 #[test]
 fn servers_share_nothing() {
@@ -114,7 +112,7 @@ fn server_and_folder_of_a_killed_process_are_removed() {
     assert!(fs::exists(&configuration).unwrap());
     process.kill().unwrap();
     process.wait().unwrap();
-    until(|| state_of(pid).is_none() && !fs::exists(&configuration).unwrap());
+    until("the server has ended", || state_of(pid).is_none() && !fs::exists(&configuration).unwrap());
 }
 
 /// One test with one ensemble, because starting it takes longer than the rest.
@@ -129,13 +127,15 @@ fn members_are_cut_killed_and_paused() {
 
     let first = ensemble.leader().unwrap();
     ensemble.cut(first);
-    until(|| ensemble.leader().unwrap() != first);
+    until("another member leads", || ensemble.leader().unwrap() != first);
     let follower = ensemble.follower().unwrap();
     let other = if follower == first { ensemble.leader().unwrap() } else { follower };
-    until(|| ensemble.member(other).create("/b", "").is_ok());
+    until("the others accept a write", || ensemble.member(other).create("/b", "").is_ok());
     assert!(ensemble.member(first).children("/").is_err(), "a member without a quorum serves");
     ensemble.heal();
-    until(|| ensemble.member(first).children("/").is_ok_and(|nodes| nodes == ["a", "b", "zookeeper"]));
+    until("the first one has caught up", || {
+        ensemble.member(first).children("/").is_ok_and(|nodes| nodes == ["a", "b", "zookeeper"])
+    });
 
     let second = ensemble.leader().unwrap();
     ensemble.member_mut(second).kill().unwrap();
@@ -146,7 +146,9 @@ fn members_are_cut_killed_and_paused() {
     ensemble.member(third).pause().unwrap();
     assert_ne!(ensemble.leader().unwrap(), third);
     ensemble.member(third).resume().unwrap();
-    until(|| ensemble.member(third).children("/").is_ok_and(|nodes| nodes == ["a", "b", "zookeeper"]));
+    until("the third one has caught up", || {
+        ensemble.member(third).children("/").is_ok_and(|nodes| nodes == ["a", "b", "zookeeper"])
+    });
 
     ensemble.wipe().unwrap();
     assert_eq!(ensemble.member(0).children("/").unwrap(), ["zookeeper"]);
@@ -161,7 +163,7 @@ fn deafened_follower_stops_serving_and_delayed_one_does_not() {
     ensemble.delay(follower, delay);
     let started = Instant::now();
     ensemble.member(leader).create("/a", "").unwrap();
-    until(|| {
+    until("the follower has the node", || {
         ensemble.member(follower).metrics().unwrap().nodes()
             == ensemble.member(leader).metrics().unwrap().nodes()
     });
@@ -172,9 +174,11 @@ fn deafened_follower_stops_serving_and_delayed_one_does_not() {
     ensemble.member(leader).create("/b", "").unwrap();
     let nodes = |member| ensemble.member(member).metrics().map(|metrics| metrics.nodes());
     assert!(nodes(follower).unwrap() < nodes(leader).unwrap(), "the follower has the new node");
-    until(|| nodes(follower).is_err());
+    until("the follower stops serving", || nodes(follower).is_err());
     ensemble.heal();
-    until(|| nodes(follower).is_ok_and(|nodes_there| nodes_there == nodes(leader).unwrap()));
+    until("the follower has caught up", || {
+        nodes(follower).is_ok_and(|nodes_there| nodes_there == nodes(leader).unwrap())
+    });
 }
 
 /// The state letter of a process; `None` when there is none of this id.

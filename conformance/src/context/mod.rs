@@ -1,9 +1,10 @@
 //! The context of a case: its store, clients, names, bounds and random numbers.
 
+mod waiting;
+
 use std::{
     collections::BTreeMap,
     fmt::Debug,
-    future::Future,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -11,17 +12,15 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{
     Clock, ErrorKind, Lock, LockClient, LockGuard, LockName,
-    backend::{Backend, BackendInfo, QueueKind, Session},
+    backend::{Backend, BackendInfo, Session},
     support::lock,
 };
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::timeout;
 
+pub(crate) use self::waiting::{settle, within};
 use crate::{
     Access, AnyBackend, Bounds, Case, ClientLink, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time,
     WallClock,
@@ -32,10 +31,6 @@ use crate::{
 
 /// Generous bound against a notification that never arrives.
 const NOTIFICATION_MAX: Duration = Duration::from_secs(60);
-
-/// Pauses between two polls of a condition; they grow.
-const POLL_PAUSE_MIN: Duration = Duration::from_millis(2);
-const POLL_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 pub(crate) type Cx = Arc<Context>;
 
@@ -309,82 +304,6 @@ impl Context {
     pub(crate) async fn stand_still(&self, for_time: Duration) {
         tokio::time::advance(for_time).await;
     }
-
-    /// Acquires this lock in a task, and returns once its claim waits behind `ahead` others.
-    pub(crate) async fn enqueue(
-        &self,
-        lock: &Lock,
-        ahead: usize,
-    ) -> Result<JoinHandle<lockkit_core::Result<LockGuard>>> {
-        let waiting = lock.clone();
-        let task = tokio::spawn(async move { waiting.acquire().await });
-        self.waits_behind(lock.name(), ahead).await?;
-        Ok(task)
-    }
-
-    /// Waits until more than `ahead` claims wait for this lock.
-    pub(crate) async fn waits_behind(&self, name: &LockName, ahead: usize) -> Result<()> {
-        let backend = self.store.backend()?;
-        let look = async || match (self.info().queue, backend.admin()) {
-            (QueueKind::Fifo, Some(admin)) => {
-                Ok(admin.inspect(name).await.is_ok_and(|found| found.waiters.len() > ahead))
-            }
-            // Waiters without an order need no entries in the store: it is enough that each has started.
-            _ => Ok(self.log.claiming(name) > ahead),
-        };
-        self.eventually(Duration::from_secs(30), "the claim waits", look).await.map(drop)
-    }
-
-    /// Waits until the lock has no waiters; where the backend cannot inspect locks, waits for the whole bound.
-    pub(crate) async fn nobody_waits(&self, name: &LockName, bound: Duration) -> Result<()> {
-        let backend = self.store.backend()?;
-        let Some(admin) = backend.admin() else {
-            sleep(bound).await;
-            return Ok(());
-        };
-        let empty = async || Ok(admin.inspect(name).await?.waiters.is_empty());
-        self.eventually(bound, "the last waiter's entry is gone", empty).await.map(drop)
-    }
-
-    /// Waits until each of these holds was renewed by a heartbeat that began after this call.
-    pub(crate) async fn renewed(&self, guards: &[LockGuard], bounds: Bounds) -> Result<()> {
-        let counts = || guards.iter().map(|guard| self.log.renewed(guard.name())).collect::<Vec<_>>();
-        let before = counts();
-        // One heartbeat may have been sent already.
-        let twice = async || Ok(counts().iter().zip(&before).all(|(now, before)| now - before >= 2));
-        self.eventually(bounds.heartbeat * 3 + bounds.slack, "all are renewed", twice).await.map(drop)
-    }
-
-    /// Polls a condition until it holds, and returns how long that took. Fails after `within`.
-    pub(crate) async fn eventually(
-        &self,
-        within: Duration,
-        what: &str,
-        condition: impl AsyncFn() -> Result<bool>,
-    ) -> Result<Duration> {
-        let (start, mut pause) = (Instant::now(), POLL_PAUSE_MIN);
-        loop {
-            settle().await;
-            if condition().await? {
-                return Ok(start.elapsed());
-            }
-            ensure!(start.elapsed() <= within, "not within {within:?}: {what}");
-            sleep(pause).await;
-            pause = (pause * 3 / 2).min(POLL_PAUSE_MAX);
-        }
-    }
-}
-
-/// Lets every runnable task run, without moving a paused clock.
-pub(crate) async fn settle() {
-    for _ in 0..64 {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Returns the result of the work; fails when it takes longer than `bound`.
-pub(crate) async fn within<T>(bound: Duration, what: &str, work: impl Future<Output = T>) -> Result<T> {
-    timeout(bound, work).await.map_err(|_| anyhow!("not within {bound:?}: {what}"))
 }
 
 /// Checks the result of an attempt at a held lock: busy, or `Unavailable` where the time limit may be shorter than a

@@ -1,10 +1,13 @@
 //! Adapters from the testbed's parts to the traits of the conformance suite.
 
+mod cluster;
+
 use std::time::Duration;
 
 use anyhow::Result;
 use lockkit_conformance::{LinkFault, WallClock};
 
+pub use self::cluster::{ClusterStore, Members};
 use crate::{Direction, Flow, Message, Proxy, ServerClock};
 
 impl WallClock for ServerClock {
