@@ -23,7 +23,7 @@ use crate::{
     entry::{QueueEntry, token},
     error::RequestError,
     session::EtcdSession,
-    wire::{self, EnqueueReply, Place},
+    wire::{self, EnqueueMode, EnqueueReply},
 };
 
 /// How a claim ended.
@@ -63,7 +63,7 @@ impl EtcdSession {
         claim: &Claim,
         entry: &Arc<QueueEntry>,
     ) -> Result<ClaimEnd, RequestError> {
-        if !claim.wait() && self.recently_busy.contains(&entry.queue) && self.is_busy(entry).await {
+        if !claim.wait() && self.was_recently_busy(&entry.queue) && self.is_busy(entry).await {
             return Ok(self.found_busy(claim, entry));
         }
         match self.enqueue(claim, entry).await? {
@@ -85,7 +85,7 @@ impl EtcdSession {
     /// Ends a try that found the lock held.
     pub(crate) fn found_busy(&self, claim: &Claim, entry: &QueueEntry) -> ClaimEnd {
         claim.note_contended();
-        self.recently_busy.record(&entry.queue);
+        self.record_busy(&entry.queue);
         ClaimEnd::GaveUp
     }
 
@@ -125,12 +125,12 @@ impl EtcdSession {
     /// Sends one copy of the enqueue. The copy counts as unanswered until it is known that it cannot be executed later.
     async fn send_enqueue(&self, claim: &Claim, entry: &QueueEntry) -> Result<EnqueueReply, RequestError> {
         let (epoch, value) = (self.epoch.current(), self.layout.claim_value(claim));
-        let place = match claim.wait() {
-            false => Place::OnlyFirst,
-            true if entry.has_unanswered() => Place::AnywhereOnce,
-            true => Place::Anywhere,
+        let mode = match claim.wait() {
+            false => EnqueueMode::OnlyFirst,
+            true if entry.has_unanswered() => EnqueueMode::AnywhereOnce,
+            true => EnqueueMode::Anywhere,
         };
-        let txn = wire::enqueue(&self.entry_keys(entry), epoch, &value, place);
+        let txn = wire::enqueue(&self.entry_keys(entry), epoch, &value, mode);
         entry.enqueue_sent(epoch);
         let answer = self.txn(txn).await;
         match &answer {
@@ -213,7 +213,7 @@ impl EtcdSession {
     pub(crate) fn forget(&self, id: ClaimId, entry: &QueueEntry) {
         self.claims.forget(id);
         if !entry.is_in_doubt() {
-            self.key_pool.put_back(&entry.queue, entry.key.clone());
+            self.put_back_key(&entry.queue, entry.key.clone());
         }
     }
 

@@ -21,11 +21,11 @@ pub(crate) struct ExclusiveKey {
     pub(crate) key: String,
     /// The claim's id and its metadata, as one JSON object.
     value: String,
-    known: Mutex<Known>,
+    state: Mutex<KeyState>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KeyState {
     /// The create revision, once a reply has shown it.
     created: Option<Revision>,
     /// Whether a copy of the create was not answered, and may have been or may still be executed.
@@ -68,14 +68,14 @@ impl ExclusiveKey {
     pub(crate) fn new(key: String, claim: &Claim) -> Self {
         let metadata = claim.metadata_json();
         let value = format!("{{\"claim\":\"{}\",{}", claim.id(), metadata.strip_prefix('{').unwrap_or("}"));
-        Self { key, value, known: Mutex::default() }
+        Self { key, value, state: Mutex::default() }
     }
 
     /// Creates the key if it is absent and the condition holds; otherwise reads both.
     pub(crate) fn create(&self, lease: LeaseId, condition: Condition<'_>) -> Txn {
         let keys_only = || Some(GetOptions::new().with_keys_only());
         // Foreign values may be long; the value only matters after a copy that was not answered.
-        let found = if self.known().in_doubt { None } else { keys_only() };
+        let found = if self.state().in_doubt { None } else { keys_only() };
         Txn::new()
             .when([Compare::create_revision(&*self.key, CompareOp::Equal, 0), condition.compare])
             .and_then([TxnOp::put(&*self.key, &*self.value, Some(PutOptions::new().with_lease(lease)))])
@@ -110,34 +110,34 @@ impl ExclusiveKey {
 
     /// Records the create revision that a reply has shown.
     pub(crate) fn set_created(&self, created: Revision) {
-        self.known().created = Some(created);
+        self.state().created = Some(created);
     }
 
     /// Returns the create revision.
     pub(crate) fn created(&self) -> Option<Revision> {
-        self.known().created
+        self.state().created
     }
 
     /// Records that a copy of the create was not answered.
     pub(crate) fn put_in_doubt(&self) {
-        self.known().in_doubt = true;
+        self.state().in_doubt = true;
     }
 
     /// Returns whether a copy of the create was not answered.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.known().in_doubt
+        self.state().in_doubt
     }
 
     /// Returns whether the key may exist at the server.
     pub(crate) fn may_exist(&self) -> bool {
-        let known = self.known();
-        known.created.is_some() || known.in_doubt
+        let state = self.state();
+        state.created.is_some() || state.in_doubt
     }
 
     /// Returns the operations that delete the key if it is this claim's, and touch no other's. By its create revision;
     /// after a copy that was not answered also by its value.
     pub(crate) fn removals(&self) -> Vec<TxnOp> {
-        let Known { created, in_doubt } = *self.known();
+        let KeyState { created, in_doubt } = *self.state();
         let by_revision =
             created.map(|created| Compare::create_revision(&*self.key, CompareOp::Equal, created));
         let by_value = in_doubt.then(|| Compare::value(&*self.key, CompareOp::Equal, &*self.value));
@@ -145,8 +145,8 @@ impl ExclusiveKey {
         by_revision.into_iter().chain(by_value).map(delete).collect()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        lock(&self.known)
+    fn state(&self) -> MutexGuard<'_, KeyState> {
+        lock(&self.state)
     }
 }
 

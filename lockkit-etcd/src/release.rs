@@ -100,12 +100,12 @@ impl EtcdSession {
         let name = next.name();
         let Some(successor) = ClaimKey::parse(&name) else { return Ok(None) };
         let is_own = self.claims.uses(&name);
-        let mail = || {
+        let put_handoff = || {
             let behind = self.claims.order.next_after(&entry.queue, next, successor.queue);
             wire::put_handoff(next, behind, &successor.client())
         };
-        let mail = (!is_own).then(mail);
-        let txn = wire::handoff(&self.entry_keys(entry), own, next, mail, bump_epoch);
+        let put_handoff = (!is_own).then(put_handoff);
+        let txn = wire::handoff(&self.entry_keys(entry), own, next, put_handoff, bump_epoch);
         let removal = match self.take_away(entry, txn, bump_epoch).await {
             Err(fault) if matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => return Ok(None),
             removal => removal?,

@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{Acquired, Claim, Elections, Grant, Loss, Pins, Records, Renewals, Session},
+    backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Pins, Records, Renewals, Session},
     support::SessionState,
 };
 
@@ -31,7 +31,7 @@ use crate::{
     epoch::Epoch,
     error::{Effect, RequestError},
     key_pool::KeyPool,
-    keys::{ClientKeys, Layout},
+    keys::{ClientKeys, Layout, Queue},
     lease::Lease,
     login::LoginNumber,
     registry::ClaimRegistry,
@@ -50,9 +50,9 @@ pub(crate) struct EtcdSession {
     pub(crate) claims: Arc<ClaimRegistry>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) state: SessionState,
-    pub(crate) recently_busy: RecentlyBusy,
-    pub(crate) key_pool: KeyPool,
-    pub(crate) broken: Arc<BrokenHolds>,
+    recently_busy: RecentlyBusy,
+    key_pool: KeyPool,
+    broken: Arc<BrokenHolds>,
 }
 
 impl EtcdSession {
@@ -109,6 +109,26 @@ impl EtcdSession {
     pub(crate) fn entry_keys<'a>(&'a self, entry: &'a QueueEntry) -> EntryKeys<'a> {
         let guard = entry.exclusive.as_ref();
         EntryKeys { queue: &entry.queue, key: &entry.key, client: &self.keys, guard }
+    }
+
+    /// Returns whether a try has recently found the lock held.
+    pub(crate) fn was_recently_busy(&self, queue: &Queue) -> bool {
+        self.recently_busy.contains(queue)
+    }
+
+    /// Records that a try has found the lock held.
+    pub(crate) fn record_busy(&self, queue: &Queue) {
+        self.recently_busy.record(queue);
+    }
+
+    /// Returns a key for a claim: one that an earlier claim has left, or a new one.
+    pub(crate) fn take_key(&self, queue: &Queue, id: ClaimId) -> String {
+        self.key_pool.take(queue).unwrap_or_else(|| queue.key(self.lease.id(), id))
+    }
+
+    /// Lets later claims use a key. No request that names it may be in doubt.
+    pub(crate) fn put_back_key(&self, queue: &Queue, key: String) {
+        self.key_pool.put_back(queue, key);
     }
 
     /// Sends a transaction. Ends the session if the reply says that the lease is gone.

@@ -52,7 +52,7 @@ impl EtcdSession {
         }
         let queue = self.layout.queue(name)?;
         let guard = self.layout.guard(name, &queue)?.map(|key| ExclusiveKey::new(key, claim));
-        let key = self.key_pool.take(&queue).unwrap_or_else(|| queue.key(self.lease.id(), id));
+        let key = self.take_key(&queue, id);
         Ok(self.claims.enter(id, queue, key, guard))
     }
 
@@ -86,7 +86,7 @@ impl EtcdSession {
         entry: &Arc<QueueEntry>,
     ) -> Result<ClaimEnd, RequestError> {
         let Some(key) = &entry.exclusive else { return Err(no_key()) };
-        let guessed_busy = !claim.wait() && self.recently_busy.contains(&entry.queue);
+        let guessed_busy = !claim.wait() && self.was_recently_busy(&entry.queue);
         if guessed_busy && self.exists(key).await {
             return Ok(self.found_busy(claim, entry));
         }

@@ -53,7 +53,7 @@ pub(crate) struct EntryKeys<'a> {
 
 /// Where a claim may create its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum EnqueueMode {
     /// In an empty queue only: a try.
     OnlyFirst,
     /// Anywhere. The key does not exist, because every copy of this enqueue was answered, if one was sent at all.
@@ -83,22 +83,22 @@ pub(crate) struct EnqueueReply {
 /// A copy without the compare of the key may arrive when a later copy has created the key. It puts the same value again,
 /// which changes neither the place in the queue nor the token. What would be undone by that bumps the epoch before
 /// ([`rewrite`]).
-pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: &str, place: Place) -> Txn {
+pub(crate) fn enqueue(keys: &EntryKeys<'_>, epoch: Revision, value: &str, mode: EnqueueMode) -> Txn {
     let EntryKeys { queue, key, client, .. } = *keys;
     let count = || TxnOp::get(queue.as_str(), Some(count_queue()));
     let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(client.lease)));
     let same_epoch = Compare::mod_revision(&*client.epoch, CompareOp::Equal, epoch);
     let found = || [read_key(&*client.epoch), count(), read_key(key)];
-    match place {
-        Place::OnlyFirst => {
+    match mode {
+        EnqueueMode::OnlyFirst => {
             // The claim's own key is in the queue, so this compares it too.
             let is_empty = Compare::create_revision(queue.as_str(), CompareOp::Equal, 0).with_prefix();
             Txn::new().when([same_epoch, is_empty]).and_then([put]).or_else(found())
         }
-        Place::Anywhere => {
+        EnqueueMode::Anywhere => {
             Txn::new().when([same_epoch]).and_then([put, count()]).or_else([read_key(&*client.epoch)])
         }
-        Place::AnywhereOnce => {
+        EnqueueMode::AnywhereOnce => {
             let is_absent = Compare::create_revision(key, CompareOp::Equal, 0);
             Txn::new().when([same_epoch, is_absent]).and_then([put, count()]).or_else(found())
         }
@@ -129,20 +129,20 @@ pub(crate) fn release_alone(keys: &EntryKeys<'_>, own: Revision, bump_epoch: boo
     removal.or_else(tells_which.then(|| read_key(keys.key)))
 }
 
-/// Ends a hold with a handoff. Fails if either of the two entries is gone. Without `mail` nothing is written: the
+/// Ends a hold with a handoff. Fails if either of the two entries is gone. Without `put_handoff` nothing is written: the
 /// successor is of the same client, which learns of the handoff by the reply.
 pub(crate) fn handoff(
     keys: &EntryKeys<'_>,
     own: Revision,
     successor: &QueuedKey,
-    mail: Option<TxnOp>,
+    put_handoff: Option<TxnOp>,
     bump_epoch: bool,
 ) -> Txn {
     let both_exist = vec![
         Compare::create_revision(keys.key, CompareOp::Equal, own),
         Compare::create_revision(&*successor.key, CompareOp::Equal, successor.created),
     ];
-    release_if(keys, both_exist, mail, bump_epoch)
+    release_if(keys, both_exist, put_handoff, bump_epoch)
 }
 
 /// Writes the handoff key of a client: what its claim is granted, and who is next.
