@@ -6,6 +6,9 @@ use std::{collections::BTreeSet, process::Command};
 /// Crates that talk to stores, and what only they drag in.
 const CLIENT_CRATES: [&str; 6] = ["tonic", "hyper", "zookeeper-client", "redis", "rustls", "openssl-sys"];
 
+/// Most crates of a program that uses no store with a server, `lockkit` included.
+const CRATES_MAX: usize = 45;
+
 /// The crates that are compiled into a program that uses `lockkit` with these features.
 fn crates(features: &str) -> BTreeSet<String> {
     tree("normal", features)
@@ -34,6 +37,7 @@ fn without_features_there_is_no_client_crate() {
     assert!(found.contains("lockkit-core") && found.contains("tokio"), "{found:?}");
     assert_eq!(client_crates(&found), [""; 0]);
     assert!(!found.contains("lockkit-file"));
+    assert!(found.len() <= CRATES_MAX, "{}: {found:?}", found.len());
 }
 
 #[test]
