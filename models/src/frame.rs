@@ -12,6 +12,8 @@ pub(crate) struct Faults {
     pub(crate) lost: u8,
     /// Replies that arrive late.
     pub(crate) late: u8,
+    /// Messages that arrive twice.
+    pub(crate) duplicates: u8,
     /// Requests that the server refuses.
     pub(crate) refusals: u8,
     /// Callers that give up.
@@ -39,6 +41,7 @@ impl Faults {
     pub(crate) const NONE: Self = Self {
         lost: 0,
         late: 0,
+        duplicates: 0,
         refusals: 0,
         cancels: 0,
         lapses: 0,

@@ -101,3 +101,13 @@ fn push_whose_hold_counts_from_its_arrival_outlives_the_key() {
 fn push_of_the_former_master_grants_after_a_failover() {
     assert_step_is_needed::<Redis>(Step::PushOfSameMaster);
 }
+
+#[test]
+fn push_for_an_ended_claim_grants_another_one_of_its_client() {
+    assert_step_is_needed::<Redis>(Step::PushNamesClaim);
+}
+
+#[test]
+fn push_that_arrives_again_grants_after_the_release() {
+    assert_step_is_needed::<Redis>(Step::PushGrantsWaiter);
+}

@@ -9,25 +9,11 @@ impl State {
             number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
         match claim.phase {
             Phase::New if may_start => actions.push(Action::Start(number)),
-            Phase::New | Phase::Ended => {}
-            Phase::Acquiring | Phase::Releasing => {
-                actions.push(Action::Run(number));
-                if self.faults.lost > 0 {
-                    actions.extend([Action::LoseReply(number), Action::Delay(number)]);
-                }
-                if self.faults.late > 0 && claim.phase == Phase::Acquiring {
-                    actions.push(Action::RunWithLateReply(number));
-                }
-            }
+            Phase::New | Phase::Ended | Phase::Dead => {}
+            Phase::Acquiring | Phase::Releasing => self.requests_of(number, actions),
             Phase::Waiting => {
                 if model.has(Step::Recheck) || claim.message == Message::Arrived {
-                    actions.push(Action::Run(number));
-                    if self.faults.lost > 0 {
-                        actions.extend([Action::LoseReply(number), Action::Delay(number)]);
-                    }
-                    if self.faults.late > 0 {
-                        actions.push(Action::RunWithLateReply(number));
-                    }
+                    self.requests_of(number, actions);
                 }
                 if self.faults.lost > 0 {
                     actions.push(Action::DelayHeartbeat(number));
@@ -40,11 +26,27 @@ impl State {
                     actions.push(Action::DelayRenewal(number));
                 }
             }
-            Phase::Dead => {}
         }
-        if self.faults.refusals > 0
-            && matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Releasing)
-        {
+        self.ends_of(number, actions);
+        self.messages_to(model, number, actions);
+    }
+
+    /// The claim's script, and what may happen to it.
+    fn requests_of(&self, number: ClaimNo, actions: &mut Vec<Action>) {
+        actions.push(Action::Run(number));
+        if self.faults.lost > 0 {
+            actions.extend([Action::LoseReply(number), Action::Delay(number)]);
+        }
+        if self.faults.late > 0 && self.claims[number.index()].phase != Phase::Releasing {
+            actions.push(Action::RunWithLateReply(number));
+        }
+    }
+
+    /// What ends the claim: the server's refusal, its caller, the death of its client, the lapse of its entry.
+    fn ends_of(&self, number: ClaimNo, actions: &mut Vec<Action>) {
+        let claim = &self.claims[number.index()];
+        let is_refusable = matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Releasing);
+        if self.faults.refusals > 0 && is_refusable {
             actions.push(Action::Refuse(number));
         }
         let lives = matches!(claim.phase, Phase::Acquiring | Phase::Waiting | Phase::Answered | Phase::Held);
@@ -58,6 +60,11 @@ impl State {
         if may_lapse && self.server.queue.contains(&number) && !self.server.lapsed[number.index()] {
             actions.push(Action::Lapse(number));
         }
+    }
+
+    /// The late answer and the messages that the claim may receive.
+    fn messages_to(&self, model: &Redis, number: ClaimNo, actions: &mut Vec<Action>) {
+        let claim = &self.claims[number.index()];
         if claim.late_answer.is_some() {
             actions.push(Action::ReceiveLateWait(number));
         }
@@ -66,6 +73,15 @@ impl State {
             if self.faults.lost > 0 {
                 actions.push(Action::LoseMessage(number));
             }
+            if self.faults.duplicates > 0 {
+                actions.push(Action::DeliverTwice(number));
+            }
+        }
+        let is_of_client = |push: Push| push.claim.client() == number.client();
+        let takes =
+            |push: Push| push.claim == number || is_of_client(push) && !model.has(Step::PushNamesClaim);
+        if self.copy.is_some_and(takes) {
+            actions.push(Action::DeliverAgain(number));
         }
     }
 
@@ -126,38 +142,65 @@ impl State {
         *claim = Claim { phase: Phase::Releasing, excused: claim.excused, ..Claim::default() };
     }
 
-    /// The lock's key expires, perhaps before the answer that grants it has arrived.
+    /// The lock's key expires, perhaps before the answer or the push that grants it has arrived.
     pub(super) fn expire(&mut self) {
-        let Some((claim, _)) = self.server.lock.take() else { return };
-        let claim = self.claim(claim);
+        let Some((number, token)) = self.server.lock.take() else { return };
+        let claim = self.claim(number);
         let is_pushed = matches!(claim.phase, Phase::Acquiring | Phase::Waiting) && claim.late_token > 0;
         claim.expired |= claim.phase == Phase::Answered || is_pushed;
+        if let Some(copy) = self.copy.as_mut().filter(|copy| (copy.claim, copy.token) == (number, token)) {
+            copy.expired = true;
+        }
     }
 
-    /// The push that grants the lock arrives.
-    ///
-    /// The client's deadline counts from the sending of the request whose answer it has received. If the lock was granted
-    /// after that answer, the key does not expire before that deadline; otherwise the client knows nothing of the key.
+    /// The push that is on its way to a claim.
+    pub(super) fn push_to(&self, number: ClaimNo) -> Push {
+        let Claim { late_token, expired, pushed_by_new_master, .. } = self.claims[number.index()];
+        Push { claim: number, token: late_token, expired, by_new_master: pushed_by_new_master }
+    }
+
     pub(super) fn receive_push(&mut self, model: &Redis, number: ClaimNo) {
-        let is_former = self.has_failed_over && !self.claims[number.index()].pushed_by_new_master;
+        let push = self.push_to(number);
+        self.claim(number).forget_message();
+        self.take_push(model, number, push);
+    }
+
+    /// A push arrives again. Its claim may hold the lock by now or have ended; then the client ignores it.
+    pub(super) fn receive_copy(&mut self, model: &Redis, number: ClaimNo) {
+        let Some(push) = self.copy.take() else { return };
+        match self.claims[number.index()].phase {
+            Phase::Waiting => self.take_push(model, number, push),
+            Phase::Releasing | Phase::Ended if !model.has(Step::PushGrantsWaiter) => {
+                self.take_push(model, number, push);
+            }
+            _ => {}
+        }
+    }
+
+    /// The client looks at a push that grants the lock.
+    ///
+    /// Its deadline counts from the sending of the request whose answer it has received. If the lock was granted after
+    /// that answer, the key does not expire before that deadline; otherwise the client knows nothing of the key.
+    fn take_push(&mut self, model: &Redis, number: ClaimNo, push: Push) {
+        let has_failed_over = self.has_failed_over;
         let claim = self.claim(number);
-        let (token, expired) = (claim.late_token, claim.expired);
-        let follows_answer = token > claim.answered;
-        let is_of_former_master = is_former && claim.answered_by_new_master;
-        let is_too_late = expired && follows_answer && model.has(Step::PushCountsFromAnswer);
-        claim.forget_message();
+        let follows_answer = push.token > claim.answered;
+        let is_of_former_master = has_failed_over && !push.by_new_master && claim.answered_by_new_master;
+        let is_too_late = push.expired && follows_answer && model.has(Step::PushCountsFromAnswer);
         if is_too_late
             || !follows_answer && model.has(Step::PushAfterAnswer)
             || is_of_former_master && model.has(Step::PushOfSameMaster)
         {
-            // Now it is a hint only.
-            claim.message = Message::Arrived;
+            // Now it is a hint only. Another push may still be on its way.
+            if claim.message == Message::None {
+                claim.message = Message::Arrived;
+            }
             return;
         }
         if is_of_former_master {
             self.broken = Some(NO_FORMER_GRANT);
         }
-        self.grant(number, token);
+        self.grant(number, push.token);
     }
 
     /// The claim ends with the error. What it may have left is withdrawn, once.

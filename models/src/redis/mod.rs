@@ -9,7 +9,8 @@
 //! * Any waiter may confirm at any time (its timers). A message to a waiter makes no difference, except in scenes with
 //!   messages, where one may be lost, and where a step is removed that needs it.
 //! * In scenes with pushes, the message grants. It carries the token, and each answer to a waiter carries the token
-//!   counter, so that the client knows which of the two came first. An answer may arrive after a push that was sent later.
+//!   counter, so that the client knows which of the two came first. An answer may arrive after a push that was sent later,
+//!   and a push may arrive again at any later time, also after the hold that it granted.
 //! * The server refuses a request (the user's rights or password have changed). A withdrawal that is refused as well is
 //!   given up; what the claim has left ends with its ttl.
 //! * A renewal may be executed late, after the end of its hold. (A late answer to it belongs to the keeper's model.)
@@ -86,6 +87,10 @@ pub enum Step {
     PushAfterAnswer,
     /// The lifetime of a pushed grant counts from the sending of the request that had this answer.
     PushCountsFromAnswer,
+    /// A push grants only the claim that it names, not another one of its client.
+    PushNamesClaim,
+    /// A push grants only a claim that waits, not one whose hold has ended.
+    PushGrantsWaiter,
     /// A push grants only if it is of the master that gave this answer.
     PushOfSameMaster,
 }
@@ -112,6 +117,8 @@ pub struct State {
     claims: [Claim; CLAIMS],
     /// Requests whose senders no longer wait for the answer.
     late: Few<Request, 3>,
+    /// A push that has arrived and will arrive again.
+    copy: Option<Push>,
     /// The highest token that was ever created. The clock is above it.
     minted_last: Token,
     tokens: Tokens,
@@ -170,6 +177,16 @@ enum Message {
     None,
     Sent,
     Arrived,
+}
+
+/// The message that grants the lock to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Push {
+    claim: ClaimNo,
+    token: Token,
+    /// Whether the key has expired since.
+    expired: bool,
+    by_new_master: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -242,6 +259,10 @@ pub enum Action {
     Deliver(ClaimNo),
     /// That message is lost.
     LoseMessage(ClaimNo),
+    /// That message arrives, and will arrive again.
+    DeliverTwice(ClaimNo),
+    /// It arrives again; this claim takes it.
+    DeliverAgain(ClaimNo),
     /// A replica falls behind.
     FallBehind,
     /// The replica becomes the master.
@@ -273,6 +294,7 @@ impl Ranked for State {
             })
             .for_each(|token| visit(TOKEN, token));
         self.late.iter_mut().for_each(|request| visit(TOKEN, &mut request.token));
+        self.copy.iter_mut().for_each(|push| visit(TOKEN, &mut push.token));
         visit(TOKEN, &mut self.minted_last);
         self.tokens.each_rank(TOKEN, visit);
     }

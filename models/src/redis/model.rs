@@ -16,6 +16,7 @@ impl Model for Redis {
             has_failed_over: false,
             claims: Default::default(),
             late: Few::default(),
+            copy: None,
             minted_last: 0,
             tokens: Tokens::default(),
             faults: self.faults,
@@ -73,6 +74,12 @@ impl Model for Redis {
                 state.faults.lost -= 1;
                 state.claim(claim).forget_message();
             }
+            Action::DeliverTwice(claim) => {
+                state.faults.duplicates -= 1;
+                state.copy = Some(state.push_to(claim));
+                state.deliver(self, claim);
+            }
+            Action::DeliverAgain(claim) => state.receive_copy(self, claim),
             Action::FallBehind => {
                 state.faults.failovers -= 1;
                 state.replica = Some(state.server);

@@ -41,7 +41,8 @@ impl State {
             | Action::Renew(_)
             | Action::Release(_)
             | Action::Expire
-            | Action::Deliver(_) => true,
+            | Action::Deliver(_)
+            | Action::DeliverAgain(_) => true,
             Action::Lapse(claim) => {
                 let claim = &self.claims[claim.index()];
                 claim.phase == Phase::Dead || claim.excused

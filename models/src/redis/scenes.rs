@@ -37,6 +37,23 @@ impl Protocol for Redis {
                 Self { pushes: true, ..scene(3, Faults { lost: 1, late: 1, ..none }) },
             ),
             ("2 + 1, pushed, failover", Self { pushes: true, ..scene(3, Faults { failovers: 1, ..none }) }),
+            (
+                "2 + 1, pushed, lost, duplicate",
+                Self { pushes: true, ..scene(3, Faults { lost: 1, duplicates: 1, ..none }) },
+            ),
+            (
+                "2 + 1, pushed, late answer, duplicate",
+                Self { pushes: true, ..scene(3, Faults { late: 1, duplicates: 1, ..none }) },
+            ),
+            (
+                "2 + 1, pushed, failover, duplicate",
+                Self { pushes: true, ..scene(3, Faults { failovers: 1, duplicates: 1, ..none }) },
+            ),
+            (
+                "2 + 1, pushed, lapse, death, duplicate",
+                Self { pushes: true, ..scene(3, Faults { lapses: 1, deaths: 1, duplicates: 1, ..none }) },
+            ),
+            ("2 x 2, pushed, duplicate", Self { pushes: true, ..scene(4, Faults { duplicates: 1, ..none }) }),
             ("2 + 1, lost, refused", scene(3, Faults { lost: 1, refusals: 1, ..none })),
             ("2 + 1, lost, late answer", scene(3, Faults { lost: 1, late: 1, ..none })),
             ("2 x 2, cancel, lapse", scene(4, Faults { cancels: 1, lapses: 1, ..none })),
@@ -67,7 +84,11 @@ impl Protocol for Redis {
                 notifies: step == Step::Recheck,
                 pushes: matches!(
                     step,
-                    Step::PushAfterAnswer | Step::PushCountsFromAnswer | Step::PushOfSameMaster
+                    Step::PushAfterAnswer
+                        | Step::PushCountsFromAnswer
+                        | Step::PushOfSameMaster
+                        | Step::PushNamesClaim
+                        | Step::PushGrantsWaiter
                 ),
                 faults,
             },
@@ -93,6 +114,8 @@ impl Protocol for Redis {
             removal(Step::PushAfterAnswer, ONE_HOLDER, 4, Faults { lost: 1, ..none }),
             removal(Step::PushCountsFromAnswer, ONE_HOLDER, 3, none),
             removal(Step::PushOfSameMaster, NO_FORMER_GRANT, 3, failover),
+            removal(Step::PushNamesClaim, ONE_HOLDER, 3, Faults { duplicates: 1, ..none }),
+            removal(Step::PushGrantsWaiter, ONE_HOLDER, 3, Faults { duplicates: 1, ..none }),
         ]
     }
 }
