@@ -103,7 +103,7 @@ fn push_of_the_former_master_grants_after_a_failover() {
 }
 
 #[test]
-fn push_for_an_ended_claim_grants_another_one_of_its_client() {
+fn repeated_push_grants_another_claim_of_its_client() {
     assert_step_is_needed::<Redis>(Step::PushNamesClaim);
 }
 
