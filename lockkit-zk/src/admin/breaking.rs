@@ -24,7 +24,10 @@
 //! * Two operators break the same hold: one of them deletes the node, or has to mark the directory again.
 //! * The server refuses (its ACL): deleting needs the permission `d` of the directory, marking it `r` and `w`.
 
-use lockkit_core::{ErrorKind, LockName, Result, backend::Contender};
+use lockkit_core::{
+    ErrorKind, LockName, Result,
+    backend::{Contender, retry_pauses},
+};
 use zookeeper_client::{Error as ClientError, MultiWriteError};
 
 use crate::{
@@ -73,7 +76,12 @@ enum Deletion {
 
 impl Server {
     async fn end_hold(&self, lock: &str, holder: &Contender) -> Result<bool, RequestError> {
-        for _ in 0..MARK_TRIES {
+        let mut pauses = retry_pauses();
+        for tries in 0..MARK_TRIES {
+            if tries > 0 {
+                // Two operators who repeat this in step would undo each other's marks every time.
+                pauses.wait().await;
+            }
             let version = match keys::identifies_claim(&holder.entry) {
                 true => None,
                 false => match self.mark(lock).await {
