@@ -1,6 +1,6 @@
 //! The proxy between etcd and its clients: lost messages of streams, and lost replies.
 
-use std::{sync::OnceLock, time::Duration};
+use std::{collections::VecDeque, sync::OnceLock, time::Duration};
 
 use etcd_client::{EventType, PutOptions, WatchOptions};
 use lockkit_testbed::{Etcd, HANG, Message, Proxy};
@@ -28,14 +28,31 @@ async fn client_of(proxy: &Proxy) -> etcd_client::Client {
     etcd_client::Client::connect([proxy.endpoint()], None).await.unwrap()
 }
 
-/// Returns the next event; only messages without events may precede it.
-async fn next_event(watch: &mut etcd_client::WatchStream) -> (EventType, String) {
-    loop {
-        let message = bounded(watch.message()).await.unwrap().unwrap();
-        if let [event] = message.events() {
-            return (event.event_type(), event.kv().unwrap().key_str().unwrap().to_owned());
+/// A watch, and its events that were not looked at yet: a busy server sends several in one message.
+struct Events {
+    watch: etcd_client::WatchStream,
+    received: VecDeque<(EventType, String)>,
+}
+
+impl Events {
+    /// Waits until the server watches.
+    async fn of(client: &mut etcd_client::Client, prefix: &str, options: WatchOptions) -> Self {
+        let mut watch = client.watch(prefix, Some(options.with_prefix())).await.unwrap();
+        assert!(bounded(watch.message()).await.unwrap().unwrap().created());
+        Self { watch, received: VecDeque::new() }
+    }
+
+    async fn next(&mut self) -> (EventType, String) {
+        loop {
+            if let Some(event) = self.received.pop_front() {
+                return event;
+            }
+            let message = bounded(self.watch.message()).await.unwrap().unwrap();
+            let events = message.events().iter();
+            self.received.extend(
+                events.map(|event| (event.event_type(), event.kv().unwrap().key_str().unwrap().to_owned())),
+            );
         }
-        assert_eq!(message.events().len(), 0);
     }
 }
 
@@ -45,9 +62,7 @@ async fn only_deletions_are_dropped_and_the_stream_stays_open() {
     let prefix = "deletions".to_owned();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let mut client = client_of(&proxy).await;
-    let mut watch =
-        client.watch(prefix.clone(), Some(WatchOptions::new().with_prefix().with_prev_key())).await.unwrap();
-    assert!(bounded(watch.message()).await.unwrap().unwrap().created());
+    let mut events = Events::of(&mut client, &prefix, WatchOptions::new().with_prev_key()).await;
     proxy.drop_messages(Message::Deletions, |_| true);
     let key = |n: usize| format!("{prefix}/{n}");
     // Drops more bytes than the flow control window of a stream in the client crate (2 MiB).
@@ -55,14 +70,14 @@ async fn only_deletions_are_dropped_and_the_stream_stays_open() {
         let value = "x".repeat(12_000);
         client.put(key(n), value, None).await.unwrap();
         client.delete(key(n), None).await.unwrap();
-        assert_eq!(next_event(&mut watch).await, (EventType::Put, key(n)));
+        assert_eq!(events.next().await, (EventType::Put, key(n)));
     }
     until_dropped(&proxy, 300).await;
     proxy.pass();
     client.put(key(0), "", None).await.unwrap();
     client.delete(key(0), None).await.unwrap();
-    assert_eq!(next_event(&mut watch).await, (EventType::Put, key(0)));
-    assert_eq!(next_event(&mut watch).await, (EventType::Delete, key(0)));
+    assert_eq!(events.next().await, (EventType::Put, key(0)));
+    assert_eq!(events.next().await, (EventType::Delete, key(0)));
     assert_eq!(proxy.counts().accepted, 1, "the connection is still the first one");
 }
 
@@ -73,8 +88,7 @@ async fn a_deletion_among_other_events_is_dropped_alone() {
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let mut client = client_of(&proxy).await;
     client.put(format!("{prefix}/old"), "", None).await.unwrap();
-    let mut watch = client.watch(prefix.clone(), Some(WatchOptions::new().with_prefix())).await.unwrap();
-    assert!(bounded(watch.message()).await.unwrap().unwrap().created());
+    let mut events = Events::of(&mut client, &prefix, WatchOptions::new()).await;
     proxy.drop_messages(Message::Deletions, |n| n == 1);
     // One transaction, so that one message has both.
     let both = [
@@ -82,9 +96,9 @@ async fn a_deletion_among_other_events_is_dropped_alone() {
         etcd_client::TxnOp::put(format!("{prefix}/new"), "", Some(PutOptions::new())),
     ];
     client.txn(etcd_client::Txn::new().and_then(both)).await.unwrap();
-    assert_eq!(next_event(&mut watch).await, (EventType::Put, format!("{prefix}/new")));
+    assert_eq!(events.next().await, (EventType::Put, format!("{prefix}/new")));
     client.delete(format!("{prefix}/new"), None).await.unwrap();
-    assert_eq!(next_event(&mut watch).await, (EventType::Delete, format!("{prefix}/new")));
+    assert_eq!(events.next().await, (EventType::Delete, format!("{prefix}/new")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,12 +127,11 @@ async fn the_reply_to_the_second_call_is_swallowed() {
     let key = "replies".to_owned();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let mut client = client_of(&proxy).await;
-    let mut watch = client.watch(key.clone(), None).await.unwrap();
-    assert!(bounded(watch.message()).await.unwrap().unwrap().created());
+    let mut events = Events::of(&mut client, &key, WatchOptions::new()).await;
     proxy.swallow_reply(2);
     client.put(key.clone(), "1", None).await.unwrap();
     // Messages of a stream do not count as replies.
-    assert_eq!(next_event(&mut watch).await.0, EventType::Put);
+    assert_eq!(events.next().await.0, EventType::Put);
     bounded(client.put(key.clone(), "2", None)).await.unwrap_err();
     let found = bounded(client_of(&proxy).await.get(key, None)).await.unwrap();
     assert_eq!(found.kvs()[0].value(), b"2", "the server has executed it");
