@@ -122,6 +122,23 @@ impl WatchRequestSender {
     }
 }
 
+#[cfg(test)]
+impl WatchRequestSender {
+    /// Returns a sender without a server, and a function that returns which watches were cancelled since its last call.
+    pub(crate) fn recorded() -> (Self, impl FnMut() -> Vec<i64>) {
+        let (requests, mut sent) = mpsc::channel::<WatchRequest>(1024);
+        let cancelled = move || {
+            let requests = std::iter::from_fn(|| sent.try_recv().ok()?.request_union);
+            let cancelled = requests.filter_map(|request| match request {
+                RequestUnion::CancelRequest(cancel) => Some(cancel.watch_id),
+                _ => None,
+            });
+            cancelled.collect()
+        };
+        (Self(requests), cancelled)
+    }
+}
+
 /// The receiving half of a stream.
 #[derive(Debug)]
 pub(crate) struct WatchResponseStream(Streaming<WatchResponse>);

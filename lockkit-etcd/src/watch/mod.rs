@@ -17,32 +17,24 @@
 //! A table lists the watches that should exist. The task that owns the stream applies the changes of that table one by
 //! one, so a claim adds and removes its watch without waiting for the server.
 
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard},
-};
+mod requests;
+mod table;
 
-use lockkit_core::{
-    ErrorKind,
-    backend::retry_pauses,
-    limits::RETRY_PAUSE_MAX,
-    support::{SessionState, lock},
-};
-use tokio::{sync::Notify, time::Instant};
+use std::{convert::Infallible, sync::Arc};
+
+use lockkit_core::{ErrorKind, backend::retry_pauses, limits::RETRY_PAUSE_MAX, support::SessionState};
+use tokio::time::Instant;
 use tracing::debug;
 
+pub(crate) use self::table::{WatchGuard, Watches};
+use self::{requests::Requests, table::Subscriber};
 use crate::{
     broken::BrokenHolds,
     call::{Server, bounded},
-    client::{
-        Client, Event, EventType, GetOptions, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender,
-        WatchResponse, WatchStream,
-    },
-    entry::QueueEntry,
+    client::{Client, Event, EventType, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream},
     error::{Effect, RequestError},
     handoff::Handoff,
-    keys::{ClientKeys, Queue},
+    keys::ClientKeys,
     login::LoginNumber,
     registry::ClaimRegistry,
     wire::{Revision, revision_of},
@@ -55,131 +47,6 @@ type WatchId = i64;
 
 /// Start revision of a watch of future events only. The server serves watches that start in the past only every 100 ms.
 const FROM_NOW_ON: Revision = 0;
-
-/// The watches on predecessors and queues that should exist.
-#[derive(Debug, Default)]
-pub(crate) struct Watches {
-    table: Mutex<Table>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    wanted: HashMap<WatchId, WantedWatch>,
-    /// Watches that were added or removed, and that the stream's task has not applied yet; `None` without a stream.
-    pending: Option<VecDeque<WatchId>>,
-    last_id: WatchId,
-}
-
-impl Table {
-    fn changed(&mut self, id: WatchId) {
-        if let Some(pending) = &mut self.pending {
-            pending.push_back(id);
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-struct WantedWatch {
-    key: Vec<u8>,
-    from: Revision,
-    subscriber: Subscriber,
-}
-
-/// Who is notified by a watch.
-#[derive(Clone, Debug)]
-enum Subscriber {
-    /// A waiter, of the deletion of its predecessor's key.
-    Waiter(Arc<QueueEntry>),
-    /// An observer, of all changes to the keys of a queue.
-    Observer(Arc<Notify>),
-}
-
-impl WantedWatch {
-    fn options(&self) -> WatchOptions {
-        let options = WatchOptions::new().with_start_revision(self.from);
-        match self.subscriber {
-            Subscriber::Waiter(_) => options.with_filters([WatchFilterType::Noput]),
-            Subscriber::Observer(_) => options.with_prefix(),
-        }
-    }
-}
-
-impl Watches {
-    /// Watches for the deletion of a predecessor's key from this revision on, until the guard is dropped.
-    pub(crate) fn add(
-        self: &Arc<Self>,
-        key: Vec<u8>,
-        from: Revision,
-        waiter: &Arc<QueueEntry>,
-    ) -> WatchGuard {
-        self.insert(WantedWatch { key, from, subscriber: Subscriber::Waiter(Arc::clone(waiter)) })
-    }
-
-    /// Watches all keys of a queue until the guard is dropped. The observer is notified of every change from now on,
-    /// and each time the watch begins.
-    pub(crate) fn observe(self: &Arc<Self>, queue: &Queue, observer: &Arc<Notify>) -> WatchGuard {
-        let (key, subscriber) = (queue.as_str().into(), Subscriber::Observer(Arc::clone(observer)));
-        self.insert(WantedWatch { key, from: FROM_NOW_ON, subscriber })
-    }
-
-    fn insert(self: &Arc<Self>, wanted: WantedWatch) -> WatchGuard {
-        let mut table = self.lock();
-        table.last_id = table.last_id.max(OWN_KEYS) + 1;
-        let id = table.last_id;
-        table.wanted.insert(id, wanted);
-        table.changed(id);
-        drop(table);
-        self.changed.notify_one();
-        WatchGuard { watches: Arc::clone(self), id }
-    }
-
-    fn remove(&self, id: WatchId) {
-        let mut table = self.lock();
-        table.wanted.remove(&id);
-        table.changed(id);
-        drop(table);
-        self.changed.notify_one();
-    }
-
-    /// Returns the next watch that the stream's task has to apply; without a `WantedWatch` it is to be cancelled.
-    fn next_pending(&self) -> Option<(WatchId, Option<WantedWatch>)> {
-        let mut table = self.lock();
-        let id = table.pending.as_mut()?.pop_front()?;
-        Some((id, table.wanted.get(&id).cloned()))
-    }
-
-    /// Queues all watches: a new stream has none yet.
-    fn stream_began(&self) {
-        let mut table = self.lock();
-        table.pending = Some(table.wanted.keys().copied().collect());
-    }
-
-    fn stream_ended(&self) {
-        self.lock().pending = None;
-    }
-
-    fn subscriber(&self, id: WatchId) -> Option<Subscriber> {
-        self.lock().wanted.get(&id).map(|wanted| wanted.subscriber.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        lock(&self.table)
-    }
-}
-
-/// A watch on a predecessor or a queue; ends when it is dropped.
-#[derive(Debug)]
-pub(crate) struct WatchGuard {
-    watches: Arc<Watches>,
-    id: WatchId,
-}
-
-impl Drop for WatchGuard {
-    fn drop(&mut self) {
-        self.watches.remove(self.id);
-    }
-}
 
 /// The task that owns the stream.
 #[derive(Debug)]
@@ -263,7 +130,7 @@ impl StreamTask {
 
     async fn follow(&mut self, stream: WatchStream) -> Result<Infallible, RequestError> {
         let (sender, mut answers) = stream.split();
-        let mut requests = Requests { sender, opened: HashSet::new() };
+        let mut requests = Requests::new(sender);
         loop {
             while let Some((id, wanted)) = self.watches.next_pending() {
                 requests.apply(id, wanted).await?;
@@ -273,7 +140,8 @@ impl StreamTask {
                     let answer = answer?.ok_or_else(|| RequestError::unexpected("the server ended the stream"))?;
                     self.handle(&answer, &mut requests).await?;
                 }
-                () = self.watches.changed.notified() => {}
+                () = self.watches.changed() => {}
+                () = requests.due() => requests.cancel_unneeded().await?,
             }
         }
     }
@@ -281,7 +149,7 @@ impl StreamTask {
     async fn handle(&mut self, answer: &WatchResponse, requests: &mut Requests) -> Result<(), RequestError> {
         let id = answer.watch_id();
         if answer.canceled() {
-            requests.opened.remove(&id);
+            requests.cancelled(id);
             return self.cancelled(id, answer).await;
         }
         let subscriber = self.watches.subscriber(id);
@@ -374,24 +242,4 @@ fn compacted() -> RequestError {
 /// expired login. A stream keeps the login with which it was opened; each of its watches is checked against that login.
 fn refused(answer: &WatchResponse) -> RequestError {
     RequestError::new(Effect::LoginStale, ErrorKind::Denied, answer.cancel_reason().to_owned())
-}
-
-/// The sending half of a stream, and the watches that were opened on it, except that of the client's own keys.
-struct Requests {
-    sender: WatchRequestSender,
-    opened: HashSet<WatchId>,
-}
-
-impl Requests {
-    /// Opens or cancels one watch, as the table demands.
-    async fn apply(&mut self, id: WatchId, wanted: Option<WantedWatch>) -> Result<(), RequestError> {
-        match wanted {
-            Some(wanted) if self.opened.insert(id) => {
-                let options = wanted.options().with_watch_id(id);
-                Ok(self.sender.watch(wanted.key, Some(options)).await?)
-            }
-            None if self.opened.remove(&id) => Ok(self.sender.cancel(id).await?),
-            _ => Ok(()),
-        }
-    }
 }

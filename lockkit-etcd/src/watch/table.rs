@@ -1,0 +1,154 @@
+//! The table of the watches that should exist, besides that of the client's own keys.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use lockkit_core::support::lock;
+use tokio::sync::Notify;
+
+use super::{FROM_NOW_ON, OWN_KEYS, WatchId, requests::Reports};
+use crate::{
+    client::{WatchFilterType, WatchOptions},
+    entry::QueueEntry,
+    keys::Queue,
+    wire::Revision,
+};
+
+/// The watches on predecessors and queues that should exist.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    table: Mutex<Table>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    wanted: HashMap<WatchId, WantedWatch>,
+    /// Watches that were added or removed, and that the stream's task has not applied yet; `None` without a stream.
+    pending: Option<VecDeque<WatchId>>,
+    last_id: WatchId,
+}
+
+impl Table {
+    fn changed(&mut self, id: WatchId) {
+        if let Some(pending) = &mut self.pending {
+            pending.push_back(id);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct WantedWatch {
+    pub(super) key: Vec<u8>,
+    from: Revision,
+    subscriber: Subscriber,
+}
+
+/// Who is notified by a watch.
+#[derive(Clone, Debug)]
+pub(super) enum Subscriber {
+    /// A waiter, of the deletion of its predecessor's key.
+    Waiter(Arc<QueueEntry>),
+    /// An observer, of all changes to the keys of a queue.
+    Observer(Arc<Notify>),
+}
+
+impl WantedWatch {
+    pub(super) fn options(&self) -> WatchOptions {
+        let options = WatchOptions::new().with_start_revision(self.from);
+        match self.subscriber {
+            Subscriber::Waiter(_) => options.with_filters([WatchFilterType::Noput]),
+            Subscriber::Observer(_) => options.with_prefix(),
+        }
+    }
+
+    pub(super) fn reports(&self) -> Reports {
+        match self.subscriber {
+            Subscriber::Waiter(_) => Reports::Deletions,
+            Subscriber::Observer(_) => Reports::Everything,
+        }
+    }
+}
+
+impl Watches {
+    /// Watches for the deletion of a predecessor's key from this revision on, until the guard is dropped.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        key: Vec<u8>,
+        from: Revision,
+        waiter: &Arc<QueueEntry>,
+    ) -> WatchGuard {
+        self.insert(WantedWatch { key, from, subscriber: Subscriber::Waiter(Arc::clone(waiter)) })
+    }
+
+    /// Watches all keys of a queue until the guard is dropped. The observer is notified of every change from now on,
+    /// and each time the watch begins.
+    pub(crate) fn observe(self: &Arc<Self>, queue: &Queue, observer: &Arc<Notify>) -> WatchGuard {
+        let (key, subscriber) = (queue.as_str().into(), Subscriber::Observer(Arc::clone(observer)));
+        self.insert(WantedWatch { key, from: FROM_NOW_ON, subscriber })
+    }
+
+    fn insert(self: &Arc<Self>, wanted: WantedWatch) -> WatchGuard {
+        let mut table = self.lock();
+        table.last_id = table.last_id.max(OWN_KEYS) + 1;
+        let id = table.last_id;
+        table.wanted.insert(id, wanted);
+        table.changed(id);
+        drop(table);
+        self.changed.notify_one();
+        WatchGuard { watches: Arc::clone(self), id }
+    }
+
+    /// Waits until there may be something to apply.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    fn remove(&self, id: WatchId) {
+        let mut table = self.lock();
+        table.wanted.remove(&id);
+        table.changed(id);
+        drop(table);
+        self.changed.notify_one();
+    }
+
+    /// Returns the next watch that the stream's task has to apply; without a `WantedWatch` it is to be cancelled.
+    pub(super) fn next_pending(&self) -> Option<(WatchId, Option<WantedWatch>)> {
+        let mut table = self.lock();
+        let id = table.pending.as_mut()?.pop_front()?;
+        Some((id, table.wanted.get(&id).cloned()))
+    }
+
+    /// Queues all watches: a new stream has none yet.
+    pub(super) fn stream_began(&self) {
+        let mut table = self.lock();
+        table.pending = Some(table.wanted.keys().copied().collect());
+    }
+
+    pub(super) fn stream_ended(&self) {
+        self.lock().pending = None;
+    }
+
+    pub(super) fn subscriber(&self, id: WatchId) -> Option<Subscriber> {
+        self.lock().wanted.get(&id).map(|wanted| wanted.subscriber.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+/// A watch on a predecessor or a queue; ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct WatchGuard {
+    watches: Arc<Watches>,
+    id: WatchId,
+}
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        self.watches.remove(self.id);
+    }
+}
