@@ -33,7 +33,7 @@ pub use self::{
     child::Problem,
     peers::install as install_peers,
     probe::{holds::Holds, loss::Loss, reentry::Reentry, sale::Sale, takeover::Takeover},
-    report::{BackendReport, Kind, Promises, Report, Row, Spread},
+    report::{BackendReport, Kind, PromiseTexts, Report, Row, Spread},
     results::{Measured, PerPair, Percentiles},
     steps::Plan,
     usage::Usage,

@@ -10,7 +10,7 @@ use crate::{
     child::{Child, Problem},
     job::{Job, RowResult},
     probe::{Connection, holds, loss, reentry, sale, takeover},
-    report::{BackendReport, Promises, Row},
+    report::{BackendReport, PromiseTexts, Row},
     results::Measured,
     steps::{Plan, RowSpec, Step, Task},
     workload::Workload,
@@ -72,7 +72,7 @@ impl BackendRun<'_> {
         let connection = self.connection(&server, SHORT_TTL);
         connection.set_up(self.backend).await.context("set the servers up")?;
         let client = connection.open().await.context("connect lockkit")?;
-        let promises = Promises::of(client.info());
+        let promises = PromiseTexts::of(&client.promises());
         client.close().await?;
         let mut report = BackendReport::new(self.backend, server.conditions(), promises);
         for step in &self.steps {

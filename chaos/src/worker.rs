@@ -311,7 +311,7 @@ impl User {
 
     /// Records a time at which the claim was in the queue. Never returns.
     async fn watch_queue(&self, queued: &mut Option<Duration>) {
-        if self.has_left && self.client.info().queue == QueueKind::Fifo {
+        if self.has_left && self.client.promises().queue == QueueKind::Fifo {
             sleep(QUEUE_CHECK_FIRST).await;
             let label = self.id.to_string();
             loop {

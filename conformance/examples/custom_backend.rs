@@ -20,8 +20,8 @@ use lockkit_conformance::{AnyBackend, Plain};
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockName, Result,
     backend::{
-        Acquired, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, Lifetime, Loss, Renewal,
-        Renewals, Session, TokenStrength,
+        Acquired, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, Lifetime, Loss, Promises,
+        Renewal, Renewals, Session, TokenStrength,
     },
 };
 use tokio::{
@@ -106,9 +106,11 @@ impl Backend for ToyBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new("toy", Lifetime::Hold);
         info.ttl_min = Duration::from_secs(2);
-        info.token = TokenStrength::History;
-        info.failover = FailoverLoss::NoFailover;
         info
+    }
+
+    fn promises(&self) -> Promises {
+        Promises::least().with_token(TokenStrength::History).with_failover(FailoverLoss::NoFailover)
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

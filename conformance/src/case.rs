@@ -187,13 +187,13 @@ pub enum Need {
 
 impl Need {
     fn unmet(self, harness: &dyn Harness) -> Option<String> {
-        let info = harness.info();
+        let (info, promises) = (harness.info(), harness.promises());
         let (met, reason) = match self {
             Self::Hook(hook) => {
                 let why = harness.why_not(hook).map_or_else(String::new, |why| format!(": {why}"));
                 (harness.hooks().contains(&hook), format!("the harness has no hook {hook:?}{why}"))
             }
-            Self::Fifo => (info.queue == QueueKind::Fifo, "FIFO is not claimed".to_owned()),
+            Self::Fifo => (promises.queue == QueueKind::Fifo, "FIFO is not claimed".to_owned()),
             Self::Ttl => (
                 info.lifetime != Lifetime::Process,
                 "holds have no ttl: they end by release or with their process".to_owned(),
@@ -202,7 +202,7 @@ impl Need {
                 (info.lifetime == Lifetime::Session, "holds do not live and die with a session".to_owned())
             }
             Self::SessionPushed => (
-                info.loss == LossDetection::SessionPushed,
+                promises.loss == LossDetection::SessionPushed,
                 "reporting a lost session at once is not claimed".to_owned(),
             ),
             Self::RealTime => (harness.time() == Time::Real, "the store runs on a paused clock".to_owned()),

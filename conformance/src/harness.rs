@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName,
-    backend::{Admin, Backend, BackendInfo, Evidence, Session},
+    backend::{Admin, Backend, BackendInfo, Evidence, Promises, Session},
 };
 
 use crate::{
@@ -43,6 +43,10 @@ impl Backend for AnyBackend {
         self.0.info()
     }
 
+    fn promises(&self) -> Promises {
+        self.0.promises()
+    }
+
     async fn open_session(&self, ttl: Duration, clock: Clock) -> lockkit_core::Result<Arc<dyn Session>> {
         self.0.open_session(ttl, clock).await
     }
@@ -63,8 +67,11 @@ pub trait Harness: Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Returns what the backend claims. No I/O.
+    /// Returns the properties of the backend. No I/O.
     fn info(&self) -> BackendInfo;
+
+    /// Returns what the backend promises. No I/O.
+    fn promises(&self) -> Promises;
 
     /// Returns which clock drives the store.
     fn time(&self) -> Time;

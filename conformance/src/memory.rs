@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
 use lockkit_core::{
     LockName,
-    backend::{Backend, BackendInfo},
+    backend::{Backend, BackendInfo, Promises},
     memory::MemoryServer,
 };
 
@@ -44,6 +44,10 @@ impl Harness for MemoryHarness {
 
     fn info(&self) -> BackendInfo {
         MemoryServer::new().backend().info()
+    }
+
+    fn promises(&self) -> Promises {
+        MemoryServer::new().backend().promises()
     }
 
     fn time(&self) -> Time {

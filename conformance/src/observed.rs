@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, FencingToken, LockName, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, Elections, Grant, Loss, Pins, Records,
-        Renewal, Renewals, Session,
+        Acquired, Admin, Backend, BackendInfo, Claim, ClaimId, Elections, Grant, Loss, Pins, Promises,
+        Records, Renewal, Renewals, Session,
     },
     support::lock,
 };
@@ -102,6 +102,10 @@ pub(crate) struct Observed {
 impl Backend for Observed {
     fn info(&self) -> BackendInfo {
         self.inner.info()
+    }
+
+    fn promises(&self) -> Promises {
+        self.inner.promises()
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use async_trait::async_trait;
 use lockkit_core::{
     LockName,
-    backend::{Backend, BackendInfo},
+    backend::{Backend, BackendInfo, Promises},
 };
 
 use crate::{AnyBackend, ClientLink, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time};
@@ -20,6 +20,7 @@ pub struct Plain {
     address: String,
     connect: fn(&str) -> Result<AnyBackend>,
     info: BackendInfo,
+    promises: Promises,
     siblings: Vec<String>,
 }
 
@@ -30,9 +31,10 @@ impl Plain {
     ///
     /// When `connect` cannot make one.
     pub fn new(name: &str, address: &str, connect: fn(&str) -> Result<AnyBackend>) -> Result<Self> {
-        let info = connect(address)?.info();
+        let backend = connect(address)?;
+        let (info, promises) = (backend.info(), backend.promises());
         let (name, address) = (name.to_owned(), address.to_owned());
-        Ok(Self { name, address, connect, info, siblings: Vec::new() })
+        Ok(Self { name, address, connect, info, promises, siblings: Vec::new() })
     }
 
     /// Adds another backend whose test program belongs to the same project, see [`Harness::siblings`].
@@ -61,6 +63,10 @@ impl Harness for Plain {
 
     fn info(&self) -> BackendInfo {
         self.info.clone()
+    }
+
+    fn promises(&self) -> Promises {
+        self.promises.clone()
     }
 
     fn time(&self) -> Time {

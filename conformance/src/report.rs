@@ -8,10 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use lockkit_core::backend::BackendInfo;
+use lockkit_core::backend::{BackendInfo, Promises};
 use serde::Serialize;
 
-use crate::Case;
+use crate::{Case, Harness};
 
 /// The folders of test programs and examples below cargo's profile folder.
 const PROGRAMS: [&str; 2] = ["deps", "examples"];
@@ -74,25 +74,27 @@ struct Report<'a> {
     backend: &'a str,
     /// Repeats the order of the cases and their random numbers.
     seed: u64,
-    /// The fields of [`BackendInfo`].
+    /// The fields of [`BackendInfo`] and [`Promises`].
     claims: BTreeMap<&'static str, String>,
     cases: BTreeMap<&'static str, &'a Record>,
 }
 
 /// Writes the report of one backend below the target folder, and returns its path.
-pub(crate) fn write(backend: &str, info: &BackendInfo, seed: u64, records: &[Record]) -> Result<PathBuf> {
+pub(crate) fn write(harness: &dyn Harness, seed: u64, records: &[Record]) -> Result<PathBuf> {
+    let backend = harness.name();
     let cases = records.iter().map(|record| (record.case, record)).collect();
     let folder = target_folder()?.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(format!("{backend}.json"));
-    let json = serde_json::to_string_pretty(&Report { backend, seed, claims: claims(info), cases })?;
+    let claims = claims(&harness.info(), &harness.promises());
+    let json = serde_json::to_string_pretty(&Report { backend: &backend, seed, claims, cases })?;
     fs::write(&path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
 
-fn claims(info: &BackendInfo) -> BTreeMap<&'static str, String> {
-    let BackendInfo { scheme, ttl_min, ttl_max, heartbeat, lifetime, queue, token, loss, failover, .. } =
-        info;
+fn claims(info: &BackendInfo, promises: &Promises) -> BTreeMap<&'static str, String> {
+    let BackendInfo { scheme, ttl_min, ttl_max, heartbeat, lifetime, .. } = info;
+    let Promises { queue, token, loss, failover, .. } = promises;
     BTreeMap::from([
         ("scheme", (*scheme).to_owned()),
         ("ttl_min", format!("{ttl_min:?}")),

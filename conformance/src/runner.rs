@@ -195,7 +195,7 @@ fn conclude(form: &Form, seed: u64) -> bool {
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     let mut well = failed == 0;
     if records.len() == form.count
-        && let Err(error) = report::write(&name, &form.harness.info(), seed, &records)
+        && let Err(error) = report::write(&*form.harness, seed, &records)
     {
         println!("no report: {error:#}");
         well = false;

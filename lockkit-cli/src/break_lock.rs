@@ -56,7 +56,7 @@ async fn break_holder(
         return Ok(FREE);
     };
     print(&format!("{:?} is held by {}", name.as_str(), describe_holder(&found).unwrap_or_default()))?;
-    if found.waiters.is_empty() && client.info().queue != QueueKind::Fifo {
+    if found.waiters.is_empty() && client.promises().queue != QueueKind::Fifo {
         // Without a queue, waiters leave nothing in the store.
         print("who waits for it cannot be seen at this store")?;
     } else {

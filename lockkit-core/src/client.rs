@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     ClientBuilder, Election, Listing, Lock, LockAll, LockName, OncePer, Result, StatusWatch,
-    backend::{Backend, BackendInfo, Contender, Inspection},
+    backend::{Backend, BackendInfo, Contender, Inspection, Promises},
     keeper::Keeper,
 };
 
@@ -125,6 +125,11 @@ impl LockClient {
     /// Returns the properties of the backend.
     pub fn info(&self) -> &BackendInfo {
         self.0.keeper().info()
+    }
+
+    /// Returns what the backend promises about its store.
+    pub fn promises(&self) -> Promises {
+        self.0.keeper().promises()
     }
 
     /// Returns the lifetime of a hold that is not renewed, as the server granted it.

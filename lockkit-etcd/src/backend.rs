@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
     backend::{
-        Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, QueueKind, Session, TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, Promises, QueueKind, Session,
+        TokenStrength,
     },
 };
 use tracing::warn;
@@ -54,20 +55,28 @@ impl EtcdBackend {
 #[async_trait]
 impl Backend for EtcdBackend {
     fn info(&self) -> BackendInfo {
-        let (lifetime, queue, loss) = match self.config.form {
-            Form::Queue => (Lifetime::Session, QueueKind::Fifo, LossDetection::SessionPushed),
-            Form::Single => (Lifetime::Session, QueueKind::Unordered, LossDetection::SessionPushed),
-            // The server's queue is ordered, but a waiter's place in it ends with its connection.
-            Form::Rpc => (Lifetime::Hold, QueueKind::Unordered, LossDetection::Heartbeat),
+        let lifetime = match self.config.form {
+            Form::Queue | Form::Single => Lifetime::Session,
+            Form::Rpc => Lifetime::Hold,
         };
         let mut info = BackendInfo::new("etcd", lifetime);
         info.ttl_min = TTL_MIN;
-        info.queue = queue;
-        info.token = TokenStrength::History;
-        info.loss = loss;
-        info.failover = FailoverLoss::Nothing;
         info.powers = self.config.layout().powers();
         info
+    }
+
+    fn promises(&self) -> Promises {
+        let (queue, loss) = match self.config.form {
+            Form::Queue => (QueueKind::Fifo, LossDetection::SessionPushed),
+            Form::Single => (QueueKind::Unordered, LossDetection::SessionPushed),
+            // The server's queue is ordered, but a waiter's place in it ends with its connection.
+            Form::Rpc => (QueueKind::Unordered, LossDetection::Heartbeat),
+        };
+        Promises::least()
+            .with_queue(queue)
+            .with_token(TokenStrength::History)
+            .with_loss(loss)
+            .with_failover(FailoverLoss::Nothing)
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

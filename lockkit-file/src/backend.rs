@@ -11,7 +11,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName, Result,
     backend::{
-        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, Session, TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, Promises, Session,
+        TokenStrength,
     },
     support::lock,
 };
@@ -72,12 +73,14 @@ impl Backend for FileBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new(SCHEME, Lifetime::Process);
         info.heartbeat = HeartbeatInterval::Every(HEARTBEAT);
-        info.token = TokenStrength::ClockFloor;
-        info.failover = FailoverLoss::NoFailover;
         info.powers.elections = true;
         info.powers.records = true;
         info.powers.list = true;
         info
+    }
+
+    fn promises(&self) -> Promises {
+        Promises::least().with_token(TokenStrength::ClockFloor).with_failover(FailoverLoss::NoFailover)
     }
 
     async fn open_session(&self, _ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

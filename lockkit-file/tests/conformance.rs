@@ -17,7 +17,7 @@ use lockkit_conformance::{
 };
 use lockkit_core::{
     LockName,
-    backend::{Backend, BackendInfo},
+    backend::{Backend, BackendInfo, Promises},
 };
 use lockkit_file::{FileBackend, FileConfig};
 use lockkit_testbed::{ServerClock, SmallDisk};
@@ -49,6 +49,10 @@ impl Harness for FileHarness {
 
     fn info(&self) -> BackendInfo {
         FileBackend::new(FileConfig::new("/").unwrap()).info()
+    }
+
+    fn promises(&self) -> Promises {
+        FileBackend::new(FileConfig::new("/").unwrap()).promises()
     }
 
     fn time(&self) -> Time {

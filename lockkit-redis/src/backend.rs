@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{Admin, Backend, BackendInfo, Lifetime, QueueKind, Session, TokenStrength},
+    backend::{Admin, Backend, BackendInfo, Lifetime, Promises, QueueKind, Session, TokenStrength},
     limits::TTL_MAX,
 };
 use tokio_util::sync::CancellationToken;
@@ -128,11 +128,6 @@ impl Backend for RedisBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new("redis", Lifetime::Hold);
         info.ttl_min = TTL_MIN;
-        info.queue = match self.config.queue_in_use() {
-            Queue::Fifo => QueueKind::Fifo,
-            Queue::None => QueueKind::Unordered,
-        };
-        info.token = TokenStrength::ClockFloor;
         info.powers.evidence = true;
         (info.powers.elections, info.powers.leader_watch) = (true, true);
         info.powers.records = true;
@@ -140,6 +135,14 @@ impl Backend for RedisBackend {
         info.powers.list = self.config.layout().tells_locks_apart();
         info.powers.break_lock = true;
         info
+    }
+
+    fn promises(&self) -> Promises {
+        let queue = match self.config.queue_in_use() {
+            Queue::Fifo => QueueKind::Fifo,
+            Queue::None => QueueKind::Unordered,
+        };
+        Promises::least().with_queue(queue).with_token(TokenStrength::ClockFloor)
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

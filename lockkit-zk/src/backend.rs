@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
     backend::{
-        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, LossDetection, QueueKind,
-        Session, TokenStrength,
+        Admin, Backend, BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, LossDetection, Promises,
+        QueueKind, Session, TokenStrength,
     },
 };
 
@@ -53,15 +53,20 @@ impl Backend for ZkBackend {
         let mut info = BackendInfo::new("zk", Lifetime::Session);
         info.ttl_min = TTL_MIN;
         info.heartbeat = HeartbeatInterval::PerTtl(HEARTBEATS_PER_TTL);
-        info.queue = match self.config.layout().form {
+        info.powers = self.config.layout().form.powers();
+        info
+    }
+
+    fn promises(&self) -> Promises {
+        let queue = match self.config.layout().form {
             Form::Curator | Form::Bare => QueueKind::Fifo,
             Form::Single => QueueKind::Unordered,
         };
-        info.token = TokenStrength::History;
-        info.loss = LossDetection::SessionPushed;
-        info.failover = FailoverLoss::Nothing;
-        info.powers = self.config.layout().form.powers();
-        info
+        Promises::least()
+            .with_queue(queue)
+            .with_token(TokenStrength::History)
+            .with_loss(LossDetection::SessionPushed)
+            .with_failover(FailoverLoss::Nothing)
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

@@ -8,7 +8,7 @@ mod tables;
 use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result};
-use lockkit::backend::{BackendInfo, FailoverLoss, QueueKind, TokenStrength};
+use lockkit::backend::{FailoverLoss, Promises, QueueKind, TokenStrength};
 use serde::Serialize;
 
 pub use self::compare::Spread;
@@ -51,7 +51,7 @@ pub struct BackendReport {
     /// Version and durability of the server.
     pub conditions: BTreeMap<&'static str, String>,
     /// What lockkit promises there.
-    pub promises: Promises,
+    pub promises: PromiseTexts,
     /// Runs of rows.
     pub rows: Vec<Row>,
     /// W5.
@@ -87,7 +87,7 @@ pub struct Row {
 
 /// What lockkit promises on a backend, in a few words.
 #[derive(Debug, Serialize)]
-pub struct Promises {
+pub struct PromiseTexts {
     /// What the order of fencing tokens survives.
     pub tokens: &'static str,
     /// The order in which waiters are served.
@@ -96,20 +96,20 @@ pub struct Promises {
     pub server_loss: &'static str,
 }
 
-impl Promises {
-    pub(crate) fn of(info: &BackendInfo) -> Self {
-        let tokens = match info.token {
+impl PromiseTexts {
+    pub(crate) fn of(promises: &Promises) -> Self {
+        let tokens = match promises.token {
             TokenStrength::History => "in one data history",
             TokenStrength::ClockFloor => "also without counters",
             TokenStrength::Process => "in the process",
             _ => "see the guarantees",
         };
-        let waiters = match info.queue {
+        let waiters = match promises.queue {
             QueueKind::Fifo => "in order",
             QueueKind::Unordered => "in no order",
             _ => "see the guarantees",
         };
-        let server_loss = match info.failover {
+        let server_loss = match promises.failover {
             FailoverLoss::Nothing => "costs no grant",
             FailoverLoss::Unreplicated => "may cost grants",
             FailoverLoss::NoFailover => "no failover",
@@ -137,7 +137,11 @@ impl Row {
 }
 
 impl BackendReport {
-    pub(crate) fn new(backend: Backend, conditions: [(&'static str, String); 2], promises: Promises) -> Self {
+    pub(crate) fn new(
+        backend: Backend,
+        conditions: [(&'static str, String); 2],
+        promises: PromiseTexts,
+    ) -> Self {
         Self {
             backend,
             conditions: conditions.into(),

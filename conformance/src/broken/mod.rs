@@ -13,7 +13,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use lockkit_core::{
-    backend::{Backend, BackendInfo, QueueKind},
+    backend::{Backend, BackendInfo, Promises, QueueKind},
     memory::MemoryServer,
 };
 
@@ -269,6 +269,10 @@ impl Harness for BrokenHarness {
         info(self.0)
     }
 
+    fn promises(&self) -> Promises {
+        promises(self.0)
+    }
+
     fn time(&self) -> Time {
         Time::Paused
     }
@@ -300,11 +304,17 @@ impl Harness for BrokenHarness {
 
 fn info(defect: Defect) -> BackendInfo {
     let mut info = MemoryServer::new().backend().info();
-    match defect {
-        Defect::TtlWithoutLimit => info.ttl_max = Duration::MAX,
-        Defect::FalseFifo | Defect::SentBack => info.queue = QueueKind::Fifo,
-        Defect::RechecksInStep => info.queue = QueueKind::Unordered,
-        _ => {}
+    if defect == Defect::TtlWithoutLimit {
+        info.ttl_max = Duration::MAX;
     }
     info
+}
+
+fn promises(defect: Defect) -> Promises {
+    let promises = MemoryServer::new().backend().promises();
+    match defect {
+        Defect::FalseFifo | Defect::SentBack => promises.with_queue(QueueKind::Fifo),
+        Defect::RechecksInStep => promises.with_queue(QueueKind::Unordered),
+        _ => promises,
+    }
 }

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     BootInstant, Clock, Error, ErrorKind, FencingToken, LockName, Metadata, Result,
     backend::{
-        Acquired, Admin, Backend, BackendInfo, Claim, ClaimControl, Elections, Grant, Loss, Pins, Records,
-        Renewal, Renewals, Session,
+        Acquired, Admin, Backend, BackendInfo, Claim, ClaimControl, Elections, Grant, Loss, Pins, Promises,
+        Records, Renewal, Renewals, Session,
     },
     limits::TTL_MAX,
     memory::{MemoryBackend, MemoryServer},
@@ -22,7 +22,7 @@ use lockkit_core::{
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Defect, admin::AdminState, grants::ADDED_TTLS, info, powers::PowersState};
+use super::{Defect, admin::AdminState, grants::ADDED_TTLS, info, powers::PowersState, promises};
 use crate::{Access, ShownCertificate};
 
 /// How much longer sessions live. Less than the pause between two re-checks.
@@ -107,6 +107,10 @@ impl std::fmt::Debug for BrokenBackend {
 impl Backend for BrokenBackend {
     fn info(&self) -> BackendInfo {
         info(self.defect)
+    }
+
+    fn promises(&self) -> Promises {
+        promises(self.defect)
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

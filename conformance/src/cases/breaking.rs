@@ -51,7 +51,7 @@ async fn broken_lock_goes_to_the_next_waiter_at_once(cx: Cx) -> Result<()> {
     let (name, operator) = (cx.name(), cx.client().await?);
     let guard = cx.lock(&name).await?.acquire().await?;
     let next = cx.enqueue(&cx.lock(&name).await?, 0).await?;
-    let last = match cx.info().queue {
+    let last = match cx.promises().queue {
         QueueKind::Fifo => Some(cx.enqueue(&cx.lock(&name).await?, 1).await?),
         _ => None,
     };

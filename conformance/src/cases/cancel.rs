@@ -219,7 +219,7 @@ async fn cancelled_acquires_leave_no_entries(cx: Cx) -> Result<()> {
         tasks.push(tokio::spawn(async move { waiting.acquire().await }));
     }
     // Waiters without an order need no entries.
-    let is_ordered = cx.info().queue == QueueKind::Fifo;
+    let is_ordered = cx.promises().queue == QueueKind::Fifo;
     let under_way =
         async || Ok(cx.log().claiming(&name) > 0 && (!is_ordered || cx.entries(&name).await? != before));
     cx.eventually(cleanup(&cx), "some of them claim", under_way).await?;

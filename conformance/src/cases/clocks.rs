@@ -60,7 +60,7 @@ async fn step_while_held(cx: &Cx, name: &LockName, forward: bool) -> Result<()> 
     ensure!(queued.is_waiting() && behind.is_waiting(), "two holders after a step by an hour");
     holder.release(&held).await?;
     let bound = cx.bounds(cx.long_ttl()).cleanup();
-    if cx.info().queue == QueueKind::Fifo {
+    if cx.promises().queue == QueueKind::Fifo {
         let next = queued.granted_within(bound).await?;
         ensure!(
             behind.is_waiting(),

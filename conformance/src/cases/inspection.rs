@@ -49,7 +49,7 @@ async fn inspection_shows_the_holder_and_its_waiters(cx: Cx) -> Result<()> {
     let (name, holding) = (cx.name(), labelled(&cx, "the holder").await?);
     let guard = holding.lock(name.as_str())?.acquire().await?;
     // Waiters without an order need no entries in the store.
-    let labels = if cx.info().queue == QueueKind::Fifo { &["first", "second", "third"][..] } else { &[] };
+    let labels = if cx.promises().queue == QueueKind::Fifo { &["first", "second", "third"][..] } else { &[] };
     let (mut clients, mut waiters) = (vec![holding], Vec::new());
     for (ahead, label) in labels.iter().enumerate() {
         let client = labelled(&cx, label).await?;

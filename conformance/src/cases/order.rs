@@ -143,7 +143,7 @@ async fn passed_on(cx: &Cx, count: usize, leaving: Option<usize>) -> Result<Dura
     let bound = cx.bounds_of(&client).cleanup();
     let mut order = within(bound * 4, "all others are served", served(order)).await?;
     let took = start.elapsed();
-    if cx.info().queue != lockkit_core::backend::QueueKind::Fifo {
+    if cx.promises().queue != lockkit_core::backend::QueueKind::Fifo {
         order.sort_unstable();
     }
     ensure!(
@@ -263,7 +263,8 @@ async fn many_waiters_are_served_with_few_requests(cx: Cx) -> Result<()> {
     let bounds = cx.bounds_of(&client);
     let pause = bounds.recheck.min(bounds.heartbeat).mul_f64(0.75).max(Duration::from_millis(1));
     let idle = herd as f64 * (1.0 + took.as_secs_f64() / pause.as_secs_f64()) * 2.0;
-    let per_release = if cx.info().queue == lockkit_core::backend::QueueKind::Fifo { 12 } else { 4 * herd };
+    let per_release =
+        if cx.promises().queue == lockkit_core::backend::QueueKind::Fifo { 12 } else { 4 * herd };
     let allowed = idle as u64 + (releases * per_release) as u64;
     ensure!(requests <= allowed, "{requests} requests for {releases} releases in {took:?}");
     Ok(())

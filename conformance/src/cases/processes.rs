@@ -114,7 +114,7 @@ async fn after_a_killed_waiter(cx: &Cx) -> Result<Takeover> {
     let held = client.lock(name.as_str())?.acquire().await?;
     let mut victim = cx.worker(cx.short_ttl()).await?;
     let dead = victim.begin_acquire(1, &name)?;
-    if cx.info().queue == lockkit_core::backend::QueueKind::Fifo {
+    if cx.promises().queue == lockkit_core::backend::QueueKind::Fifo {
         cx.waits_behind(&name, 0).await?;
     }
     let other = cx.short_client().await?;

@@ -273,7 +273,7 @@ impl LockHistory {
         no_fault(overlaps(&recorded.holds))?;
         no_fault(token_order(&recorded.until_released))?;
         no_fault(fenced_writes(&recorded.writes))?;
-        if cx.info().queue == QueueKind::Fifo {
+        if cx.promises().queue == QueueKind::Fifo {
             no_fault(queue_order(&recorded.by_arrival))?;
         }
         #[cfg(feature = "linearizability")]

@@ -227,7 +227,7 @@ async fn server_that_is_down_costs_its_clients_little_processor_time(cx: Cx) -> 
         worker.acquire(slot, &cx.name()).await?;
         held.push(client.lock(name.as_str())?.acquire().await?);
         waiting.push(worker.begin_acquire(LOCKS + slot, &name)?);
-        if cx.info().queue == QueueKind::Fifo {
+        if cx.promises().queue == QueueKind::Fifo {
             cx.waits_behind(&name, 0).await?;
         }
     }

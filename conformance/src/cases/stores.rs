@@ -43,7 +43,7 @@ async fn lost_data_is_reported_as_a_loss(cx: Cx) -> Result<()> {
     let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
     let again = again.context("the client can lock again")?;
     ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "two holders");
-    if cx.info().token == lockkit_core::backend::TokenStrength::ClockFloor {
+    if cx.promises().token == lockkit_core::backend::TokenStrength::ClockFloor {
         ensure!(again.token() > guard.token(), "{} after {}", again.token(), guard.token());
     }
     Ok(again.release().await?)

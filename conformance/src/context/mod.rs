@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{
     Clock, ErrorKind, Lock, LockClient, LockGuard, LockName,
-    backend::{Backend, BackendInfo, Session},
+    backend::{Backend, BackendInfo, Promises, Session},
     support::lock,
 };
 use tokio::time::timeout;
@@ -106,6 +106,10 @@ impl Context {
 
     pub(crate) fn info(&self) -> BackendInfo {
         self.harness.info()
+    }
+
+    pub(crate) fn promises(&self) -> Promises {
+        self.harness.promises()
     }
 
     /// Returns the number of rounds that the environment requests, or else the harness.

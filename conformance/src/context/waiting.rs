@@ -35,7 +35,7 @@ impl Context {
     /// Waits until more than `ahead` claims wait for this lock.
     pub(crate) async fn waits_behind(&self, name: &LockName, ahead: usize) -> Result<()> {
         let backend = self.store.backend()?;
-        let look = async || match (self.info().queue, backend.admin()) {
+        let look = async || match (self.promises().queue, backend.admin()) {
             (QueueKind::Fifo, Some(admin)) => {
                 Ok(admin.inspect(name).await.is_ok_and(|found| found.waiters.len() > ahead))
             }

@@ -10,6 +10,7 @@ mod evidence;
 mod grant;
 mod info;
 mod powers;
+mod promises;
 pub mod tls;
 mod url;
 
@@ -24,8 +25,9 @@ pub use self::{
     claim::{Claim, ClaimControl, ClaimId},
     evidence::{Evidence, SecretValue},
     grant::{Acquired, Grant, Loss, Renewal, Renewals},
-    info::{BackendInfo, FailoverLoss, HeartbeatInterval, Lifetime, LossDetection, QueueKind, TokenStrength},
+    info::{BackendInfo, HeartbeatInterval, Lifetime},
     powers::{Elections, LeaderEntry, LeaderWatch, Pins, Polling, Powers, Records},
+    promises::{FailoverLoss, LossDetection, Promises, QueueKind, TokenStrength},
     url::{BackendUrl, Host},
 };
 use crate::{
@@ -88,7 +90,7 @@ impl RetryPauses {
 ///
 /// * Constructing the value does no I/O and needs no runtime: [`open_session`](Self::open_session) opens connections,
 ///   on the runtime that will drive them.
-/// * Every claim of [`info`](Self::info) is true; the conformance suite checks the claims.
+/// * All of [`info`](Self::info) and [`promises`](Self::promises) is true; the conformance suite checks it.
 /// * Several clients may share one `Backend` value. Each calls `open_session` itself, and again after every lost
 ///   session.
 ///
@@ -99,6 +101,12 @@ impl RetryPauses {
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Returns the properties of this backend, constant for the life of the value.
     fn info(&self) -> BackendInfo;
+
+    /// Returns what this backend promises about its store, constant for the life of the value. The default is
+    /// [the least](Promises::least).
+    fn promises(&self) -> Promises {
+        Promises::least()
+    }
 
     /// Opens a session whose holds live for `ttl` without renewal.
     ///

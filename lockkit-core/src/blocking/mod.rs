@@ -45,7 +45,7 @@ pub use self::{
 };
 use crate::{
     ClientBuilder, Error, ErrorKind, LockClient, LockName, Result, Status,
-    backend::{BackendInfo, Contender, Inspection, ListedLock},
+    backend::{BackendInfo, Contender, Inspection, ListedLock, Promises},
 };
 
 /// A client of a lock store for blocking callers. Cheap to clone; all clones share one session and its thread.
@@ -92,6 +92,11 @@ impl Client {
     /// Returns the properties of the backend.
     pub fn info(&self) -> &BackendInfo {
         self.0.info()
+    }
+
+    /// Returns what the backend promises about its store.
+    pub fn promises(&self) -> Promises {
+        self.0.promises()
     }
 
     /// Returns the lifetime of a hold that is not renewed; see [`LockClient::ttl`].

@@ -82,7 +82,7 @@ pub(crate) use self::{
 };
 use crate::{
     Clock, Error, ErrorKind, LockName, Owner, Proposal, Result, Status, StatusWatch,
-    backend::{Backend, BackendInfo, ClaimId, ClaimSource, Grant},
+    backend::{Backend, BackendInfo, ClaimId, ClaimSource, Grant, Promises},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     metrics::{AcquireCall, Counted},
     sync::{Mutex, lock},
@@ -150,6 +150,10 @@ pub(crate) struct Keeper {
 impl Keeper {
     pub(crate) fn info(&self) -> &BackendInfo {
         &self.info
+    }
+
+    pub(crate) fn promises(&self) -> Promises {
+        self.backend.promises()
     }
 
     /// Returns the ttl that the server granted to the latest session.

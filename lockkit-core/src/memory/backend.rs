@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use super::{MemoryServer, session::MemorySession};
 use crate::{
     Clock, Result,
-    backend::{Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, QueueKind, Session},
+    backend::{
+        Admin, Backend, BackendInfo, FailoverLoss, Lifetime, LossDetection, Promises, QueueKind, Session,
+    },
 };
 
 /// Connects a client to a [`MemoryServer`].
@@ -28,13 +30,17 @@ impl Backend for MemoryBackend {
     fn info(&self) -> BackendInfo {
         let mut info = BackendInfo::new("memory", Lifetime::Session);
         info.ttl_min = Duration::from_millis(10);
-        info.queue = QueueKind::Fifo;
-        info.loss = LossDetection::SessionPushed;
-        info.failover = FailoverLoss::NoFailover;
         (info.powers.elections, info.powers.leader_watch) = (true, true);
         (info.powers.records, info.powers.pins) = (true, true);
         (info.powers.list, info.powers.break_lock) = (true, true);
         info
+    }
+
+    fn promises(&self) -> Promises {
+        Promises::least()
+            .with_queue(QueueKind::Fifo)
+            .with_loss(LossDetection::SessionPushed)
+            .with_failover(FailoverLoss::NoFailover)
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockClient, Result,
     backend::{
-        Acquired, Backend, BackendInfo, Claim, ClaimId, FailoverLoss, Grant, HeartbeatInterval, Lifetime,
-        Loss, Renewal, Renewals, Session,
+        Acquired, Backend, BackendInfo, Claim, ClaimId, Grant, HeartbeatInterval, Lifetime, Loss, Renewal,
+        Renewals, Session,
     },
 };
 use tokio::sync::Notify;
@@ -104,7 +104,6 @@ impl Backend for Scripted {
             Lifetime::Process => HeartbeatInterval::Every(TTL / 3),
             _ => HeartbeatInterval::PerTtl(3),
         };
-        info.failover = FailoverLoss::NoFailover;
         info
     }
 

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Result;
 use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
-use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
+use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{ServerClock, SmallDisk, StartedOnce};
 
@@ -50,6 +50,10 @@ impl Harness for EtcdHarness {
 
     fn info(&self) -> BackendInfo {
         backend(&format!("etcd://127.0.0.1{}", self.form.tail("3s"))).unwrap().info()
+    }
+
+    fn promises(&self) -> Promises {
+        backend(&format!("etcd://127.0.0.1{}", self.form.tail("3s"))).unwrap().promises()
     }
 
     fn time(&self) -> Time {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
-    backend::{Admin, Backend, BackendInfo, FailoverLoss, Lifetime, Session, TokenStrength},
+    backend::{Admin, Backend, BackendInfo, FailoverLoss, Lifetime, Promises, Session, TokenStrength},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -89,13 +89,15 @@ impl Backend for RedlockBackend {
         let mut info = BackendInfo::new(SCHEME_REDLOCK, Lifetime::Hold);
         info.ttl_min = TTL_MIN;
         info.ttl_max = self.config.max_ttl;
-        info.token = TokenStrength::ClockFloor;
-        info.failover = FailoverLoss::Nothing;
         info.powers.elections = true;
         info.powers.records = true;
         info.powers.list = self.config.layout().tells_locks_apart();
         info.powers.break_lock = true;
         info
+    }
+
+    fn promises(&self) -> Promises {
+        Promises::least().with_token(TokenStrength::ClockFloor).with_failover(FailoverLoss::Nothing)
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {

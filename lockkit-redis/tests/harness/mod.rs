@@ -15,7 +15,7 @@ use lockkit_conformance::{
 };
 use lockkit_core::{
     LockName,
-    backend::{Backend, BackendInfo, BackendUrl, Evidence},
+    backend::{Backend, BackendInfo, BackendUrl, Evidence, Promises},
     limits::LOCK_NAME_BYTES_MAX,
 };
 use lockkit_redis::{RedisBackend, RedisConfig};
@@ -87,6 +87,10 @@ impl<S: Servers> Harness for RedisHarness<S> {
 
     fn info(&self) -> BackendInfo {
         RedisBackend::new(RedisConfig::new(["127.0.0.1"]).unwrap()).info()
+    }
+
+    fn promises(&self) -> Promises {
+        RedisBackend::new(RedisConfig::new(["127.0.0.1"]).unwrap()).promises()
     }
 
     fn time(&self) -> Time {

@@ -22,7 +22,7 @@ use lockkit_conformance::{
 };
 use lockkit_core::{
     LockName,
-    backend::{Backend, BackendInfo, BackendUrl},
+    backend::{Backend, BackendInfo, BackendUrl, Promises},
     limits::LOCK_NAME_BYTES_MAX,
 };
 use lockkit_redis::{RedlockBackend, RedlockConfig};
@@ -56,6 +56,10 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
 
     fn info(&self) -> BackendInfo {
         RedlockBackend::new(config("redlock://a,b,c").unwrap()).info()
+    }
+
+    fn promises(&self) -> Promises {
+        RedlockBackend::new(config("redlock://a,b,c").unwrap()).promises()
     }
 
     fn time(&self) -> Time {

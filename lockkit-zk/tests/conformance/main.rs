@@ -13,7 +13,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
-use lockkit_core::backend::{Backend, BackendInfo, BackendUrl};
+use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_testbed::{ServerClock, StartedOnce};
 use lockkit_zk::{ZkBackend, ZkConfig};
 
@@ -35,6 +35,10 @@ impl Harness for ZkHarness {
 
     fn info(&self) -> BackendInfo {
         ZkBackend::new(ZkConfig::new(["127.0.0.1"]).unwrap()).info()
+    }
+
+    fn promises(&self) -> Promises {
+        ZkBackend::new(ZkConfig::new(["127.0.0.1"]).unwrap()).promises()
     }
 
     fn time(&self) -> Time {

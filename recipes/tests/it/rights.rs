@@ -46,7 +46,7 @@ async fn use_all_rights(client: &LockClient) {
         async move { lock.acquire().await.unwrap().release().await.unwrap() }
     });
     while client.inspect("orders/42").await.unwrap().waiters.is_empty()
-        && client.info().queue == lockkit::backend::QueueKind::Fifo
+        && client.promises().queue == lockkit::backend::QueueKind::Fifo
     {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
