@@ -7,6 +7,7 @@ use crate::Hook;
 
 /// What distinguishes a client from the others of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Access {
     /// It connects over TLS to a server that shows this certificate.
     Tls(ShownCertificate),
@@ -23,6 +24,7 @@ pub enum Access {
 
 /// The certificate that a server shows to a TLS client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ShownCertificate {
     /// One that the client can trust.
     Trusted,

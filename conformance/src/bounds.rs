@@ -15,6 +15,7 @@ const TAKEOVER_SLACK: Duration = Duration::from_secs(1);
 
 /// The bounds of one client.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Bounds {
     /// The granted ttl; `Duration::MAX` where a hold ends with its process.
     pub ttl: Duration,

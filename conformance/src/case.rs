@@ -75,6 +75,7 @@ impl fmt::Debug for Case {
 
 /// A promise that the suite proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Property {
     /// Two guards of one name are never both held.
     TimedExclusion,
@@ -152,6 +153,7 @@ impl fmt::Display for Property {
 
 /// A condition under which a case can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Need {
     /// The harness has this hook.
     Hook(Hook),

@@ -7,6 +7,7 @@ use lockkit_core::LockName;
 
 /// An ability of a harness beyond making stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Hook {
     /// Other processes reach the store: [`Store::address`](crate::Store::address) and
     /// [`Harness::connect`](crate::Harness::connect).
@@ -83,6 +84,7 @@ pub enum Hook {
 
 /// A fault of a store, or its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StoreFault {
     /// The session of this lock's holder ends, by an operator or by expiry.
     EndSessionOfHolder(LockName),
@@ -157,6 +159,7 @@ impl StoreFault {
 
 /// A fault of one client's connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LinkFault {
     /// Requests are held back until [`ClientLink::heal`](crate::ClientLink::heal); then they arrive in their order.
     HoldRequests,

@@ -156,6 +156,7 @@ pub trait WallClock: Debug + Send + Sync {
 
 /// Which clock drives a store and its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Time {
     /// Tokio's paused clock, for a store within the process: its expiry takes no real time.
     Paused,
@@ -168,6 +169,7 @@ const ROUNDS: &str = "LOCKKIT_ROUNDS";
 
 /// How often cases repeat randomized steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rounds {
     /// Up to thousands of rounds: they cost nothing.
     Many,
@@ -201,6 +203,7 @@ impl Rounds {
 
 /// The kind of store that a case needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Sharing {
     /// Shared by many cases, each with its own lock names.
     Shared,
@@ -214,11 +217,19 @@ pub enum Sharing {
 
 /// An entry that clients have written to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry {
     /// Its place in the store, for people and for [`Harness::may_stay`].
     pub place: String,
     /// Whether the store removes it by itself: with a lifetime, a lease or a session.
     pub is_bounded: bool,
+}
+
+impl Entry {
+    /// Makes an entry at this place. `is_bounded`: whether the store removes it by itself.
+    pub fn new(place: impl Into<String>, is_bounded: bool) -> Self {
+        Self { place: place.into(), is_bounded }
+    }
 }
 
 /// A store that locks live in.

@@ -22,6 +22,8 @@
 //! * The suite itself is tested: [`broken`] holds wrong backends, and `tests/self_check/` lists the cases that fail on
 //!   each.
 
+#![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
+
 mod access;
 mod bounds;
 pub mod broken;

@@ -16,6 +16,7 @@ use crate::{
 
 /// The harness of the memory backend. Every case has its own server, since each has its own paused clock.
 #[derive(Clone, Copy, Debug, Default)]
+#[allow(clippy::exhaustive_structs, reason = "it has no contents")]
 pub struct MemoryHarness;
 
 /// The hooks of a [`MemoryStore`].
@@ -148,7 +149,7 @@ impl Store for MemoryStore {
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {
-        let queues = Entry { place: "the queues".to_owned(), is_bounded: true };
+        let queues = Entry::new("the queues", true);
         Ok(if self.server.is_empty() { Vec::new() } else { vec![queues] })
     }
 

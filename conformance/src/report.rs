@@ -19,6 +19,7 @@ const PROGRAMS: [&str; 2] = ["deps", "examples"];
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", content = "reason", rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Outcome {
     /// The promise held.
     Passed,
@@ -30,6 +31,7 @@ pub enum Outcome {
 
 /// One line of the report.
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct Record {
     /// The case.
     pub case: &'static str,

@@ -103,10 +103,10 @@ impl Harness for FileHarness {
             Sharing::Own if no_small_disk().is_none() => {
                 Arc::new(Folder::OnDisk(SmallDisk::mount(DISK_BYTES)?))
             }
-            Sharing::Own | Sharing::Login | Sharing::Cluster => Arc::new(Folder::Plain(tempfile::tempdir()?)),
             Sharing::Shared => {
                 Arc::clone(self.shared.get_or_init(|| Arc::new(Folder::Plain(tempfile::tempdir().unwrap()))))
             }
+            _ => Arc::new(Folder::Plain(tempfile::tempdir()?)),
         })
     }
 
@@ -229,9 +229,8 @@ impl Store for Folder {
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {
-        let entry = |file: std::io::Result<fs::DirEntry>| {
-            Ok(Entry { place: file?.file_name().to_string_lossy().into_owned(), is_bounded: false })
-        };
+        let entry =
+            |file: std::io::Result<fs::DirEntry>| Ok(Entry::new(file?.file_name().to_string_lossy(), false));
         fs::read_dir(self.locks())?.map(entry).collect()
     }
 

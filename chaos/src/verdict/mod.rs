@@ -147,7 +147,9 @@ impl History {
             let ended = ended.filter(|ended| self.may_end(ended, hold)).map(|ended| ended.at).min();
             let end = ended.into_iter().chain([hold.believed?]).min()?;
             // A hold that had ended before its client got the answer is no evidence.
-            (end >= hold.granted).then(|| HoldRecord { ended: end, ..held(hold) })
+            let mut record = held(hold);
+            record.ended = end;
+            (end >= hold.granted).then_some(record)
         });
         believed.collect()
     }
@@ -180,7 +182,7 @@ impl History {
         for (lock, value) in &self.fenced {
             let accesses: Vec<&Access> = self.accesses.iter().filter(|one| one.lock == *lock).collect();
             // Reads count too: they raise the highest token that the register has seen.
-            let writes = accesses.iter().map(|one| Write { token: one.token, applied: one.is_admitted });
+            let writes = accesses.iter().map(|one| Write::new(one.token, one.is_admitted));
             faults.extend(fenced_writes(&writes.collect::<Vec<_>>()));
             let applied = accesses.iter().filter(|one| one.is_write && one.is_admitted).count() as u64;
             if *value != applied {
@@ -291,15 +293,11 @@ impl Figures {
 
 /// Converts a hold for the checkers, as its client believed in it.
 fn held(hold: &Hold) -> HoldRecord {
-    HoldRecord {
-        lock: hold.lock.clone(),
-        client: hold.client.number(),
-        token: hold.token,
-        asked: hold.asked,
-        queued: hold.queued,
-        granted: hold.granted,
-        ended: hold.believed.unwrap_or(hold.granted),
-    }
+    let ended = hold.believed.unwrap_or(hold.granted);
+    let mut record =
+        HoldRecord::new(&hold.lock, hold.client.number(), hold.token, hold.asked..hold.granted, ended);
+    record.queued = hold.queued;
+    record
 }
 
 fn named(property: &str, faults: Vec<String>) -> impl Iterator<Item = String> {

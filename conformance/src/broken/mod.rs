@@ -22,6 +22,7 @@ use crate::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, memory::MEM
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Defect {
     /// Every claim is granted at once.
     DoubleGrant,
@@ -258,6 +259,7 @@ impl Defect {
 
 /// The memory backend with one defect.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::exhaustive_structs, reason = "the defect says everything")]
 pub struct BrokenHarness(pub Defect);
 
 impl Harness for BrokenHarness {

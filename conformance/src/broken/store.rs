@@ -91,7 +91,7 @@ impl Store for BrokenStore {
     async fn contents(&self) -> Result<Vec<Entry>> {
         let mut entries = self.inner.contents().await?;
         let left = self.shared.state().left_entries;
-        entries.extend((0..left).map(|number| Entry { place: format!("entry {number}"), is_bounded: false }));
+        entries.extend((0..left).map(|number| Entry::new(format!("entry {number}"), false)));
         Ok(entries)
     }
 

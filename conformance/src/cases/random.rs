@@ -238,7 +238,7 @@ impl LockHistory {
     fn write(&self, token: u64) -> Result<()> {
         let mut recorded = self.recorded();
         let applied = self.fence.admit(FencingToken::new(token));
-        recorded.writes.push(Write { token, applied });
+        recorded.writes.push(Write::new(token, applied));
         ensure!(applied, "the write of a holder was refused");
         Ok(())
     }
@@ -249,13 +249,11 @@ impl LockHistory {
 
     fn note(&self, call: Call, called: Moment, response: Option<Response>) {
         let answered = response.map(|response| (self.moment(), response));
-        let lock = self.name.to_string();
-        self.recorded().operations.push(Operation { lock, call, called, answered });
+        self.recorded().operations.push(Operation::new(self.name.to_string(), call, called, answered));
     }
 
     fn held(&self, client: u64, token: u64, acquire: Range<Duration>, ended: Duration) -> HoldRecord {
-        let (lock, asked, granted) = (self.name.to_string(), acquire.start, acquire.end);
-        HoldRecord { lock, client, token, asked, queued: None, granted, ended }
+        HoldRecord::new(self.name.to_string(), client, token, acquire, ended)
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {

@@ -9,9 +9,7 @@
 //! use lockkit_conformance::history::{HoldRecord, overlaps};
 //!
 //! let at = Duration::from_millis;
-//! let held = |client, from, to| HoldRecord {
-//!     lock: "a".into(), client, token: client, asked: at(0), queued: None, granted: at(from), ended: at(to),
-//! };
+//! let held = |client, from, to| HoldRecord::new("a", client, client, at(0)..at(from), at(to));
 //! assert!(overlaps(&[held(1, 0, 10), held(2, 10, 20)]).is_empty());
 //! assert_eq!(overlaps(&[held(1, 0, 10), held(2, 9, 20)]).len(), 1);
 //! ```
@@ -24,7 +22,7 @@ mod overlap;
 mod queue_order;
 mod token_order;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 #[cfg(feature = "linearizability")]
 pub use self::linearizable::linearizable;
@@ -38,6 +36,7 @@ pub use self::{
 
 /// One hold, from the client's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HoldRecord {
     /// The lock.
     pub lock: String,
@@ -55,13 +54,36 @@ pub struct HoldRecord {
     pub ended: Duration,
 }
 
+impl HoldRecord {
+    /// Makes the record of a hold that was not observed in the queue. `acquire` begins when the acquire was called, and
+    /// ends when it returned.
+    pub fn new(
+        lock: impl Into<String>,
+        client: u64,
+        token: u64,
+        acquire: Range<Duration>,
+        ended: Duration,
+    ) -> Self {
+        let (asked, granted) = (acquire.start, acquire.end);
+        Self { lock: lock.into(), client, token, asked, queued: None, granted, ended }
+    }
+}
+
 /// One write at a resource that refuses lower tokens, in the order of its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Write {
     /// The token of the write.
     pub token: u64,
     /// Whether it was applied.
     pub applied: bool,
+}
+
+impl Write {
+    /// Makes a write with this token.
+    pub fn new(token: u64, applied: bool) -> Self {
+        Self { token, applied }
+    }
 }
 
 fn by_lock(history: &[HoldRecord]) -> Vec<Vec<&HoldRecord>> {
@@ -81,15 +103,7 @@ mod tests {
     }
 
     fn held(client: u64, token: u64, asked: u64, granted: u64, ended: u64) -> HoldRecord {
-        HoldRecord {
-            lock: "a".to_owned(),
-            client,
-            token,
-            asked: ms(asked),
-            queued: None,
-            granted: ms(granted),
-            ended: ms(ended),
-        }
+        HoldRecord::new("a", client, token, ms(asked)..ms(granted), ms(ended))
     }
 
     fn queued(held: HoldRecord, queued: u64) -> HoldRecord {
@@ -97,7 +111,7 @@ mod tests {
     }
 
     fn writes(writes: &[(u64, bool)]) -> Vec<Write> {
-        writes.iter().map(|(token, applied)| Write { token: *token, applied: *applied }).collect()
+        writes.iter().map(|(token, applied)| Write::new(*token, *applied)).collect()
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub type Moment = u64;
 
 /// One call at a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Operation {
     /// The lock.
     pub lock: String,
@@ -16,8 +17,21 @@ pub struct Operation {
     pub answered: Option<(Moment, Response)>,
 }
 
+impl Operation {
+    /// Makes an operation on a lock: its call, the reading before it, and its return with the reading after it.
+    pub fn new(
+        lock: impl Into<String>,
+        call: Call,
+        called: Moment,
+        answered: Option<(Moment, Response)>,
+    ) -> Self {
+        Self { lock: lock.into(), call, called, answered }
+    }
+}
+
 /// A call at a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Call {
     /// Acquires the lock, or re-enters the owner's hold.
     Acquire {
@@ -43,6 +57,7 @@ pub enum Call {
 
 /// What a call returned. A try or wait that ended without the lock is not an operation, since it changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Response {
     /// The owner has the lock, with this token.
     Granted(u64),

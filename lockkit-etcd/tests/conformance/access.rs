@@ -56,8 +56,7 @@ impl ExtraServers {
             }
             #[cfg(feature = "tls")]
             Access::Tls(shown) => self.with_tls(*shown).await?,
-            #[cfg(not(feature = "tls"))]
-            Access::Tls(_) => return access.unsupported(),
+            _ => return access.unsupported(),
         };
         Ok(AnyBackend::new(EtcdBackend::new(config)))
     }
@@ -71,6 +70,7 @@ impl ExtraServers {
             ShownCertificate::Trusted | ShownCertificate::UnknownAuthority => ServerCertificate::Good,
             ShownCertificate::WrongName => ServerCertificate::WrongName,
             ShownCertificate::Expired => ServerCertificate::Expired,
+            other => anyhow::bail!("no certificate that is {other:?}"),
         };
         let (authority, other) = (Certificates::new()?, Certificates::new()?);
         let (server, authority) =

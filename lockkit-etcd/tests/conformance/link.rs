@@ -31,8 +31,7 @@ impl ClientLink for ProxyLink {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.proxy.inflict(fault);
-        Ok(())
+        self.proxy.inflict(fault)
     }
 
     async fn heal(&self) -> Result<()> {

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
@@ -140,6 +140,7 @@ impl Harness for EtcdHarness {
             Sharing::Own => Ok(Arc::new(Server::start(self.form)?)),
             Sharing::Login => Ok(Arc::new(Server::start_with_login(self.form)?)),
             Sharing::Cluster => Ok(Arc::new(cluster::start(self.form)?)),
+            other => bail!("no store that is {other:?}"),
         }
     }
 

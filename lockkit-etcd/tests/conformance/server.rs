@@ -96,7 +96,7 @@ impl Server {
 
 /// Returns all entries of the store.
 pub(crate) fn entries_of(etcd: &Etcd) -> Result<Vec<Entry>> {
-    let entry = |(place, is_bounded)| Entry { place, is_bounded };
+    let entry = |(place, is_bounded): (String, bool)| Entry::new(place, is_bounded);
     Ok(etcd.leased()?.into_iter().map(entry).collect())
 }
 

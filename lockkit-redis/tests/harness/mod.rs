@@ -303,7 +303,7 @@ impl<S: Servers> Store for RunningStore<S> {
                 let mut entries = Vec::new();
                 for node in servers.masters()? {
                     let keys = node.lifetimes()?;
-                    entries.extend(keys.into_iter().map(|(place, is_bounded)| Entry { place, is_bounded }));
+                    entries.extend(keys.into_iter().map(|(place, is_bounded)| Entry::new(place, is_bounded)));
                 }
                 Ok(entries)
             })
@@ -340,8 +340,7 @@ impl ClientLink for Way {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.0.inflict(fault);
-        Ok(())
+        self.0.inflict(fault)
     }
 
     async fn heal(&self) -> Result<()> {

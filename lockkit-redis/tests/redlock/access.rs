@@ -33,8 +33,7 @@ impl ExtraServers {
             Access::Secret { text, right } => self.with_secret(text, *right).await,
             #[cfg(feature = "tls")]
             Access::Tls(shown) => self.with_tls(*shown).await,
-            #[cfg(not(feature = "tls"))]
-            Access::Tls(_) => access.unsupported(),
+            _ => access.unsupported(),
         }
     }
 
@@ -64,6 +63,7 @@ impl ExtraServers {
             ShownCertificate::Trusted | ShownCertificate::UnknownAuthority => ServerCertificate::Good,
             ShownCertificate::WrongName => ServerCertificate::WrongName,
             ShownCertificate::Expired => ServerCertificate::Expired,
+            other => anyhow::bail!("no certificate that is {other:?}"),
         };
         let (authority, other) = (Certificates::new()?, Certificates::new()?);
         let nodes = started(move || {

@@ -336,7 +336,7 @@ impl Store for Masters {
             let mut entries = Vec::new();
             for number in 0..nodes.len() {
                 let keys = nodes.node(number).lifetimes()?;
-                entries.extend(keys.into_iter().map(|(place, is_bounded)| Entry { place, is_bounded }));
+                entries.extend(keys.into_iter().map(|(place, is_bounded)| Entry::new(place, is_bounded)));
             }
             Ok(entries)
         })
@@ -381,10 +381,7 @@ impl ClientLink for Proxies {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        for proxy in &self.0 {
-            proxy.inflict(fault);
-        }
-        Ok(())
+        self.0.iter().try_for_each(|proxy| proxy.inflict(fault))
     }
 
     async fn heal(&self) -> Result<()> {

@@ -40,8 +40,7 @@ impl ExtraServers {
             }
             #[cfg(feature = "tls")]
             Access::Tls(shown) => self.with_tls(*shown).await?,
-            #[cfg(not(feature = "tls"))]
-            Access::Tls(_) => return access.unsupported(),
+            _ => return access.unsupported(),
         };
         Ok(AnyBackend::new(backend(&url)?))
     }
@@ -57,6 +56,7 @@ impl ExtraServers {
             ShownCertificate::Trusted | ShownCertificate::UnknownAuthority => ServerCertificate::Good,
             ShownCertificate::WrongName => ServerCertificate::WrongName,
             ShownCertificate::Expired => ServerCertificate::Expired,
+            other => anyhow::bail!("no certificate that is {other:?}"),
         };
         // Starting blocks, so it runs outside of the executor.
         let started = tokio::task::spawn_blocking(move || {

@@ -11,7 +11,7 @@ mod store;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_testbed::{ServerClock, StartedOnce};
@@ -112,6 +112,7 @@ impl Harness for ZkHarness {
             Sharing::Own => Ok(Arc::new(Server::start()?)),
             Sharing::Login => Ok(Arc::new(Server::start_with_login()?)),
             Sharing::Cluster => Ok(Arc::new(cluster::start()?)),
+            other => bail!("no store that is {other:?}"),
         }
     }
 

@@ -102,7 +102,12 @@ pub(crate) fn contents(zookeeper: &ZooKeeper) -> Result<Vec<Entry>> {
     let of_sessions: BTreeSet<String> = zookeeper.ephemerals()?.into_values().flatten().collect();
     let of_server = |place: &String| place == "/zookeeper" || place.starts_with("/zookeeper/");
     let places = zookeeper.tree("/")?.into_iter().filter(|place| !of_server(place));
-    Ok(places.map(|place| Entry { is_bounded: of_sessions.contains(&place), place }).collect())
+    Ok(places
+        .map(|place| {
+            let is_bounded = of_sessions.contains(&place);
+            Entry::new(place, is_bounded)
+        })
+        .collect())
 }
 
 #[async_trait]
@@ -234,8 +239,7 @@ impl ClientLink for LinkThroughProxy {
     }
 
     async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.0.inflict(fault);
-        Ok(())
+        self.0.inflict(fault)
     }
 
     async fn heal(&self) -> Result<()> {

@@ -29,7 +29,11 @@ impl WallClock for ServerClock {
 impl Proxy {
     /// Applies a fault of the suite to all connections, until [`pass`](Self::pass). Notifications are held as by
     /// [`hold_events`](Self::hold_events), which not every proxy supports.
-    pub fn inflict(&self, fault: LinkFault) {
+    ///
+    /// # Errors
+    ///
+    /// When a proxy has no such fault.
+    pub fn inflict(&self, fault: LinkFault) -> Result<()> {
         match fault {
             LinkFault::HoldRequests => self.set(Direction::Requests, Flow::Hold),
             LinkFault::SwallowReplies(count) => self.swallow_next(count as u64),
@@ -40,6 +44,8 @@ impl Proxy {
             LinkFault::Delay(by) => self.set(Direction::Replies, Flow::Delay(by)),
             LinkFault::Trickle(every) => self.set(Direction::Replies, Flow::Trickle { bytes: 1, every }),
             LinkFault::HoldNotifications => self.hold_events(),
+            other => return other.unsupported(),
         }
+        Ok(())
     }
 }

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn operation(call: Call, called: Moment, answered: Option<(Moment, Response)>) -> Operation {
-        Operation { lock: "a".to_owned(), call, called, answered }
+        Operation::new("a", call, called, answered)
     }
 
     fn granted(owner: u64, token: u64, called: Moment, answered: Moment) -> Operation {
