@@ -23,12 +23,12 @@ fn proposing(value: &str, number: u64) -> Metadata {
 }
 
 /// Is elected with this value; waits for it.
-async fn elected(session: &Arc<dyn Session>, name: &LockName, value: &str) -> Grant {
+pub(crate) async fn elected(session: &Arc<dyn Session>, name: &LockName, value: &str) -> Grant {
     let claim = Claim::new(name.clone(), true, proposing(value, 1), &ClaimControl::new());
     granted(bounded(session.acquire(claim)).await)
 }
 
-async fn proclaim(session: &Arc<dyn Session>, grant: &Grant, value: &str, number: u64) -> bool {
+pub(crate) async fn proclaim(session: &Arc<dyn Session>, grant: &Grant, value: &str, number: u64) -> bool {
     bounded(session.elections().unwrap().proclaim(grant, &proposing(value, number))).await.unwrap()
 }
 
@@ -42,12 +42,12 @@ async fn leader(session: &Arc<dyn Session>, name: &LockName) -> Option<LeaderEnt
     }
 }
 
-async fn watch(session: &Arc<dyn Session>, name: &LockName) -> Box<dyn LeaderWatch> {
+pub(crate) async fn watch(session: &Arc<dyn Session>, name: &LockName) -> Box<dyn LeaderWatch> {
     bounded(session.elections().unwrap().watch(name)).await.unwrap()
 }
 
 /// Reads the leader whenever the watch wakes, and never otherwise, until its value is this one (`None`: no leader).
-async fn sees(
+pub(crate) async fn sees(
     observer: &Arc<dyn Session>,
     name: &LockName,
     watch: &mut Box<dyn LeaderWatch>,
@@ -118,42 +118,6 @@ async fn watch_wakes_on_every_change_of_the_leader() {
     // As it expires: the server ends the lease.
     one.close().await.unwrap();
     wakes(&mut watch, None).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn watch_wakes_after_its_stream_broke_and_its_history_was_compacted() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (observer, one, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
-    let mut watch = watch(&observer, &name).await;
-    let elect = elected(&one, &name, "a").await;
-    sees(&observer, &name, &mut watch, Some("a")).await;
-    for compacted in [false, true] {
-        let value = format!("while it was cut off, {compacted}");
-        proxy.refuse();
-        assert!(proclaim(&one, &elect, &value, 2).await);
-        if compacted {
-            etcd.compact().unwrap();
-        }
-        proxy.pass();
-        bounded(watch.changed()).await;
-        sees(&observer, &name, &mut watch, Some(&value)).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn dropped_watch_is_cancelled_at_the_server() {
-    let etcd = Etcd::start().unwrap();
-    let (observer, name) = (session(&etcd, LONG).await, fresh_name());
-    let watchers = |count: u64| {
-        let etcd = &etcd;
-        until("as many watches are open", async move || etcd.metrics().unwrap().watchers() == count)
-    };
-    let watch = watch(&observer, &name).await;
-    watchers(2).await;
-    drop(watch);
-    watchers(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,8 +24,10 @@ mod records;
 mod refusals;
 mod rights;
 mod rpc;
+mod setting;
 mod successors;
 #[cfg(feature = "tls")]
 mod tls;
 mod unreported;
 mod waiting;
+mod watch;
