@@ -6,11 +6,12 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use lockkit_core::support::lock;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
@@ -178,7 +179,7 @@ impl Clients {
     }
 
     fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slots)
     }
 }
 

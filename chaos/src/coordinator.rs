@@ -4,11 +4,12 @@ use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader, Write},
     net::{TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
+use lockkit_core::support::{lock, unpoisoned};
 use serde::Serialize;
 
 use crate::{
@@ -227,16 +228,16 @@ impl Coordinator {
         let until = Instant::now() + longest;
         while !is_so(&state) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { return state };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(self.changed.wait_timeout(state, left)).0;
         }
         state
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 fn send(writer: &Mutex<TcpStream>, message: &CoordinatorMessage) -> std::io::Result<()> {
-    writer.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line(message))
+    lock(writer).write_all(&line(message))
 }

@@ -1,13 +1,14 @@
 //! Carries out the schedule.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
+use lockkit_core::support::lock;
 use serde::Serialize;
 
 use crate::{
@@ -206,7 +207,7 @@ impl Nemesis<'_> {
     }
 
     fn store(&self) -> MutexGuard<'_, Box<dyn Store>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.store)
     }
 }
 

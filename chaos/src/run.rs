@@ -4,13 +4,14 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use lockkit_core::support::unpoisoned;
 
 use crate::{
     clients::Clients,
@@ -82,7 +83,7 @@ pub(crate) fn run(plan: &Plan) -> Result<RunResult> {
     bar.set_message("clients finish");
     let mut violations = finish(&coordinator)?;
     bar.set_message("checking for residue");
-    let store = store.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let store = unpoisoned(store.into_inner());
     violations.extend(residue(&*store, RESIDUE_MAX)?);
     bar.finish_and_clear();
     let required = Requirements { steps: schedule.0.len(), has_queue: info.has_queue };

@@ -10,7 +10,7 @@ use std::{
     io::Read,
     process::ExitCode,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
@@ -18,6 +18,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use lockkit::{Lock, LockClient, LockGuard, Status, backend::QueueKind};
+use lockkit_core::support::lock;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -119,7 +120,7 @@ impl Connection {
             while let Ok(Some(line)) = lines.next_line().await {
                 match serde_json::from_str(&line) {
                     Ok(CoordinatorMessage::Answer { number, reading }) => {
-                        if let Some(waiting) = locked(&waiting).remove(&number) {
+                        if let Some(waiting) = lock(&waiting).remove(&number) {
                             let _ = waiting.send(reading);
                         }
                     }
@@ -138,7 +139,7 @@ impl Connection {
 
     async fn use_registers(&self, lock: &str, token: u64, request: RegisterRequest) -> Result<Reading> {
         let (number, (sender, answer)) = (self.next.fetch_add(1, SeqCst), oneshot::channel());
-        locked(&self.pending).insert(number, sender);
+        lock(&self.pending).insert(number, sender);
         self.send(ClientMessage::UseRegisters { number, lock: lock.to_owned(), token, request });
         Ok(answer.await?)
     }
@@ -381,8 +382,4 @@ impl User {
 struct Belief {
     last: Duration,
     reported: Duration,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

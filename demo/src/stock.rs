@@ -16,7 +16,11 @@ use tokio::{
     sync::watch,
 };
 
-use crate::{ITEMS, freeze::Freeze, shelf::Shelf};
+use crate::{
+    ITEMS,
+    freeze::Freeze,
+    shelf::{Shelf, lock},
+};
 
 const READ: &str = "read";
 const WRITE: &str = "write";
@@ -115,7 +119,7 @@ impl StockKeeper {
     }
 
     fn books(&self) -> std::sync::MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        lock(&self.books)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
-pub use crate::sync::lock;
+pub use crate::sync::{lock, unpoisoned};
 
 /// Whether a session is open, lost or closed. Cheap to clone; shared by everything that works for the session.
 #[derive(Clone, Debug, Default)]

@@ -2,11 +2,12 @@
 //! client.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
+use lockkit_core::support::lock;
 use lockkit_testbed::{Message, Proxy};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
@@ -145,8 +146,4 @@ async fn look(proxies: Vec<Proxy>, noted: Arc<Mutex<Option<Duration>>>) {
         }
         (known, looked) = (found, at);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

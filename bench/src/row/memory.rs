@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use anyhow::Result;
 use async_trait::async_trait;
+use lockkit_core::support::lock;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::{Client, Contender};
@@ -28,7 +29,7 @@ pub(super) fn client() -> Box<dyn Client> {
 #[async_trait]
 impl Client for Raw {
     async fn contender(&self, name: &str) -> Result<Box<dyn Contender>> {
-        let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = lock(&LOCKS);
         let mutex = Arc::clone(locks.get_or_insert_default().entry(name.to_owned()).or_default());
         Ok(Box::new(RawContender { mutex, guard: None }))
     }

@@ -3,11 +3,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
+use lockkit_core::support::lock;
 use redis::{FromRedisValue, PushKind};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -66,10 +67,6 @@ pub(super) async fn connect(job: &Job) -> Result<Box<dyn Client>> {
         }
     });
     Ok(Box::new(Push { scripts: Scripts::new(connection, [TAKE, HAND_OVER], job.ttl_ms), grants }))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[async_trait]

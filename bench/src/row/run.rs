@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use futures_util::future::try_join_all;
 use hdrhistogram::Histogram;
+use lockkit_core::support::lock;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use super::{Client, Contender, connect, version};
@@ -193,7 +194,7 @@ impl Shared {
     }
 
     fn released(&self) -> std::sync::MutexGuard<'_, Option<(usize, Instant)>> {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.released)
     }
 }
 

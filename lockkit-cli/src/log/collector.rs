@@ -1,7 +1,8 @@
 //! What the library warns about, for a command that reports it in its own way.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use lockkit_core::support::lock;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{Layer, layer::Context};
 
@@ -20,7 +21,7 @@ pub(crate) struct Collector(Arc<Mutex<Vec<String>>>);
 impl Collector {
     /// Returns the warnings since the last call.
     pub(crate) fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.0))
     }
 }
 
@@ -32,7 +33,7 @@ impl<S: Subscriber> Layer<S> for Collector {
             return;
         }
         let warning = Text::of(event).to_string();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         if kept.len() < KEPT_MAX && !kept.contains(&warning) {
             kept.push(warning);
         }

@@ -4,10 +4,11 @@ use std::{
     collections::HashMap,
     fmt::{self, Write as _},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
+use lockkit_core::support::lock;
 use tracing::{
     Event, Level, Subscriber,
     field::{Field, Visit},
@@ -43,7 +44,7 @@ impl Lines {
         let mut hasher = DefaultHasher::new();
         (event.metadata().callsite(), &text.subject).hash(&mut hasher);
         let (key, now) = (hasher.finish(), Instant::now());
-        let mut printed = printed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut printed = lock(printed);
         if printed.get(&key).is_some_and(|at| now.duration_since(*at) < REPEAT_PAUSE) {
             return true;
         }

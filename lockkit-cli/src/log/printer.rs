@@ -3,11 +3,12 @@
 use std::{
     collections::VecDeque,
     io::Write,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
     time::Duration,
 };
 
+use lockkit_core::support::{lock, unpoisoned};
 use nix::sys::signal::SigSet;
 
 /// Most lines that wait to be printed; further ones are counted and dropped.
@@ -72,8 +73,7 @@ impl Printer {
     /// Waits for the next line.
     fn next(&self) -> String {
         let empty = |lines: &mut Queue| lines.waiting.is_empty() && lines.dropped == 0;
-        let waited = self.changed.wait_while(self.lock(), empty);
-        let mut lines = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut lines = unpoisoned(self.changed.wait_while(self.lock(), empty));
         lines.is_writing = true;
         lines.waiting.pop_front().unwrap_or_else(|| {
             let dropped = std::mem::take(&mut lines.dropped);
@@ -82,7 +82,7 @@ impl Printer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lines)
     }
 }
 

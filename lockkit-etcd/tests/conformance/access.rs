@@ -1,11 +1,12 @@
 //! Clients with other permissions, passwords or trusted certificates than the default one.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::Result;
 use etcd_client::{Client, ConnectOptions, Permission};
 use lockkit_conformance::{Access, AnyBackend};
 use lockkit_core::backend::BackendUrl;
+use lockkit_core::support::lock;
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::Etcd;
 
@@ -83,7 +84,7 @@ impl ExtraServers {
     }
 
     fn keep(&self, running: Running) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(running);
+        lock(&self.0).push(running);
     }
 }
 

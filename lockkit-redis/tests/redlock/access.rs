@@ -1,13 +1,10 @@
 //! Clients with other credentials, certificates and rights, and processes with their own clock.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use anyhow::{Result, ensure};
 use lockkit_conformance::{Access, AnyBackend, WallClock};
-use lockkit_core::LockName;
+use lockkit_core::{LockName, support::lock};
 use lockkit_testbed::{Redis, RedisMasters, ServerClock};
 
 use super::{Masters, backend, config, encoded};
@@ -82,7 +79,7 @@ impl ExtraServers {
     }
 
     fn keep(&self, running: Running) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(running);
+        lock(&self.0).push(running);
     }
 }
 

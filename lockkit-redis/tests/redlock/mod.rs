@@ -10,7 +10,7 @@ pub mod rights;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -24,6 +24,7 @@ use lockkit_core::{
     LockName,
     backend::{Backend, BackendInfo, BackendUrl, Promises},
     limits::LOCK_NAME_BYTES_MAX,
+    support::lock,
 };
 use lockkit_redis::{RedlockBackend, RedlockConfig};
 use lockkit_testbed::{Proxy, Redis, RedisMasters, ServerClock};
@@ -125,7 +126,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
         if matches!(sharing, Sharing::Own | Sharing::Login) {
             return Ok(Arc::new(Masters::start_for_an_operator(NODES)?));
         }
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&self.shared);
         if shared.is_none() {
             *shared = Some(Arc::new(Masters::start_for_an_operator(NODES)?));
         }
@@ -180,7 +181,7 @@ impl Masters {
     /// With the rights that an operator needs besides, to list locks and to see how long they remain.
     pub fn start_for_an_operator(count: usize) -> Result<Self> {
         let masters = Self::start(count)?;
-        let nodes = masters.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = lock(&masters.nodes);
         (0..count).try_for_each(|node| {
             nodes.node(node).cli(&["ACL", "SETUSER", "app", "+pttl", "+scan"]).map(drop)
         })?;
@@ -214,7 +215,7 @@ impl Masters {
         work: impl FnOnce(&mut RedisMasters) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let nodes = Arc::clone(&self.nodes);
-        let work = move || work(&mut nodes.lock().unwrap_or_else(PoisonError::into_inner));
+        let work = move || work(&mut lock(&nodes));
         tokio::task::spawn_blocking(work).await?
     }
 

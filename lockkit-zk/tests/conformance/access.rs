@@ -47,8 +47,6 @@ impl ExtraServers {
 
     #[cfg(feature = "tls")]
     async fn with_tls(&self, shown: lockkit_conformance::ShownCertificate) -> Result<String> {
-        use std::sync::PoisonError;
-
         use lockkit_conformance::ShownCertificate;
         use lockkit_testbed::{Certificates, ServerCertificate, ZooKeeper};
 
@@ -67,7 +65,7 @@ impl ExtraServers {
         let (server, authorities) = started.await??;
         let trusted = &authorities[usize::from(shown == ShownCertificate::UnknownAuthority)];
         let url = format!("{}{OPTIONS}&ca={}", server.url(), trusted.ca().display());
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).push((server, authorities));
+        lockkit_core::support::lock(&self.running).push((server, authorities));
         Ok(url)
     }
 }
