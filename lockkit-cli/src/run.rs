@@ -75,7 +75,7 @@ impl LockedCommand {
     }
 
     async fn run_job(self, held: &mut Held<'_>) -> Result<u8, Failure> {
-        let hold = HeldLock {
+        let hold = LimitedHold {
             guard: &held.guard,
             limit: self.max_hold.map(|max_hold| (max_hold, clock::now().saturating_add(max_hold))),
         };
@@ -91,13 +91,13 @@ impl LockedCommand {
 }
 
 /// A lock, and how long it may be held.
-struct HeldLock<'a> {
+struct LimitedHold<'a> {
     guard: &'a LockGuard,
     /// The longest duration of the hold, and its end.
     limit: Option<(Duration, Duration)>,
 }
 
-impl Hold for HeldLock<'_> {
+impl Hold for LimitedHold<'_> {
     fn remaining(&self) -> Duration {
         self.guard.remaining()
     }

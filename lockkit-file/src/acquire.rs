@@ -51,7 +51,7 @@ pub(crate) enum AttemptOutcome {
 }
 
 /// The result of an acquire that ends without a grant.
-pub(crate) type EarlyEnd = Result<Acquired>;
+pub(crate) type NoGrant = Result<Acquired>;
 
 impl FileSession {
     pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Acquired> {
@@ -80,7 +80,7 @@ impl FileSession {
         &self,
         claim: &Claim,
         locked: Option<LockFile>,
-    ) -> std::result::Result<AttemptOutcome, EarlyEnd> {
+    ) -> std::result::Result<AttemptOutcome, NoGrant> {
         let armed_at = self.clock.now();
         let change = select! {
             biased;
@@ -109,7 +109,7 @@ impl FileSession {
     }
 
     /// Waits in the local queue, then polls.
-    async fn wait(&self, claim: &Claim) -> std::result::Result<(Grant, Hold), EarlyEnd> {
+    async fn wait(&self, claim: &Claim) -> std::result::Result<(Grant, Hold), NoGrant> {
         let queue = self.queues.queue(claim.name());
         let contended = async {
             queue.contended().await;
@@ -150,7 +150,7 @@ impl FileSession {
         claim: &Claim,
         mut file: OpenFile,
         pauses: &mut impl Iterator<Item = Duration>,
-    ) -> std::result::Result<Option<LockFile>, EarlyEnd> {
+    ) -> std::result::Result<Option<LockFile>, NoGrant> {
         let mut next_check = Instant::now() + CHECK_PAUSE;
         loop {
             self.rest(claim, pauses.next().unwrap_or(POLL_PAUSE_MAX)).await?;
@@ -181,7 +181,7 @@ impl FileSession {
     }
 
     /// Pauses, unless the claim gives up or the session is closed.
-    async fn rest(&self, claim: &Claim, pause: Duration) -> std::result::Result<(), EarlyEnd> {
+    async fn rest(&self, claim: &Claim, pause: Duration) -> std::result::Result<(), NoGrant> {
         select! {
             biased;
             () = claim.give_up() => Err(Ok(Acquired::GaveUp)),

@@ -18,13 +18,13 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{holder::Announcement, local_queue::Turn, lock_file::LockFile};
+use crate::{holder::Announcement, local_queue::PollingTurn, lock_file::LockFile};
 
 /// A hold. Dropping it frees, in this order: the announcement, the lock, the turn of the next local waiter.
 #[derive(Debug)]
 pub(crate) struct Hold {
     files: Arc<HeldFiles>,
-    _turn: Option<Turn>,
+    _turn: Option<PollingTurn>,
 }
 
 /// The locked files of a hold. A change that is under way keeps them locked.
@@ -51,7 +51,7 @@ impl Hold {
         Self { files: Arc::new(files), _turn: None }
     }
 
-    pub(crate) fn with_turn(self, turn: Turn) -> Self {
+    pub(crate) fn with_turn(self, turn: PollingTurn) -> Self {
         Self { _turn: Some(turn), ..self }
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct LocalQueue {
 
 /// The turn of one waiter: only it polls for the lock. The holder keeps it.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct PollingTurn {
     _guard: OwnedMutexGuard<()>,
     _queue: Arc<LocalQueue>,
 }
@@ -67,8 +67,8 @@ impl LocalQueue {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the queue, and has no other effect.
-    pub(crate) async fn turn(self: &Arc<Self>) -> Turn {
-        Turn { _guard: Arc::clone(&self.turn).lock_owned().await, _queue: Arc::clone(self) }
+    pub(crate) async fn turn(self: &Arc<Self>) -> PollingTurn {
+        PollingTurn { _guard: Arc::clone(&self.turn).lock_owned().await, _queue: Arc::clone(self) }
     }
 
     /// Starts a streak: the lock came from another client.

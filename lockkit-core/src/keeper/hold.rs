@@ -45,7 +45,7 @@ pub(crate) struct Hold {
 }
 
 struct HoldState {
-    phase: Phase,
+    phase: HoldPhase,
     guards: u32,
     /// Whether a caller has got a guard.
     used: bool,
@@ -59,7 +59,7 @@ struct HoldState {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum HoldPhase {
     Held,
     Releasing,
     Lost(LossReason),
@@ -80,7 +80,7 @@ impl Hold {
     pub(crate) fn new(grant: Grant, ttl: Duration, max_hold: Option<Duration>, clock: Clock) -> Arc<Self> {
         let ends_at = max_hold.map_or(BootInstant::NEVER, |longest| clock.now().after(longest));
         let state = HoldState {
-            phase: Phase::Held,
+            phase: HoldPhase::Held,
             guards: 0,
             used: false,
             deadline: lease::deadline(grant.armed_at(), ttl),
@@ -97,7 +97,7 @@ impl Hold {
         let mut state = lock(&self.state);
         state.guards += callers;
         if state.is_held() && state.guards == 0 {
-            state.phase = Phase::Releasing;
+            state.phase = HoldPhase::Releasing;
         }
     }
 
@@ -154,7 +154,7 @@ impl Hold {
             state.guards -= 1;
             // `access` has checked the deadline first: an expired hold is reported as lost, not as released.
             if state.is_held() && state.guards == 0 {
-                state.phase = Phase::Releasing;
+                state.phase = HoldPhase::Releasing;
             }
         })
         .1
@@ -174,7 +174,7 @@ impl Hold {
         let mut state = lock(&self.state);
         let was_held = state.is_held();
         if was_held {
-            state.phase = Phase::Lost(why);
+            state.phase = HoldPhase::Lost(why);
         }
         self.left(state, was_held).start(self);
     }
@@ -233,9 +233,9 @@ impl Hold {
     /// Returns how the hold ended, if it has.
     pub(crate) fn end(self: &Arc<Self>) -> Option<HoldEnd> {
         self.with_state(|state| match state.phase {
-            Phase::Held => None,
-            Phase::Releasing => Some(HoldEnd::Released),
-            Phase::Lost(why) => Some(HoldEnd::Lost(why)),
+            HoldPhase::Held => None,
+            HoldPhase::Releasing => Some(HoldEnd::Released),
+            HoldPhase::Lost(why) => Some(HoldEnd::Lost(why)),
         })
     }
 
@@ -316,7 +316,7 @@ impl Hold {
         let mut state = lock(&self.state);
         let was_held = state.is_held();
         if let Some(why) = self.passed_limit(&state) {
-            state.phase = Phase::Lost(why);
+            state.phase = HoldPhase::Lost(why);
         }
         let result = access(&mut state);
         (result, self.left(state, was_held))
@@ -354,13 +354,13 @@ impl Hold {
 
 impl HoldState {
     fn is_held(&self) -> bool {
-        matches!(self.phase, Phase::Held)
+        matches!(self.phase, HoldPhase::Held)
     }
 
     fn loss(&self) -> Option<LossReason> {
         match self.phase {
-            Phase::Lost(why) => Some(why),
-            Phase::Held | Phase::Releasing => None,
+            HoldPhase::Lost(why) => Some(why),
+            HoldPhase::Held | HoldPhase::Releasing => None,
         }
     }
 }

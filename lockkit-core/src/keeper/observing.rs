@@ -43,12 +43,12 @@ struct Reported {
 }
 
 /// Why an observation ends.
-enum End {
+enum ObservationEnd {
     NobodyListens,
     Failed(Error),
 }
 
-impl From<Error> for End {
+impl From<Error> for ObservationEnd {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -64,7 +64,7 @@ impl Observing {
     }
 
     pub(super) async fn run(mut self) {
-        if let End::Failed(error) = self.observe().await {
+        if let ObservationEnd::Failed(error) = self.observe().await {
             // Fails if the observer has gone.
             let _ = self.changes.send(Err(error.with_lock(&self.name))).await;
         }
@@ -73,30 +73,30 @@ impl Observing {
     /// Observes in one session after another; returns why it cannot go on.
     ///
     /// Only waits are dropped when the observer goes, never a request.
-    async fn observe(&mut self) -> End {
+    async fn observe(&mut self) -> ObservationEnd {
         let mut pauses = retry_pauses();
         loop {
             let active = tokio::select! {
                 active = self.keeper.active_session() => active,
-                () = self.changes.closed() => return End::NobodyListens,
+                () = self.changes.closed() => return ObservationEnd::NobodyListens,
             };
-            let Some(active) = active else { return End::Failed(self.keeper.not_open("observe")) };
+            let Some(active) = active else { return ObservationEnd::Failed(self.keeper.not_open("observe")) };
             let last = self.reported.last.clone();
             let Err(end) = self.observe_in(&active).await;
             match end {
-                End::NobodyListens => return end,
-                End::Failed(error) if self.goes_on_after(&error) => {
+                ObservationEnd::NobodyListens => return end,
+                ObservationEnd::Failed(error) if self.goes_on_after(&error) => {
                     debug!(lock = self.name.as_ref(), error = format_args!("{error:#}"), "observing again")
                 }
-                End::Failed(_) => return end,
+                ObservationEnd::Failed(_) => return end,
             }
             if self.reported.last != last {
                 pauses = retry_pauses();
             }
             tokio::select! {
                 () = pauses.wait() => {}
-                () = self.keeper.closing.cancelled() => return End::Failed(closed("observe")),
-                () = self.changes.closed() => return End::NobodyListens,
+                () = self.keeper.closing.cancelled() => return ObservationEnd::Failed(closed("observe")),
+                () = self.changes.closed() => return ObservationEnd::NobodyListens,
             }
         }
     }
@@ -111,7 +111,7 @@ impl Observing {
     }
 
     /// Observes in one session until it ends or a request fails.
-    async fn observe_in(&mut self, active: &ActiveSession) -> Result<Infallible, End> {
+    async fn observe_in(&mut self, active: &ActiveSession) -> Result<Infallible, ObservationEnd> {
         let Some(elections) = active.session().elections() else {
             return Err(self.keeper.unsupported("observe").into());
         };
@@ -119,13 +119,13 @@ impl Observing {
         loop {
             let leader = caught("read leader", elections.leader(&self.name)).await??;
             if let Some(change) = self.reported.change(leader)? {
-                self.changes.send(Ok(change)).await.map_err(|_| End::NobodyListens)?;
+                self.changes.send(Ok(change)).await.map_err(|_| ObservationEnd::NobodyListens)?;
             }
             tokio::select! {
                 () = watch.changed() => {}
                 () = tokio::time::sleep(recheck_pause(active.ttl())) => {}
                 () = active.ended() => return Err(Error::new(ErrorKind::Lost, "observe").into()),
-                () = self.changes.closed() => return Err(End::NobodyListens),
+                () = self.changes.closed() => return Err(ObservationEnd::NobodyListens),
             }
         }
     }

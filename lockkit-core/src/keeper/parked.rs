@@ -76,7 +76,7 @@ impl Parked {
 
     /// Polls what is parked when it is woken, until the client closes.
     pub(super) async fn run(self: Arc<Self>, closing: CancellationToken) {
-        let parked = End(self);
+        let parked = ParkingEnd(self);
         loop {
             tokio::select! {
                 biased;
@@ -150,9 +150,9 @@ impl Wake for Parked {
 }
 
 /// Nothing is parked from then on. After the end of the runtime, a task that is spawned is dropped.
-struct End(Arc<Parked>);
+struct ParkingEnd(Arc<Parked>);
 
-impl Drop for End {
+impl Drop for ParkingEnd {
     fn drop(&mut self) {
         let task = {
             let mut state = lock(&self.0.state);

@@ -84,14 +84,14 @@ impl EtcdBackend {
 }
 
 /// An inspection, and the leases of its contenders.
-struct Seen {
+struct LeasedInspection {
     inspection: Inspection,
     holder: LeaseId,
     waiters: Vec<LeaseId>,
 }
 
 impl Found {
-    fn inspection(&self) -> Seen {
+    fn inspection(&self) -> LeasedInspection {
         let queued = |kv: &KeyValue| self.queued_contender(kv);
         let (holder, waiters) = match self.holder() {
             None => (None, &self.queued[..]),
@@ -100,7 +100,7 @@ impl Found {
             }
         };
         let (holder, lease) = holder.unzip();
-        Seen {
+        LeasedInspection {
             inspection: Inspection::new(holder, waiters.iter().map(queued).collect()),
             holder: lease.unwrap_or_default(),
             waiters: waiters.iter().map(KeyValue::lease).collect(),
@@ -149,7 +149,7 @@ fn contender(kv: &KeyValue, contender: Contender) -> Contender {
 }
 
 /// Adds how long the leases live. What cannot be read is left out: the rest of the inspection is worth more.
-async fn add_remaining(server: &Server, seen: &mut Seen) {
+async fn add_remaining(server: &Server, seen: &mut LeasedInspection) {
     let mut leases = Vec::new();
     for lease in std::iter::once(&seen.holder).chain(&seen.waiters) {
         if *lease != 0 && !leases.contains(lease) && leases.len() < INSPECTED_LEASES_MAX {

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    acquire::{AttemptOutcome, EarlyEnd, YIELD_PAUSE},
+    acquire::{AttemptOutcome, NoGrant, YIELD_PAUSE},
     disk::CHANGES_MAX,
     lock_file::{LockFile, TakeOutcome},
 };
@@ -40,7 +40,7 @@ async fn granted_lock(session: &FileSession, name: &str) -> Grant {
 }
 
 /// Starts a waiter; returns once it has found the lock held.
-async fn waiter(session: &Arc<FileSession>, control: &ClaimControl) -> JoinHandle<EarlyEnd> {
+async fn waiter(session: &Arc<FileSession>, control: &ClaimControl) -> JoinHandle<NoGrant> {
     let (waiting, claim) = (Arc::clone(session), claim(control));
     let waiter = tokio::spawn(async move { waiting.acquire(claim).await });
     while !control.was_contended() {
@@ -50,7 +50,7 @@ async fn waiter(session: &Arc<FileSession>, control: &ClaimControl) -> JoinHandl
 }
 
 /// Lets a waiter poll a file that another client has locked, and ends its wait. Returns its result.
-async fn ends_a_poll(end: impl AsyncFnOnce(&FileSession, &ClaimControl)) -> EarlyEnd {
+async fn ends_a_poll(end: impl AsyncFnOnce(&FileSession, &ClaimControl)) -> NoGrant {
     let folder = tempfile::tempdir().unwrap();
     let (holding, waiting, control) = (session(&folder), session(&folder), ClaimControl::new());
     let _held = granted(&holding).await;

@@ -34,7 +34,7 @@ type BatchReply = Result<Option<Vec<RenewReply>>, RequestError>;
 
 /// The state of one hold by the replies so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HoldState {
+enum VotedState {
     Unknown,
     Held,
     Gone,
@@ -85,7 +85,7 @@ impl RedlockSession {
         let answered =
             |answers: &[Option<BatchReply>]| answers.iter().flatten().filter(|one| one.is_ok()).count();
         loop {
-            let is_enough = (0..batch.len()).all(|nth| self.hold_state(&answers, nth) != HoldState::Unknown);
+            let is_enough = (0..batch.len()).all(|nth| self.hold_state(&answers, nth) != VotedState::Unknown);
             let Some((node, answer)) = round.next(is_enough).await else { break };
             if let Some(slot) = answers.get_mut(node) {
                 *slot = Some(answer);
@@ -94,16 +94,16 @@ impl RedlockSession {
         let fault = (answered(&answers) < nodes.majority()).then(|| nodes.no_majority(faults(&answers)));
         let holds = batch.iter().enumerate().map(|(nth, (claim, won))| {
             let renewal = match self.hold_state(&answers, nth) {
-                HoldState::Held => {
+                VotedState::Held => {
                     self.restore(won, &answers, nth);
                     Renewal::Renewed { armed_at }
                 }
-                HoldState::Gone => {
+                VotedState::Gone => {
                     debug!(?claim, "hold lost: no majority has the lock");
                     let _ = self.begin_release(*claim);
                     Renewal::Gone
                 }
-                HoldState::Unknown => unknown(nodes.no_majority(faults(&answers))),
+                VotedState::Unknown => unknown(nodes.no_majority(faults(&answers))),
             };
             (*claim, renewal)
         });
@@ -131,7 +131,7 @@ impl RedlockSession {
     }
 
     /// Only nodes that still had the lock count for it.
-    fn hold_state(&self, answers: &[Option<BatchReply>], nth: usize) -> HoldState {
+    fn hold_state(&self, answers: &[Option<BatchReply>], nth: usize) -> VotedState {
         let majority = self.context.nodes.majority();
         let mut unanswered = 0;
         let mut holding = 0;
@@ -143,9 +143,9 @@ impl RedlockSession {
             }
         }
         match (holding, unanswered) {
-            _ if holding >= majority => HoldState::Held,
-            _ if holding + unanswered < majority => HoldState::Gone,
-            _ => HoldState::Unknown,
+            _ if holding >= majority => VotedState::Held,
+            _ if holding + unanswered < majority => VotedState::Gone,
+            _ => VotedState::Unknown,
         }
     }
 

@@ -37,7 +37,7 @@ type Names = (BTreeSet<LockName>, bool);
 
 /// Which names a page is about.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct WantedPage {
     layout: Layout,
     prefix: String,
     after: String,
@@ -56,7 +56,7 @@ pub(super) async fn page(
         return Err(raw_names());
     }
     let after = after.unwrap_or_default().to_owned();
-    let wanted = Wanted { layout, prefix: prefix.to_owned(), after, limit: limit.max(1) };
+    let wanted = WantedPage { layout, prefix: prefix.to_owned(), after, limit: limit.max(1) };
     let found = async {
         let nodes = backend.joined_nodes().await?;
         let (names, is_last) = candidates(&nodes, &wanted).await?;
@@ -67,7 +67,7 @@ pub(super) async fn page(
 }
 
 /// Returns the first names that a majority of the nodes may have, and whether they are the last ones.
-async fn candidates(nodes: &Nodes, wanted: &Wanted) -> Result<(Vec<LockName>, bool), RequestError> {
+async fn candidates(nodes: &Nodes, wanted: &WantedPage) -> Result<(Vec<LockName>, bool), RequestError> {
     let (limit, shared) = (nodes.limit, Arc::new(wanted.clone()));
     let mut round = nodes.at_all(|_, node, reply: ReplySender<Result<Names, RequestError>>| {
         let wanted = Arc::clone(&shared);
@@ -92,7 +92,7 @@ async fn candidates(nodes: &Nodes, wanted: &Wanted) -> Result<(Vec<LockName>, bo
 }
 
 /// Returns the first names of this node.
-async fn names_of(node: &Node, limit: Duration, wanted: &Wanted) -> Result<Names, RequestError> {
+async fn names_of(node: &Node, limit: Duration, wanted: &WantedPage) -> Result<Names, RequestError> {
     let pattern = escape_glob(&wanted.layout.beginning(&wanted.prefix)) + "*";
     let (mut names, mut has_more, mut cursor) = (BTreeSet::new(), false, 0);
     loop {
