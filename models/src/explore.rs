@@ -36,27 +36,17 @@ pub trait Protocol:
     /// fair in this sense, nor are faults.
     fn is_fair(&self, state: &Self::State, action: &Self::Action) -> bool;
 
-    /// The full protocol under different faults.
-    fn scenes() -> Vec<(&'static str, Self)>;
+    /// The names of the scenes in which the full protocol is explored.
+    const SCENES: &'static [&'static str];
 
     /// More scenes, which take longer than a test may.
-    fn long_scenes() -> Vec<(&'static str, Self)> {
-        Vec::new()
-    }
+    const LONG_SCENES: &'static [&'static str];
 
-    /// For every step, the protocol without it and the property that breaks.
-    fn removals() -> Vec<Removal<Self>>;
-}
+    /// For every step the property that breaks without it, and a scene in which it does.
+    const REMOVALS: &'static [(Self::Step, &'static str, &'static str)];
 
-/// A protocol without one of its steps.
-#[derive(Clone, Debug)]
-pub struct Removal<M: Protocol> {
-    /// The removed step.
-    pub step: M::Step,
-    /// The protocol without it.
-    pub model: M,
-    /// The property that must break.
-    pub breaks: &'static str,
+    /// The protocol with all steps or without one, in the scene of this name.
+    fn scene(name: &'static str, without: Option<Self::Step>) -> Self;
 }
 
 /// What an exploration found.
@@ -115,14 +105,14 @@ pub fn hunt<M: Protocol>(model: &M, property: &'static str) -> Option<Violation>
 ///
 /// A counterexample, or properties that were never true.
 pub fn full_protocol<M: Protocol>() -> Result<Vec<(&'static str, Explored)>, String> {
-    M::scenes()
-        .into_iter()
-        .map(|(scene, model)| {
-            let explored = explore(&model);
+    M::SCENES
+        .iter()
+        .map(|scene| {
+            let explored = explore(&M::scene(scene, None));
             match &explored.violation {
                 Some(violation) => Err(format!("{scene}: {violation}")),
                 None if !explored.never.is_empty() => Err(format!("{scene}: never {:?}", explored.never)),
-                None => Ok((scene, explored)),
+                None => Ok((*scene, explored)),
             }
         })
         .collect()
@@ -134,10 +124,12 @@ pub fn full_protocol<M: Protocol>() -> Result<Vec<(&'static str, Explored)>, Str
 ///
 /// The property holds without the step.
 pub fn without<M: Protocol>(step: M::Step) -> Result<Violation, String> {
-    let removal = M::removals().into_iter().find(|removal| removal.step == step);
-    let removal = removal.ok_or_else(|| format!("no removal of {step:?}"))?;
-    hunt(&removal.model, removal.breaks)
-        .ok_or_else(|| format!("without {step:?} this still holds: \"{}\"", removal.breaks))
+    let (_, property, scene) = M::REMOVALS
+        .iter()
+        .find(|(removed, ..)| *removed == step)
+        .ok_or_else(|| format!("no removal of {step:?}"))?;
+    hunt(&M::scene(scene, Some(step)), property)
+        .ok_or_else(|| format!("without {step:?} this still holds: \"{property}\""))
 }
 
 impl std::fmt::Display for Violation {

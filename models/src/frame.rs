@@ -38,21 +38,32 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub(crate) const NONE: Self = Self {
-        lost: 0,
-        late: 0,
-        duplicates: 0,
-        refusals: 0,
-        cancels: 0,
-        lapses: 0,
-        deaths: 0,
-        deletes: 0,
-        revoked: 0,
-        foreign: 0,
-        failovers: 0,
-        early: 0,
-        restarts: 0,
-    };
+    /// Adds what a word in the name of a scene says. Returns false when it is not a fault.
+    pub(crate) fn add(&mut self, word: &str) -> bool {
+        let (count, kind) = match word.split_once(' ') {
+            Some(("two", kind)) => (2, kind),
+            Some(("three", kind)) => (3, kind),
+            _ => (1, word),
+        };
+        let fault = match kind {
+            "lost" => &mut self.lost,
+            "late answer" | "late list" => &mut self.late,
+            "duplicate" => &mut self.duplicates,
+            "refused" => &mut self.refusals,
+            "cancel" | "cancels" => &mut self.cancels,
+            "lapse" | "lease ends" | "session ends" => &mut self.lapses,
+            "death" => &mut self.deaths,
+            "operator" => &mut self.deletes,
+            "revoked" => &mut self.revoked,
+            "another program" => &mut self.foreign,
+            "failover" => &mut self.failovers,
+            "early" => &mut self.early,
+            "restart" | "restarts" => &mut self.restarts,
+            _ => return false,
+        };
+        *fault = count;
+        true
+    }
 }
 
 /// One of the claims A1, A2 (of one client), B1, B2 (of the other), or that of another program.

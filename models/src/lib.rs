@@ -2,7 +2,7 @@
 //!
 //! Every model is a folder. `mod.rs` says what the model contains, names its states as the code does, and lists the
 //! safety steps of the protocol (`Step`). `model.rs` says what may happen and what must be true, `property.rs` how that
-//! is judged, `scenes.rs` which scopes are explored. Every other file is one role: the clients' claims, the server, a
+//! is judged, `scenes.rs` which scopes are explored and what liveness means. Every other file is one role: the clients' claims, the server, a
 //! task. [`modes`] is the rule that two models share.
 //!
 //! The full protocol has no counterexample in any of its scenes. Without any one of its steps there is one, and the
@@ -28,7 +28,8 @@ mod rank;
 pub mod redis;
 pub mod redis_modes;
 pub mod redlock;
+mod scope;
 mod walk;
 pub mod zookeeper;
 
-pub use self::frame::ClaimNo;
+pub use self::{frame::ClaimNo, scope::Scope};

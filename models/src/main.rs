@@ -48,28 +48,29 @@ fn show<M: Protocol>(arguments: &Arguments) {
     }
     println!("{}", M::NAME);
     if arguments.step.is_none() {
-        show_scenes(M::scenes());
-        show_scenes(if arguments.long { M::long_scenes() } else { Vec::new() });
+        show_scenes::<M>(M::SCENES);
+        show_scenes::<M>(if arguments.long { M::LONG_SCENES } else { &[] });
     }
-    for removal in M::removals() {
-        let step = format!("{:?}", removal.step);
+    for (step, property, scene) in M::REMOVALS {
+        let model = M::scene(scene, Some(*step));
+        let step = format!("{step:?}");
         if arguments.step.as_ref().is_some_and(|selected| *selected != step) {
             continue;
         }
-        let found = match hunt(&removal.model, removal.breaks) {
+        let found = match hunt(&model, property) {
             Some(violation) if arguments.model.is_some() => violation.to_string(),
             Some(violation) => {
                 format!("\"{}\" is broken after {} steps", violation.property, violation.trace.len())
             }
-            None => format!("still holds: \"{}\"", removal.breaks),
+            None => format!("still holds: \"{property}\""),
         };
         println!("  without {step:28} {found}");
     }
 }
 
-fn show_scenes<M: Protocol>(scenes: Vec<(&'static str, M)>) {
-    for (scene, model) in scenes {
-        let explored = explore(&model);
+fn show_scenes<M: Protocol>(scenes: &[&'static str]) {
+    for scene in scenes {
+        let explored = explore(&M::scene(scene, None));
         let (unique, generated, depth) = (explored.unique, explored.generated, explored.depth);
         let never: String = explored.never.iter().map(|name| format!(", never: {name}")).collect();
         let verdict =

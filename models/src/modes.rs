@@ -10,6 +10,11 @@
 //! * A claim that is admitted stays admitted: claims before it only leave. So an old answer that shows a claim
 //!   admitted is good for ever, as long as the claim's own entry exists.
 
+use crate::scope::Scope;
+
+/// In the name of a scene: claims are exclusive or shared. Otherwise they may also be one of two permits.
+pub(crate) const READ_WRITE: &str = "read-write";
+
 /// How many claims may hold a lock together.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mode(u8);
@@ -19,9 +24,6 @@ impl Mode {
     /// One of two permits.
     pub(crate) const PERMIT: Self = Self(2);
     pub(crate) const SHARED: Self = Self(u8::MAX);
-
-    pub(crate) const ANY: &[Self] = &[Self::EXCLUSIVE, Self::PERMIT, Self::SHARED];
-    pub(crate) const READ_WRITE: &[Self] = &[Self::EXCLUSIVE, Self::SHARED];
 
     /// Whether a claim of this mode is admitted behind claims of these modes.
     pub(crate) fn is_admitted_behind(self, before: impl Iterator<Item = Self>) -> bool {
@@ -37,6 +39,14 @@ impl Mode {
     /// Whether one of the two excludes the other. Permits exclude each other by their number only.
     pub(crate) fn excludes(self, other: Self) -> bool {
         self.min(other) == Self::EXCLUSIVE
+    }
+}
+
+impl<S: Copy + PartialEq> Scope<S> {
+    /// The modes that each claim chooses from.
+    pub(crate) fn modes(&self) -> impl Iterator<Item = Mode> {
+        let permit = (!self.is(READ_WRITE)).then_some(Mode::PERMIT);
+        [Mode::EXCLUSIVE].into_iter().chain(permit).chain([Mode::SHARED])
     }
 }
 

@@ -1,7 +1,7 @@
 //! How models are explored: as stateright's own checker does it, with a check of liveness.
 
 use lockkit_models::{
-    explore::{Protocol, Removal, explore},
+    explore::{Protocol, explore},
     redis::Redis,
 };
 use stateright::{Checker, Model, Property};
@@ -57,29 +57,30 @@ impl Protocol for Wanderer {
         *next != 3 || self.leaves
     }
 
-    fn scenes() -> Vec<(&'static str, Self)> {
-        Vec::new()
-    }
+    const SCENES: &'static [&'static str] = &[];
+    const LONG_SCENES: &'static [&'static str] = &[];
+    const REMOVALS: &'static [((), &'static str, &'static str)] = &[];
 
-    fn removals() -> Vec<Removal<Self>> {
-        Vec::new()
+    fn scene(name: &'static str, _: Option<()>) -> Self {
+        Self { leaves: name.contains("leaves"), has_trap: name.contains("trap") }
     }
 }
 
 #[test]
 fn cycle_without_a_fair_exit_breaks_liveness() {
-    let end = |leaves, has_trap| explore(&Wanderer { leaves, has_trap }).violation;
+    let end = |scene| explore(&Wanderer::scene(scene, None)).violation;
 
-    assert!(end(true, false).is_none());
-    let never_leaves = end(false, false).expect("1 and 2 are visited for ever");
+    assert!(end("leaves").is_none());
+    let never_leaves = end("stays").expect("1 and 2 are visited for ever");
     assert_eq!((never_leaves.property, never_leaves.trace.len()), (ARRIVES, 0));
-    let trapped = end(true, true).expect("4 and 5 are visited for ever");
+    let trapped = end("leaves, trap").expect("4 and 5 are visited for ever");
     assert_eq!(trapped.trace, ["4"]);
 }
 
 #[test]
 fn states_are_those_that_stateright_finds() {
-    for (scene, model) in Redis::scenes().into_iter().filter(|(scene, _)| scene.contains("death")) {
+    for scene in Redis::SCENES.iter().filter(|scene| scene.contains("death")) {
+        let model = Redis::scene(scene, None);
         let explored = explore(&model);
         let checked = model.checker().spawn_bfs().join();
         assert_eq!(explored.unique, checked.unique_state_count(), "{scene}");

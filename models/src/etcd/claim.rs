@@ -23,7 +23,7 @@ impl State {
         let may_start =
             number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
         match claim.phase {
-            Phase::New if number.index() >= model.claims => {}
+            Phase::New if number.index() >= model.count() => {}
             Phase::New if may_start => actions.push(Action::Start(number)),
             Phase::New | Phase::Ended => {}
             Phase::Enqueueing | Phase::Finishing | Phase::Withdrawing | Phase::Leaving if idle => {
@@ -102,7 +102,7 @@ impl State {
                 let (key, is_only_copy) = (claim.key.unwrap_or(number), claim.unanswered == 0);
                 claim.sends_copy(model, epoch);
                 // Without one of the steps, it is what that leads to that shall be found.
-                if is_only_copy && self.keys[key.index()].is_some() && model.without.is_none() {
+                if is_only_copy && self.keys[key.index()].is_some() && model.is_full() {
                     self.broken = Some(FIRST_FINDS_NO_KEY);
                 }
                 let answer = self.enqueue(model, number, key, epoch);

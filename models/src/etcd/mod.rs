@@ -27,6 +27,7 @@ use crate::{
     few::Few,
     frame::{CLAIMS, ClaimNo, Faults, Tokens},
     rank::{self, Domain, Rank, Ranked},
+    scope::Scope,
 };
 
 mod claim;
@@ -57,6 +58,9 @@ const NO_FOREIGN_DELETE: &str = "no claim deletes another claim's key";
 const FIRST_FINDS_NO_KEY: &str = "an enqueue without unanswered copies finds no key of its claim";
 const NO_ORPHAN: &str = "no orphan at rest";
 const EVENTUALLY: &str = "eventually every claim is granted or ends";
+
+/// The last claim is a try.
+const TRY: &str = "a try";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,18 +104,10 @@ pub enum Step {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
-pub struct Etcd {
-    without: Option<Step>,
-    /// How many of A1, A2, B1, B2 there are.
-    claims: usize,
-    /// Whether the last one is a try.
-    tries: bool,
-    faults: Faults,
-}
+pub type Etcd = Scope<Step>;
 
 /// The state of the server, the clients and everything that is on its way between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     /// The highest create revision, and the highest of each epoch, that still occur anywhere.
     created_last: Revision,
@@ -307,12 +303,8 @@ pub enum Action {
 }
 
 impl Etcd {
-    fn has(&self, step: Step) -> bool {
-        self.without != Some(step)
-    }
-
     fn waits(&self, claim: ClaimNo) -> bool {
-        !(self.tries && claim.index() == self.claims - 1)
+        !(self.is(TRY) && claim.index() + 1 == self.count())
     }
 
     /// Whether events of a predecessor's end are part of the model.

@@ -12,18 +12,11 @@ impl Model for Etcd {
     fn init_states(&self) -> Vec<State> {
         let client = || Client { epoch: 1, ..Client::default() };
         vec![State {
-            created_last: 0,
             epoch_last: [1; CLIENTS],
-            keys: [None; KEYS],
-            foreign_holds: false,
             epochs: [1; CLIENTS],
-            handoffs: Default::default(),
             clients: [client(), client()],
-            claims: Default::default(),
-            late: Few::default(),
             faults: self.faults,
-            tokens: Tokens::default(),
-            broken: None,
+            ..State::default()
         }]
     }
 
@@ -118,7 +111,7 @@ impl Model for Etcd {
             recorded!(FIRST_FINDS_NO_KEY),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                usize::from(state.tokens.grants) == model.claims
+                usize::from(state.tokens.grants) == model.count()
             }),
         ]
     }

@@ -34,29 +34,4 @@ impl State {
             !self.clients[key.by.client()].session_ended && self.claims[key.by.index()].phase == Phase::Ended
         })
     }
-
-    /// Whether every claim that was started is granted or has ended.
-    pub(super) fn is_settled(&self) -> bool {
-        let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
-        self.broken.is_some() || self.claims.iter().all(settled)
-    }
-
-    /// Requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session expires.
-    pub(super) fn is_fair(&self, action: &Action) -> bool {
-        match action {
-            Action::Send(_)
-            | Action::Execute(_)
-            | Action::Receive(_)
-            | Action::ExecuteLate(_)
-            | Action::Deliver(_)
-            | Action::Recheck(_)
-            | Action::Notify(_)
-            | Action::Release(_)
-            | Action::Miss(_)
-            | Action::ForeignIsFirst
-            | Action::ForeignGoes => true,
-            Action::Expire(client) => self.clients[*client].session_ended,
-            _ => false,
-        }
-    }
 }

@@ -6,14 +6,14 @@ impl State {
     pub(super) fn actions_of(&self, model: &EtcdModes, number: ClaimNo, actions: &mut Vec<Action>) {
         let claim = &self.claims[number.index()];
         let Client { session_ended, lease_gone } = self.clients[number.client()];
-        if session_ended || number.index() >= model.claims {
+        if session_ended || number.index() >= model.count() {
             return;
         }
         let may_start =
             number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
         match claim.phase {
             Phase::New if may_start => {
-                actions.extend(model.modes.iter().map(|mode| Action::Start(number, *mode)));
+                actions.extend(model.modes().map(|mode| Action::Start(number, mode)));
             }
             Phase::New | Phase::Ended => {}
             Phase::Enqueueing if claim.reply.is_some() => {
@@ -48,7 +48,7 @@ impl State {
         }
         if self.handoffs[number.index()].is_some() {
             actions.push(Action::Deliver(number));
-            if self.faults.lost > 0 && model.rechecks {
+            if self.faults.lost > 0 && !model.is(HANDOFFS_ALONE) {
                 actions.push(Action::LoseHandoff(number));
             }
         }

@@ -19,8 +19,9 @@
 
 use crate::{
     frame::{CLAIMS, ClaimNo, Faults},
-    modes::{self, Mode},
+    modes::{self, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
+    scope::Scope,
 };
 
 mod claim;
@@ -42,6 +43,9 @@ const LIMITS: &str = "no more holders than each of them allows";
 const TOKENS_RISE: &str = "tokens rise between claims that exclude each other";
 const IN_ORDER: &str = "no claim overtakes one that must wait";
 const EVENTUALLY: &str = "eventually every claim is granted or ends";
+
+/// Waiters do not re-check.
+const HANDOFFS_ALONE: &str = "handoffs alone";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,20 +81,10 @@ pub enum Step {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
-pub struct EtcdModes {
-    without: Option<Step>,
-    /// How many of A1, A2, B1, B2 there are.
-    claims: usize,
-    /// The modes that each claim chooses from.
-    modes: &'static [Mode],
-    /// Whether waiters re-check.
-    rechecks: bool,
-    faults: Faults,
-}
+pub type EtcdModes = Scope<Step>;
 
 /// The state of the server, the clients and everything that is on its way between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     revision: Revision,
     created_last: Revision,
@@ -207,12 +201,8 @@ pub enum Action {
 }
 
 impl EtcdModes {
-    fn has(&self, step: Step) -> bool {
-        self.without != Some(step)
-    }
-
     fn waiters_recheck(&self) -> bool {
-        self.rechecks && self.has(Step::Recheck)
+        !self.is(HANDOFFS_ALONE) && self.has(Step::Recheck)
     }
 }
 

@@ -10,17 +10,7 @@ impl Model for EtcdModes {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
-            revision: 1,
-            created_last: 0,
-            keys: Default::default(),
-            handoffs: Default::default(),
-            clients: Default::default(),
-            claims: Default::default(),
-            faults: self.faults,
-            grants: 0,
-            broken: None,
-        }]
+        vec![State { revision: 1, faults: self.faults, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -83,7 +73,7 @@ impl Model for EtcdModes {
             recorded!(TOKENS_RISE),
             Property::always(IN_ORDER, |model, state: &State| !state.has_overtaken(model)),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                usize::from(state.grants) == model.claims
+                usize::from(state.grants) == model.count()
             }),
             Property::sometimes("two claims hold together", |_, state: &State| state.holders().count() > 1),
         ]

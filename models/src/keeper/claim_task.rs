@@ -32,7 +32,7 @@ impl State {
                 if self.sessions[task.session].ended {
                     actions.push(Action::RunTask(number));
                 }
-                if model.refuses {
+                if model.is(RELEASES_REFUSED) {
                     if task.releasing_for >= TTL {
                         actions.push(Action::GiveUpRelease(number));
                     }

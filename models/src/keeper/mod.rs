@@ -22,7 +22,7 @@ mod property;
 mod scenes;
 mod session_task;
 
-use crate::frame::Faults;
+use crate::{frame::Faults, scope::Scope};
 
 /// Ticks of a lifetime.
 const TTL: u8 = 2;
@@ -42,6 +42,13 @@ const LAST_RELEASE_ENDS: &str = "the last guard's release ends the hold";
 const SHARE_IS_HELD: &str = "no caller gets a hold that is being released";
 const ALL_ANSWERED: &str = "every caller is answered";
 const EVENTUALLY: &str = "eventually no caller waits, while there are sessions";
+
+/// Only one session can be opened, not two one after the other.
+const ONE_SESSION: &str = "one session";
+/// The second caller only tries.
+const SECOND_TRIES: &str = "the second tries";
+/// The server refuses all releases.
+const RELEASES_REFUSED: &str = "releases refused";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,23 +82,11 @@ pub enum Step {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
-pub struct Keeper {
-    without: Option<Step>,
-    faults: Faults,
-    /// How often each caller asks.
-    asks: [u8; CALLERS],
-    /// The second caller only tries.
-    tries: bool,
-    /// The server refuses all releases.
-    refuses: bool,
-    /// How many sessions can be opened, one after the other.
-    sessions: usize,
-}
+pub type Keeper = Scope<Step>;
 
 impl Keeper {
-    fn has(&self, step: Step) -> bool {
-        self.without != Some(step)
+    fn sessions(&self) -> usize {
+        if self.is(ONE_SESSION) { 1 } else { 2 }
     }
 }
 

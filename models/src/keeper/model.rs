@@ -19,7 +19,7 @@ impl Model for Keeper {
             heartbeat: Heartbeat::None,
             table: OwnerEntry::Empty,
             tasks: Default::default(),
-            callers: self.asks.map(|asks_left| Caller { asks_left, state: CallerState::Idle }),
+            callers: self.claims.map(|asks_left| Caller { asks_left, state: CallerState::Idle }),
             faults: self.faults,
             broken: None,
         }]
@@ -31,7 +31,7 @@ impl Model for Keeper {
         }
         for (number, caller) in state.callers.iter().enumerate() {
             match caller.state {
-                CallerState::Idle if caller.asks_left > 0 && self.tries && number == 1 => {
+                CallerState::Idle if caller.asks_left > 0 && self.is(SECOND_TRIES) && number == 1 => {
                     actions.push(Action::Try(number));
                 }
                 CallerState::Idle if caller.asks_left > 0 => actions.push(Action::Ask(number)),
@@ -141,7 +141,7 @@ impl Model for Keeper {
             }),
             Property::sometimes("a hold of the last session", |model, state: &State| {
                 let held = |task: &ClaimTask| task.hold.is_held() && task.hold.guards > 0;
-                state.tasks.iter().any(|task| task.session == model.sessions - 1 && held(task))
+                state.tasks.iter().any(|task| task.session == model.sessions() - 1 && held(task))
             }),
         ]
     }

@@ -36,37 +36,4 @@ impl State {
         };
         left_behind || self.tasks.iter().any(unheld)
     }
-
-    /// Whether no caller waits, or none can be served because there is and will be no session.
-    pub(super) fn is_settled(&self, model: &Keeper) -> bool {
-        let waits = self.callers.iter().any(|caller| caller.waits_for().is_some());
-        let next = model.sessions > 1 && !self.sessions[1].ended;
-        self.broken.is_some() || !waits || self.current.is_none() && !next
-    }
-
-    /// Tasks proceed, the server answers, guards are dropped. Time passes, but a due heartbeat is never late for it: a
-    /// session that can be kept is kept.
-    pub(super) fn is_fair(&self, model: &Keeper, action: &Action) -> bool {
-        match action {
-            Action::Drop(_)
-            | Action::RunTask(_)
-            | Action::Grant(_)
-            | Action::Busy(_)
-            | Action::Release(_)
-            | Action::GiveUpRelease(_)
-            | Action::SendHeartbeat
-            | Action::ReceiveHeartbeat
-            | Action::EndSession
-            | Action::LoseAll(_)
-            | Action::OpenSession
-            | Action::CloseSession(_)
-            | Action::Expire(_) => true,
-            Action::Tick => {
-                let mut others = Vec::new();
-                self.actions_of_sessions(model, &mut others);
-                !others.iter().any(|other| matches!(other, Action::SendHeartbeat | Action::ReceiveHeartbeat))
-            }
-            _ => false,
-        }
-    }
 }

@@ -1,69 +1,74 @@
 //! The scenes, and the property that breaks without each step.
 
 use super::*;
-use crate::explore::{Protocol, Removal};
+use crate::explore::Protocol;
 
 impl Protocol for Keeper {
     type Step = Step;
     const NAME: &'static str = "keeper";
     const EVENTUALLY: &'static str = EVENTUALLY;
+    const SCENES: &'static [&'static str] = &[
+        "2 x 2, one session",
+        "2 + 1, one session, lost",
+        "2 + 1, one session, revoked",
+        "1 + 1, lost",
+        "1 + 1, revoked",
+        "2 + 1, the second tries, one session",
+        "1 + 1, the second tries, revoked",
+        "1 + 1, releases refused",
+    ];
+    const LONG_SCENES: &'static [&'static str] =
+        &["2 x 2, one session, lost", "2 x 2, one session, revoked", "2 x 2, the second tries, one session"];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
+        (Step::DeadlineFromSending, BELIEF_IS_TRUE, "2 + 1, one session"),
+        (Step::LossIsLatched, LOST_IS_FINAL, "2 + 1, one session"),
+        (Step::NoRenewalOnceReleasing, NO_LATE_RENEWAL, "2 + 1, one session"),
+        (Step::UntakenGrantReleased, NO_ORPHAN, "2 + 1, one session"),
+        (Step::ReleaseRepeats, NO_ORPHAN, "2 + 1, one session, lost"),
+        (Step::DeadHoldEndsSession, DEAD_HOLD_ENDS, "2 + 1, one session, lost"),
+        (Step::NewHoldChecksSession, SESSION_END_ENDS_HOLDS, "2 + 1, one session, revoked"),
+        (Step::NoJoinAfterGiveUp, TRUE_ANSWER, "2 + 1, one session"),
+        (Step::TableUpdatedWithAnswers, NO_SELF_WAIT, "2 + 1, one session"),
+        (Step::SharesCountedFirst, SHARE_IS_HELD, "2 + 1, one session"),
+        (Step::AttemptOutlivesSession, EVENTUALLY, "1 + 1, revoked"),
+        (Step::GrantServesTheOwner, NO_SELF_WAIT, "2 + 1, the second tries, one session"),
+        (Step::RefusedReleaseEndsSession, NO_ORPHAN, "2 + 1, releases refused, one session"),
+    ];
 
+    fn scene(name: &'static str, without: Option<Step>) -> Self {
+        Scope::named(name, &[ONE_SESSION, SECOND_TRIES, RELEASES_REFUSED], without)
+    }
+
+    /// Whether no caller waits, or none can be served because there is and will be no session.
     fn is_settled(&self, state: &State) -> bool {
-        state.is_settled(self)
+        let waits = state.callers.iter().any(|caller| caller.waits_for().is_some());
+        let next = !self.is(ONE_SESSION) && !state.sessions[1].ended;
+        state.broken.is_some() || !waits || state.current.is_none() && !next
     }
 
+    /// Tasks proceed, the server answers, guards are dropped. Time passes, but a due heartbeat is never late for it: a
+    /// session that can be kept is kept.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        state.is_fair(self, action)
+        match action {
+            Action::Drop(_)
+            | Action::RunTask(_)
+            | Action::Grant(_)
+            | Action::Busy(_)
+            | Action::Release(_)
+            | Action::GiveUpRelease(_)
+            | Action::SendHeartbeat
+            | Action::ReceiveHeartbeat
+            | Action::EndSession
+            | Action::LoseAll(_)
+            | Action::OpenSession
+            | Action::CloseSession(_)
+            | Action::Expire(_) => true,
+            Action::Tick => {
+                let mut others = Vec::new();
+                state.actions_of_sessions(self, &mut others);
+                !others.iter().any(|other| matches!(other, Action::SendHeartbeat | Action::ReceiveHeartbeat))
+            }
+            _ => false,
+        }
     }
-
-    fn scenes() -> Vec<(&'static str, Self)> {
-        vec![
-            ("2 x 2, one session", scene([2, 2], 1, 0, 0)),
-            ("2 + 1, one session, lost", scene([2, 1], 1, 1, 0)),
-            ("2 + 1, one session, revoked", scene([2, 1], 1, 0, 1)),
-            ("1 + 1, lost", scene([1, 1], 2, 1, 0)),
-            ("1 + 1, revoked", scene([1, 1], 2, 0, 1)),
-            ("2 + 1, the second tries, one session", Self { tries: true, ..scene([2, 1], 1, 0, 0) }),
-            ("1 + 1, the second tries, revoked", Self { tries: true, ..scene([1, 1], 2, 0, 1) }),
-            ("1 + 1, releases refused", Self { refuses: true, ..scene([1, 1], 2, 0, 0) }),
-        ]
-    }
-
-    fn long_scenes() -> Vec<(&'static str, Self)> {
-        vec![
-            ("2 x 2, one session, lost", scene([2, 2], 1, 1, 0)),
-            ("2 x 2, one session, revoked", scene([2, 2], 1, 0, 1)),
-            ("2 + 2, the second tries, one session", Self { tries: true, ..scene([2, 2], 1, 0, 0) }),
-        ]
-    }
-
-    fn removals() -> Vec<Removal<Self>> {
-        let of = |step, breaks, model| Removal { step, model: Self { without: Some(step), ..model }, breaks };
-        let removal = |step, breaks, lost, revoked| of(step, breaks, scene([2, 1], 1, lost, revoked));
-        let (tries, refuses) = (
-            Self { tries: true, ..scene([2, 1], 1, 0, 0) },
-            Self { refuses: true, ..scene([2, 1], 1, 0, 0) },
-        );
-        vec![
-            removal(Step::DeadlineFromSending, BELIEF_IS_TRUE, 0, 0),
-            removal(Step::LossIsLatched, LOST_IS_FINAL, 0, 0),
-            removal(Step::NoRenewalOnceReleasing, NO_LATE_RENEWAL, 0, 0),
-            removal(Step::UntakenGrantReleased, NO_ORPHAN, 0, 0),
-            removal(Step::ReleaseRepeats, NO_ORPHAN, 1, 0),
-            removal(Step::DeadHoldEndsSession, DEAD_HOLD_ENDS, 1, 0),
-            removal(Step::NewHoldChecksSession, SESSION_END_ENDS_HOLDS, 0, 1),
-            removal(Step::NoJoinAfterGiveUp, TRUE_ANSWER, 0, 0),
-            removal(Step::TableUpdatedWithAnswers, NO_SELF_WAIT, 0, 0),
-            removal(Step::SharesCountedFirst, SHARE_IS_HELD, 0, 0),
-            of(Step::AttemptOutlivesSession, EVENTUALLY, scene([1, 1], 2, 0, 1)),
-            of(Step::GrantServesTheOwner, NO_SELF_WAIT, tries),
-            of(Step::RefusedReleaseEndsSession, NO_ORPHAN, refuses),
-        ]
-    }
-}
-
-/// How often each caller asks, how many sessions there are, and how many messages and sessions may be lost.
-fn scene(asks: [u8; CALLERS], sessions: usize, lost: u8, revoked: u8) -> Keeper {
-    let faults = Faults { lost, revoked, ..Faults::NONE };
-    Keeper { without: None, faults, asks, tries: false, refuses: false, sessions }
 }

@@ -17,7 +17,7 @@ impl State {
             if self.heartbeat == Heartbeat::None && !session.abandoned && may_send {
                 actions.push(Action::SendHeartbeat);
             }
-        } else if model.sessions > 1 && self.sessions[0].holds_lost && !self.sessions[1].ended {
+        } else if !model.is(ONE_SESSION) && self.sessions[0].holds_lost && !self.sessions[1].ended {
             actions.push(Action::OpenSession);
         }
         match self.heartbeat {
@@ -149,7 +149,7 @@ impl State {
         }
         for task in &mut self.tasks {
             task.hold.left = task.hold.left.saturating_sub(1);
-            if model.refuses && matches!(task.phase, Phase::Releasing { .. }) {
+            if model.is(RELEASES_REFUSED) && matches!(task.phase, Phase::Releasing { .. }) {
                 task.releasing_for = (task.releasing_for + 1).min(TTL);
             }
         }

@@ -105,7 +105,7 @@ impl State {
     /// The script runs. An answer that grants is late, and in scenes with pushes an answer to a waiter.
     pub(super) fn call_with_late_reply(&mut self, model: &Redis, number: ClaimNo) {
         let answer = self.run(model, self.request(number, self.script_of(number)));
-        if answer == Reply::Queued && model.pushes {
+        if answer == Reply::Queued && model.is(PUSHED) {
             self.faults.late -= 1;
             self.claim(number).late_answer = Some((self.server.counter, self.has_failed_over));
             return;
@@ -241,7 +241,7 @@ impl State {
                 let (counter, has_failed_over) = (self.server.counter, self.has_failed_over);
                 let claim = self.claim(number);
                 claim.phase = Phase::Waiting;
-                if model.pushes {
+                if model.is(PUSHED) {
                     (claim.answered, claim.answered_by_new_master) = (counter, has_failed_over);
                 }
                 if claim.message == Message::Arrived {

@@ -26,6 +26,7 @@ use crate::{
     few::Few,
     frame::{CLAIMS, ClaimNo, Faults, Tokens},
     rank::{self, Domain, Rank, Ranked},
+    scope::Scope,
 };
 
 mod claim;
@@ -49,6 +50,11 @@ const NO_FORMER_GRANT: &str = "a claim that waits at the new master is not grant
 const NO_ORPHAN: &str = "no orphan at rest";
 const NOT_TURNED_AWAY: &str = "no claim with the lock or a queue entry is rejected";
 const EVENTUALLY: &str = "eventually every claim is granted or ends";
+
+/// Waiters are notified that they are next.
+const NOTIFIED: &str = "notified";
+/// These messages grant.
+const PUSHED: &str = "pushed";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,19 +102,10 @@ pub enum Step {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
-pub struct Redis {
-    without: Option<Step>,
-    claims: u8,
-    /// Whether waiters are notified that they are next.
-    notifies: bool,
-    /// Whether these messages grant.
-    pushes: bool,
-    faults: Faults,
-}
+pub type Redis = Scope<Step>;
 
 /// The state of the server, its replica and the claims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     server: Server,
     /// The data of a replica that has fallen behind.
@@ -270,12 +267,8 @@ pub enum Action {
 }
 
 impl Redis {
-    fn has(&self, step: Step) -> bool {
-        self.without != Some(step)
-    }
-
     fn sends_messages(&self) -> bool {
-        self.notifies || self.pushes || !self.has(Step::ConfirmBeforeGrant)
+        self.is(NOTIFIED) || self.is(PUSHED) || !self.has(Step::ConfirmBeforeGrant)
     }
 }
 

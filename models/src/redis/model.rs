@@ -10,25 +10,14 @@ impl Model for Redis {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
-            server: Server::default(),
-            replica: None,
-            has_failed_over: false,
-            claims: Default::default(),
-            late: Few::default(),
-            copy: None,
-            minted_last: 0,
-            tokens: Tokens::default(),
-            faults: self.faults,
-            broken: None,
-        }]
+        vec![State { faults: self.faults, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.broken.is_some() {
             return;
         }
-        for claim in ClaimNo::all().take(self.claims.into()) {
+        for claim in ClaimNo::all().take(self.count()) {
             state.actions_of(self, claim, actions);
         }
         actions.extend((0..state.late.len()).map(Action::RunLate));
@@ -108,7 +97,7 @@ impl Model for Redis {
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             recorded!(NOT_TURNED_AWAY),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                state.tokens.grants == model.claims
+                usize::from(state.tokens.grants) == model.count()
             }),
         ]
     }
@@ -150,7 +139,7 @@ impl State {
 
     /// The message that a claim is next arrives. In scenes with pushes it grants; otherwise only without a step.
     fn deliver(&mut self, model: &Redis, number: ClaimNo) {
-        if model.pushes {
+        if model.is(PUSHED) {
             self.receive_push(model, number);
         } else if model.has(Step::ConfirmBeforeGrant) {
             self.claim(number).message = Message::Arrived;

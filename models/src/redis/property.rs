@@ -23,31 +23,4 @@ impl State {
         self.server.lock.is_some_and(|(claim, _)| left(claim))
             || self.server.queue.iter().any(|claim| left(*claim))
     }
-
-    /// Whether every claim that was started is granted or has ended.
-    pub(super) fn is_settled(&self) -> bool {
-        let settled =
-            |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended | Phase::Dead);
-        self.broken.is_some() || self.claims.iter().all(settled)
-    }
-
-    /// Scripts run, answers arrive, holders release, and the entries of dead clients lapse.
-    pub(super) fn is_fair(&self, action: &Action) -> bool {
-        match action {
-            Action::Run(_)
-            | Action::RunLate(_)
-            | Action::ReceiveLate(_)
-            | Action::ReceiveLateWait(_)
-            | Action::Renew(_)
-            | Action::Release(_)
-            | Action::Expire
-            | Action::Deliver(_)
-            | Action::DeliverAgain(_) => true,
-            Action::Lapse(claim) => {
-                let claim = &self.claims[claim.index()];
-                claim.phase == Phase::Dead || claim.excused
-            }
-            _ => false,
-        }
-    }
 }

@@ -1,121 +1,84 @@
 //! The scenes, and the property that breaks without each step.
 
 use super::*;
-use crate::explore::{Protocol, Removal};
+use crate::explore::Protocol;
 
 impl Protocol for Redis {
     type Step = Step;
     const NAME: &'static str = "redis queue";
     const EVENTUALLY: &'static str = EVENTUALLY;
+    const SCENES: &'static [&'static str] = &[
+        "2 + 1, notified, lost, death",
+        "2 + 1, pushed, lost, lapse",
+        "2 + 1, pushed, lost, death",
+        "2 + 1, pushed, lost, late answer",
+        "2 + 1, pushed, failover",
+        "2 + 1, pushed, lost, duplicate",
+        "2 + 1, pushed, late answer, duplicate",
+        "2 + 1, pushed, failover, duplicate",
+        "2 + 1, pushed, lapse, death, duplicate",
+        "2 x 2, pushed, duplicate",
+        "2 + 1, lost, refused",
+        "2 + 1, lost, late answer",
+        "2 x 2, cancel, lapse",
+        "2 x 2, death",
+        "2 x 2, lost",
+        "2 + 1, two lost, cancel",
+        "2 + 1, lost, lapse, death",
+        "2 + 1, lost, failover",
+    ];
+    const LONG_SCENES: &'static [&'static str] = &["2 x 2, failover", "2 x 2, lost, cancel"];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
+        (Step::QueueBeforeNewcomers, IN_ORDER, "2 x 2"),
+        (Step::UnservedQueueIsNotFree, IN_ORDER, "2 x 2, lapse"),
+        (Step::TokenFromClock, TOKENS_RISE, "2 + 1, failover"),
+        (Step::ReleaseChecksClaim, NO_FOREIGN_RELEASE, "2 + 1"),
+        (Step::ReleaseLeavesQueue, NO_ORPHAN, "2 + 1, cancel"),
+        (Step::HeartbeatChecksHolder, NO_STALE_RENEWAL, "2 + 1, lost"),
+        (Step::HeartbeatChecksToken, NO_STALE_RENEWAL, "2 + 1, failover"),
+        (Step::HeartbeatNeverAdds, NO_ORPHAN, "2 + 1, lost, cancel"),
+        (Step::ConfirmBeforeGrant, ONE_HOLDER, "2 + 1"),
+        (Step::Recheck, EVENTUALLY, "2 + 1, notified, lost"),
+        (Step::ConfirmFindsGrant, NOT_TURNED_AWAY, "2 + 1"),
+        (Step::ConfirmServesQueue, EVENTUALLY, "2 + 1, death"),
+        (Step::DeadlineBeforeExpiry, ONE_HOLDER, "2 + 1"),
+        (Step::DeadlineFromSending, ONE_HOLDER, "2 + 1, late answer"),
+        (Step::RefusalWithdraws, NO_ORPHAN, "2 + 1, lost, refused"),
+        (Step::PushAfterAnswer, ONE_HOLDER, "2 x 2, pushed, lost"),
+        (Step::PushCountsFromAnswer, ONE_HOLDER, "2 + 1, pushed"),
+        (Step::PushOfSameMaster, NO_FORMER_GRANT, "2 + 1, pushed, failover"),
+        (Step::PushNamesClaim, ONE_HOLDER, "2 + 1, pushed, duplicate"),
+        (Step::PushGrantsWaiter, ONE_HOLDER, "2 + 1, pushed, duplicate"),
+    ];
 
+    fn scene(name: &'static str, without: Option<Step>) -> Self {
+        Scope::named(name, &[NOTIFIED, PUSHED], without)
+    }
+
+    /// Whether every claim that was started is granted or has ended.
     fn is_settled(&self, state: &State) -> bool {
-        state.is_settled()
+        let settled =
+            |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended | Phase::Dead);
+        state.broken.is_some() || state.claims.iter().all(settled)
     }
 
+    /// Scripts run, answers arrive, holders release, and the entries of dead clients lapse.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        state.is_fair(action)
-    }
-
-    fn scenes() -> Vec<(&'static str, Self)> {
-        let scene = |claims, faults| Self { without: None, claims, notifies: false, pushes: false, faults };
-        let none = Faults::NONE;
-        vec![
-            (
-                "2 + 1, notified, lost, death",
-                Self { notifies: true, ..scene(3, Faults { lost: 1, deaths: 1, ..none }) },
-            ),
-            (
-                "2 + 1, pushed, lost, lapse",
-                Self { pushes: true, ..scene(3, Faults { lost: 1, lapses: 1, ..none }) },
-            ),
-            (
-                "2 + 1, pushed, lost, death",
-                Self { pushes: true, ..scene(3, Faults { lost: 1, deaths: 1, ..none }) },
-            ),
-            (
-                "2 + 1, pushed, lost, late answer",
-                Self { pushes: true, ..scene(3, Faults { lost: 1, late: 1, ..none }) },
-            ),
-            ("2 + 1, pushed, failover", Self { pushes: true, ..scene(3, Faults { failovers: 1, ..none }) }),
-            (
-                "2 + 1, pushed, lost, duplicate",
-                Self { pushes: true, ..scene(3, Faults { lost: 1, duplicates: 1, ..none }) },
-            ),
-            (
-                "2 + 1, pushed, late answer, duplicate",
-                Self { pushes: true, ..scene(3, Faults { late: 1, duplicates: 1, ..none }) },
-            ),
-            (
-                "2 + 1, pushed, failover, duplicate",
-                Self { pushes: true, ..scene(3, Faults { failovers: 1, duplicates: 1, ..none }) },
-            ),
-            (
-                "2 + 1, pushed, lapse, death, duplicate",
-                Self { pushes: true, ..scene(3, Faults { lapses: 1, deaths: 1, duplicates: 1, ..none }) },
-            ),
-            ("2 x 2, pushed, duplicate", Self { pushes: true, ..scene(4, Faults { duplicates: 1, ..none }) }),
-            ("2 + 1, lost, refused", scene(3, Faults { lost: 1, refusals: 1, ..none })),
-            ("2 + 1, lost, late answer", scene(3, Faults { lost: 1, late: 1, ..none })),
-            ("2 x 2, cancel, lapse", scene(4, Faults { cancels: 1, lapses: 1, ..none })),
-            ("2 x 2, death", scene(4, Faults { deaths: 1, ..none })),
-            ("2 x 2, lost", scene(4, Faults { lost: 1, ..none })),
-            ("2 + 1, two lost, cancel", scene(3, Faults { lost: 2, cancels: 1, ..none })),
-            ("2 + 1, lost, lapse, death", scene(3, Faults { lost: 1, lapses: 1, deaths: 1, ..none })),
-            ("2 + 1, lost, failover", scene(3, Faults { failovers: 1, lost: 1, ..none })),
-        ]
-    }
-
-    fn long_scenes() -> Vec<(&'static str, Self)> {
-        let scene = |faults| Self { without: None, claims: 4, notifies: false, pushes: false, faults };
-        let none = Faults::NONE;
-        vec![
-            ("2 x 2, failover", scene(Faults { failovers: 1, ..none })),
-            ("2 x 2, lost, cancel", scene(Faults { lost: 1, cancels: 1, ..none })),
-        ]
-    }
-
-    fn removals() -> Vec<Removal<Self>> {
-        let none = Faults::NONE;
-        let removal = |step, breaks, claims, faults| Removal {
-            step,
-            model: Self {
-                without: Some(step),
-                claims,
-                notifies: step == Step::Recheck,
-                pushes: matches!(
-                    step,
-                    Step::PushAfterAnswer
-                        | Step::PushCountsFromAnswer
-                        | Step::PushOfSameMaster
-                        | Step::PushNamesClaim
-                        | Step::PushGrantsWaiter
-                ),
-                faults,
-            },
-            breaks,
-        };
-        let failover = Faults { failovers: 1, ..none };
-        vec![
-            removal(Step::QueueBeforeNewcomers, IN_ORDER, 4, none),
-            removal(Step::UnservedQueueIsNotFree, IN_ORDER, 4, Faults { lapses: 1, ..none }),
-            removal(Step::TokenFromClock, TOKENS_RISE, 3, failover),
-            removal(Step::ReleaseChecksClaim, NO_FOREIGN_RELEASE, 3, none),
-            removal(Step::ReleaseLeavesQueue, NO_ORPHAN, 3, Faults { cancels: 1, ..none }),
-            removal(Step::HeartbeatChecksHolder, NO_STALE_RENEWAL, 3, Faults { lost: 1, ..none }),
-            removal(Step::HeartbeatChecksToken, NO_STALE_RENEWAL, 3, failover),
-            removal(Step::HeartbeatNeverAdds, NO_ORPHAN, 3, Faults { lost: 1, cancels: 1, ..none }),
-            removal(Step::ConfirmBeforeGrant, ONE_HOLDER, 3, none),
-            removal(Step::Recheck, EVENTUALLY, 3, Faults { lost: 1, ..none }),
-            removal(Step::ConfirmFindsGrant, NOT_TURNED_AWAY, 3, none),
-            removal(Step::ConfirmServesQueue, EVENTUALLY, 3, Faults { deaths: 1, ..none }),
-            removal(Step::DeadlineBeforeExpiry, ONE_HOLDER, 3, none),
-            removal(Step::DeadlineFromSending, ONE_HOLDER, 3, Faults { late: 1, ..none }),
-            removal(Step::RefusalWithdraws, NO_ORPHAN, 3, Faults { lost: 1, refusals: 1, ..none }),
-            removal(Step::PushAfterAnswer, ONE_HOLDER, 4, Faults { lost: 1, ..none }),
-            removal(Step::PushCountsFromAnswer, ONE_HOLDER, 3, none),
-            removal(Step::PushOfSameMaster, NO_FORMER_GRANT, 3, failover),
-            removal(Step::PushNamesClaim, ONE_HOLDER, 3, Faults { duplicates: 1, ..none }),
-            removal(Step::PushGrantsWaiter, ONE_HOLDER, 3, Faults { duplicates: 1, ..none }),
-        ]
+        match action {
+            Action::Run(_)
+            | Action::RunLate(_)
+            | Action::ReceiveLate(_)
+            | Action::ReceiveLateWait(_)
+            | Action::Renew(_)
+            | Action::Release(_)
+            | Action::Expire
+            | Action::Deliver(_)
+            | Action::DeliverAgain(_) => true,
+            Action::Lapse(claim) => {
+                let claim = &state.claims[claim.index()];
+                claim.phase == Phase::Dead || claim.excused
+            }
+            _ => false,
+        }
     }
 }

@@ -112,7 +112,7 @@ impl State {
                 if model.sends_messages() {
                     self.claim(head).message = Message::Sent;
                 }
-                if model.pushes {
+                if model.is(PUSHED) {
                     let has_failed_over = self.has_failed_over;
                     let claim = self.claim(head);
                     (claim.late_token, claim.expired) = (token, false);

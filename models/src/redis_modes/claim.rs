@@ -20,7 +20,7 @@ impl State {
         }
         match claim.phase {
             Phase::New if may_start => {
-                actions.extend(model.modes.iter().map(|mode| Action::Start(number, *mode)));
+                actions.extend(model.modes().map(|mode| Action::Start(number, mode)));
             }
             Phase::Held => {
                 actions.push(Action::Release(number));
@@ -33,7 +33,7 @@ impl State {
             }
             Phase::Waiting if claim.message == Message::Sent => {
                 actions.push(Action::Deliver(number));
-                if self.faults.lost > 0 && model.rechecks {
+                if self.faults.lost > 0 && !model.is(MESSAGES_ALONE) {
                     actions.push(Action::LoseMessage(number));
                 }
             }

@@ -21,8 +21,9 @@
 use crate::{
     few::Few,
     frame::{CLAIMS, ClaimNo, Faults, Tokens},
-    modes::{self, Mode},
+    modes::{self, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
+    scope::Scope,
 };
 
 mod claim;
@@ -41,6 +42,9 @@ const IN_ORDER: &str = "no claim overtakes one that must wait";
 const SERVED: &str = "no script leaves a waiter that is admitted";
 const NO_ORPHAN: &str = "no orphan at rest";
 const EVENTUALLY: &str = "eventually every claim is granted or ends";
+
+/// Waiters confirm after a message only.
+const MESSAGES_ALONE: &str = "messages alone";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,20 +76,10 @@ pub enum Step {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
-pub struct RedisModes {
-    without: Option<Step>,
-    /// How many of A1, A2, B1, B2 there are.
-    claims: u8,
-    /// The modes that each claim chooses from.
-    modes: &'static [Mode],
-    /// Whether waiters confirm without a message.
-    rechecks: bool,
-    faults: Faults,
-}
+pub type RedisModes = Scope<Step>;
 
 /// The state of the server and the claims.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     server: Server,
     claims: [Claim; CLAIMS],
@@ -190,12 +184,8 @@ pub enum Action {
 }
 
 impl RedisModes {
-    fn has(&self, step: Step) -> bool {
-        self.without != Some(step)
-    }
-
     fn waiters_recheck(&self) -> bool {
-        self.rechecks && self.has(Step::Recheck)
+        !self.is(MESSAGES_ALONE) && self.has(Step::Recheck)
     }
 }
 

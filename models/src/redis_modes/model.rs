@@ -10,21 +10,14 @@ impl Model for RedisModes {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
-            server: Server::default(),
-            claims: Default::default(),
-            late: Few::default(),
-            tokens: Tokens::default(),
-            faults: self.faults,
-            broken: None,
-        }]
+        vec![State { faults: self.faults, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.broken.is_some() {
             return;
         }
-        for claim in ClaimNo::all().take(self.claims.into()) {
+        for claim in ClaimNo::all().take(self.count()) {
             state.actions_of(self, claim, actions);
         }
         actions.extend((0..state.late.len()).map(Action::RenewLate));
@@ -69,7 +62,7 @@ impl Model for RedisModes {
             recorded!(SERVED),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                state.tokens.grants == model.claims
+                usize::from(state.tokens.grants) == model.count()
             }),
             Property::sometimes("two claims hold together", |_, state: &State| state.holders().count() > 1),
         ]

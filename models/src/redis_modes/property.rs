@@ -20,26 +20,4 @@ impl State {
             |claim: ClaimNo| self.server.holders[claim.index()] > 0 || self.server.queue.contains(&claim);
         ClaimNo::all().filter(has_ended).any(has_entry)
     }
-
-    /// Whether every claim that was started is granted or has ended.
-    pub(super) fn is_settled(&self) -> bool {
-        let settled =
-            |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended | Phase::Dead);
-        self.broken.is_some() || self.claims.iter().all(settled)
-    }
-
-    /// Scripts run, messages arrive, holders release, and the entries of dead clients end.
-    pub(super) fn is_fair(&self, action: &Action) -> bool {
-        match action {
-            Action::Run(_)
-            | Action::Deliver(_)
-            | Action::Release(_)
-            | Action::Miss(_)
-            | Action::RenewLate(_) => true,
-            Action::Expire(claim) | Action::Lapse(claim) => {
-                matches!(self.claims[claim.index()].phase, Phase::Ended | Phase::Dead)
-            }
-            _ => false,
-        }
-    }
 }

@@ -7,7 +7,8 @@ impl State {
         let client = &self.clients[number];
         match client.phase {
             Phase::Idle if client.started < model.claims[number] => {
-                actions.extend(model.proposals.iter().map(|time| Action::Start(number, *time)));
+                let proposals: &[u8] = if model.is(CLOCKS_APART) { &[0, 3] } else { &[0] };
+                actions.extend(proposals.iter().map(|time| Action::Start(number, *time)));
             }
             Phase::Idle => {}
             Phase::Asking => {

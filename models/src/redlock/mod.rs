@@ -27,12 +27,12 @@
 use crate::{
     few::Few,
     frame::{CLAIMS, ClaimNo, Faults},
+    scope::Scope,
 };
 
 mod claim;
 mod model;
 mod nodes;
-mod property;
 mod scenes;
 
 const NODES: usize = 3;
@@ -45,6 +45,11 @@ const RISING: &str = "a token is above those of all grants before its claim bega
 const NO_REVIVAL: &str = "a released key does not come back";
 const EVENTUALLY: &str = "eventually an emptied node counts again, while a majority counts";
 const NO_RESIDUE: &str = "no claim leaves a key where it sends no release";
+
+/// The nodes begin with different counters: other locks, and claims that failed, have raised them.
+const COUNTERS_APART: &str = "counters apart";
+/// Claims may propose different times.
+const CLOCKS_APART: &str = "clocks apart";
 
 /// The safety steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,23 +84,14 @@ pub enum Step {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
-pub struct Redlock {
-    without: Option<Step>,
-    /// How many claims each client makes, and the times that they may propose.
-    claims: [u8; CLIENTS],
-    proposals: &'static [u8],
-    /// The counters that the nodes begin with: other locks, and claims that failed, have raised them.
-    counters: [u8; NODES],
-    faults: Faults,
-}
+pub type Redlock = Scope<Step>;
 
 /// A set of claims, a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct ClaimSet(u8);
 
 /// The state of the nodes and the clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     nodes: [Node; NODES],
     clients: [Client; CLIENTS],
@@ -216,12 +212,6 @@ pub enum Action {
     Learn(usize),
     /// The marker of that node is written again.
     Mark(usize),
-}
-
-impl Redlock {
-    fn has(&self, step: Step) -> bool {
-        self.without != Some(step)
-    }
 }
 
 impl ClaimSet {

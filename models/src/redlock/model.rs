@@ -10,17 +10,9 @@ impl Model for Redlock {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
-            nodes: self.counters.map(|counter| Node { counter, ..Node::default() }),
-            clients: Default::default(),
-            tokens: [0; CLAIMS],
-            token_last: 0,
-            releases: ClaimSet::default(),
-            restored: ClaimSet::default(),
-            faults: self.faults,
-            expired_early: false,
-            broken: None,
-        }]
+        let counters = if self.is(COUNTERS_APART) { [0, 1, 2] } else { [0; NODES] };
+        let nodes = counters.map(|counter| Node { counter, ..Node::default() });
+        vec![State { nodes, faults: self.faults, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {

@@ -26,6 +26,7 @@ use crate::{
     few::Few,
     frame::{CLAIMS, ClaimNo, Faults, Tokens},
     rank::{self, Domain, Rank, Ranked},
+    scope::Scope,
 };
 
 mod claim;
@@ -81,15 +82,10 @@ pub enum Step {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
-pub struct ZooKeeper {
-    without: Option<Step>,
-    claims: u8,
-    faults: Faults,
-}
+pub type ZooKeeper = Scope<Step>;
 
 /// The state of the leader, the clients and their servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     /// The directory as the leader has it.
     nodes: Nodes,
@@ -198,10 +194,6 @@ pub enum Action {
 }
 
 impl ZooKeeper {
-    fn has(&self, step: Step) -> bool {
-        self.without != Some(step)
-    }
-
     /// Whether one sequence number comes before another.
     fn is_before(&self, one: u8, other: u8) -> bool {
         match self.has(Step::OrderWraps) {

@@ -10,23 +10,14 @@ impl Model for ZooKeeper {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State {
-            nodes: Nodes::default(),
-            next_number: FIRST_NUMBER,
-            zxid: 1,
-            clients: Default::default(),
-            claims: Default::default(),
-            tokens: Tokens::default(),
-            faults: self.faults,
-            broken: None,
-        }]
+        vec![State { next_number: FIRST_NUMBER, zxid: 1, faults: self.faults, ..State::default() }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         if state.broken.is_some() {
             return;
         }
-        for claim in ClaimNo::all().take(self.claims.into()) {
+        for claim in ClaimNo::all().take(self.count()) {
             state.actions_of(self, claim, actions);
         }
         for (number, client) in state.clients.iter().enumerate() {
@@ -123,7 +114,7 @@ impl Model for ZooKeeper {
             Property::always(IN_ORDER, |_, state: &State| !state.has_overtaken()),
             Property::always(NO_ORPHAN, |_, state: &State| !state.is_at_rest() || !state.has_orphan()),
             Property::sometimes("all claims are granted", |model, state: &State| {
-                state.tokens.grants == model.claims
+                usize::from(state.tokens.grants) == model.count()
             }),
         ]
     }

@@ -27,28 +27,4 @@ impl State {
         let will_end = |node: &Node| !node.session.1 && self.clients[node.session.0].second_session;
         self.nodes.iter().any(|node| !is_owned(node) && !will_end(node))
     }
-
-    /// Whether every claim that was started is granted or has ended.
-    pub(super) fn is_settled(&self) -> bool {
-        let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
-        self.broken.is_some() || self.claims.iter().all(settled)
-    }
-
-    /// Requests are answered, events arrive, holders release, and a session that its client has left expires.
-    pub(super) fn is_fair(&self, action: &Action) -> bool {
-        match action {
-            Action::Create(_)
-            | Action::LookUp(_)
-            | Action::List(_)
-            | Action::ReceiveLate(_)
-            | Action::Recheck(_)
-            | Action::Notify(_)
-            | Action::Delete(_)
-            | Action::Release(_)
-            | Action::Heartbeat(_)
-            | Action::CatchUp(_) => true,
-            Action::Expire(client) => self.clients[*client].second_session,
-            _ => false,
-        }
-    }
 }

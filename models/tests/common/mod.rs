@@ -13,6 +13,29 @@ const STATES_MIN: usize = 100_000;
 /// The document with the tables.
 const DOCUMENT: &str = include_str!("../../../docs/models.md");
 
+/// The tests of a model: one of the full protocol, and one for each step.
+macro_rules! tests_of {
+    ($model:ty; $($without_it:ident: $step:ident,)*) => {
+        #[test]
+        fn full_protocol_holds() {
+            crate::common::assert_protocol_holds::<$model>();
+        }
+
+        $(
+            #[test]
+            fn $without_it() {
+                crate::common::assert_step_is_needed::<$model>(Step::$step);
+            }
+        )*
+
+        #[test]
+        fn every_step_has_a_test() {
+            crate::common::assert_steps_are_all::<$model>(&[$(Step::$step),*]);
+        }
+    };
+}
+pub(crate) use tests_of;
+
 /// Asserts that the full protocol holds in all scenes, and that at least one of them is large enough.
 pub(crate) fn assert_protocol_holds<M: Protocol>() {
     let scenes = explore::full_protocol::<M>().unwrap();
@@ -34,6 +57,12 @@ pub(crate) fn assert_step_is_needed<M: Protocol>(step: M::Step) {
     println!("{}, without {step:?}: {violation}", M::NAME);
     let end = format!(" | {} | {} |", violation.property, violation.trace.len());
     assert_documented::<M>(&format!("| `{step:?}`"), &end);
+}
+
+/// Asserts that these are all steps that the model removes.
+pub(crate) fn assert_steps_are_all<M: Protocol>(tested: &[M::Step]) {
+    let untested: Vec<_> = M::REMOVALS.iter().filter(|(step, ..)| !tested.contains(step)).collect();
+    assert!(untested.is_empty(), "no test of {untested:?}");
 }
 
 /// Asserts that the model's chapter has a line that begins and ends like this.
