@@ -177,6 +177,25 @@ impl State {
         }
     }
 
+    pub(super) fn give_up_release(&mut self, model: &Keeper, number: usize) {
+        if model.has(Step::RefusedReleaseEndsSession) {
+            self.sessions[self.tasks[number].session].abandoned = true;
+        }
+        if let Phase::Releasing { again } = self.tasks[number].phase {
+            self.given_back(number, again);
+        }
+    }
+
+    pub(super) fn lose_release(&mut self, model: &Keeper, number: usize, done: bool) {
+        self.faults.lost -= 1;
+        if done {
+            self.take_entry_away(number);
+        }
+        if !model.has(Step::ReleaseRepeats) {
+            self.done(number);
+        }
+    }
+
     pub(super) fn given_back(&mut self, number: usize, again: bool) {
         match again {
             true if self.tasks[number].given_up => self.settle_failure(number),

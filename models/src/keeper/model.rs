@@ -62,23 +62,8 @@ impl Model for Keeper {
             }
             Action::Busy(task) => state.settle_busy(task),
             Action::Release(task) => state.release(task),
-            Action::GiveUpRelease(task) => {
-                if self.has(Step::RefusedReleaseEndsSession) {
-                    state.sessions[state.tasks[task].session].abandoned = true;
-                }
-                if let Phase::Releasing { again } = state.tasks[task].phase {
-                    state.given_back(task, again);
-                }
-            }
-            Action::LoseRelease(task, done) => {
-                state.faults.lost -= 1;
-                if done {
-                    state.take_entry_away(task);
-                }
-                if !self.has(Step::ReleaseRepeats) {
-                    state.done(task);
-                }
-            }
+            Action::GiveUpRelease(task) => state.give_up_release(self, task),
+            Action::LoseRelease(task, done) => state.lose_release(self, task, done),
             Action::SendHeartbeat => state.send_heartbeat(self),
             Action::ReceiveHeartbeat => state.receive_heartbeat(self, false),
             Action::LoseHeartbeat => {

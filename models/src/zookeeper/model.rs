@@ -43,21 +43,12 @@ impl Model for ZooKeeper {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
         match action {
-            Action::Start(claim) => {
-                state.tokens.begin(claim);
-                *state.claim(claim) = Claim { phase: Phase::Creating, ..Claim::default() };
-            }
+            Action::Start(claim) => state.start(claim),
             Action::Create(claim) => {
                 let own = state.create(claim);
                 state.created(claim, own);
             }
-            Action::LoseCreate(claim, done) => {
-                state.faults.lost -= 1;
-                if done {
-                    state.create(claim);
-                }
-                state.claim(claim).phase = Phase::LookingUp;
-            }
+            Action::LoseCreate(claim, done) => state.lose_create(claim, done),
             Action::LookUp(claim) => state.look_up(self, claim),
             Action::List(claim) => state.list(self, claim),
             Action::ListLate(claim) => state.list_late(claim),
@@ -74,15 +65,7 @@ impl Model for ZooKeeper {
                 state.sync_with_leader(claim);
                 state.forget(claim);
             }
-            Action::LoseDelete(claim, done) => {
-                state.faults.lost -= 1;
-                if done {
-                    state.delete(claim);
-                }
-                if !self.has(Step::DeleteRepeats) {
-                    state.forget(claim);
-                }
-            }
+            Action::LoseDelete(claim, done) => state.lose_delete(self, claim, done),
             Action::GiveUp(claim) => state.give_up(self, claim),
             Action::Release(claim) => state.claim(claim).phase = Phase::Deleting,
             Action::Heartbeat(client) => state.heartbeat(self, client),
@@ -92,15 +75,7 @@ impl Model for ZooKeeper {
                 state.end_session(self, client);
             }
             Action::Expire(client) => state.expire(client),
-            Action::Break(nth) => {
-                state.faults.deletes -= 1;
-                state.remove(nth);
-                if nth == 0
-                    && let Some(claim) = last.nodes.first().map(|node| node.claim)
-                {
-                    state.claim(claim).evicted = true;
-                }
-            }
+            Action::Break(nth) => state.operator_deletes(nth),
         }
         state.forget_old_tokens();
         rank::compress(&mut state);
@@ -117,5 +92,39 @@ impl Model for ZooKeeper {
                 usize::from(state.tokens.grants) == model.count()
             }),
         ]
+    }
+}
+
+impl State {
+    fn start(&mut self, number: ClaimNo) {
+        self.tokens.begin(number);
+        *self.claim(number) = Claim { phase: Phase::Creating, ..Claim::default() };
+    }
+
+    fn lose_create(&mut self, number: ClaimNo, done: bool) {
+        self.faults.lost -= 1;
+        if done {
+            self.create(number);
+        }
+        self.claim(number).phase = Phase::LookingUp;
+    }
+
+    fn lose_delete(&mut self, model: &ZooKeeper, number: ClaimNo, done: bool) {
+        self.faults.lost -= 1;
+        if done {
+            self.delete(number);
+        }
+        if !model.has(Step::DeleteRepeats) {
+            self.forget(number);
+        }
+    }
+
+    fn operator_deletes(&mut self, nth: usize) {
+        self.faults.deletes -= 1;
+        if nth == 0 {
+            let first = self.nodes[nth].claim;
+            self.claim(first).evicted = true;
+        }
+        self.remove(nth);
     }
 }
