@@ -137,10 +137,10 @@ impl Connection {
         let _ = self.outgoing.send(message);
     }
 
-    async fn use_registers(&self, lock: &str, token: u64, request: RegisterRequest) -> Result<Reading> {
+    async fn use_registers(&self, name: &str, token: u64, request: RegisterRequest) -> Result<Reading> {
         let (number, (sender, answer)) = (self.next.fetch_add(1, SeqCst), oneshot::channel());
         lock(&self.pending).insert(number, sender);
-        self.send(ClientMessage::UseRegisters { number, lock: lock.to_owned(), token, request });
+        self.send(ClientMessage::UseRegisters { number, lock: name.to_owned(), token, request });
         Ok(answer.await?)
     }
 
