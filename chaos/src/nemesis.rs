@@ -207,7 +207,7 @@ impl Nemesis<'_> {
     }
 
     fn store(&self) -> MutexGuard<'_, Box<dyn Store>> {
-        lock(&self.store)
+        lock(self.store)
     }
 }
 

@@ -12,7 +12,7 @@ use lockkit_core::{
 };
 use tracing::warn;
 
-use crate::{EtcdConfig, Form, call::Server, reach, rpc::RpcSession, session::EtcdSession};
+use crate::{EtcdConfig, Form, call::Server, forms::RpcSession, reach, session::EtcdSession};
 
 /// The shortest ttl that a server with the default election timeout grants.
 const TTL_MIN: Duration = Duration::from_secs(2);

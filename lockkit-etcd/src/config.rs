@@ -6,7 +6,7 @@ use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
 
 use crate::{
     Tls,
-    form::{Form, Shape},
+    forms::{Form, Shape},
     keys::{Layout, Names},
     tls,
 };

@@ -3,7 +3,7 @@
 use lockkit_core::FencingToken;
 use tokio::sync::watch;
 
-use crate::{epoch::Epoch, exclusive::ExclusiveKey, keys::Queue, rewrite::HeldKey, wire::Revision};
+use crate::{epoch::Epoch, forms::ExclusiveKey, keys::Queue, rewrite::HeldKey, wire::Revision};
 
 /// The entry of one claim in its queue, and what is known of it.
 #[derive(Debug)]

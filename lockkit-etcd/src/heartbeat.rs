@@ -21,7 +21,7 @@ use tracing::debug;
 use crate::{
     entry::QueueEntry,
     error::{Effect, RequestError},
-    exclusive::ExclusiveKey,
+    forms::ExclusiveKey,
     session::EtcdSession,
     wire::{self, Revision},
 };

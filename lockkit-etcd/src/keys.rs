@@ -28,7 +28,7 @@ use lockkit_core::{
     limits::LOCK_NAME_BYTES_MAX,
 };
 
-use crate::form::Shape;
+use crate::forms::Shape;
 
 /// How a lock name becomes a part of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

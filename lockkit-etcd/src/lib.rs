@@ -38,12 +38,10 @@ mod busy;
 mod call;
 mod client;
 mod config;
-mod elections;
 mod entry;
 mod epoch;
 mod error;
-mod exclusive;
-mod form;
+mod forms;
 #[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -55,15 +53,12 @@ mod lease;
 mod login;
 mod order;
 mod outage;
-mod pins;
+mod powers;
 mod reach;
-mod records;
 mod registry;
 mod release;
 mod rewrite;
-mod rpc;
 mod session;
-mod single;
 mod tls;
 mod wait;
 mod watch;
@@ -76,7 +71,7 @@ pub use self::{
     admin::{INSPECTED_CONTENDERS_MAX, INSPECTED_DATA_CHARS_MAX, INSPECTED_LEASES_MAX},
     backend::EtcdBackend,
     config::EtcdConfig,
-    form::Form,
+    forms::Form,
     keys::Names,
 };
 

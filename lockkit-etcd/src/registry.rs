@@ -10,7 +10,7 @@ use lockkit_core::{backend::ClaimId, support::lock};
 use crate::{
     broken::BrokenHold,
     entry::QueueEntry,
-    exclusive::ExclusiveKey,
+    forms::ExclusiveKey,
     handoff::Handoff,
     keys::Queue,
     order::KnownOrder,

@@ -21,7 +21,7 @@ use crate::{
     client::Txn,
     entry::QueueEntry,
     error::{Effect, RequestError},
-    exclusive::ExclusiveKey,
+    forms::ExclusiveKey,
     handoff::Handoff,
     keys::ClaimKey,
     order::{CONTENDERS_PER_LOOK, Stretch},

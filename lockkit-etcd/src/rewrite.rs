@@ -18,7 +18,7 @@ use std::sync::{
 use crate::{
     entry::QueueEntry,
     error::RequestError,
-    pins::Pin,
+    powers::Pin,
     session::EtcdSession,
     wire::{self, Rewrite, revision_of},
 };

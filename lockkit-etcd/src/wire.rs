@@ -10,7 +10,7 @@ use crate::{
         SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
     },
     error::RequestError,
-    exclusive::ExclusiveKey,
+    forms::ExclusiveKey,
     handoff::{Handoff, NextContender},
     keys::{ClaimKey, ClientKeys, LeaseId, Queue},
 };

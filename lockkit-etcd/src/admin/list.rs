@@ -195,7 +195,7 @@ mod tests {
     use lockkit_core::backend::ClaimId;
 
     use super::*;
-    use crate::form::Shape;
+    use crate::forms::Shape;
 
     fn pages(prefix: &str, names: Names, shape: Shape) -> Result<Pages> {
         Layout::new(prefix, names).shaped(shape).pages("")

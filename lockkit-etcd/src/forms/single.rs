@@ -31,8 +31,8 @@ use crate::{
     client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp},
     entry::QueueEntry,
     error::RequestError,
-    exclusive::{Condition, CreateReply, ExclusiveKey, FoundCondition, FoundKey},
-    form::Form,
+    forms::Form,
+    forms::exclusive::{Condition, CreateReply, ExclusiveKey, FoundCondition, FoundKey},
     session::EtcdSession,
     wire::{self, Revision},
 };
