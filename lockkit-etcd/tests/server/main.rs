@@ -17,6 +17,8 @@ mod faults;
 mod foreign_keys;
 mod grants;
 mod handoff;
+mod heartbeats;
+mod linearizable;
 mod login;
 mod lost_replies;
 mod pins;
