@@ -36,3 +36,35 @@ impl RecentlyBusy {
         seen.get(queue).is_some_and(|at| at.elapsed() < BUSY_FOR)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::LockName;
+
+    use super::*;
+    use crate::keys::{Layout, Names};
+
+    fn queue(name: &str) -> Queue {
+        Layout::new("", Names::Encoded).queue(&LockName::new(name).unwrap()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lock_counts_as_busy_for_a_moment() {
+        let (busy, x) = (RecentlyBusy::default(), queue("x"));
+        assert!(!busy.contains(&x));
+        busy.record(&x);
+        tokio::time::advance(BUSY_FOR / 2).await;
+        assert!(busy.contains(&x) && !busy.contains(&queue("y")));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(!busy.contains(&x), "each try for it costs a read more");
+    }
+
+    #[test]
+    fn remembered_locks_are_bounded() {
+        let busy = RecentlyBusy::default();
+        for number in 0..=2 * REMEMBERED_MAX {
+            busy.record(&queue(&number.to_string()));
+        }
+        assert!(lock(&busy.0).len() <= REMEMBERED_MAX);
+    }
+}

@@ -131,4 +131,10 @@ mod tests {
         assert!(waited.0.is_ok() && waited.1.is_ok());
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
+
+    #[test]
+    fn pauses_of_clients_differ() {
+        let pauses = [(); 2].map(|()| jittered(TURN_PAUSE_MAX));
+        assert_ne!(pauses[0], pauses[1], "the clients of a cluster send in step");
+    }
 }

@@ -224,3 +224,16 @@ impl Pins for EtcdSession {
         self.leave_grant(grant).await.map_err(|fault| fault.into_error("leave").with_lock(grant.name()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server whose clock is one per cent faster ends the lease that much earlier.
+    #[test]
+    fn lease_of_a_pin_is_longer_than_the_pin() {
+        let pin = Duration::from_secs(1_000);
+        assert!(longer(pin) >= pin + pin / 100 + CLOCK_READ_ERROR, "{:?}", longer(pin));
+        assert_eq!(longer(Duration::MAX), Duration::MAX);
+    }
+}

@@ -87,6 +87,23 @@ async fn guard_of_a_broken_hold_is_lost() {
     next.release().await.unwrap();
 }
 
+/// The watch stream is broken meanwhile, and no heartbeat finds the loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn compacted_news_of_a_break_are_read_from_their_key() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let (session, admin) = (session_at(&url_through(&proxy), LONGEST).await, backend(&etcd.url()));
+    let name = fresh_name();
+    let held = acquire(&session, &name).await;
+    proxy.refuse();
+    assert!(breaks(&admin, &name, &holder(&admin, &name).await).await);
+    let mut other = plain(&etcd).await;
+    let revision = other.put("x", "", None).await.unwrap().header().unwrap().revision();
+    other.compact(revision, None).await.unwrap();
+    proxy.pass();
+    assert_eq!(bounded(session.lost()).await, Loss::Grant(held.claim()));
+}
+
 /// Events of deletions are dropped, so only the handoff can grant before the re-check.
 #[tokio::test(flavor = "multi_thread")]
 async fn next_waiter_is_granted_by_a_handoff() {

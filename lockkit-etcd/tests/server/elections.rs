@@ -75,6 +75,9 @@ async fn leader_is_the_holder_with_its_latest_proposal() {
     assert!(proclaim(&one, &elect, "b", 2).await && proclaim(&one, &elect, "b", 2).await);
     let seen = leader(&other, &name).await.unwrap();
     assert_eq!((seen.token, seen.proposal), (elect.token(), Proposal::new("b", 2)));
+    // Of two proclamations under way, the earlier one may come last.
+    assert!(proclaim(&one, &elect, "a", 1).await);
+    assert_eq!(leader(&other, &name).await.unwrap().proposal, Proposal::new("b", 2));
     // Still attached to its lease.
     let key = key_of_grant(&elect);
     assert!(etcd.leased().unwrap().contains(&(key.to_owned(), true)));

@@ -131,3 +131,21 @@ async fn deleted_waiter_of_the_same_client_is_not_granted() {
     assert!(is_entry_gone(&deleted.ends().await));
     release(&other, &next).await;
 }
+
+/// As after a restore from a backup that has keys, and not their leases.
+#[tokio::test(flavor = "multi_thread")]
+async fn successor_whose_lease_does_not_exist_does_not_fail_a_release() {
+    let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
+    let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
+    let held = acquire(&one, &lock).await;
+    let waiting = enqueued(&other, &lock).await;
+    let key = key_of(&etcd, &waiting.claim);
+    let (lease, rest) = key.strip_prefix(&queue(&lock)).unwrap().split_once('-').unwrap();
+    assert!(i64::from_str_radix(lease, 16).is_ok(), "{key}");
+    release(&one, &held).await;
+    let held = waiting.granted().await;
+    let successor = format!("{}7-{rest}", queue(&lock));
+    etcd.put(&successor, "").unwrap();
+    release(&other, &held).await;
+    assert_eq!(etcd.keys(&queue(&lock)).unwrap(), [successor]);
+}

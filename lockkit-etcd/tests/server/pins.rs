@@ -9,10 +9,11 @@ use lockkit_core::{
     BootInstant, Clock,
     backend::{Grant, Renewal, Session},
 };
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Etcd, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, key_of_grant, plain, queue, release, session, until,
+    LONG, acquire, bounded, enqueued, fresh_name, key_of_grant, plain, queue, release, session, session_at,
+    until, url_through,
 };
 
 /// The shortest that the server grants.
@@ -170,6 +171,20 @@ async fn release_of_a_pinned_hold_removes_its_key_and_its_lease() {
     assert_eq!(etcd.leases().unwrap(), 1);
     let again = acquire(&session, &name).await;
     assert_ne!(key_of_grant(&again), key_of_grant(&held), "a request that names the old key may arrive late");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn close_ends_a_pin_whose_release_was_not_confirmed() {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let held = acquire(&session, &fresh_name()).await;
+    pin(&session, &held, LONG * 60).await;
+    proxy.refuse();
+    bounded(session.release(&held)).await.unwrap_err();
+    proxy.pass();
+    bounded(session.close()).await.unwrap();
+    assert_eq!((etcd.keys("").unwrap(), etcd.leases().unwrap()), (Vec::new(), 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

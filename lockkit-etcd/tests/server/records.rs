@@ -9,7 +9,7 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, fresh_name, key_of_grant, name, release, session, session_at, until,
+    LONG, acquire, bounded, cut, fresh_name, key_of_grant, name, plain, release, session, session_at, until,
     url_through,
 };
 
@@ -81,4 +81,31 @@ async fn late_copy_of_an_older_record_does_not_undo_a_newer_one() {
     proxy.deliver_late();
     until("the late request is executed", async || txns() > before).await;
     assert_eq!(read(&one, &name).await.as_deref(), Some("newer"));
+}
+
+/// Its lease is older than the record, by the time that the requests take.
+#[tokio::test(flavor = "multi_thread")]
+async fn record_is_kept_for_the_time_that_was_asked_for() {
+    let etcd = Etcd::start().unwrap();
+    let (session, name) =
+        (session_at(&format!("{}/?request_timeout=20s", etcd.url()), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    assert!(write(&session, &held, "a").await);
+    let mut client = plain(&etcd).await;
+    let lease = client.get(format!("lockkit/:records/{name}"), None).await.unwrap().kvs()[0].lease();
+    let granted = client.lease_time_to_live(lease, None).await.unwrap().granted_ttl();
+    assert!((340..=341).contains(&granted), "{granted} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn record_that_the_server_refuses_leaves_no_lease() {
+    /// More bytes than etcd accepts in a request.
+    const TOO_LONG: usize = 1_700_000;
+    let etcd = Etcd::start().unwrap();
+    let (session, name) = (session(&etcd, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let (leases, record) = (etcd.leases().unwrap(), "x".repeat(TOO_LONG));
+    bounded(session.records().unwrap().write(&held, &record, KEEP)).await.unwrap_err();
+    assert_eq!(read(&session, &name).await, None);
+    assert_eq!(etcd.leases().unwrap(), leases, "the lease of the refused record is left");
 }

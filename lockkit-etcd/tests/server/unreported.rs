@@ -6,15 +6,20 @@ use lockkit_core::backend::{Loss, Renewal, Session};
 use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::common::{
-    LONG, bounded, fresh_name, is_entry_gone, is_renewed, lease_of_only_session, plain, session_at, start,
-    url_through,
+    LONG, acquire, bounded, fresh_name, is_entry_gone, is_renewed, lease_of_only_session, plain, release,
+    session_at, start, url_through,
 };
 
 /// Starts a server with one session that receives no events.
 async fn without_events() -> (Etcd, Proxy, Arc<dyn Session>) {
+    without_events_in("").await
+}
+
+/// The same with these options.
+async fn without_events_in(options: &str) -> (Etcd, Proxy, Arc<dyn Session>) {
     let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let session = session_at(&format!("{}{options}", url_through(&proxy)), LONG).await;
     proxy.drop_messages(Message::Events, |_| true);
     (etcd, proxy, session)
 }
@@ -23,9 +28,14 @@ async fn revoke_lease(etcd: &Etcd) {
     plain(etcd).await.lease_revoke(lease_of_only_session(etcd)).await.unwrap();
 }
 
-fn delete_epoch(etcd: &Etcd) {
+/// The epoch key of the only session.
+fn epoch_key(etcd: &Etcd) -> String {
     let keys = etcd.keys("lockkit/:clients/").unwrap();
-    assert!(etcd.delete(keys.iter().find(|key| key.ends_with("/epoch")).unwrap()).unwrap());
+    keys.into_iter().find(|key| key.ends_with("/epoch")).unwrap()
+}
+
+fn delete_epoch(etcd: &Etcd) {
+    assert!(etcd.delete(&epoch_key(etcd)).unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,11 +58,24 @@ async fn lease_that_has_ended_is_not_renewed_on_a_new_stream() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_that_finds_the_epoch_key_gone_ends_the_session() {
-    let (etcd, _proxy, session) = without_events().await;
-    delete_epoch(&etcd);
-    let end = start(&session, &fresh_name()).ends().await;
-    assert!(is_entry_gone(&end), "{end:?}");
-    assert_eq!(bounded(session.lost()).await, Loss::Session);
+    for options in ["", "&form=single"] {
+        let (etcd, _proxy, session) = without_events_in(options).await;
+        delete_epoch(&etcd);
+        let end = start(&session, &fresh_name()).ends().await;
+        assert!(is_entry_gone(&end), "{options} {end:?}");
+        assert_eq!(bounded(session.lost()).await, Loss::Session, "{options}");
+    }
+}
+
+/// A late reply, or an operator, may have put the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_in_either_form_learns_the_present_epoch() {
+    for options in ["", "&form=single"] {
+        let (etcd, _proxy, session) = without_events_in(options).await;
+        etcd.put(&epoch_key(&etcd), "").unwrap();
+        let held = acquire(&session, &fresh_name()).await;
+        release(&session, &held).await;
+    }
 }
 
 /// The deletion itself can no longer be read when the stream is opened again.
