@@ -252,10 +252,13 @@ async fn withdrawal_is_repeated_until_answered() {
         (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
-    proxy.refuse();
+    let key = key_of(&etcd, &waiting.claim);
+    // The first copy never arrives.
+    proxy.set(Direction::Requests, Flow::Hold);
     waiting.control.give_up();
+    until("the withdrawal is under way", async || proxy.holds(&key)).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2);
-    proxy.pass();
+    cut(&proxy);
     assert!(is_gave_up(&waiting.ends().await));
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 1);
     release(&other, &held).await;
