@@ -91,7 +91,11 @@ async fn moved_back(etcd: &Etcd) -> (Arc<dyn Session>, Grant, Instant) {
     let held = acquire(&session, &name).await;
     let (lease, started) = (lease_of(etcd, &held).await, Instant::now());
     pin(&session, &held, SHORT).await;
-    assert_ne!(lease_of(etcd, &held).await, lease);
+    let of_pin = lease_of(etcd, &held).await;
+    assert_ne!(of_pin, lease);
+    // The hold is believed for as long as an ordinary one.
+    let granted = plain(etcd).await.lease_time_to_live(of_pin, None).await.unwrap().granted_ttl();
+    assert!(granted.unsigned_abs() >= LONG.as_secs(), "{granted} s");
     renewed(&session, &held).await;
     assert_eq!(lease_of(etcd, &held).await, lease);
     (session, held, started)
