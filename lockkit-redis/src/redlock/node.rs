@@ -195,9 +195,16 @@ mod tests {
         let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
         let node = node_behind(&proxy);
         node.run(HANG, &look()).await.unwrap();
+        let accepted = proxy.counts().accepted;
         proxy.set(Direction::Replies, Flow::Hold);
         let channels = ["channel".to_owned()];
         let subscribing = node.set_subscription(Duration::from_millis(50), &channels, true);
         tokio::time::timeout(HANG, subscribing).await.expect("the time limit ends the wait");
+        let replaced = async {
+            while proxy.counts().accepted == accepted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(HANG, replaced).await.expect("a new connection, which subscribes again");
     }
 }

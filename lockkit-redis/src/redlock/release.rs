@@ -240,6 +240,14 @@ mod tests {
         assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 10);
     }
 
+    #[tokio::test]
+    async fn clean_up_of_a_late_grant_is_retried() {
+        let (nodes, limit) = (nodes(), Duration::from_secs(1));
+        let node = nodes.get(0).unwrap();
+        let ended = timeout_at(Instant::now() + limit, clean_up_late(&node, limit, look(), LIFETIME)).await;
+        assert!(ended.is_err(), "the node cannot be reached, and it has ended");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn removal_is_not_confirmed_by_one_node() {
         let pending = NodeProgress::Pending;
@@ -251,6 +259,17 @@ mod tests {
         assert!(early.is_err(), "{early:?}");
         report.send_modify(|progress| progress[2] = NodeProgress::Done);
         confirmed.await.unwrap();
+    }
+
+    /// The clocks of clients and nodes differ in rate.
+    #[tokio::test(start_paused = true)]
+    async fn removal_is_retried_for_longer_than_its_keys_live() {
+        let sent = Arc::new(SentRequests::default());
+        let removal = Removal::begin(&nodes(), look(), &sent, RetryPolicy::Always, LIFETIME);
+        tokio::time::advance(lease::quarantine(LIFETIME)).await;
+        assert!(!removal.is_expired_since(Duration::ZERO) && lease::quarantine(LIFETIME) > LIFETIME);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(removal.is_expired_since(Duration::ZERO));
     }
 
     #[test]

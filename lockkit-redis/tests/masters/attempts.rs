@@ -76,6 +76,88 @@ async fn write_back_without_a_majority_is_unavailable_and_names_the_nodes() {
     }
 }
 
+/// A session whose third node is down, so that each request waits for the reply of the second one, which is behind the
+/// proxy. Every script of an attempt is loaded.
+async fn session_of_two_nodes() -> (Masters, Proxy, Arc<dyn Session>) {
+    let masters = Masters::start(3).unwrap();
+    let proxy = Proxy::start_redis(&masters.endpoints[1]).unwrap();
+    let endpoints = [masters.endpoints[0].clone(), proxy.endpoint(), masters.endpoints[2].clone()];
+    let session = open(&url_of(&endpoints), LONG).await;
+    until("the node has executed INFO", async || calls(&masters, 1, "info").await > 0).await;
+    masters.with(|nodes| nodes.node_mut(2).kill()).await.unwrap();
+    session.release(&take(&session).await).await.unwrap();
+    (masters, proxy, session)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ask_whose_connection_breaks_is_repeated() {
+    let (_masters, proxy, session) = session_of_two_nodes().await;
+    proxy.swallow_reply(1);
+    session.release(&take(&session).await).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn busy_lock_is_unavailable_if_a_key_of_the_attempt_may_be_left() {
+    let (masters, proxy, session) = session_of_two_nodes().await;
+    let lock = encoded(&name());
+    masters.with(move |nodes| nodes.node(0).cli(&["SET", &lock, "another"]).map(drop)).await.unwrap();
+    // The node grants, and the reply to the clean-up is lost.
+    proxy.swallow_reply(2);
+    let error = acquire(&session, false, &ClaimControl::new()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn close_releases_the_grant_of_a_running_acquire() {
+    let (masters, proxy, session) = session_of_two_nodes().await;
+    let lock = encoded(&name());
+    let is_at_the_first = async || {
+        let lock = lock.clone();
+        masters.with(move |nodes| Ok(!nodes.node(0).keys(&lock)?.is_empty())).await.unwrap()
+    };
+    let former = take(&session).await;
+    session.release(&former).await.unwrap();
+    proxy.set(Direction::Replies, Flow::Hold);
+    let acquiring = tokio::spawn({
+        let session = Arc::clone(&session);
+        async move { acquire(&session, false, &ClaimControl::new()).await }
+    });
+    until("the first node has granted", is_at_the_first).await;
+    let closing = tokio::spawn({
+        let session = Arc::clone(&session);
+        async move { session.close().await }
+    });
+    until("it is closed", async || session.release(&former).await.is_err()).await;
+    proxy.pass();
+    closing.await.unwrap().unwrap();
+    let _ = acquiring.await.unwrap();
+    assert!(!is_at_the_first().await, "the grant is left");
+}
+
+/// It might reply with one of the two counters, so that no write-back is needed. It is waited for only for a moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_node_delays_a_majority_for_a_moment() {
+    let masters = Masters::start(3).unwrap();
+    let session = open_with(&format!("{}?request_timeout=60s", masters.url()), LONG).await;
+    session.release(&take(&session).await).await.unwrap();
+    let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
+    let prepared = masters.with(move |nodes| {
+        nodes.node(0).cli(&["SET", &fence, "6000000000000000"])?;
+        nodes.node(1).cli(&["SET", &fence, "6000000000000010"])?;
+        nodes.node(2).pause()
+    });
+    prepared.await.unwrap();
+    let work = async {
+        let grant = take(&session).await;
+        let renewal = session.renew(std::slice::from_ref(&grant)).await.holds.remove(0).1;
+        assert!(matches!(renewal, Renewal::Renewed { .. }), "{renewal:?}");
+        session.release(&grant).await.unwrap();
+    };
+    let ended = tokio::time::timeout(LONG / 4, work).await;
+    masters.with(|nodes| nodes.node(2).resume()).await.unwrap();
+    ended.expect("no request waits for the reply of the silent node");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn held_lock_is_busy_while_a_minority_is_down() {
     let masters = Masters::start(3).unwrap();

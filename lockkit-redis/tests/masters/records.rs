@@ -10,10 +10,10 @@ use std::{
 
 use lockkit_conformance::{
     Store,
-    direct::{HANG, LONG, acquire, name, release, until},
+    direct::{HANG, LONG, acquire, name, release, try_acquire, until},
 };
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, Result, TimeSource,
+    BootInstant, Clock, Error, ErrorKind, Result, TimeSource,
     backend::{Backend, Grant, Session},
 };
 
@@ -119,12 +119,15 @@ async fn record_of_a_majority_is_read_from_every_majority() {
 #[tokio::test(flavor = "multi_thread")]
 async fn loss_of_data_at_a_node_makes_no_read_return_an_earlier_record() {
     const TTL: Duration = Duration::from_secs(4);
+    const KEEP: Duration = Duration::from_secs(3600);
+    /// Less than one per cent of that, and more than a busy machine needs to bring a node back.
+    const MARGIN_US: u64 = 30_000_000;
     let masters = Masters::start_with(3, "?max_ttl=4s").unwrap();
     let session = open(&format!("{}?max_ttl=4s", masters.url()), TTL).await;
     let confirm = async |record: &str| {
         until("it is written", async || {
             let grant = acquire(&session, &name(LOCK)).await;
-            let is_written = write(&session, &grant, record).await.unwrap_or_default();
+            let is_written = session.records().unwrap().write(&grant, record, KEEP).await.unwrap_or_default();
             session.release(&grant).await.is_ok() && is_written
         })
         .await;
@@ -144,6 +147,14 @@ async fn loss_of_data_at_a_node_makes_no_read_return_an_earlier_record() {
     })
     .await;
     assert_eq!(read(&session).await.as_deref(), Some("two"));
+    let noted = async |node: usize, field: &'static str| {
+        let noted =
+            masters.with(move |nodes| Ok(nodes.node(node).cli(&["HGET", NODE, field])?.text().to_owned()));
+        noted.await.unwrap().parse::<u64>().unwrap()
+    };
+    // Where the clock of a node is slower by one per cent, records last for that much longer.
+    let (lost_until, records_until) = (noted(0, "lost_until").await, noted(1, "records_until").await);
+    assert!(lost_until > records_until + MARGIN_US, "{lost_until} and {records_until}");
     kill(&masters, 1).await;
     // A late copy of the second write may have reached the node when it was back, and is over by now.
     masters.with(move |nodes| nodes.node(2).cli(&["SET", &record_key(), &one]).map(drop)).await.unwrap();
@@ -160,30 +171,48 @@ async fn loss_of_data_at_a_node_makes_no_read_return_an_earlier_record() {
     assert_eq!(read(&session).await.as_deref(), Some("three"));
 }
 
-/// A clock that jumps between two readings once it has been started.
+/// A clock that jumps by this step between two readings once it has been started.
 struct JumpingClock {
     clock: Clock,
     readings: Arc<AtomicU32>,
+    step: Duration,
 }
 
 impl TimeSource for JumpingClock {
     fn now(&self) -> BootInstant {
         let is_started = |readings| (readings > 0).then_some(readings + 1);
         let readings = self.readings.fetch_update(SeqCst, SeqCst, is_started).unwrap_or_default();
-        self.clock.now().after(LONG * readings.saturating_sub(1))
+        self.clock.now().after(self.step * readings.saturating_sub(1))
     }
+}
+
+/// Opens a session on such a clock, with what starts it.
+async fn open_with_jumps(masters: &Masters, step: Duration) -> (Arc<dyn Session>, Arc<AtomicU32>) {
+    let readings = Arc::new(AtomicU32::new(0));
+    let clock = Clock::new(JumpingClock { clock: Clock::boot(), readings: Arc::clone(&readings), step });
+    (backend(&masters.url()).unwrap().open_session(LONG, clock).await.unwrap(), readings)
+}
+
+fn assert_too_late(error: &Error) {
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("expired"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn write_across_a_suspension_is_not_confirmed() {
     let masters = Masters::start(3).unwrap();
-    let readings = Arc::new(AtomicU32::new(0));
-    let clock = Clock::new(JumpingClock { clock: Clock::boot(), readings: Arc::clone(&readings) });
-    let session = backend(&masters.url()).unwrap().open_session(LONG, clock).await.unwrap();
+    let (session, readings) = open_with_jumps(&masters, LONG).await;
     let grant = acquire(&session, &name(LOCK)).await;
     assert!(write(&session, &grant, "one").await.unwrap());
     readings.store(1, SeqCst);
-    let error = write(&session, &grant, "two").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("expired"), "{error}");
+    assert_too_late(&write(&session, &grant, "two").await.unwrap_err());
+}
+
+/// Where the clock of a node is faster by one per cent, the keys may have expired by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn grant_at_the_end_of_its_ttl_is_refused() {
+    let masters = Masters::start(3).unwrap();
+    let (session, readings) = open_with_jumps(&masters, LONG.mul_f64(0.995)).await;
+    readings.store(1, SeqCst);
+    assert_too_late(&try_acquire(&session, &name(LOCK)).await.unwrap_err());
 }

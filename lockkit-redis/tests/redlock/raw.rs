@@ -29,7 +29,10 @@ pub const LOOK: &str = script!("number", "node", "state", "look");
 pub const MARK: &str = script!("number", "node", "state", "mark");
 
 /// How long counters outlive their last use, in ms.
-const KEEP_MS: &str = "100000";
+pub const KEEP_MS: &str = "100000";
+
+/// How long records are kept, in ms.
+pub const RECORD_KEEP_MS: &str = "50000";
 
 /// The marker of a node that counts.
 pub const MARKER: &str = "ready 60000 5f0c1d2e3b4a5968 1/3";
@@ -97,7 +100,7 @@ impl Claimant {
     }
 
     pub fn write_record(&self, node: &Redis, token: i64, number: u64, text: &str) -> Result<i64> {
-        let more = [&token.to_string(), &number.to_string(), text, "50000"];
+        let more = [&token.to_string(), &number.to_string(), text, RECORD_KEEP_MS];
         self.run(node, WRITE_RECORD, &self.side("record"), &more)
     }
 

@@ -1,6 +1,7 @@
 //! Each script in each state of a node: its reply and what it leaves. Exactly the files that the backend sends.
 
 mod hints;
+mod lifetimes;
 mod powers;
 
 use std::sync::{

@@ -81,6 +81,10 @@ fn node_notes_which_records_it_may_have_lost_and_until_when() {
     let look = || node.cli(&["EVAL", LOOK, "1", NODE]).unwrap().list()[3].number().unwrap();
     let last = look();
     assert!((1..=50_000_000).contains(&last), "{last}");
+    // Another one is kept for longer.
+    node.cli(&["HINCRBY", NODE, "records_until", "3600000000"]).unwrap();
+    one.write_record(&node, 5, 2, "b").unwrap();
+    assert!(look() > 50_000_000, "{last}");
     node.cli(&["FLUSHALL"]).unwrap();
     assert_eq!((look(), one.read_record(&node).unwrap()), (0, None));
     let mark = |records_last: &str| {
