@@ -157,7 +157,7 @@ impl RedisSession {
     async fn until_recheck(&self, entry: &ClaimEntry, expiry_check: &mut ExpiryCheck<'_>) {
         let jitter = fastrand::f64();
         let mut extensions = entry.extensions();
-        let next_try = Instant::now() + POLL_PAUSE.min(self.ttl / 3).mul_f64(jitter + 0.5);
+        let next_try = Instant::now() + poll_pause(self.ttl, jitter);
         loop {
             let Some(WaitExtension { sent, lock_ends, .. }) = *extensions.borrow_and_update() else { return };
             let recheck_at =
@@ -257,10 +257,28 @@ impl RedisSession {
     }
 }
 
+/// Returns the pause between two tries without a queue, for a random number below one.
+fn poll_pause(ttl: Duration, jitter: f64) -> Duration {
+    POLL_PAUSE.min(ttl / 3).mul_f64(jitter + 0.5)
+}
+
 /// The outcome of a request about a claim.
 enum RequestOutcome {
     /// The state of the claim, and the sending of the request.
     Answered(ClaimState, Sending),
     /// The caller no longer wants the lock.
     GaveUp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those who ask in step find the lock held by one of them again and again.
+    #[test]
+    fn pauses_of_tries_differ_and_are_short() {
+        let bounds = |ttl| [poll_pause(ttl, 0.0), poll_pause(ttl, 1.0)];
+        assert_eq!(bounds(Duration::from_secs(60)), [POLL_PAUSE / 2, POLL_PAUSE * 3 / 2]);
+        assert_eq!(bounds(Duration::from_millis(60)), [10, 30].map(Duration::from_millis));
+    }
 }

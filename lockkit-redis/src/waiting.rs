@@ -84,4 +84,11 @@ mod tests {
         let polled = WaitExtension::polled(Sending { at, gaps: 1 }, 1000);
         assert!(!polled.precedes(Push { token: token(8), gaps: 1 }));
     }
+
+    /// A waiter that re-checks in the last millisecond of a lock finds it held.
+    #[tokio::test(start_paused = true)]
+    async fn lock_has_expired_behind_its_last_millisecond() {
+        assert_eq!(lock_end(5), Some(Instant::now() + Duration::from_millis(6)));
+        assert_eq!((lock_end(-1), lock_end(-2)), (None, None));
+    }
 }

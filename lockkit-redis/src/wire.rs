@@ -333,3 +333,15 @@ impl From<redis::ParsingError> for RequestError {
         Self::unexpected(format!("the answer has another form: {text}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetime_is_never_shorter_than_what_was_asked_for() {
+        let asked = [0, 1, 1_000_000, 1_000_001, u64::MAX].map(|ns| lifetime_ms(Duration::from_nanos(ns)));
+        assert_eq!(asked[..4], [1, 1, 1, 2]);
+        assert!(asked[4] <= LIFETIME_MS_MAX && lifetime_ms(Duration::MAX) == LIFETIME_MS_MAX);
+    }
+}

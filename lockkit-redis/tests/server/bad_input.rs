@@ -230,6 +230,23 @@ async fn effects_of_a_denied_script_are_withdrawn() {
     assert!(redis.cli(&["GET", name.as_str()]).unwrap().text().starts_with(&held.claim().to_string()));
 }
 
+/// Otherwise each acquire of a user without rights would leave an entry in the client's table, which a close ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_withdrawal_is_forgotten() {
+    let (redis, name) = (Redis::start().unwrap(), fresh_name());
+    let _held = acquire(&session(&redis, LONG).await, &name).await;
+    redis.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all"]).unwrap();
+    let denied = session_at(&format!("redis://app:secret@{}", redis.endpoint()), LONG).await;
+    let waiting = enqueued(&denied, &name).await;
+    redis.cli(&["ACL", "SETUSER", "app", "-evalsha", "-eval"]).unwrap();
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+    redis.cli(&["ACL", "SETUSER", "app", "+@all"]).unwrap();
+    let before = redis.calls("evalsha").unwrap();
+    bounded(denied.close()).await.unwrap();
+    assert_eq!(redis.calls("evalsha").unwrap(), before, "the close has ended the claim again");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_with_a_garbled_deadline_is_dropped() {
     let (redis, name) = (shared(), fresh_name());

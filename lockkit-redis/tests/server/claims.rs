@@ -164,7 +164,8 @@ async fn close_releases_and_withdraws_everything() {
     acquire(&session, &held).await;
     let grant = acquire(&other, &waited_for).await;
     let waiter = enqueued(&session, &waited_for).await;
-    bounded(session.close()).await.unwrap();
+    // Sooner than the waiter would re-check.
+    tokio::time::timeout(LONG / 10, session.close()).await.expect("the close ends the wait").unwrap();
     assert_eq!(waiter.ends().await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(bounded(session.release(&grant)).await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(start(&session, &held).ends().await.unwrap_err().kind(), ErrorKind::Closed);

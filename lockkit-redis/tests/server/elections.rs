@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     Clock, ErrorKind, FencingToken, LockName, Metadata, Proposal,
-    backend::{Acquired, Backend, Claim, ClaimControl, Grant, LeaderEntry, LeaderWatch, Session},
+    backend::{Acquired, Admin, Backend, Claim, ClaimControl, Grant, LeaderEntry, LeaderWatch, Session},
 };
-use lockkit_testbed::{Redis, RedisCluster};
+use lockkit_testbed::{Direction, Flow, Proxy, Redis, RedisCluster};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -260,6 +260,40 @@ async fn watch_outlives_its_connection() {
         })
         .await;
     }
+}
+
+/// Between the end of the former connection and the new subscription.
+#[tokio::test(flavor = "multi_thread")]
+async fn change_before_the_new_subscription_wakes_the_watch() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let url = format!("redis://{}/?request_timeout=20s", proxy.endpoint());
+    let (one, observer, name) =
+        (session(&redis, 10 * LONG).await, session_at(&url, LONG).await, fresh_name());
+    let mut watch = watch(&observer, &name).await;
+    proxy.hold_requests_from("lockkit:leader:");
+    proxy.reset_clients();
+    until("it subscribes again", async || proxy.holds("lockkit:leader:")).await;
+    // The new connection has woken it.
+    bounded(watch.changed()).await;
+    let grant = elect(&one, &name, "a").await;
+    proxy.set(Direction::Requests, Flow::Pass);
+    bounded(watch.changed()).await;
+    assert_eq!(leader(&observer, &name).await.unwrap().token, grant.token());
+}
+
+/// No timer can wake the watch: the lock outlives the test.
+#[tokio::test(flavor = "multi_thread")]
+async fn break_without_a_successor_wakes_the_watch() {
+    let (redis, name) = (shared(), fresh_name());
+    let (one, observer) = (session(redis, 10 * LONG).await, session(redis, LONG).await);
+    elect(&one, &name, "a").await;
+    let mut watch = watch(&observer, &name).await;
+    let admin = backend(&redis.url());
+    let holder = bounded(admin.inspect(&name)).await.unwrap().holder.unwrap();
+    assert!(bounded(admin.break_lock(&name, &holder)).await.unwrap());
+    bounded(watch.changed()).await;
+    assert_eq!(leader(&observer, &name).await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ mod evidence;
 mod fairness;
 mod fallbacks;
 mod faults;
+mod lifetimes;
 mod listing;
 mod memory;
 mod misdirected;

@@ -1,20 +1,24 @@
 //! Holds that last at least so long.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
 use lockkit_core::{
-    LockName,
-    backend::{Grant, Renewal, Session},
+    Clock, LockName,
+    backend::{Backend, Grant, Renewal, Session},
+    limits::RELEASE_ANSWER_MAX,
 };
-use lockkit_testbed::{Redis, RedisReplicas};
+use lockkit_testbed::{Direction, Flow, Proxy, Redis, RedisReplicas};
 
 use crate::{
     common::{
-        LONG, SHORT, acquire, bounded, enqueued, fresh_name, is_gave_up, only_renewal, release, session,
-        session_at, shared, try_acquire, until,
+        LONG, SHORT, SetClock, acquire, backend, bounded, enqueued, fresh_name, is_gave_up, only_renewal,
+        release, session, session_at, shared, try_acquire, until,
     },
     raw::{ACQUIRE, CONFIRM, Claimant},
     topologies::PATIENT,
@@ -168,6 +172,50 @@ async fn close_leaves_what_is_pinned() {
     bounded(session.close()).await.unwrap();
     let living = [&pinned, &left, &plain].map(|name| pttl(redis, name));
     assert!(living[0] > 170_000 && living[1] > 170_000 && living[2] == -2, "{living:?}");
+}
+
+/// The server counts from the arrival of the request, and the client may have sent it long before.
+#[tokio::test(flavor = "multi_thread")]
+async fn leave_does_not_shorten_a_pin_whose_request_came_late() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let url = format!("redis://{}/?request_timeout=20s", proxy.endpoint());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    let pinning = tokio::spawn({
+        let (session, held) = (Arc::clone(&session), held.clone());
+        async move { pin(&session, &held, 3 * LONG).await }
+    });
+    until("the request is on its way", async || proxy.holds(name.as_str())).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    proxy.pass();
+    assert!(pinning.await.unwrap());
+    let (asked, before) = (Instant::now(), pttl(&redis, &name));
+    leave(&session, &held).await;
+    let after = pttl(&redis, &name);
+    let passed = i64::try_from(asked.elapsed().as_millis()).unwrap();
+    assert!(after + passed + 1 >= before, "{after} ms, {passed} ms after {before} ms");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_forgets_an_unconfirmed_leave_once_its_pin_has_ended() {
+    let mut redis = Redis::start().unwrap();
+    let now_ms = Arc::new(AtomicU64::new(0));
+    let quick = backend(&format!("{}/?request_timeout=1s", redis.url()));
+    let session = quick.open_session(LONG, Clock::new(SetClock(Arc::clone(&now_ms)))).await.unwrap();
+    let held = acquire(&session, &fresh_name()).await;
+    assert!(pin(&session, &held, 2 * LONG).await);
+    redis.kill().unwrap();
+    bounded(session.pins().unwrap().leave(&held)).await.unwrap_err();
+    // A leave of a hold in the registry asks the server, which is down, and fails.
+    let is_forgotten = async |after: Duration| {
+        now_ms.store(u64::try_from(after.as_millis()).unwrap(), SeqCst);
+        bounded(session.renew(&[])).await;
+        bounded(session.pins().unwrap().leave(&held)).await.is_ok()
+    };
+    assert!(!is_forgotten(2 * LONG).await, "the server may still have the lock");
+    assert!(is_forgotten(3 * LONG + RELEASE_ANSWER_MAX).await, "it is kept until the session ends");
 }
 
 #[tokio::test(flavor = "multi_thread")]

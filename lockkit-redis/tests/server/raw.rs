@@ -48,8 +48,8 @@ pub(crate) const HEARTBEAT: &str =
 pub(crate) const TTL: &str = "60000";
 
 /// How long counters outlive their last use, and queues theirs, in ms.
-const COUNTER_TTL: &str = "100000";
-const LINGER: &str = "200000";
+pub(crate) const COUNTER_TTL: &str = "100000";
+pub(crate) const LINGER: &str = "200000";
 
 /// One client's claim to one lock.
 pub(crate) struct Claimant<'a> {

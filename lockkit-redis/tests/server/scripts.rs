@@ -179,6 +179,7 @@ fn tokens_rise_when_the_counter_is_lost_junk_or_ahead_of_the_clock() {
         redis.cli(&["SET", &counter, junk]).unwrap();
         let token = next();
         assert!(token > last, "{token} after {last} with {junk:?}");
+        assert!(next() > token, "not above {token} with {junk:?}");
         redis.cli(&["DEL", &counter]).unwrap();
     }
     redis.cli(&["HSET", &counter, "a", "1"]).unwrap();
