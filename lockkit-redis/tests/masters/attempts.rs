@@ -1,9 +1,6 @@
 //! Attempts that fail, and what they leave at the nodes.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lockkit_conformance::{
     Store,
@@ -13,8 +10,8 @@ use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata, Result,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, Renewal, Session},
 };
-use lockkit_testbed::{Direction, Flow, Proxy};
-use tokio::{net::TcpStream, time::Instant};
+use lockkit_testbed::Proxy;
+use tokio::time::Instant;
 
 use crate::redlock::{Masters, backend, encoded, raw, url_of};
 
@@ -42,6 +39,30 @@ async fn take(session: &Arc<dyn Session>) -> Grant {
     }
 }
 
+/// The key of the lock's token counter.
+fn counter() -> String {
+    format!("lockkit:{{{}}}:fence", encoded(&name()))
+}
+
+/// Sends a command to one node, and returns its reply as text.
+async fn command(masters: &Masters, node: usize, words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+    let reply = masters.with(move |nodes| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Ok(nodes.node(node).cli(&words)?.text().to_owned())
+    });
+    reply.await.unwrap()
+}
+
+async fn get(masters: &Masters, node: usize, key: &str) -> String {
+    command(masters, node, &["GET", key]).await
+}
+
+/// Loads the script of a release at the first node, and returns how requests name it.
+async fn digest_of_release(masters: &Masters) -> String {
+    command(masters, 0, &["SCRIPT", "LOAD", raw::RELEASE]).await
+}
+
 async fn calls(masters: &Masters, node: usize, command: &'static str) -> u64 {
     masters.with(move |nodes| nodes.node(node).calls(command)).await.unwrap()
 }
@@ -61,12 +82,8 @@ async fn write_back_without_a_majority_is_unavailable_and_names_the_nodes() {
     prepared.await.unwrap();
     // Without the third node, each of these waits for the reply of the second one: no reply is on its way after them.
     session.release(&take(&session).await).await.unwrap();
-    let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
-    let prepared = masters.with(move |nodes| {
-        nodes.node(0).cli(&["SET", &fence, "6000000000000000"])?;
-        nodes.node(1).cli(&["SET", &fence, "6000000000000010"])
-    });
-    prepared.await.unwrap();
+    command(&masters, 0, &["SET", &counter(), "6000000000000000"]).await;
+    command(&masters, 1, &["SET", &counter(), "6000000000000010"]).await;
     // The reply to the ask arrives, the reply to the write-back does not.
     proxy.swallow_reply(2);
     let error = acquire(&session, false, &ClaimControl::new()).await.unwrap_err();
@@ -234,78 +251,46 @@ async fn unconfirmed_release_is_forgotten_once_its_keys_have_expired() {
     assert!(begun.elapsed() > session.ttl(), "the nodes that are down may still have the keys");
 }
 
-/// A proxy whose next connections lead to another target.
-struct Switch {
-    endpoint: String,
-    target: Arc<Mutex<String>>,
-}
-
-impl Switch {
-    async fn start(target: String) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = listener.local_addr().unwrap().to_string();
-        let target = Arc::new(Mutex::new(target));
-        let now = Arc::clone(&target);
-        tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let target = now.lock().unwrap().clone();
-                tokio::spawn(async move {
-                    let mut server = TcpStream::connect(target).await?;
-                    tokio::io::copy_bidirectional(&mut client, &mut server).await
-                });
-            }
-        });
-        Self { endpoint, target }
-    }
-
-    fn to(&self, target: String) {
-        *self.target.lock().unwrap() = target;
-    }
-}
-
+/// Tries the lock while the ask is delayed on the way to the first node, and the other two nodes are busy.
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_after_the_clean_up_is_removed() {
     let masters = Masters::start(3).unwrap();
-    let slow = Proxy::start_redis(&masters.endpoints[0]).unwrap();
-    let switch = Switch::start(slow.endpoint()).await;
-    let endpoints = [switch.endpoint.clone(), masters.endpoints[1].clone(), masters.endpoints[2].clone()];
+    let proxy = Proxy::start_redis(&masters.endpoints[0]).unwrap();
+    let endpoints = [proxy.endpoint(), masters.endpoints[1].clone(), masters.endpoints[2].clone()];
     let session = open_with(&format!("{}?request_timeout=2s", url_of(&endpoints)), LONG).await;
-    let (lock, fence) = (encoded(&name()), format!("lockkit:{{{}}}:fence", encoded(&name())));
-    let get = async |key: &str| {
-        let key = key.to_owned();
-        masters.with(move |nodes| Ok(nodes.node(0).cli(&["GET", &key])?.text().to_owned())).await.unwrap()
-    };
+    let (lock, counter) = (encoded(&name()), counter());
+    let clean_up = digest_of_release(&masters).await;
+
+    // One attempt that arrives everywhere, so that every script is loaded.
     let grant = take(&session).await;
     session.release(&grant).await.unwrap();
     let token = grant.token().get().to_string();
-    until("the ask has arrived at the first node", async || get(&fence).await == token).await;
-    until("the release has arrived there", async || get(&lock).await.is_empty()).await;
-    let load =
-        masters.with(|nodes| Ok(nodes.node(0).cli(&["SCRIPT", "LOAD", raw::RELEASE])?.text().to_owned()));
-    let clean_up = load.await.unwrap();
-    let (held, counter) = (lock.clone(), fence.clone());
-    let others = masters.with(move |nodes| {
-        (1..3).try_for_each(|node| nodes.node(node).cli(&["SET", &held, "another"]).map(drop))?;
-        nodes.node(0).cli(&["DEL", &counter]).map(drop)
-    });
-    others.await.unwrap();
-    // The first connection stalls; the next one leads to the node directly.
-    slow.set(Direction::Requests, Flow::Hold);
-    switch.to(masters.endpoints[0].clone());
+    until("the ask has arrived at the first node", async || get(&masters, 0, &counter).await == token).await;
+    until("the release has arrived there", async || get(&masters, 0, &lock).await.is_empty()).await;
+    // From now on, the counter shows whether the next ask has arrived.
+    command(&masters, 0, &["DEL", &counter]).await;
+    for other in [1, 2] {
+        command(&masters, other, &["SET", &lock, "another"]).await;
+    }
+
+    // The open connection stalls. After the time limit, the client opens a new one for its clean-up.
+    proxy.stall_open();
     let before = calls(&masters, 0, "evalsha").await;
     let answer = acquire(&session, false, &ClaimControl::new()).await.unwrap();
     assert!(matches!(answer, Acquired::GaveUp), "{answer:?}");
     until("the clean-up is done", async || calls(&masters, 0, "evalsha").await > before).await;
-    assert!(slow.holds("EVALSHA"), "the ask is still delayed");
+    assert!(proxy.holds("EVALSHA"), "the ask is still delayed");
     // Over that connection it would be executed after the ask, and remove its key.
-    assert!(!slow.holds(&clean_up), "the clean-up was sent over a connection that was given up");
-    slow.pass();
-    until("the ask has arrived", async || !get(&fence).await.is_empty()).await;
-    let removed = until("its key was removed", async || get(&lock).await.is_empty());
+    assert!(!proxy.holds(&clean_up), "the clean-up was sent over a connection that was given up");
+
+    // The ask arrives after its clean-up.
+    proxy.pass();
+    until("the ask has arrived", async || !get(&masters, 0, &counter).await.is_empty()).await;
+    let removed = until("its key was removed", async || get(&masters, 0, &lock).await.is_empty());
     tokio::time::timeout(LONG / 2, removed).await.expect("removed, not expired");
-    let cleared = masters
-        .with(move |nodes| (1..3).try_for_each(|node| nodes.node(node).cli(&["DEL", &lock]).map(drop)));
-    cleared.await.unwrap();
+    for other in [1, 2] {
+        command(&masters, other, &["DEL", &lock]).await;
+    }
     assert_eq!(masters.entries(&name()).await.unwrap(), [""; 0]);
 }
 
@@ -314,11 +299,7 @@ async fn grant_after_the_clean_up_is_removed() {
 async fn release_after_a_restore_raises_the_counters() {
     let masters = Masters::start(3).unwrap();
     let session = open_with(&masters.url(), LONG).await;
-    let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
-    let get = async |node: usize, key: &str| {
-        let key = key.to_owned();
-        masters.with(move |nodes| Ok(nodes.node(node).cli(&["GET", &key])?.text().to_owned())).await.unwrap()
-    };
+    let counter = counter();
     for is_restored in [false, true] {
         let grant = take(&session).await;
         let token = grant.token().get();
@@ -330,7 +311,7 @@ async fn release_after_a_restore_raises_the_counters() {
             until("a heartbeat has restored the lock", async || {
                 // It does not wait for long for a node that a majority does not need.
                 session.renew(std::slice::from_ref(&grant)).await;
-                !get(0, &encoded(&name())).await.is_empty()
+                !get(&masters, 0, &encoded(&name())).await.is_empty()
             })
             .await;
             let lifetime = masters.with(|nodes| nodes.node(0).lifetime(&encoded(&name()))).await.unwrap();
@@ -341,7 +322,8 @@ async fn release_after_a_restore_raises_the_counters() {
         session.release(&grant).await.unwrap();
         let expected = (token + u64::from(is_restored)).to_string();
         for node in 0..3 {
-            until("the counter is as expected", async || get(node, &fence).await == expected).await;
+            until("the counter is as expected", async || get(&masters, node, &counter).await == expected)
+                .await;
         }
     }
 }

@@ -1,6 +1,10 @@
 //! One connection of a client, with its connection to the server.
 
-use std::{io, net::SocketAddr, sync::atomic::Ordering::SeqCst};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -38,6 +42,8 @@ pub(super) enum ConnectionState {
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     pub(super) client: SocketAddr,
+    /// Its requests are held, whatever the flow is.
+    pub(super) is_stalled: AtomicBool,
     pub(super) requests: Queue,
     replies: Queue,
     state: watch::Sender<ConnectionState>,
@@ -46,7 +52,13 @@ pub(super) struct ClientConnection {
 impl ClientConnection {
     pub(super) fn new(client: SocketAddr) -> Self {
         let state = watch::Sender::new(ConnectionState::Open);
-        Self { client, requests: Queue::default(), replies: Queue::default(), state }
+        Self {
+            client,
+            is_stalled: AtomicBool::new(false),
+            requests: Queue::default(),
+            replies: Queue::default(),
+            state,
+        }
     }
 
     pub(super) fn state(&self) -> ConnectionState {
@@ -129,7 +141,11 @@ async fn pump(
     let mut read = vec![0; READ_BYTES];
     loop {
         let set = *flow.borrow_and_update();
-        let now = if shared.is_exempt(connection.client) { Flow::Pass } else { set };
+        let now = match direction {
+            _ if shared.is_exempt(connection.client) => Flow::Pass,
+            Direction::Requests if connection.is_stalled.load(SeqCst) => Flow::Hold,
+            _ => set,
+        };
         // Read after the flow: bytes that are held while a test calls `reset_clients` and then `pass` must not pass.
         if connection.state() != ConnectionState::Open {
             return Err(ConnectionEnded);

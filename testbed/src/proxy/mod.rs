@@ -226,12 +226,21 @@ impl Proxy {
         lock(&self.shared.rules).hold_requests_from(text);
     }
 
+    /// [Holds](Flow::Hold) the requests of the connections that are open now, until [`pass`](Self::pass). Those of new
+    /// ones pass.
+    pub fn stall_open(&self) {
+        self.set_stalled(true);
+        // The connections look again.
+        self.shared.requests.send_modify(|_| ());
+    }
+
     /// Ends all faults: both directions pass, new connections are served, and nothing is dropped.
     pub fn pass(&self) {
         lock(&self.shared.rules).clear();
         self.shared.is_refusing.store(false, SeqCst);
         self.shared.is_holding_new.send_replace(false);
         self.shared.blocked.send_replace(Vec::new());
+        self.set_stalled(false);
         self.set(Direction::Requests, Flow::Pass);
         self.set(Direction::Replies, Flow::Pass);
     }
@@ -343,6 +352,10 @@ impl Proxy {
             dropped: rules.dropped,
             calls: rules.calls,
         }
+    }
+
+    fn set_stalled(&self, is_stalled: bool) {
+        self.connections().iter().for_each(|connection| connection.is_stalled.store(is_stalled, SeqCst));
     }
 
     fn advance_all(&self, state: ConnectionState) {
