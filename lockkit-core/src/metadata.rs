@@ -210,6 +210,16 @@ mod tests {
     }
 
     #[test]
+    fn record_of_the_longest_length_is_the_longest_that_is_read() {
+        let record = Metadata::of_this_process(None);
+        let mut json = record.to_json();
+        json.extend(std::iter::repeat_n(' ', METADATA_BYTES_MAX - json.len()));
+        assert_eq!(Metadata::from_json(json.as_bytes()), Some(record));
+        json.push(' ');
+        assert_eq!(Metadata::from_json(json.as_bytes()), None);
+    }
+
+    #[test]
     fn escaped_texts_do_not_exceed_the_limit() {
         let proposal = Proposal::new("\u{1}".repeat(PROPOSAL_BYTES_MAX), u64::MAX);
         let hostile =

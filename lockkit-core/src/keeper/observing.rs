@@ -196,6 +196,18 @@ mod tests {
     }
 
     #[test]
+    fn older_answers_count_only_in_succession() {
+        let mut reported = Reported::default();
+        reported.change(leader(7, 1)).unwrap();
+        for _ in 0..OLDER_LEADERS_MAX {
+            for _ in 1..OLDER_LEADERS_MAX {
+                assert_eq!(reported.change(leader(6, 1)).unwrap(), None);
+            }
+            assert_eq!(reported.change(leader(7, 1)).unwrap(), None);
+        }
+    }
+
+    #[test]
     fn fallen_tokens_end_the_observation() {
         let mut reported = Reported::default();
         reported.change(leader(7, 1)).unwrap();

@@ -125,3 +125,50 @@ async fn lost_session_is_closed_even_a_ttl_after_its_last_answer() {
     script.silent.store(false, Ordering::SeqCst);
     eventually(client.ttl() / 2, "the first session is closed", || closed() == 1).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn release_that_fails_in_several_ways_returns_its_last_error() {
+    let backend = Scripted::new(Lifetime::Session);
+    let builder = LockClient::builder(backend.clone()).ttl(RELEASE_ANSWER_MAX * 3).clock(Clock::tokio());
+    let guard = builder.build().await.unwrap().lock(NAME).unwrap().acquire().await.unwrap();
+    backend.script.silent.store(true, Ordering::SeqCst);
+    let (released, ()) = tokio::join!(guard.release(), async {
+        sleep(RELEASE_ANSWER_MAX / 2).await;
+        backend.script.releases_refused.store(true, Ordering::SeqCst);
+        backend.script.silent.store(false, Ordering::SeqCst);
+    });
+    assert_eq!(kind(released), ErrorKind::Denied);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_is_given_up_in_its_pause_sends_no_further_request() {
+    let backend = Scripted::new(Lifetime::Session);
+    let lock = backend.client().await.lock(NAME).unwrap();
+    backend.script.entries_vanish.store(true, Ordering::SeqCst);
+    assert!(timeout(RETRY_PAUSE_MIN / 2, lock.acquire()).await.is_err());
+    sleep(TTL).await;
+    assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
+}
+
+/// The grant would be another client's in the meantime.
+#[tokio::test(start_paused = true)]
+async fn hold_that_the_store_cannot_pin_is_refused_without_a_claim() {
+    let backend = Scripted::new(Lifetime::Session);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(TTL);
+    assert_eq!(kind(in_time(lock.acquire()).await), ErrorKind::Unsupported);
+    assert_eq!(backend.script.claims.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_renewal_takes_nothing_from_session_and_hold() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    sleep(client.ttl() * 2).await;
+    let heartbeats = || backend.script.heartbeats.load(Ordering::SeqCst);
+    let before = heartbeats();
+    backend.script.renewals_are_old.store(true, Ordering::SeqCst);
+    eventually(TTL, "an old answer", || heartbeats() > before).await;
+    assert!(guard.is_held(), "{:?}", guard.check());
+    assert_eq!(client.status().current(), Status::Connected);
+}

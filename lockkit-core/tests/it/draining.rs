@@ -99,3 +99,29 @@ fn guard_dropped_at_the_end_of_main_leaves_its_entry_unless_the_client_is_closed
         assert_eq!(server.is_empty(), closes);
     }
 }
+
+/// The holder releases, and its successor's client begins to drain before any task has run.
+#[tokio::test(start_paused = true)]
+async fn grant_that_arrives_as_its_client_begins_to_drain_is_given_back() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.late.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    settle().await;
+    script.grants.notify_one();
+    client.drain(TTL).await.unwrap();
+    assert_eq!(kind(acquiring.await.unwrap()), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_client_releases_its_locks_by_the_end_of_its_session() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    let guards = [client.lock(NAME).unwrap().acquire().await, client.lock("other").unwrap().acquire().await];
+    client.close().await.unwrap();
+    assert!(guards.iter().flatten().all(|guard| !guard.is_held()));
+    let (closed, tried) = (&backend.script.closed, &backend.script.releases_tried);
+    assert_eq!((closed.load(Ordering::SeqCst), tried.load(Ordering::SeqCst)), (1, 0));
+}

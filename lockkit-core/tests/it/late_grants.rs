@@ -58,3 +58,45 @@ async fn late_grant_is_renewed_at_once() {
     assert!(guard.is_held(), "{:?}", guard.check());
     assert_eq!(u64::from(guard.token()), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn grant_that_took_more_than_a_heartbeat_interval_is_renewed_at_once() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    // The next regular heartbeat is due after two intervals.
+    let delay = client.ttl() / 3 + Duration::from_millis(100);
+    script.late.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let (guard, before) = tokio::join!(lock.acquire(), async {
+        sleep(delay).await;
+        let before = script.heartbeats.load(Ordering::SeqCst);
+        script.grants.notify_one();
+        before
+    });
+    settle().await;
+    assert!(guard.unwrap().is_held());
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), before + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeat_requested_during_a_pending_one_that_fails_is_not_put_off() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.late.store(true, Ordering::SeqCst);
+    script.heartbeats_wait.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    // The first heartbeat is pending then.
+    sleep(client.ttl() / 3 + Duration::from_millis(100)).await;
+    script.grants.notify_one();
+    let guard = acquiring.await.unwrap().unwrap();
+    settle().await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 1);
+    script.silent.store(true, Ordering::SeqCst);
+    script.heartbeat_answers.notify_one();
+    settle().await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 2);
+    drop(guard);
+}

@@ -304,3 +304,22 @@ async fn forgotten_set_is_ended_by_max_hold() {
     assert!(start.elapsed() >= longest - Duration::from_millis(10), "{:?}", start.elapsed());
     assert!(next.is_held());
 }
+
+/// The tokens of a memory server show the order of its grants.
+#[tokio::test(start_paused = true)]
+async fn last_lock_of_a_set_is_released_first() {
+    let server = MemoryServer::new();
+    let set = set_of(&client(&server).await).await;
+    let other = client(&server).await;
+    let waiting = NAMES.map(|name| {
+        let lock = other.lock(name).unwrap();
+        tokio::spawn(async move { lock.acquire().await.unwrap() })
+    });
+    settle().await;
+    set.release().await.unwrap();
+    let mut tokens = Vec::new();
+    for waiting in waiting {
+        tokens.push(in_time(waiting).await.unwrap().token());
+    }
+    assert!(tokens.is_sorted_by(|earlier, later| earlier > later), "{tokens:?}");
+}

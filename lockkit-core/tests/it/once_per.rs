@@ -11,7 +11,7 @@ use std::{
 use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
 use lockkit_core::{
     ErrorKind, LockClient, OncePer, Turn,
-    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, TRY_ANSWER_MAX},
+    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
     memory::MemoryServer,
 };
 use tokio::time::{Instant, sleep};
@@ -158,4 +158,18 @@ async fn periods_that_make_no_sense_are_refused() {
     let before_1970 = || SystemTime::UNIX_EPOCH - Duration::from_secs(1);
     let work = client.once_per(NAME, PERIOD).unwrap().wall_clock(before_1970);
     assert_eq!(kind(work.begin().await), ErrorKind::InvalidConfig);
+}
+
+/// The record is kept for two periods and a day, in which a node whose clock is behind must find it.
+#[tokio::test(start_paused = true)]
+async fn a_record_outlives_its_period_by_a_day_and_ends() {
+    let server = MemoryServer::new();
+    let (client, start) = (client(&server).await, Instant::now());
+    work(&client, start, Duration::ZERO).run(async |_| ()).await.unwrap().unwrap();
+    let behind = || client.once_per(NAME, PERIOD).unwrap().wall_clock(|| UNIX_EPOCH + PERIOD * 60);
+    let kept = PERIOD * 2 + ONCE_RECORD_RESERVE;
+    sleep(kept - TTL).await;
+    assert!(matches!(behind().begin_timeout(TTL / 2).await.unwrap(), Turn::Done));
+    sleep(TTL * 2).await;
+    assert!(matches!(behind().begin_timeout(TTL / 2).await.unwrap(), Turn::Yours(_)));
 }

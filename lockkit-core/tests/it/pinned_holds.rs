@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::common::{NAME, TTL, client, deliver_next, in_time, kind, lock_of_new_client, name, settle};
-use lockkit_core::{ErrorKind, Lock, limits::HOLD_AT_LEAST_MAX, memory::MemoryServer};
-use tokio::time::{Instant, sleep};
+use lockkit_core::{ErrorKind, Lock, Owner, limits::HOLD_AT_LEAST_MAX, memory::MemoryServer};
+use tokio::time::{Instant, sleep, timeout};
 
 const AT_LEAST: Duration = Duration::from_secs(60);
 
@@ -95,4 +95,33 @@ async fn a_time_beyond_the_limit_is_refused() {
     let lock = lock_of_new_client(&server).await.hold_at_least(HOLD_AT_LEAST_MAX + Duration::from_secs(1));
     assert_eq!(kind(lock.acquire().await), ErrorKind::InvalidConfig);
     assert!(server.is_empty());
+}
+
+/// The caller that the grant was for never takes it; one that re-enters does.
+#[tokio::test(start_paused = true)]
+async fn pin_stays_for_a_caller_that_re_entered() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST).reentrant(&Owner::new());
+    server.hold_requests();
+    let mut first = Box::pin(lock.acquire());
+    assert!(timeout(Duration::from_millis(1), &mut first).await.is_err());
+    server.deliver_requests();
+    settle().await;
+    let second = lock.acquire().await.unwrap();
+    drop(first);
+    let start = Instant::now();
+    second.release().await.unwrap();
+    granted_after(&lock_of_new_client(&server).await).await;
+    assert!(start.elapsed() > AT_LEAST / 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_that_only_its_pin_keeps_has_no_leader() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let guard = client.lock(NAME).unwrap().hold_at_least(AT_LEAST).acquire().await.unwrap();
+    let election = client.election(NAME).unwrap();
+    assert_eq!(election.leader().await.unwrap().map(|leader| leader.token), Some(guard.token()));
+    guard.release().await.unwrap();
+    assert_eq!(election.leader().await.unwrap(), None);
 }

@@ -13,7 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, Error, ErrorKind, FencingToken, LockClient, Result,
+    BootInstant, Clock, Error, ErrorKind, FencingToken, LockClient, Result,
     backend::{
         Acquired, Backend, BackendInfo, Claim, ClaimId, Grant, HeartbeatInterval, Lifetime, Loss, Renewal,
         Renewals, Session,
@@ -70,6 +70,11 @@ pub(crate) struct Script {
     pub(crate) session_gone: AtomicBool,
     /// Heartbeats renew the session, but report nothing about holds.
     pub(crate) holds_unknown: AtomicBool,
+    /// Heartbeats that are sent wait for `heartbeat_answers` before they are answered.
+    pub(crate) heartbeats_wait: AtomicBool,
+    pub(crate) heartbeat_answers: Notify,
+    /// Heartbeats renew session and holds from when the session was opened, as an old answer does.
+    pub(crate) renewals_are_old: AtomicBool,
     /// Releases are refused, as after a permission was revoked.
     pub(crate) releases_refused: AtomicBool,
     /// The close of the session with this number is never confirmed.
@@ -125,6 +130,7 @@ impl Backend for Scripted {
             script,
             number,
             ttl,
+            opened_at: clock.now(),
             clock,
             closed: CancellationToken::new(),
             granted: Mutex::default(),
@@ -137,6 +143,7 @@ struct ScriptedSession {
     script: Arc<Script>,
     number: u64,
     ttl: Duration,
+    opened_at: BootInstant,
     clock: Clock,
     closed: CancellationToken,
     /// The latest claim that was granted.
@@ -205,7 +212,13 @@ impl Session for ScriptedSession {
 
     async fn renew(&self, held: &[Grant]) -> Renewals {
         self.script.heartbeats.fetch_add(1, Ordering::SeqCst);
-        let armed_at = self.clock.now();
+        let armed_at = match self.script.renewals_are_old.load(Ordering::SeqCst) {
+            true => self.opened_at,
+            false => self.clock.now(),
+        };
+        if self.script.heartbeats_wait.load(Ordering::SeqCst) {
+            self.script.heartbeat_answers.notified().await;
+        }
         let silent = self.script.silent.load(Ordering::SeqCst);
         let gone = self.script.session_gone.load(Ordering::SeqCst);
         let holds_unknown = silent || gone || self.script.holds_unknown.load(Ordering::SeqCst);

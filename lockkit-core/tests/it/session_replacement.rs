@@ -4,7 +4,9 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use crate::common::{NAME, TTL, eventually, in_time, kind, settle};
 use crate::scripted::Scripted;
-use lockkit_core::{Clock, ErrorKind, LockClient, Status, backend::Lifetime};
+use lockkit_core::{
+    Clock, ErrorKind, LockClient, Status, backend::Lifetime, lease::validity, limits::CLOSE_ANSWER_MAX,
+};
 use tokio::time::{Instant, advance, sleep};
 
 #[tokio::test(start_paused = true)]
@@ -170,4 +172,62 @@ async fn close_after_a_long_outage_is_an_error_if_the_store_does_not_confirm_it(
     let start = Instant::now();
     assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
     assert!(start.elapsed() <= Duration::from_millis(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_session_whose_renewal_is_not_answered_is_given_up_after_an_interval() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let (ttl, takes) = (client.ttl(), TTL / 2);
+    script.open_takes_ms.store(takes.as_millis() as u64, Ordering::SeqCst);
+    script.heartbeats_wait.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    script.lose_session.notify_one();
+    eventually(TTL * 9, "a third session", || script.opened.load(Ordering::SeqCst) == 3).await;
+    // Two pauses before a retry are shorter than this.
+    let most = takes + ttl / 3 + TTL / 10;
+    assert!(start.elapsed() <= most, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_session_is_lost_exactly_at_its_deadline() {
+    let backend = Scripted::new(Lifetime::Session);
+    let start = Instant::now();
+    let client = backend.client().await;
+    backend.script.silent.store(true, Ordering::SeqCst);
+    backend.script.open_hangs.store(true, Ordering::SeqCst);
+    let mut status = client.status();
+    while status.changed().await != Status::Lost {}
+    let late = start.elapsed().abs_diff(validity(client.ttl()));
+    assert!(late < Duration::from_millis(10), "{:?} of {:?}", start.elapsed(), client.ttl());
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_of_a_session_that_opened_too_late_is_retried() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    script.open_takes_ms.store(1_000, Ordering::SeqCst);
+    let builder = LockClient::builder(backend.clone()).ttl(TTL).clock(Clock::tokio());
+    let client = builder.build_lazy().await.unwrap();
+    settle().await;
+    assert_eq!(script.opened.load(Ordering::SeqCst), 1);
+    script.silent.store(true, Ordering::SeqCst);
+    let (closed, ()) = tokio::join!(client.close(), async {
+        sleep(Duration::from_secs(2)).await;
+        script.silent.store(false, Ordering::SeqCst);
+    });
+    closed.unwrap();
+    assert_eq!(script.closed.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_of_a_long_session_has_a_limit_of_its_own() {
+    let backend = Scripted::new(Lifetime::Session);
+    let builder = LockClient::builder(backend.clone()).ttl(CLOSE_ANSWER_MAX * 10).clock(Clock::tokio());
+    let client = builder.build().await.unwrap();
+    backend.script.silent.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= Duration::from_millis(30_010), "{:?}", start.elapsed());
 }

@@ -196,3 +196,26 @@ fn owner_whose_attempt_failed_can_start_another() {
         ITERATIONS,
     );
 }
+
+/// The end of an attempt, and that of a hold, are known a little later than their owner starts the next ones.
+#[test]
+fn late_end_of_an_earlier_attempt_or_hold_leaves_the_next_ones() {
+    shuttle::check_random(
+        || {
+            let (table, key) = (ReentryTable::default(), (name(), Owner::new()));
+            let start = || table.wait(&key, &Unsent::default()).unwrap();
+            let WaitStart::New(earlier, ticket) = start() else { panic!() };
+            drop(ticket);
+            let WaitStart::New(attempt, mut ticket) = start() else { panic!("its only caller had left") };
+            table.failed(&key, &earlier);
+            let WaitStart::Joined(other) = start() else { panic!("the second attempt was forgotten") };
+            drop(other);
+            let hold = new_hold();
+            table.granted(&key, &attempt, &hold).announce();
+            table.ended(&key, &new_hold());
+            assert!(table.enter(&key).unwrap().is_some(), "the hold was forgotten");
+            assert!(answer(&mut ticket).unwrap().is_some());
+        },
+        ITERATIONS / 10,
+    );
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkit_core::TimeSource;
+use lockkit_core::{Error, ErrorKind, TimeSource};
 use shuttle::thread;
 
 use crate::{
@@ -120,6 +120,45 @@ fn release_is_started_once_whoever_ends_the_hold() {
                 thread.join().unwrap();
             }
             assert_eq!(ending.started(), 1);
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn first_outcome_of_a_release_counts() {
+    shuttle::check_random(
+        || {
+            let first = hold(&ManualClock::new());
+            let hold = Arc::clone(first.hold());
+            drop(first);
+            hold.finish(Ok(()));
+            let late = {
+                let hold = Arc::clone(&hold);
+                thread::spawn(move || hold.finish(Err(Error::new(ErrorKind::Closed, "release"))))
+            };
+            assert!(matches!(hold.outcome(), Some(Ok(()))));
+            late.join().unwrap();
+            assert!(matches!(hold.outcome(), Some(Ok(()))), "a later outcome replaced it");
+        },
+        ITERATIONS,
+    );
+}
+
+#[test]
+fn renewals_that_are_known_in_another_order_keep_the_later_deadline() {
+    shuttle::check_random(
+        || {
+            let time = ManualClock::new();
+            let first = hold(&time);
+            let (earlier, later) = (time.now().after(TTL / 4), time.now().after(TTL / 2));
+            let renewing = {
+                let hold = Arc::clone(first.hold());
+                thread::spawn(move || hold.renewed(later))
+            };
+            first.hold().renewed(earlier);
+            renewing.join().unwrap();
+            assert_eq!(first.hold().deadline(), lockkit_core::lease::deadline(later, TTL));
         },
         ITERATIONS,
     );
