@@ -1,10 +1,16 @@
-//! What clusters of any server have in common.
+//! What servers, and clusters of them, have in common.
 
-use std::{ops::DerefMut, time::Duration};
+use std::{fmt::Debug, ops::DerefMut, time::Duration};
 
 use anyhow::Result;
 
-use crate::{Daemon, Etcd, EtcdCluster, Redis, ZooKeeper, ZooKeeperEnsemble};
+use crate::{Daemon, Etcd, Redis, ZooKeeper, wait::wait_for_leader};
+
+/// Members of a cluster: it works without one of them.
+pub(crate) const MEMBERS: usize = 3;
+
+/// Longest time until the members agree on a leader.
+const LEADER_MAX: Duration = Duration::from_secs(60);
 
 /// A server process that can be killed and started again.
 pub trait Server: DerefMut<Target = Daemon> {
@@ -35,88 +41,138 @@ macro_rules! impl_server {
 
 impl_server!(Etcd, Redis, ZooKeeper);
 
-/// Members with one leader, which can be cut from each other while their clients still reach them. The methods of the
-/// types say what exactly they do.
-#[expect(clippy::len_without_is_empty, reason = "a cluster has members")]
-pub trait Cluster: Send + 'static {
-    /// The server of one member.
-    type Member: Server;
+/// What the members of a [`Cluster`] do each in their own way.
+pub trait Member: Server + Debug + Send + Sized + 'static {
+    /// The proxies through which members reach each other.
+    type Peers: Debug + Send;
 
-    /// Returns how many members there are.
-    fn len(&self) -> usize;
+    /// The scheme of backend URLs.
+    const SCHEME: &'static str;
 
-    /// Returns the member with this number, which is less than [`len`](Self::len).
-    fn member(&self, number: usize) -> &Self::Member;
-
-    /// Returns the member with this number, to be killed or restarted.
-    fn member_mut(&mut self, number: usize) -> &mut Self::Member;
-
-    /// Waits until there is a leader, and returns its number.
+    /// Starts the process, and does not wait for it.
     ///
     /// # Errors
     ///
-    /// When there is none for a long time.
-    fn leader(&self) -> Result<usize>;
+    /// When it does not start.
+    fn launch(&mut self) -> Result<()>;
 
-    /// Cuts a member from the others in both directions, until [`heal`](Self::heal).
+    /// Waits until the member serves, which needs a majority of the others.
+    ///
+    /// # Errors
+    ///
+    /// When it does not serve for a long time.
+    fn wait_until_ready(&self) -> Result<()>;
+
+    /// Returns the number of the member that reports itself as the leader.
+    fn leader_of(members: &[Self]) -> Option<usize>;
+
+    /// See [`Cluster::cut`].
     ///
     /// # Errors
     ///
     /// When the member is not running.
-    fn cut(&self, number: usize) -> Result<()>;
+    fn cut(cluster: &Cluster<Self>, number: usize) -> Result<()>;
 
-    /// Holds what the others send to a member, or both send, until [`heal`](Self::heal) delivers it.
-    fn deafen(&self, number: usize);
+    /// See [`Cluster::deafen`].
+    fn deafen(cluster: &Cluster<Self>, number: usize);
 
-    /// Delays what the others send to a member, until [`heal`](Self::heal).
-    fn delay(&self, number: usize, delay: Duration);
+    /// See [`Cluster::delay`].
+    fn delay(cluster: &Cluster<Self>, number: usize, delay: Duration);
+
+    /// See [`Cluster::heal`].
+    fn heal(cluster: &Cluster<Self>);
+}
+
+/// Three members with one leader, each on a loopback address of its own.
+///
+/// Members reach each other through proxies. So one can be [cut](Self::cut) from the others, or
+/// [receive nothing](Self::deafen) from them, while its clients still reach it.
+///
+/// ```no_run
+/// let mut cluster = lockkit_testbed::EtcdCluster::start()?; // also ZooKeeperEnsemble
+/// let leader = cluster.leader()?;
+/// cluster.member_mut(leader).kill()?; // also pause, resume, restart
+/// assert_ne!(cluster.leader()?, leader);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Cluster<M: Member> {
+    pub(crate) members: Vec<M>,
+    pub(crate) peers: M::Peers,
+}
+
+impl<M: Member> Cluster<M> {
+    /// Starts all members, and waits until they serve.
+    pub(crate) fn launch(members: Vec<M>, peers: M::Peers) -> Result<Self> {
+        let mut cluster = Self { members, peers };
+        // Launch all before waiting for one: none serves alone.
+        cluster.members.iter_mut().try_for_each(M::launch)?;
+        cluster.members.iter().try_for_each(M::wait_until_ready)?;
+        Ok(cluster)
+    }
+
+    /// Returns the cluster as a backend URL without options: the scheme and the endpoints of all members.
+    pub fn url(&self) -> String {
+        let endpoints: Vec<_> = self.members.iter().map(M::endpoint).collect();
+        format!("{}://{}", M::SCHEME, endpoints.join(","))
+    }
+
+    /// Returns the member with this number, which is less than [`len`](Self::len).
+    pub fn member(&self, number: usize) -> &M {
+        &self.members[number]
+    }
+
+    /// Returns the member with this number, to be killed or restarted.
+    pub fn member_mut(&mut self, number: usize) -> &mut M {
+        &mut self.members[number]
+    }
+
+    /// Returns how many members there are.
+    #[expect(clippy::len_without_is_empty, reason = "a cluster has members")]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Waits until a member reports itself as the leader, and returns its number.
+    ///
+    /// # Errors
+    ///
+    /// When there is no leader within a minute.
+    pub fn leader(&self) -> Result<usize> {
+        wait_for_leader(&format!("the cluster {}", self.url()), LEADER_MAX, || M::leader_of(&self.members))
+    }
+
+    /// Returns the number of a member that follows the leader.
+    ///
+    /// # Errors
+    ///
+    /// As [`leader`](Self::leader).
+    pub fn follower(&self) -> Result<usize> {
+        Ok((self.leader()? + 1) % self.len())
+    }
+
+    /// Cuts a running member from the others in both directions, until [`heal`](Self::heal). Clients still reach it.
+    ///
+    /// # Errors
+    ///
+    /// When the member is not running.
+    pub fn cut(&self, number: usize) -> Result<()> {
+        M::cut(self, number)
+    }
+
+    /// Holds what the others send to a member, or both send, until [`heal`](Self::heal) delivers it. Connections stay
+    /// open.
+    pub fn deafen(&self, number: usize) {
+        M::deafen(self, number);
+    }
+
+    /// Delays what the others, or a leader, send to a member, until [`heal`](Self::heal).
+    pub fn delay(&self, number: usize, delay: Duration) {
+        M::delay(self, number, delay);
+    }
 
     /// Lets all members reach each other.
-    fn heal(&self);
+    pub fn heal(&self) {
+        M::heal(self);
+    }
 }
-
-macro_rules! impl_cluster {
-    ($cluster:ty, $member:ty, $cut:expr) => {
-        impl Cluster for $cluster {
-            type Member = $member;
-
-            fn len(&self) -> usize {
-                self.len()
-            }
-
-            fn member(&self, number: usize) -> &$member {
-                self.member(number)
-            }
-
-            fn member_mut(&mut self, number: usize) -> &mut $member {
-                self.member_mut(number)
-            }
-
-            fn leader(&self) -> Result<usize> {
-                self.leader()
-            }
-
-            fn cut(&self, number: usize) -> Result<()> {
-                $cut(self, number)
-            }
-
-            fn deafen(&self, number: usize) {
-                self.deafen(number);
-            }
-
-            fn delay(&self, number: usize, delay: Duration) {
-                self.delay(number, delay);
-            }
-
-            fn heal(&self) {
-                self.heal();
-            }
-        }
-    };
-}
-
-impl_cluster!(EtcdCluster, Etcd, EtcdCluster::cut);
-impl_cluster!(ZooKeeperEnsemble, ZooKeeper, |ensemble: &ZooKeeperEnsemble, number| {
-    ensemble.cut(number);
-    Ok(())
-});

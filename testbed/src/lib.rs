@@ -44,7 +44,7 @@ pub use self::certificates::{Certificates, Identity, ServerCertificate};
 pub use self::conformance::{ClusterStore, Members};
 pub use self::{
     blocking::Blocking,
-    cluster::{Cluster, Server},
+    cluster::{Cluster, Member, Server},
     daemon::{Daemon, find_program},
     disk::SmallDisk,
     etcd::{Etcd, EtcdCluster},
@@ -52,10 +52,11 @@ pub use self::{
     postgres::Postgres,
     proxy::{Counts, Direction, Flow, Message, Proxy},
     redis::{
-        Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, ServerClock,
+        BehindProxies, Migration, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels,
+        ServerClock,
     },
     resp::{Pending, Reply},
     started_once::StartedOnce,
     wait::{HANG, eventually, until},
-    zookeeper::{Connection, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
+    zookeeper::{Connection, PeerRoute, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions},
 };

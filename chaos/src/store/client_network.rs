@@ -1,7 +1,7 @@
 //! The proxies between clients and servers.
 
 use anyhow::Result;
-use lockkit_testbed::{Direction, Flow, Proxy, RedisCluster, RedisSentinels};
+use lockkit_testbed::{BehindProxies, Direction, Flow, Proxy};
 
 /// The network between clients and servers, which can be disturbed.
 pub(super) trait ClientNetwork {
@@ -47,23 +47,16 @@ impl ClientNetwork for Proxies {
 }
 
 /// Clients of these stores learn addresses from the servers, so the testbed puts proxies between them by itself.
-macro_rules! impl_client_network {
-    ($servers:ty) => {
-        impl ClientNetwork for $servers {
-            fn cut_client(&self, pid: u32) {
-                self.cut_client(pid);
-            }
+impl<S: BehindProxies> ClientNetwork for S {
+    fn cut_client(&self, pid: u32) {
+        BehindProxies::cut_client(self, pid);
+    }
 
-            fn heal_client(&self, pid: u32) {
-                self.heal_client(pid);
-            }
+    fn heal_client(&self, pid: u32) {
+        BehindProxies::heal_client(self, pid);
+    }
 
-            fn set(&self, server: usize, flow: Flow) {
-                self.set_clients(server, flow);
-            }
-        }
-    };
+    fn set(&self, server: usize, flow: Flow) {
+        self.set_clients(server, flow);
+    }
 }
-
-impl_client_network!(RedisSentinels);
-impl_client_network!(RedisCluster);

@@ -1,18 +1,18 @@
-//! The stores under test, each started for the run. Every backend has one file.
+//! The stores under test, each started for the run.
 
 mod client_network;
-mod etcd;
+mod cluster;
 mod file;
 mod redis;
 mod redis_cluster;
 mod redlock;
 mod sentinel;
 mod servers;
-mod zookeeper;
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use lockkit_testbed::{EtcdCluster, Redis, ZooKeeperEnsemble};
 
 use crate::fault::ServerFault;
 
@@ -73,8 +73,8 @@ pub(crate) trait Store: Send {
 /// Starts a store.
 pub(crate) fn start(backend: &str) -> Result<Box<dyn Store>> {
     Ok(match backend {
-        "etcd" => Box::new(etcd::EtcdStore::start()?),
-        "zk" => Box::new(zookeeper::ZooKeeperStore::start()?),
+        "etcd" => Box::new(cluster::ClusterStore::new(EtcdCluster::start()?)?),
+        "zk" => Box::new(cluster::ClusterStore::new(ZooKeeperEnsemble::start()?)?),
         "redis" => Box::new(redis::RedisStore::start()?),
         "redis-sentinel" => Box::new(sentinel::SentinelStore::start()?),
         "redis-cluster" => Box::new(redis_cluster::ClusterStore::start()?),
@@ -90,7 +90,7 @@ fn unsupported(fault: ServerFault) -> Result<()> {
 }
 
 /// Returns the Redis keys that should not remain: all except the token counters, which outlive every hold.
-fn redis_residue(node: &lockkit_testbed::Redis) -> Result<Vec<String>> {
+fn redis_residue(node: &Redis) -> Result<Vec<String>> {
     let mut keys = node.keys("*")?;
     keys.retain(|key| !key.ends_with(":fence") && !key.starts_with("lockkit:redlock"));
     Ok(keys)

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use lockkit_testbed::{Redis, ServerClock};
+use lockkit_testbed::{Redis, Server, ServerClock};
 
 use super::{
     StoreInfo,
     client_network::{ClientNetwork, Proxies},
     redis_residue,
-    servers::{Server, Servers, step},
+    servers::{Servers, step},
 };
 use crate::fault::ServerFault;
 

@@ -3,15 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lockkit_testbed::RedisCluster;
+use lockkit_testbed::{BehindProxies, RedisCluster, Server};
 
-use super::{
-    StoreInfo,
-    client_network::ClientNetwork,
-    redis_residue,
-    servers::{Server, Servers},
-    unsupported,
-};
+use super::{StoreInfo, client_network::ClientNetwork, redis_residue, servers::Servers, unsupported};
 use crate::fault::ServerFault;
 
 /// The slot whose owner counts as the leader.

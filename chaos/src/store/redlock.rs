@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lockkit::backend::BackendUrl;
-use lockkit_testbed::{RedisMasters, ServerClock};
+use lockkit_testbed::{RedisMasters, Server, ServerClock};
 
 use super::{
     StoreInfo,
     client_network::{ClientNetwork, Proxies},
     redis_residue,
-    servers::{Server, Servers, step},
+    servers::{Servers, step},
 };
 use crate::fault::ServerFault;
 

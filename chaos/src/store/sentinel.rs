@@ -5,15 +5,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use lockkit_testbed::RedisSentinels;
+use lockkit_testbed::{BehindProxies, RedisSentinels, Server};
 
-use super::{
-    StoreInfo,
-    client_network::ClientNetwork,
-    redis_residue,
-    servers::{Server, Servers},
-    unsupported,
-};
+use super::{StoreInfo, client_network::ClientNetwork, redis_residue, servers::Servers, unsupported};
 use crate::fault::ServerFault;
 
 #[derive(Debug)]

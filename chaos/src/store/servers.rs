@@ -1,9 +1,9 @@
 //! Stores with servers, and the faults that every server can have.
 
-use std::{ops::DerefMut, time::Duration};
+use std::time::Duration;
 
 use anyhow::Result;
-use lockkit_testbed::{Daemon, Etcd, Flow, Redis, ServerClock, ZooKeeper};
+use lockkit_testbed::{Flow, Server, ServerClock};
 
 use super::{Store, StoreInfo, client_network::ClientNetwork};
 use crate::fault::ServerFault;
@@ -100,23 +100,6 @@ impl<S: Servers> Store for S {
         Servers::residue(self)
     }
 }
-
-/// A server process.
-pub(super) trait Server: DerefMut<Target = Daemon> {
-    fn restart(&mut self) -> Result<()>;
-}
-
-macro_rules! servers {
-    ($($server:ty),*) => {$(
-        impl Server for $server {
-            fn restart(&mut self) -> Result<()> {
-                self.restart()
-            }
-        }
-    )*};
-}
-
-servers!(Etcd, Redis, ZooKeeper);
 
 /// Steps a clock as the fault says. Other faults are not supported.
 pub(super) fn step(clock: &ServerClock, fault: ServerFault) -> Result<()> {

@@ -10,7 +10,7 @@ use lockkit_testbed::{ClusterStore, Etcd, EtcdCluster, Members};
 use crate::{backend, forms::Form, link::ProxyLink, server::entries_of};
 
 /// Starts three members.
-pub(crate) fn start(form: &'static Form) -> Result<ClusterStore<EtcdCluster, &'static Form>> {
+pub(crate) fn start(form: &'static Form) -> Result<ClusterStore<Etcd, &'static Form>> {
     let cluster = EtcdCluster::start()?;
     // Short enough that a member that does not answer leaves time for another try.
     let url = format!("{}{}", cluster.url(), form.tail("2s"));

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Starts three members.
-pub(crate) fn start() -> Result<ClusterStore<ZooKeeperEnsemble, Ensemble>> {
+pub(crate) fn start() -> Result<ClusterStore<ZooKeeper, Ensemble>> {
     let ensemble = ZooKeeperEnsemble::start()?;
     let url = format!("{}/{OPTIONS}", ensemble.url());
     Ok(ClusterStore::new(ensemble, url, Ensemble))

@@ -203,7 +203,7 @@ async fn ensemble_without_quorum_is_unavailable() {
     let (session, name) = (session_at(&ensemble.url(), LONG).await, name("x"));
     let held = acquire(&session, &name).await;
     for member in 0..ensemble.len() {
-        ensemble.cut(member);
+        ensemble.cut(member).unwrap();
     }
     until("heartbeats are unanswered", async || {
         matches!(heartbeat(&session, &[&held]).await.session, Renewal::Unknown(_))

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lockkit_conformance::{AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::LockName;
 
-use crate::{Blocking, Cluster, Server};
+use crate::{Blocking, Cluster, Member};
 
 /// What a backend's test program knows of the members of a cluster.
 pub trait Members<M>: Clone + Debug + Send + Sync + 'static {
@@ -42,36 +42,36 @@ pub trait Members<M>: Clone + Debug + Send + Sync + 'static {
 
 /// A cluster as a store of the suite.
 #[derive(Debug)]
-pub struct ClusterStore<C, M> {
-    cluster: Blocking<State<C>>,
+pub struct ClusterStore<S: Member, M> {
+    cluster: Blocking<State<S>>,
     url: String,
     members: M,
 }
 
 #[derive(Debug)]
-struct State<C> {
-    cluster: C,
+struct State<S: Member> {
+    cluster: Cluster<S>,
     /// The member that links lead to: the leader at the time of the first link, whose isolation has the most effect.
     linked: Option<usize>,
 }
 
-impl<C: Cluster, M: Members<C::Member>> ClusterStore<C, M> {
+impl<S: Member, M: Members<S>> ClusterStore<S, M> {
     /// Returns this cluster as a store, whose clients use `url`.
-    pub fn new(cluster: C, url: String, members: M) -> Self {
+    pub fn new(cluster: Cluster<S>, url: String, members: M) -> Self {
         Self { cluster: Blocking::new(State { cluster, linked: None }), url, members }
     }
 
     /// Looks into the store at its leader.
     async fn at_leader<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&M, &C::Member) -> Result<T> + Send + 'static,
+        look: impl FnOnce(&M, &S) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let members = self.members.clone();
         self.cluster.with(move |state| look(&members, state.cluster.member(state.cluster.leader()?))).await
     }
 }
 
-impl<C: Cluster> State<C> {
+impl<S: Member> State<S> {
     fn linked(&mut self) -> Result<usize> {
         let linked = match self.linked {
             Some(linked) => linked,
@@ -94,7 +94,7 @@ impl<C: Cluster> State<C> {
 }
 
 #[async_trait]
-impl<C: Cluster + Debug, M: Members<C::Member>> Store for ClusterStore<C, M> {
+impl<S: Member, M: Members<S>> Store for ClusterStore<S, M> {
     fn backend(&self) -> Result<AnyBackend> {
         self.members.backend(&self.url)
     }
@@ -108,7 +108,7 @@ impl<C: Cluster + Debug, M: Members<C::Member>> Store for ClusterStore<C, M> {
             StoreFault::LoseLeader => self.cluster.with(State::lose_leader).await,
             StoreFault::IsolateMember => self.cluster.with(State::isolate_member).await,
             StoreFault::RejoinMember => {
-                let heal = |state: &mut State<C>| {
+                let heal = |state: &mut State<S>| {
                     state.cluster.heal();
                     Ok(())
                 };

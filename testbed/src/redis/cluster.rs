@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 
 use super::{
     Migration, Redis,
-    front_proxies::{FrontProxies, ProxiedServers, Route},
-    nodes::{endpoints, wait_for, wait_until},
+    front_proxies::{BehindProxies, FrontProxies, Route},
+    nodes::{endpoints, has_numbered_nodes, running, wait_for, wait_until},
 };
-use crate::{Flow, address::free_ports};
+use crate::address::free_ports;
 
 /// Nodes that own slots at the start; each has one replica.
 const MASTERS: usize = 3;
@@ -45,6 +45,8 @@ pub struct RedisCluster {
     ids: Vec<String>,
 }
 
+has_numbered_nodes!(RedisCluster);
+
 /// What a node reports of itself.
 #[derive(Debug)]
 struct MemberReport {
@@ -62,8 +64,7 @@ impl RedisCluster {
         Self::start_at(Route::Direct)
     }
 
-    /// As [`start`](Self::start), with proxies in front of each node, so that [`cut`](Self::cut) and
-    /// [`cut_client`](Self::cut_client) work.
+    /// As [`start`](Self::start), with proxies in front of each node, as [`BehindProxies`] needs them.
     ///
     /// # Errors
     ///
@@ -91,34 +92,13 @@ impl RedisCluster {
         format!("redis+cluster://{}", endpoints(&self.nodes))
     }
 
-    /// Returns the node with this number, which is less than [`len`](Self::len).
-    pub fn node(&self, number: usize) -> &Redis {
-        &self.nodes[number]
-    }
-
-    /// Returns the node with this number, to be killed or restarted.
-    pub fn node_mut(&mut self, number: usize) -> &mut Redis {
-        &mut self.nodes[number]
-    }
-
-    /// Returns all nodes, in the order of their numbers.
-    pub fn nodes(&self) -> &[Redis] {
-        &self.nodes
-    }
-
-    /// Returns how many nodes there are.
-    #[expect(clippy::len_without_is_empty, reason = "a cluster has nodes")]
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
     /// Returns the slot of a key.
     ///
     /// # Errors
     ///
     /// When no node answers.
     pub fn slot(&self, key: &str) -> Result<usize> {
-        let (_, node) = self.running().next().context("no node runs")?;
+        let (_, node) = running(&self.nodes).next().context("no node runs")?;
         let slot = node.cli(&["CLUSTER", "KEYSLOT", key])?.number();
         Ok(usize::try_from(slot.context("CLUSTER KEYSLOT returned no number")?)?)
     }
@@ -187,49 +167,13 @@ impl RedisCluster {
         })
     }
 
-    /// Cuts a node from the others in both directions, until [`heal`](Self::heal). Clients still reach it. Needs
-    /// [`start_behind_proxies`](Self::start_behind_proxies).
-    pub fn cut(&self, number: usize) {
-        self.proxied().cut(number);
-    }
-
-    /// Lets a node reach the others again.
-    pub fn heal(&self, number: usize) {
-        self.proxied().heal(number);
-    }
-
-    /// Cuts the client with this process id from all nodes, as [`Proxy::cut_off`](crate::Proxy::cut_off) does.
-    pub fn cut_client(&self, pid: u32) {
-        self.proxied().cut_client(pid);
-    }
-
-    /// Lets a client reach the nodes again.
-    pub fn heal_client(&self, pid: u32) {
-        self.proxied().heal_client(pid);
-    }
-
-    /// Sets the flow between clients and a node; what nodes send each other passes. Needs
-    /// [`start_behind_proxies`](Self::start_behind_proxies).
-    pub fn set_clients(&self, number: usize, flow: Flow) {
-        self.proxied().set_clients(number, flow);
-    }
-
-    fn proxied(&self) -> ProxiedServers<'_> {
-        ProxiedServers(self.nodes.iter().collect())
-    }
-
     /// The id of a node.
     pub(super) fn id(&self, number: usize) -> &str {
         &self.ids[number]
     }
 
-    /// The nodes that are neither killed nor frozen, with their numbers.
-    pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Redis)> {
-        self.nodes.iter().enumerate().filter(|(_, node)| !node.is_silent())
-    }
-
     fn each_running(&self, condition: impl Fn(&Redis) -> Result<bool>) -> Result<bool> {
-        for (_, node) in self.running() {
+        for (_, node) in running(&self.nodes) {
             if !condition(node)? {
                 return Ok(false);
             }
@@ -288,7 +232,7 @@ impl RedisCluster {
 
     fn owner_now(&self, slot: usize) -> Result<Option<usize>> {
         let mut owner = None;
-        for (number, node) in self.running() {
+        for (number, node) in running(&self.nodes) {
             let member = MemberReport::of(node)?;
             // A former owner that was cut off may still report the slot: the latest epoch decides.
             if member.slots.iter().any(|slots| slots.contains(&slot)) {
@@ -296,6 +240,12 @@ impl RedisCluster {
             }
         }
         Ok(owner.map(|(_, number)| number))
+    }
+}
+
+impl BehindProxies for RedisCluster {
+    fn servers(&self) -> Vec<&Redis> {
+        self.nodes.iter().collect()
     }
 }
 

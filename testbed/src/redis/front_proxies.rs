@@ -76,52 +76,53 @@ impl Redis {
     }
 }
 
-/// A group of servers behind proxies. A server's own address is the source address of its connections to the others.
-#[derive(Debug)]
-pub(super) struct ProxiedServers<'a>(pub(super) Vec<&'a Redis>);
+/// A group of servers that is behind proxies if it was started so. A server's own address is the source address of its
+/// connections to the others.
+pub trait BehindProxies {
+    /// Returns all servers; their numbers below are those of this list.
+    fn servers(&self) -> Vec<&Redis>;
 
-impl ProxiedServers<'_> {
-    /// Cuts a client, by its process, from all servers.
-    pub(super) fn cut_client(&self, pid: u32) {
-        Proxy::cut_off_all(self.proxies(), pid);
+    /// Cuts the client with this process id from all servers, as [`Proxy::cut_off`] does.
+    fn cut_client(&self, pid: u32) {
+        let servers = self.servers();
+        Proxy::cut_off_all(servers.iter().flat_map(|server| server.proxies()), pid);
     }
 
-    pub(super) fn heal_client(&self, pid: u32) {
-        self.proxies().for_each(|proxy| proxy.let_in(pid));
+    /// Lets a client reach the servers again.
+    fn heal_client(&self, pid: u32) {
+        self.servers().iter().flat_map(|server| server.proxies()).for_each(|proxy| proxy.let_in(pid));
     }
 
     /// Sets the flow between clients and a server; what servers send each other passes.
-    pub(super) fn set_clients(&self, number: usize, flow: Flow) {
-        let servers: Vec<IpAddr> = self.0.iter().map(|server| server.address.into()).collect();
-        for proxy in self.0[number].proxies() {
-            proxy.set_exempt(&servers);
+    fn set_clients(&self, number: usize, flow: Flow) {
+        let servers = self.servers();
+        let addresses: Vec<IpAddr> = servers.iter().map(|server| server.address.into()).collect();
+        for proxy in servers[number].proxies() {
+            proxy.set_exempt(&addresses);
             proxy.set(Direction::Requests, flow);
             proxy.set(Direction::Replies, flow);
         }
     }
 
-    /// Cuts a server from the others, in both directions.
-    pub(super) fn cut(&self, number: usize) {
-        for (server, other) in self.pairs(number) {
+    /// Cuts a server from the others in both directions, until [`heal`](Self::heal). Clients still reach it.
+    fn cut(&self, number: usize) {
+        for (server, other) in pairs(&self.servers(), number) {
             server.cut_off(other);
             other.cut_off(server);
         }
     }
 
-    pub(super) fn heal(&self, number: usize) {
-        for (server, other) in self.pairs(number) {
+    /// Lets a server reach the others again.
+    fn heal(&self, number: usize) {
+        for (server, other) in pairs(&self.servers(), number) {
             server.let_in(other);
             other.let_in(server);
         }
     }
+}
 
-    fn proxies(&self) -> impl Iterator<Item = &Proxy> {
-        self.0.iter().flat_map(|server| server.proxies())
-    }
-
-    /// Pairs a server with each other one.
-    fn pairs(&self, number: usize) -> impl Iterator<Item = (&Redis, &Redis)> {
-        let others = self.0.iter().enumerate().filter(move |(other, _)| *other != number);
-        others.map(move |(_, other)| (self.0[number], *other))
-    }
+/// Pairs a server with each other one.
+fn pairs<'r>(servers: &[&'r Redis], number: usize) -> impl Iterator<Item = (&'r Redis, &'r Redis)> {
+    let others = servers.iter().enumerate().filter(move |(other, _)| *other != number);
+    others.map(move |(_, other)| (servers[number], *other))
 }

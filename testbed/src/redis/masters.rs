@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::{
     Redis, ServerClock,
-    nodes::{endpoints, launch_all},
+    nodes::{endpoints, has_numbered_nodes, launch_all},
 };
 
 /// Independent Redis masters, for locks that live on a majority of them.
@@ -20,6 +20,8 @@ use super::{
 pub struct RedisMasters {
     nodes: Vec<Redis>,
 }
+
+has_numbered_nodes!(RedisMasters);
 
 impl RedisMasters {
     /// Starts `count` masters, and waits until all answer.
@@ -52,22 +54,6 @@ impl RedisMasters {
     fn launch(mut nodes: Vec<Redis>) -> Result<Self> {
         launch_all(&mut nodes)?;
         Ok(Self { nodes })
-    }
-
-    /// Returns the master with this number, which is less than [`len`](Self::len).
-    pub fn node(&self, number: usize) -> &Redis {
-        &self.nodes[number]
-    }
-
-    /// Returns the master with this number, to be killed, restarted or wiped.
-    pub fn node_mut(&mut self, number: usize) -> &mut Redis {
-        &mut self.nodes[number]
-    }
-
-    /// Returns how many masters there are.
-    #[expect(clippy::len_without_is_empty, reason = "there are masters")]
-    pub fn len(&self) -> usize {
-        self.nodes.len()
     }
 
     /// Returns address and port of each master, joined by commas.

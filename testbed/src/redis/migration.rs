@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Redis, RedisCluster};
+use super::{Redis, RedisCluster, nodes::running};
 
 /// Longest time for the keys of one step, in milliseconds.
 const MOVE_MAX_MS: &str = "10000";
@@ -78,7 +78,7 @@ impl<'a> Migration<'a> {
         // to the other for a moment.
         self.target().cli(&new_owner)?;
         self.source().cli(&new_owner)?;
-        for (number, node) in self.cluster.running() {
+        for (number, node) in running(self.cluster.nodes()) {
             if number != self.from && number != self.to && node.is_master()? {
                 node.cli(&new_owner)?;
             }

@@ -18,8 +18,8 @@ use std::{net::Ipv4Addr, path::PathBuf};
 use anyhow::{Result, ensure};
 
 pub use self::{
-    clock::ServerClock, cluster::RedisCluster, masters::RedisMasters, migration::Migration, old::OldRedis,
-    replicas::RedisReplicas, sentinels::RedisSentinels,
+    clock::ServerClock, cluster::RedisCluster, front_proxies::BehindProxies, masters::RedisMasters,
+    migration::Migration, old::OldRedis, replicas::RedisReplicas, sentinels::RedisSentinels,
 };
 use self::{
     front_proxies::{FrontProxies, Route},

@@ -14,6 +14,40 @@ const WAIT_MAX: Duration = Duration::from_secs(180);
 /// Pause between two checks of the state.
 const WAIT_POLL: Duration = Duration::from_millis(10);
 
+/// How tests and the other files reach the `nodes` of a group.
+macro_rules! has_numbered_nodes {
+    ($group:ty) => {
+        impl $group {
+            /// Returns the node with this number, which is less than [`len`](Self::len).
+            pub fn node(&self, number: usize) -> &Redis {
+                &self.nodes[number]
+            }
+
+            /// Returns the node with this number, to be killed or restarted.
+            pub fn node_mut(&mut self, number: usize) -> &mut Redis {
+                &mut self.nodes[number]
+            }
+
+            /// Returns all nodes, in the order of their numbers.
+            pub fn nodes(&self) -> &[Redis] {
+                &self.nodes
+            }
+
+            /// Returns how many nodes there are.
+            #[expect(clippy::len_without_is_empty, reason = "a group has nodes")]
+            pub fn len(&self) -> usize {
+                self.nodes.len()
+            }
+        }
+    };
+}
+pub(super) use has_numbered_nodes;
+
+/// The nodes that are neither killed nor frozen, with their numbers.
+pub(super) fn running(nodes: &[Redis]) -> impl Iterator<Item = (usize, &Redis)> {
+    nodes.iter().enumerate().filter(|(_, node)| !node.is_silent())
+}
+
 /// Starts all of them at the same time.
 pub(super) fn launch_all(nodes: &mut [Redis]) -> Result<()> {
     nodes.iter_mut().try_for_each(Redis::launch)?;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{
     Redis,
     front_proxies::Route,
-    nodes::{endpoints, launch_all, wait_until},
+    nodes::{endpoints, has_numbered_nodes, launch_all, running, wait_until},
 };
 
 /// Nodes: a master and two replicas.
@@ -26,6 +26,8 @@ const NODES: usize = 3;
 pub struct RedisReplicas {
     nodes: Vec<Redis>,
 }
+
+has_numbered_nodes!(RedisReplicas);
 
 impl RedisReplicas {
     /// Starts the nodes and waits until the replicas have what the master has.
@@ -56,27 +58,6 @@ impl RedisReplicas {
         format!("redis://{}", endpoints(&self.nodes))
     }
 
-    /// Returns the node with this number, which is less than [`len`](Self::len).
-    pub fn node(&self, number: usize) -> &Redis {
-        &self.nodes[number]
-    }
-
-    /// Returns the node with this number, to be killed or restarted.
-    pub fn node_mut(&mut self, number: usize) -> &mut Redis {
-        &mut self.nodes[number]
-    }
-
-    /// Returns all nodes, in the order of their numbers.
-    pub fn nodes(&self) -> &[Redis] {
-        &self.nodes
-    }
-
-    /// Returns how many nodes there are.
-    #[expect(clippy::len_without_is_empty, reason = "there are nodes")]
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
     /// Makes a node the master, and the other running nodes its replicas. Returns when the master takes writes; the
     /// replicas follow in the background, see [`wait_until_in_sync`](Self::wait_until_in_sync).
     ///
@@ -88,7 +69,7 @@ impl RedisReplicas {
         master.cli(&["REPLICAOF", "NO", "ONE"])?;
         let (host, port) = master.announced_address();
         let (host, port) = (host.to_string(), port.to_string());
-        for (_, other) in self.running().filter(|&(other, _)| other != number) {
+        for (_, other) in running(&self.nodes).filter(|&(other, _)| other != number) {
             other.cli(&["REPLICAOF", &host, &port])?;
         }
         Ok(())
@@ -108,7 +89,7 @@ impl RedisReplicas {
         let place = [host.to_string(), port.to_string()];
         let written = self.nodes[master].info("replication")?;
         let mut in_sync = written.get("role") == Some("master");
-        for (_, replica) in self.running().filter(|&(number, _)| number != master) {
+        for (_, replica) in running(&self.nodes).filter(|&(number, _)| number != master) {
             let received = replica.info("replication")?;
             in_sync &= received.get("master_link_status") == Some("up")
                 && ["master_host", "master_port"].map(|part| received.get(part))
@@ -116,10 +97,5 @@ impl RedisReplicas {
                 && received.number("slave_repl_offset") >= written.number("master_repl_offset");
         }
         Ok(in_sync)
-    }
-
-    /// The nodes that are neither killed nor frozen, with their numbers.
-    pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Redis)> {
-        self.nodes.iter().enumerate().filter(|(_, node)| !node.is_silent())
     }
 }

@@ -10,10 +10,9 @@ use anyhow::{Context, Result};
 
 use super::{
     Redis, RedisReplicas,
-    front_proxies::{FrontProxies, ProxiedServers, Route},
-    nodes::{endpoints, launch_all, wait_for, wait_until},
+    front_proxies::{BehindProxies, FrontProxies, Route},
+    nodes::{endpoints, launch_all, running, wait_for, wait_until},
 };
-use crate::Flow;
 
 /// How many Sentinels there are: they work without one of them.
 const SENTINELS: usize = 3;
@@ -62,8 +61,7 @@ impl RedisSentinels {
         Self::start_at(Route::Direct)
     }
 
-    /// As [`start`](Self::start), with a proxy in front of each node and Sentinel, so that [`cut`](Self::cut) and
-    /// [`cut_client`](Self::cut_client) work.
+    /// As [`start`](Self::start), with a proxy in front of each node and Sentinel, as [`BehindProxies`] needs them.
     ///
     /// # Errors
     ///
@@ -162,7 +160,7 @@ impl RedisSentinels {
     /// When no replica can be promoted.
     pub fn failover(&self) -> Result<usize> {
         let former = self.master()?;
-        let (_, sentinel) = self.running_sentinels().next().context("no Sentinel runs")?;
+        let (_, sentinel) = running(&self.sentinels).next().context("no Sentinel runs")?;
         let asked = Cell::new(None::<Instant>);
         wait_for("a replica is promoted", || {
             let agreed = self.agreed_master()?;
@@ -175,37 +173,6 @@ impl RedisSentinels {
         })
     }
 
-    /// Cuts a server (the numbers of the Sentinels follow those of the nodes) from the others in both directions, until
-    /// [`heal`](Self::heal). Clients still reach it. Needs [`start_behind_proxies`](Self::start_behind_proxies).
-    pub fn cut(&self, number: usize) {
-        self.proxied().cut(number);
-    }
-
-    /// Lets a server reach the others again.
-    pub fn heal(&self, number: usize) {
-        self.proxied().heal(number);
-    }
-
-    /// Cuts the client with this process id from all servers, as [`Proxy::cut_off`](crate::Proxy::cut_off) does.
-    pub fn cut_client(&self, pid: u32) {
-        self.proxied().cut_client(pid);
-    }
-
-    /// Lets a client reach the servers again.
-    pub fn heal_client(&self, pid: u32) {
-        self.proxied().heal_client(pid);
-    }
-
-    /// Sets the flow between clients and a server (numbered as in [`cut`](Self::cut)); what servers send each other
-    /// passes. Needs [`start_behind_proxies`](Self::start_behind_proxies).
-    pub fn set_clients(&self, number: usize, flow: Flow) {
-        self.proxied().set_clients(number, flow);
-    }
-
-    fn proxied(&self) -> ProxiedServers<'_> {
-        ProxiedServers(self.replicas.nodes().iter().chain(&self.sentinels).collect())
-    }
-
     fn wait_for_master(&self, is_expected: impl Fn(usize) -> bool) -> Result<usize> {
         wait_for("the Sentinels agree on the master", || {
             Ok(self.agreed_master()?.filter(|&master| is_expected(master)))
@@ -214,7 +181,7 @@ impl RedisSentinels {
 
     fn agreed_master(&self) -> Result<Option<usize>> {
         let mut masters = Vec::new();
-        for (_, sentinel) in self.running_sentinels() {
+        for (_, sentinel) in running(&self.sentinels) {
             let address = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME])?;
             let endpoint: Vec<&str> = address.list().iter().map(|part| part.text()).collect();
             let endpoint = endpoint.join(":");
@@ -242,9 +209,12 @@ impl RedisSentinels {
             Ok(true)
         })
     }
+}
 
-    fn running_sentinels(&self) -> impl Iterator<Item = (usize, &Redis)> {
-        self.sentinels.iter().enumerate().filter(|(_, sentinel)| !sentinel.is_silent())
+/// The numbers of the Sentinels follow those of the nodes.
+impl BehindProxies for RedisSentinels {
+    fn servers(&self) -> Vec<&Redis> {
+        self.replicas.nodes().iter().chain(&self.sentinels).collect()
     }
 }
 

@@ -11,37 +11,16 @@ use super::{Membership, ZooKeeper, ZooKeeperOptions};
 use crate::{
     Direction, Flow, Proxy,
     address::{free_ports, own_address},
+    cluster::{Cluster, MEMBERS, Member},
     proxy::Protocol,
-    wait::wait_for_leader,
 };
 
-/// Members of an ensemble: it works without one of them.
-const MEMBERS: usize = 3;
-
-/// Longest time until the members agree on a leader.
-const LEADER_MAX: Duration = Duration::from_secs(60);
-
-/// A ZooKeeper ensemble of three members, each on a loopback address of its own.
-///
-/// Members reach each other through proxies. So one can be [cut](Self::cut) from the others, or
-/// [receive nothing](Self::deafen) from its leader, while its clients still reach it.
-///
-/// ```no_run
-/// let mut ensemble = lockkit_testbed::ZooKeeperEnsemble::start()?;
-/// let leader = ensemble.leader()?;
-/// ensemble.member_mut(leader).kill()?; // also pause, resume, restart
-/// assert_ne!(ensemble.leader()?, leader);
-/// # anyhow::Ok(())
-/// ```
-#[derive(Debug)]
-pub struct ZooKeeperEnsemble {
-    members: Vec<ZooKeeper>,
-    routes: Vec<PeerRoute>,
-}
+/// A ZooKeeper ensemble.
+pub type ZooKeeperEnsemble = Cluster<ZooKeeper>;
 
 /// The proxies through which one member reaches another.
 #[derive(Debug)]
-struct PeerRoute {
+pub struct PeerRoute {
     from: usize,
     to: usize,
     address: Ipv4Addr,
@@ -80,112 +59,65 @@ impl ZooKeeperEnsemble {
             let others = routes.iter().filter(|route| route.from == id).map(PeerRoute::line);
             member.membership = Some(Membership { id, members: others.chain([own]).collect() });
         }
-        let mut ensemble = Self { members, routes };
-        ensemble.launch()?;
-        Ok(ensemble)
+        Self::launch(members, routes)
     }
 
-    /// Returns the ensemble as a backend URL without options: `zk://` and the endpoints of all members.
-    pub fn url(&self) -> String {
-        let endpoints: Vec<_> = self.members.iter().map(ZooKeeper::endpoint).collect();
-        format!("zk://{}", endpoints.join(","))
+    /// All routes from and to this member.
+    fn routes_of(&self, number: usize) -> impl Iterator<Item = &PeerRoute> {
+        self.peers.iter().filter(move |route| route.from == number || route.to == number)
+    }
+}
+
+impl Member for ZooKeeper {
+    type Peers = Vec<PeerRoute>;
+
+    const SCHEME: &'static str = "zk";
+
+    fn launch(&mut self) -> Result<()> {
+        self.launch()
     }
 
-    /// Returns the member with this number, which is less than [`len`](Self::len).
-    pub fn member(&self, number: usize) -> &ZooKeeper {
-        &self.members[number]
+    fn wait_until_ready(&self) -> Result<()> {
+        self.wait_until_serving()
     }
 
-    /// Returns the member with this number, to be killed or restarted.
-    pub fn member_mut(&mut self, number: usize) -> &mut ZooKeeper {
-        &mut self.members[number]
+    fn leader_of(members: &[Self]) -> Option<usize> {
+        let running = members.iter().enumerate().filter(|(_, member)| !member.daemon.is_silent());
+        let roles = running.filter_map(|(number, member)| Some((member.commands().role().ok()?, number)));
+        let leaders = roles.filter(|(role, _)| role.mode == "leader");
+        // A former leader that was cut off may still report itself: its successor has a higher epoch.
+        leaders.max_by_key(|(role, _)| role.epoch).map(|(_, number)| number)
     }
 
-    /// Returns how many members there are.
-    #[expect(clippy::len_without_is_empty, reason = "an ensemble has members")]
-    pub fn len(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Waits until a member reports itself as the leader, and returns its number.
-    ///
-    /// # Errors
-    ///
-    /// When there is no leader within 60 s.
-    pub fn leader(&self) -> Result<usize> {
-        wait_for_leader("the ZooKeeper ensemble", LEADER_MAX, || self.current_leader())
-    }
-
-    /// Returns the number of a member that follows the leader.
-    ///
-    /// # Errors
-    ///
-    /// As [`leader`](Self::leader).
-    pub fn follower(&self) -> Result<usize> {
-        Ok((self.leader()? + 1) % self.len())
-    }
-
-    /// Cuts a member from the others in both directions, until [`heal`](Self::heal). Their connections are reset, and
-    /// so are all new ones. Clients still reach the member, which replies that it does not serve.
-    pub fn cut(&self, number: usize) {
-        for route in self.routes_of(number) {
+    /// Their connections are reset, and so are all new ones. The member replies to its clients that it does not serve.
+    fn cut(ensemble: &ZooKeeperEnsemble, number: usize) -> Result<()> {
+        for route in ensemble.routes_of(number) {
             route.quorum.refuse();
             route.election.refuse();
         }
+        Ok(())
     }
 
-    /// Holds everything between a member and the others, until [`heal`](Self::heal) delivers it. Connections stay open,
-    /// and the member serves its clients until it notices.
-    pub fn deafen(&self, number: usize) {
-        for proxy in self.routes_of(number).flat_map(|route| [&route.quorum, &route.election]) {
+    /// In both directions. The member serves its clients until it notices.
+    fn deafen(ensemble: &ZooKeeperEnsemble, number: usize) {
+        for proxy in ensemble.routes_of(number).flat_map(|route| [&route.quorum, &route.election]) {
             proxy.set(Direction::Requests, Flow::Hold);
             proxy.set(Direction::Replies, Flow::Hold);
         }
     }
 
-    /// Delays everything from the leader to this follower, until [`heal`](Self::heal): the follower's clients read
-    /// stale data.
-    pub fn delay(&self, follower: usize, delay: Duration) {
-        for route in self.routes.iter().filter(|route| route.from == follower) {
+    /// Everything from the leader to this follower: the follower's clients read stale data.
+    fn delay(ensemble: &ZooKeeperEnsemble, follower: usize, delay: Duration) {
+        for route in ensemble.peers.iter().filter(|route| route.from == follower) {
             route.quorum.set(Direction::Replies, Flow::Delay(delay));
         }
     }
 
-    /// Lets all members reach each other.
-    pub fn heal(&self) {
-        for route in &self.routes {
+    fn heal(ensemble: &ZooKeeperEnsemble) {
+        for route in &ensemble.peers {
             route.quorum.pass();
             route.election.pass();
         }
-    }
-
-    /// Kills all members, deletes all data, and starts them again with the same addresses.
-    ///
-    /// # Errors
-    ///
-    /// As [`ZooKeeper::wipe`].
-    pub fn wipe(&mut self) -> Result<()> {
-        self.members.iter_mut().try_for_each(|member| member.daemon.lose_data())?;
-        self.launch()
-    }
-
-    fn launch(&mut self) -> Result<()> {
-        // Launch all before waiting for one: none serves alone.
-        self.members.iter_mut().try_for_each(ZooKeeper::launch)?;
-        self.members.iter().try_for_each(ZooKeeper::wait_until_serving)
-    }
-
-    /// All routes from and to this member.
-    fn routes_of(&self, number: usize) -> impl Iterator<Item = &PeerRoute> {
-        self.routes.iter().filter(move |route| route.from == number || route.to == number)
-    }
-
-    fn current_leader(&self) -> Option<usize> {
-        let running = self.members.iter().enumerate().filter(|(_, member)| !member.daemon.is_silent());
-        let roles = running.filter_map(|(number, member)| Some((member.commands().role().ok()?, number)));
-        let leaders = roles.filter(|(role, _)| role.mode == "leader");
-        // A former leader that was cut off may still report itself: its successor has a higher epoch.
-        leaders.max_by_key(|(role, _)| role.epoch).map(|(_, number)| number)
     }
 }
 

@@ -17,7 +17,11 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-pub use self::{commands::Connection, ensemble::ZooKeeperEnsemble, options::ZooKeeperOptions};
+pub use self::{
+    commands::Connection,
+    ensemble::{PeerRoute, ZooKeeperEnsemble},
+    options::ZooKeeperOptions,
+};
 use self::{commands::FourLetterCommands, wire::Wire};
 use crate::{
     address::{free_ports, own_address},

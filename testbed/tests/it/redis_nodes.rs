@@ -7,8 +7,8 @@ use std::{
 };
 
 use lockkit_testbed::{
-    Flow, HANG, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels, Reply,
-    ServerClock, until,
+    BehindProxies, Flow, HANG, OldRedis, Redis, RedisCluster, RedisMasters, RedisReplicas, RedisSentinels,
+    Reply, ServerClock, until,
 };
 
 fn timed<T>(what: &str, start: impl FnOnce() -> anyhow::Result<T>) -> T {
