@@ -17,7 +17,7 @@ use crate::{
     Case,
     case::{Need, case},
     context::{Cx, kind, within},
-    direct::{claim, take},
+    direct::take,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -82,11 +82,7 @@ async fn after_a_silent_waiter(cx: &Cx) -> Result<Takeover> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let silent = cx.session(cx.short_ttl()).await?;
-    let (claim, control) = claim(&name, true);
-    let dead = tokio::spawn({
-        let silent = silent.clone();
-        async move { silent.acquire(claim).await }
-    });
+    let dead = cx.wait_in(&silent, &name).await?;
     cx.waits_behind(&name, 0).await?;
     let last = cx.enqueue(&cx.lock(&name).await?, 1).await?;
     let (bounds, start) = (cx.bounds(silent.ttl()), Instant::now());
@@ -94,8 +90,8 @@ async fn after_a_silent_waiter(cx: &Cx) -> Result<Takeover> {
     let next = within(bounds.takeover(), "the waiter behind the silent one is granted", last).await???;
     let took = start.elapsed();
     next.release().await?;
-    control.give_up();
-    let _ = within(bounds.takeover(), "the silent claim ends", dead).await?;
+    dead.control.give_up();
+    let _ = dead.ends_within(bounds.takeover()).await?;
     let _ = silent.close().await;
     Ok(Takeover { bounds, took })
 }
@@ -104,22 +100,15 @@ async fn a_silent_waiter_is_not_granted_on_a_dead_entry(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
     let silent = cx.session(cx.short_ttl()).await?;
-    let (claim, control) = claim(&name, true);
-    let dead = tokio::spawn({
-        let silent = silent.clone();
-        async move { silent.acquire(claim).await }
-    });
+    let dead = cx.wait_in(&silent, &name).await?;
     cx.waits_behind(&name, 0).await?;
     let bounds = cx.bounds(silent.ttl());
     // The entry of the silent waiter expires while the first holder still holds.
-    let gone = async || Ok(dead.is_finished());
-    cx.eventually(bounds.takeover(), "the claim of a dead session ends", gone).await?;
-    let end = dead.await?;
+    let end = dead.ends_within(bounds.takeover()).await?;
     ensure!(
         !matches!(end, Ok(lockkit_core::backend::Acquired::Granted(_))),
         "granted without an entry, while another holds: {end:?}"
     );
-    control.give_up();
     ensure!(held.is_held(), "the holder was not disturbed");
     held.release().await?;
     let _ = silent.close().await;

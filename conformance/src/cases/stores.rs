@@ -7,7 +7,7 @@ use lockkit_core::{ErrorKind, LockClient, LockGuard, limits::TTL_DEFAULT};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    Case, Hook, LinkFault, StoreFault,
+    Case, ClientLink, Hook, LinkFault, StoreFault,
     case::{Need, case},
     context::{Cx, kind, within},
 };
@@ -69,34 +69,36 @@ async fn forget_history(cx: &Cx) -> Result<()> {
 }
 
 async fn reset_waiter_is_granted_after_history_is_lost(cx: Cx) -> Result<()> {
-    let link = cx.link().await?;
-    let client = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
-    let (name, bounds) = (cx.name(), cx.bounds_of(&client));
-    for _ in 0..3 {
-        let held = cx.lock(&name).await?.acquire().await?;
-        let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
+    misses_history(&cx, async |link, held| {
         forget_history(&cx).await?;
         link.inflict(LinkFault::Reset).await?;
-        held.release().await?;
-        within(bounds.takeover(), "the waiter is granted", waiter).await???.release().await?;
-    }
-    is_notified(&cx, &client).await
+        Ok(held.release().await?)
+    })
+    .await
 }
 
 async fn disconnected_waiter_is_granted_after_history_is_lost(cx: Cx) -> Result<()> {
+    misses_history(&cx, async |link, held| {
+        link.inflict(LinkFault::Refuse).await?;
+        held.release().await?;
+        forget_history(&cx).await?;
+        link.heal().await
+    })
+    .await
+}
+
+/// Checks three times that a waiter is granted although `miss` releases the lock and makes its client miss that.
+async fn misses_history(cx: &Cx, miss: impl AsyncFn(&dyn ClientLink, LockGuard) -> Result<()>) -> Result<()> {
     let link = cx.link().await?;
     let client = cx.client_of(cx.observe(link.backend()?), cx.long_ttl()).await?;
     let (name, bounds) = (cx.name(), cx.bounds_of(&client));
     for _ in 0..3 {
         let held = cx.lock(&name).await?.acquire().await?;
         let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
-        link.inflict(LinkFault::Refuse).await?;
-        held.release().await?;
-        forget_history(&cx).await?;
-        link.heal().await?;
+        miss(&*link, held).await?;
         within(bounds.takeover(), "the waiter is granted", waiter).await???.release().await?;
     }
-    is_notified(&cx, &client).await
+    is_notified(cx, &client).await
 }
 
 /// A ttl that outlasts an election on a loaded machine, and the pauses of clients that look for the new leader.
