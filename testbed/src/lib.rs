@@ -41,7 +41,7 @@ mod zookeeper;
 #[cfg(feature = "tls")]
 pub use self::certificates::{Certificates, Identity, ServerCertificate};
 #[cfg(feature = "conformance")]
-pub use self::conformance::{ClusterStore, Members};
+pub use self::conformance::{ClusterStore, LINK_HOOKS, Members, ProxyLink, SERVER_HOOKS};
 pub use self::{
     blocking::Blocking,
     cluster::{Cluster, Member, Server},

@@ -7,7 +7,7 @@ use lockkit_conformance::{AnyBackend, ClientLink, Entry};
 use lockkit_core::LockName;
 use lockkit_testbed::{ClusterStore, Etcd, EtcdCluster, Members};
 
-use crate::{backend, forms::Form, link::ProxyLink, server::entries_of};
+use crate::{connect, forms::Form, link, server::entries_of};
 
 /// Starts three members.
 pub(crate) fn start(form: &'static Form) -> Result<ClusterStore<Etcd, &'static Form>> {
@@ -19,11 +19,11 @@ pub(crate) fn start(form: &'static Form) -> Result<ClusterStore<Etcd, &'static F
 
 impl Members<Etcd> for &'static Form {
     fn backend(&self, url: &str) -> Result<AnyBackend> {
-        Ok(AnyBackend::new(backend(url)?))
+        connect(url)
     }
 
     fn link(&self, member: &Etcd) -> Result<Arc<dyn ClientLink>> {
-        Ok(Arc::new(ProxyLink::new(&member.endpoint(), "", self)?))
+        link::to(&member.endpoint(), "", self)
     }
 
     fn entries(&self, member: &Etcd, name: &LockName) -> Result<Vec<String>> {

@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
-use lockkit_testbed::{ServerClock, SmallDisk, StartedOnce};
+use lockkit_testbed::{LINK_HOOKS, SERVER_HOOKS, ServerClock, SmallDisk, StartedOnce};
 
 use crate::{
     forms::Form,
@@ -70,30 +70,10 @@ impl Harness for EtcdHarness {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        let mut hooks = vec![
-            Hook::Processes,
-            Hook::Entries,
-            Hook::Requests,
-            Hook::BareNotification,
-            Hook::Lifetimes,
-            Hook::Contents,
-            Hook::Counts,
+        let mut hooks = [&SERVER_HOOKS[..], &LINK_HOOKS].concat();
+        hooks.extend([
             Hook::EndSessionOfHolder,
             Hook::EndSessionOfWaiter,
-            Hook::DeleteEntries,
-            Hook::WriteJunk,
-            Hook::Freeze,
-            Hook::Restart,
-            Hook::Stop,
-            Hook::HoldRequests,
-            Hook::SwallowReplies,
-            Hook::DropNotifications,
-            Hook::Reset,
-            Hook::Refuse,
-            Hook::DropReplies,
-            Hook::Delay,
-            Hook::Trickle,
-            Hook::HoldNotifications,
             Hook::Wipe,
             Hook::ForgetHistory,
             Hook::LoseLeader,
@@ -105,7 +85,7 @@ impl Harness for EtcdHarness {
             Hook::DenyLock,
             #[cfg(feature = "tls")]
             Hook::Tls,
-        ];
+        ]);
         if self.needs_small_disk() {
             hooks.push(Hook::FullDisk);
         }
@@ -153,7 +133,7 @@ impl Harness for EtcdHarness {
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
-        Ok(AnyBackend::new(backend(address)?))
+        connect(address)
     }
 }
 
@@ -176,4 +156,8 @@ fn no_small_disk() -> &'static Option<String> {
 
 fn backend(url: &str) -> Result<EtcdBackend> {
     Ok(EtcdBackend::new(EtcdConfig::from_url(BackendUrl::parse(url)?)?))
+}
+
+fn connect(url: &str) -> Result<AnyBackend> {
+    Ok(AnyBackend::new(backend(url)?))
 }

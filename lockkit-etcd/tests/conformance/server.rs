@@ -14,7 +14,7 @@ use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::{Blocking, Etcd, SmallDisk};
 use tokio::time::Instant;
 
-use crate::{access::ExtraServers, backend, forms::Form, link::ProxyLink};
+use crate::{access::ExtraServers, backend, forms::Form, link};
 
 /// The login of servers with authentication.
 const USER: &str = "app";
@@ -166,7 +166,7 @@ impl Store for Server {
     }
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {
-        Ok(Arc::new(ProxyLink::new(&self.endpoint, self.login, self.form)?))
+        link::to(&self.endpoint, self.login, self.form)
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    AnyBackend, Case, ClientLink, Entry, Harness, Hook, LinkFault, Rounds, Sharing, Store, StoreFault, Time,
+    AnyBackend, Case, ClientLink, Entry, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time,
 };
 use lockkit_core::{
     LockName,
@@ -19,7 +19,7 @@ use lockkit_core::{
     limits::LOCK_NAME_BYTES_MAX,
 };
 use lockkit_redis::{RedisBackend, RedisConfig};
-use lockkit_testbed::{Blocking, Proxy, Redis, StartedOnce};
+use lockkit_testbed::{Blocking, LINK_HOOKS, Proxy, ProxyLink, Redis, SERVER_HOOKS, StartedOnce};
 
 /// Cases that run in parallel.
 const PARALLEL: usize = 8;
@@ -106,30 +106,10 @@ impl<S: Servers> Harness for RedisHarness<S> {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        let mut hooks = vec![
-            Hook::Processes,
-            Hook::BareNotification,
-            Hook::Entries,
-            Hook::Requests,
-            Hook::Lifetimes,
-            Hook::Contents,
-            Hook::Counts,
-            Hook::DeleteEntries,
-            Hook::WriteJunk,
-            Hook::Freeze,
-            Hook::Restart,
-            Hook::Stop,
-            Hook::Evidence,
-        ];
+        let mut hooks = SERVER_HOOKS.to_vec();
+        hooks.push(Hook::Evidence);
         if self.has_links {
-            hooks.extend([Hook::HoldRequests, Hook::SwallowReplies, Hook::DropNotifications, Hook::Reset]);
-            hooks.extend([
-                Hook::Refuse,
-                Hook::DropReplies,
-                Hook::Delay,
-                Hook::Trickle,
-                Hook::HoldNotifications,
-            ]);
+            hooks.extend(LINK_HOOKS);
         }
         hooks
     }
@@ -243,7 +223,9 @@ impl<S: Servers> Store for RunningStore<S> {
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {
         let endpoint = self.endpoint.as_ref().context("no single endpoint for a proxy")?;
-        Ok(Arc::new(Way(Proxy::start_redis(endpoint)?)))
+        let proxy = Proxy::start_redis(endpoint)?;
+        let url = servers::url_at(&proxy.endpoint());
+        Ok(Arc::new(ProxyLink::new(vec![proxy], url, backend)))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
@@ -326,25 +308,5 @@ impl<S: Servers> Store for RunningStore<S> {
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {
         let lock = key(name);
         self.servers.with(move |servers| servers.node_of(&lock)?.lifetime(&lock)).await
-    }
-}
-
-/// A client's link through a proxy.
-#[derive(Debug)]
-struct Way(Proxy);
-
-#[async_trait]
-impl ClientLink for Way {
-    fn backend(&self) -> Result<AnyBackend> {
-        backend(&servers::url_at(&self.0.endpoint()))
-    }
-
-    async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.0.inflict(fault)
-    }
-
-    async fn heal(&self) -> Result<()> {
-        self.0.pass();
-        Ok(())
     }
 }

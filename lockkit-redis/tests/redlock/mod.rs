@@ -17,8 +17,8 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    Access, AnyBackend, Case, ClientLink, Entry, Harness, Hook, LinkFault, Rounds, Sharing, Store,
-    StoreFault, Time, WallClock,
+    Access, AnyBackend, Case, ClientLink, Entry, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time,
+    WallClock,
 };
 use lockkit_core::{
     LockName,
@@ -27,7 +27,7 @@ use lockkit_core::{
     support::lock,
 };
 use lockkit_redis::{RedlockBackend, RedlockConfig};
-use lockkit_testbed::{Proxy, Redis, RedisMasters, ServerClock};
+use lockkit_testbed::{LINK_HOOKS, Proxy, ProxyLink, Redis, RedisMasters, SERVER_HOOKS, ServerClock};
 
 use self::access::{ExtraServers, SteppedWallClock};
 
@@ -76,34 +76,14 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        vec![
-            Hook::Processes,
-            Hook::Entries,
-            Hook::Requests,
-            Hook::Lifetimes,
-            Hook::Contents,
-            Hook::Counts,
-            Hook::DeleteEntries,
-            Hook::WriteJunk,
-            Hook::Freeze,
-            Hook::Restart,
-            Hook::Stop,
-            Hook::HoldRequests,
-            Hook::SwallowReplies,
-            Hook::DropNotifications,
-            Hook::Reset,
-            Hook::Refuse,
-            Hook::DropReplies,
-            Hook::Delay,
-            Hook::Trickle,
-            Hook::HoldNotifications,
-            Hook::BareNotification,
+        let own = [
             Hook::WallClock,
             Hook::Secret,
             Hook::DenyLock,
             #[cfg(feature = "tls")]
             Hook::Tls,
-        ]
+        ];
+        [&SERVER_HOOKS[..], &LINK_HOOKS, &own].concat()
     }
 
     fn why_not(&self, hook: Hook) -> Option<String> {
@@ -292,8 +272,9 @@ impl Store for Masters {
     }
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {
-        let proxies = self.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
-        Ok(Arc::new(Proxies(proxies)))
+        let proxies = self.endpoints.iter().map(Proxy::start_redis).collect::<Result<Vec<_>>>()?;
+        let endpoints: Vec<String> = proxies.iter().map(Proxy::endpoint).collect();
+        Ok(Arc::new(ProxyLink::new(proxies, url_of(&endpoints), backend)))
     }
 
     /// Of all nodes.
@@ -367,26 +348,5 @@ impl Store for Masters {
             Ok(ends[majority - 1])
         })
         .await
-    }
-}
-
-/// Proxies in front of all nodes, which all inject the same fault.
-#[derive(Debug)]
-struct Proxies(Vec<Proxy>);
-
-#[async_trait]
-impl ClientLink for Proxies {
-    fn backend(&self) -> Result<AnyBackend> {
-        let endpoints: Vec<String> = self.0.iter().map(Proxy::endpoint).collect();
-        backend(&url_of(&endpoints))
-    }
-
-    async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.0.iter().try_for_each(|proxy| proxy.inflict(fault))
-    }
-
-    async fn heal(&self) -> Result<()> {
-        self.0.iter().for_each(Proxy::pass);
-        Ok(())
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use anyhow::Result;
 use lockkit_conformance::{AnyBackend, ClientLink, Entry};
 use lockkit_core::LockName;
-use lockkit_testbed::{ClusterStore, Members, Proxy, ZooKeeper, ZooKeeperEnsemble};
+use lockkit_testbed::{ClusterStore, Members, ZooKeeper, ZooKeeperEnsemble};
 
 use crate::{
-    backend,
-    store::{LinkThroughProxy, OPTIONS, contents, entries},
+    connect,
+    store::{OPTIONS, contents, entries, link_to},
 };
 
 /// Starts three members.
@@ -24,11 +24,11 @@ pub(crate) struct Ensemble;
 
 impl Members<ZooKeeper> for Ensemble {
     fn backend(&self, url: &str) -> Result<AnyBackend> {
-        Ok(AnyBackend::new(backend(url)?))
+        connect(url)
     }
 
     fn link(&self, member: &ZooKeeper) -> Result<Arc<dyn ClientLink>> {
-        Ok(Arc::new(LinkThroughProxy(Proxy::start_zookeeper(member.endpoint())?)))
+        link_to(member.endpoint())
     }
 
     fn entries(&self, member: &ZooKeeper, name: &LockName) -> Result<Vec<String>> {

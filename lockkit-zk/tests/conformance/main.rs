@@ -14,7 +14,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::{Result, bail};
 use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
-use lockkit_testbed::{ServerClock, StartedOnce};
+use lockkit_testbed::{LINK_HOOKS, SERVER_HOOKS, ServerClock, StartedOnce};
 use lockkit_zk::{ZkBackend, ZkConfig};
 
 use self::store::Server;
@@ -55,31 +55,10 @@ impl Harness for ZkHarness {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        vec![
-            Hook::Processes,
-            Hook::Entries,
-            Hook::Requests,
-            Hook::BareNotification,
+        let own = [
             Hook::Evidence,
-            Hook::Lifetimes,
-            Hook::Contents,
-            Hook::Counts,
             Hook::EndSessionOfHolder,
             Hook::EndSessionOfWaiter,
-            Hook::DeleteEntries,
-            Hook::WriteJunk,
-            Hook::Freeze,
-            Hook::Restart,
-            Hook::Stop,
-            Hook::HoldRequests,
-            Hook::SwallowReplies,
-            Hook::DropNotifications,
-            Hook::Reset,
-            Hook::Refuse,
-            Hook::DropReplies,
-            Hook::Delay,
-            Hook::Trickle,
-            Hook::HoldNotifications,
             Hook::Wipe,
             Hook::LoseLeader,
             Hook::IsolateMember,
@@ -88,7 +67,8 @@ impl Harness for ZkHarness {
             Hook::DenyLock,
             #[cfg(feature = "tls")]
             Hook::Tls,
-        ]
+        ];
+        [&SERVER_HOOKS[..], &LINK_HOOKS, &own].concat()
     }
 
     fn why_not(&self, hook: Hook) -> Option<String> {
@@ -134,7 +114,7 @@ impl Harness for ZkHarness {
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
-        Ok(AnyBackend::new(backend(address)?))
+        connect(address)
     }
 
     fn own_cases(&self) -> Vec<Case> {
@@ -144,4 +124,8 @@ impl Harness for ZkHarness {
 
 fn backend(url: &str) -> Result<ZkBackend> {
     Ok(ZkBackend::new(ZkConfig::from_url(BackendUrl::parse(url)?)?))
+}
+
+fn connect(url: &str) -> Result<AnyBackend> {
+    Ok(AnyBackend::new(backend(url)?))
 }

@@ -11,16 +11,16 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, LinkFault, Store, StoreFault};
+use lockkit_conformance::{Access, AnyBackend, ClientLink, Entry, Store, StoreFault};
 use lockkit_core::{
     LockName,
     backend::{Admin, Contender, Evidence},
 };
-use lockkit_testbed::{Blocking, Proxy, ZooKeeper};
+use lockkit_testbed::{Blocking, Proxy, ProxyLink, ZooKeeper};
 use tokio::time::Instant;
 use zookeeper_client::{Acls, Client, CreateMode, MultiWriteError};
 
-use crate::{access::ExtraServers, backend};
+use crate::{access::ExtraServers, backend, connect};
 
 /// The tick of the testbed's servers. Clients that do not know it assume a longer one, which shortens their leases.
 pub(crate) const OPTIONS: &str = "?tick=500ms";
@@ -162,7 +162,7 @@ impl Store for Server {
     }
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {
-        Ok(Arc::new(LinkThroughProxy(Proxy::start_zookeeper(self.gate.endpoint())?)))
+        link_to(self.gate.endpoint())
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
@@ -228,22 +228,9 @@ impl Store for Server {
     }
 }
 
-/// A client's link to a server, through a proxy.
-#[derive(Debug)]
-pub(crate) struct LinkThroughProxy(pub(crate) Proxy);
-
-#[async_trait]
-impl ClientLink for LinkThroughProxy {
-    fn backend(&self) -> Result<AnyBackend> {
-        Ok(AnyBackend::new(backend(&format!("zk://{}{OPTIONS}", self.0.endpoint()))?))
-    }
-
-    async fn inflict(&self, fault: LinkFault) -> Result<()> {
-        self.0.inflict(fault)
-    }
-
-    async fn heal(&self) -> Result<()> {
-        self.0.pass();
-        Ok(())
-    }
+/// Starts a proxy in front of one server, as the link of a client.
+pub(crate) fn link_to(endpoint: String) -> Result<Arc<dyn ClientLink>> {
+    let proxy = Proxy::start_zookeeper(endpoint)?;
+    let url = format!("zk://{}{OPTIONS}", proxy.endpoint());
+    Ok(Arc::new(ProxyLink::new(vec![proxy], url, connect)))
 }

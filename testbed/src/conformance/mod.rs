@@ -5,10 +5,40 @@ mod cluster;
 use std::time::Duration;
 
 use anyhow::Result;
-use lockkit_conformance::{LinkFault, WallClock};
+use async_trait::async_trait;
+use lockkit_conformance::{AnyBackend, ClientLink, Hook, LinkFault, WallClock};
 
 pub use self::cluster::{ClusterStore, Members};
 use crate::{Direction, Flow, Message, Proxy, ServerClock};
+
+/// The hooks of every store that is a [`Daemon`](crate::Daemon) of the testbed and shows what is in it.
+pub const SERVER_HOOKS: [Hook; 12] = [
+    Hook::Processes,
+    Hook::Entries,
+    Hook::Requests,
+    Hook::BareNotification,
+    Hook::Lifetimes,
+    Hook::Contents,
+    Hook::Counts,
+    Hook::DeleteEntries,
+    Hook::WriteJunk,
+    Hook::Freeze,
+    Hook::Restart,
+    Hook::Stop,
+];
+
+/// The hooks of every link that is a [`Proxy`]: see [`Proxy::inflict`].
+pub const LINK_HOOKS: [Hook; 9] = [
+    Hook::HoldRequests,
+    Hook::SwallowReplies,
+    Hook::DropNotifications,
+    Hook::Reset,
+    Hook::Refuse,
+    Hook::DropReplies,
+    Hook::Delay,
+    Hook::Trickle,
+    Hook::HoldNotifications,
+];
 
 impl WallClock for ServerClock {
     fn environment(&self) -> Vec<(String, String)> {
@@ -23,6 +53,37 @@ impl WallClock for ServerClock {
 
     fn step_back(&self, by: Duration) -> Result<()> {
         self.step_back(by)
+    }
+}
+
+/// A client's link to its servers: a proxy in front of each. All have the same fault.
+#[derive(Debug)]
+pub struct ProxyLink {
+    proxies: Vec<Proxy>,
+    url: String,
+    connect: fn(&str) -> Result<AnyBackend>,
+}
+
+impl ProxyLink {
+    /// Returns a link over these proxies. `connect` makes a backend from the client's `url`, which names them.
+    pub fn new(proxies: Vec<Proxy>, url: String, connect: fn(&str) -> Result<AnyBackend>) -> Self {
+        Self { proxies, url, connect }
+    }
+}
+
+#[async_trait]
+impl ClientLink for ProxyLink {
+    fn backend(&self) -> Result<AnyBackend> {
+        (self.connect)(&self.url)
+    }
+
+    async fn inflict(&self, fault: LinkFault) -> Result<()> {
+        self.proxies.iter().try_for_each(|proxy| proxy.inflict(fault))
+    }
+
+    async fn heal(&self) -> Result<()> {
+        self.proxies.iter().for_each(Proxy::pass);
+        Ok(())
     }
 }
 
