@@ -192,6 +192,10 @@ mod tests {
         for (what, checker, history) in bad {
             assert_eq!(checker(&history).len(), 1, "{what}");
         }
+    }
+
+    #[test]
+    fn bad_writes_are_found() {
         for (what, history) in [
             ("a stale write applied", writes(&[(2, true), (1, true)])),
             ("a good write refused", writes(&[(1, true), (2, false)])),

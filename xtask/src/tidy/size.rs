@@ -8,7 +8,7 @@ use super::{Finding, Rule};
 const FILE_LINES_MAX: usize = 400;
 
 /// Lines of a function that fits on a screen.
-const FUNCTION_LINES_MAX: usize = 70;
+const FUNCTION_LINES_MAX: usize = 60;
 
 pub(super) fn of_file(text: &str) -> Option<Finding> {
     let lines = text.lines().count();
