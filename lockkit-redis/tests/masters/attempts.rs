@@ -10,7 +10,7 @@ use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata, Result,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, Renewal, Session},
 };
-use lockkit_testbed::Proxy;
+use lockkit_testbed::{Direction, Flow, Proxy};
 use tokio::time::Instant;
 
 use crate::redlock::{Masters, backend, encoded, raw, url_of};
