@@ -97,3 +97,33 @@ impl Backend for FileBackend {
         Some(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::{
+        Metadata,
+        backend::{Acquired, Claim, ClaimControl},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn locked_files_of_all_sessions_are_found_and_ended_sessions_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
+        let open = || backend.open_session(Duration::MAX, Clock::boot());
+        let sessions = [open().await.unwrap(), open().await.unwrap()];
+        let [one, other, free] = ["a", "b", "c"].map(|name| LockName::new(name).unwrap());
+        for (session, name) in sessions.iter().zip([&one, &other]) {
+            let metadata = Metadata::of_this_process(None);
+            let claim = Claim::new(name.clone(), false, metadata, &ClaimControl::new());
+            assert!(matches!(session.acquire(claim).await.unwrap(), Acquired::Granted(_)));
+        }
+        for (name, is_found) in [(one, true), (other, true), (free, false)] {
+            assert_eq!(backend.locked_file(&name).unwrap().is_some(), is_found, "{name}");
+        }
+        drop(sessions);
+        let _last = open().await.unwrap();
+        assert_eq!(backend.sessions().len(), 1);
+    }
+}

@@ -145,6 +145,18 @@ mod tests {
         drop(first);
         queue.turn().await;
     }
+
+    #[tokio::test]
+    async fn queue_that_ends_leaves_the_next_one_of_its_name() {
+        let (queues, name) = (LocalQueues::default(), LockName::new("a").unwrap());
+        let earlier = queues.queue(&name);
+        // As if its last reference had gone away when the next waiter looked.
+        lock(&queues.queues).clear();
+        let later = queues.queue(&name);
+        drop(earlier);
+        assert!(Arc::ptr_eq(&queues.queue(&name), &later), "two waiters of one client would poll");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn busy_queue_pauses_after_each_streak() {
         let queues = LocalQueues::default();

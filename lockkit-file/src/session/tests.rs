@@ -1,4 +1,7 @@
-use std::os::unix::fs::symlink;
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+};
 
 use lockkit_core::{
     LockName, Metadata,
@@ -218,4 +221,28 @@ async fn claim_that_waits_for_a_thread_gives_up_at_once() {
     control.give_up();
     let over = timeout(Duration::from_secs(1), acquiring).await.expect("it waits for the thread");
     assert!(matches!(over, Ok(Acquired::GaveUp)), "{over:?}");
+}
+
+#[tokio::test]
+async fn closed_session_is_gone_although_its_folder_exists() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let grant = granted(&session).await;
+    session.close().await.unwrap();
+    let renewals = session.renew(&[grant]).await;
+    assert!(matches!(renewals.session, Renewal::Gone), "{renewals:?}");
+    assert!(matches!(renewals.holds[..], [(_, Renewal::Gone)]), "{renewals:?}");
+}
+
+#[tokio::test]
+async fn each_file_of_a_lock_has_the_permissions_of_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let session = session(&folder);
+    let grant = granted(&session).await;
+    assert!(session.records().unwrap().write(&grant, "done", Duration::ZERO).await.unwrap());
+    for file in ["a.lock", "a.holder", "a.record"] {
+        let mode = fs::metadata(folder.path().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o666, "{file}");
+    }
 }
