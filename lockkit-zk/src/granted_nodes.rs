@@ -49,3 +49,23 @@ impl GrantedNodes {
         lock(&self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A holder that has not noticed its loss yet must not be given the node of the one that came after it.
+    #[test]
+    fn path_is_that_of_the_grant_with_this_token() {
+        let (granted, name) = (GrantedNodes::default(), LockName::new("a").unwrap());
+        for czxid in 1..=20 {
+            let node = CreatedNode { path: format!("/a/{czxid}"), czxid };
+            granted.insert(ClaimId::random(), GrantedNode { session: 1, name: name.clone(), node });
+        }
+        for czxid in 1..=20 {
+            assert_eq!(granted.path(&name, CreatedNode::token_of(czxid)), Some(format!("/a/{czxid}")));
+        }
+        assert_eq!(granted.path(&name, CreatedNode::token_of(21)), None);
+        assert_eq!(granted.path(&LockName::new("b").unwrap(), CreatedNode::token_of(1)), None);
+    }
+}

@@ -65,9 +65,11 @@ impl LivenessRecord {
 }
 
 impl Liveness {
-    /// For a session requested at `asked_at`: its lease started at the leader after that.
-    pub(crate) fn new(clock: Clock, ttl: Duration, tick: Duration, asked_at: BootInstant) -> Self {
+    /// For a session requested at `asked_at`: its lease started at the leader after that. A tick that is not configured
+    /// is taken for half the ttl: a server grants no session of less than two ticks.
+    pub(crate) fn new(clock: Clock, ttl: Duration, tick: Option<Duration>, asked_at: BootInstant) -> Self {
         let record = Mutex::new(LivenessRecord::new(asked_at));
+        let tick = tick.unwrap_or(ttl / 2);
         Self { clock, ttl, half_tick: tick / 2, record }
     }
 
@@ -120,6 +122,13 @@ mod tests {
         assert_eq!(answered(&mut record, 11_119, 11_130), at(10_000));
         assert_eq!(answered(&mut record, 11_120, 11_140), at(10_100));
         assert_eq!(answered(&mut record, 13_000, 13_010), at(11_119));
+    }
+
+    #[test]
+    fn unknown_tick_is_the_longest_that_the_session_allows() {
+        let half_tick = |tick| Liveness::new(Clock::boot(), 8 * HALF_TICK, tick, at(0)).half_tick;
+        assert_eq!(half_tick(None), 2 * HALF_TICK);
+        assert_eq!(half_tick(Some(2 * HALF_TICK)), HALF_TICK);
     }
 
     #[test]

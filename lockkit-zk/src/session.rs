@@ -65,7 +65,7 @@ impl ZkSession {
         if granted < ttl {
             warn!(requested = ?ttl, ?granted, "the server granted a shorter session than the ttl requested");
         }
-        let liveness = Liveness::new(clock, granted, config.tick.unwrap_or(granted / 2), asked_at);
+        let liveness = Liveness::new(clock, granted, config.tick, asked_at);
         let layout = config.layout();
         let server = Arc::new(Server::new(client, liveness, config.acl(), config.parents));
         let session = Self {

@@ -85,7 +85,7 @@ impl ZkBackend {
             Err(error) => return Err(explained(&self.config, error).await),
         };
         let clock = Clock::boot();
-        let liveness = Liveness::new(clock.clone(), TTL_DEFAULT, Duration::ZERO, clock.now());
+        let liveness = Liveness::new(clock.clone(), TTL_DEFAULT, Some(Duration::ZERO), clock.now());
         Ok(Server::new(client, liveness, self.config.acl(), self.config.parents))
     }
 

@@ -1,8 +1,11 @@
 //! What an operator sees: who holds a lock with which session, and which locks there are.
 
+use std::time::Instant;
+
 use lockkit_core::{
     ErrorKind, LockName, Result,
     backend::{Backend, Contender, Page},
+    limits::TTL_DEFAULT,
 };
 use lockkit_testbed::ZooKeeper;
 use lockkit_zk::INSPECTED_DATA_CHARS_MAX;
@@ -10,7 +13,7 @@ use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use crate::common::{
     LONG, acquire, backend, bounded, contend, enqueued, fresh_name, inspect, is_gave_up, name, node, plain,
-    release, session, session_at, shared,
+    release, session, session_at, shared, until,
 };
 
 /// Creates a sequential ephemeral node with these data and permissions.
@@ -214,4 +217,20 @@ async fn list_refuses_what_no_page_ends_with_and_a_root_that_may_not_be_read() {
     plain(server).await.create(&format!("/{root}"), b"", &options).await.unwrap();
     let error = page(&format!("{}/?root=/{root}", server.url()), "", None, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+/// Each request of an operator opens a session of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_leaves_no_session_to_its_ttl() {
+    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let holder = session(&server, LONG).await;
+    let _held = acquire(&holder, &name).await;
+    let (before, start) = (server.sessions().unwrap(), Instant::now());
+    assert!(inspect(&server.url(), &name).await.holder.is_some());
+    until("its session is closed", async || server.sessions().unwrap() == before).await;
+    let backend = backend(&server.url());
+    let page = bounded(backend.admin().unwrap().list("", None, 10)).await.unwrap();
+    assert_eq!(page.locks.len(), 1);
+    until("its session is closed", async || server.sessions().unwrap() == before).await;
+    assert!(start.elapsed() < TTL_DEFAULT / 2, "{:?}", start.elapsed());
 }
