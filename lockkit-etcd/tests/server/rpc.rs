@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use etcd_client::LockOptions;
 use lockkit_core::{
-    FencingToken,
+    Clock, FencingToken,
     backend::{Renewal, Session},
 };
 use lockkit_testbed::{Etcd, Proxy};
@@ -32,6 +32,21 @@ async fn rpc_and_queue_share_a_lock_in_order() {
     release(&other, &second).await;
     release(&one, &third.granted().await).await;
     assert_eq!(shared().keys(&queue(&name)).unwrap(), [""; 0]);
+}
+
+/// The claim's lease is granted before it queues, and no heartbeat renews it.
+#[tokio::test(flavor = "multi_thread")]
+async fn lifetime_of_a_grant_starts_with_the_request_of_its_lease() {
+    let (clock, name) = (Clock::boot(), fresh_name());
+    let (holder, session) = (rpc_session(shared()).await, rpc_session(shared()).await);
+    let held = acquire(&holder, &name).await;
+    let waiting = start(&session, &name);
+    until("it queues", async || shared().keys(&queue(&name)).unwrap().len() == 2).await;
+    let queued = clock.now();
+    release(&holder, &held).await;
+    let next = waiting.granted().await;
+    assert!(next.armed_at() < queued, "the lease is older");
+    release(&session, &next).await;
 }
 
 /// The RPC that waits is aborted, and its lease is revoked.
