@@ -286,6 +286,20 @@ mod tests {
         Master { epoch, address: Address::Tcp("h".to_owned(), port) }
     }
 
+    /// A Sentinel that was cut off names the master of its time.
+    #[tokio::test]
+    async fn only_a_later_epoch_replaces_a_master() {
+        let listener = SentinelListener {
+            sentinels: Sentinels { addresses: Vec::new(), master: String::new() },
+            dialer: Dialer { login: Login::default(), tls: None, timeout: NEVER },
+            address: master(0, 9).address,
+            current: master(5, 1),
+        };
+        for (epoch, port, is_replaced) in [(4, 2, false), (5, 1, false), (6, 1, false), (6, 2, true)] {
+            assert_eq!(listener.is_replaced_by(&master(epoch, port)).await, is_replaced, "{epoch} {port}");
+        }
+    }
+
     #[test]
     fn answer_with_the_highest_epoch_counts() {
         let newest = |named: &[(u64, u16)]| {
