@@ -12,7 +12,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// Ignores poison, as [`lock`] does, where a condition variable or the end of a mutex returns the data.
+/// Ignores poison, as [`lock`] does, where a condition variable or `Mutex::into_inner` returns the data.
 pub fn unpoisoned<T>(result: LockResult<T>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
 }

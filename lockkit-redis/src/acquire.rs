@@ -274,7 +274,7 @@ enum RequestOutcome {
 mod tests {
     use super::*;
 
-    /// Those who ask in step find the lock held by one of them again and again.
+    /// Claims that ask at the same moments find the lock held by one of them again and again.
     #[test]
     fn pauses_of_tries_differ_and_are_short() {
         let bounds = |ttl| [poll_pause(ttl, 0.0), poll_pause(ttl, 1.0)];

@@ -90,7 +90,8 @@ impl RetryPauses {
 ///
 /// * Constructing the value does no I/O and needs no runtime: [`open_session`](Self::open_session) opens connections,
 ///   on the runtime that will drive them.
-/// * All of [`info`](Self::info) and [`promises`](Self::promises) is true; the conformance suite checks it.
+/// * All of [`info`](Self::info) and [`promises`](Self::promises) is true; the conformance suite checks it, except what
+///   a failover can lose.
 /// * Several clients may share one `Backend` value. Each calls `open_session` itself, and again after every lost
 ///   session.
 ///
@@ -102,8 +103,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// Returns the properties of this backend, constant for the life of the value.
     fn info(&self) -> BackendInfo;
 
-    /// Returns what this backend promises about its store, constant for the life of the value. The default is
-    /// [the least](Promises::least).
+    /// Returns what this backend promises about its store, constant for the life of the value. By default, the
+    /// [weakest promises](Promises::least): a backend that wraps another one must forward this call.
     fn promises(&self) -> Promises {
         Promises::least()
     }

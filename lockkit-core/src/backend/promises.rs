@@ -25,7 +25,7 @@ pub struct Promises {
 }
 
 impl Promises {
-    /// Returns the least: no order of waiters, tokens that rise within a process, losses found by heartbeats, and a
+    /// Returns the weakest promises: no order of waiters, tokens that rise within a process, losses found by heartbeats, and a
     /// failover that loses grants.
     #[must_use]
     pub fn least() -> Self {

@@ -210,7 +210,7 @@ impl EtcdSession {
         entry: &Arc<QueueEntry>,
         key: &ExclusiveKey,
     ) -> Result<(), RequestError> {
-        let _watching = self.watches.add(key.key.clone().into_bytes(), found.seen_at + 1, entry);
+        let _watching = self.watches.add_lock(key.key.clone().into_bytes(), found.seen_at + 1, entry);
         let queued: Option<(&[u8], Revision)> = entry.own_revision().map(|own| (entry.key.as_bytes(), own));
         let keys = || queued.map(|(queued, _)| queued).into_iter().chain([key.key.as_bytes()]);
         let unchanged: Vec<Option<Revision>> =

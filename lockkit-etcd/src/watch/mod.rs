@@ -15,7 +15,8 @@
 //! * The server stays silent. HTTP/2 pings end the connection; until then waiters depend on their re-checks.
 //!
 //! A table lists the watches that should exist. The task that owns the stream applies the changes of that table one by
-//! one, so a claim adds and removes its watch without waiting for the server.
+//! one, so a claim adds and removes its watch without waiting for the server. Most watches that nobody needs any more
+//! are cancelled a little later, together ([`requests`]).
 
 mod requests;
 mod table;
@@ -132,16 +133,16 @@ impl StreamTask {
         let (sender, mut answers) = stream.split();
         let mut requests = Requests::new(sender);
         loop {
-            while let Some((id, wanted)) = self.watches.next_pending() {
-                requests.apply(id, wanted).await?;
-            }
             tokio::select! {
+                // Answers first: if a new stream sent the requests of many watches and read nothing, both sides would
+                // wait for each other in the end.
+                biased;
                 answer = answers.message() => {
                     let answer = answer?.ok_or_else(|| RequestError::unexpected("the server ended the stream"))?;
                     self.handle(&answer, &mut requests).await?;
                 }
-                () = self.watches.changed() => {}
                 () = requests.due() => requests.cancel_unneeded().await?,
+                (id, wanted) = self.watches.next() => requests.apply(id, wanted).await?,
             }
         }
     }

@@ -1,8 +1,12 @@
 //! What the client sends over the stream: it opens watches, and cancels them.
 //!
-//! A waiter that is granted the lock needs its watch no more. Its cancel would go out together with what the holder
-//! does next, and cost the server nearly as much as a release. So such cancels wait for each other. Until then the
-//! server keeps a watch of one key, which reports at most the deletion of that key; nobody receives it.
+//! A waiter that was granted the lock no longer needs the watch of its predecessor. If that was cancelled at once, the
+//! cancel would go out together with what the holder does next, and cost the server nearly as much as a release. So
+//! such cancels are sent together, a little later. Until then the server keeps a watch of a claim's key, whose deletion it
+//! may still report, to nobody. (A pooled key of another claim can be the same one again, so it may report a few.)
+//!
+//! A watch that reports much is cancelled at once: that of an observer, and that of a lock that is one key, which each
+//! handoff deletes.
 
 use std::collections::HashMap;
 
@@ -20,20 +24,18 @@ const UNNEEDED_MAX: usize = 64;
 /// The sending half of a stream, and the watches that were opened on it, except that of the client's own keys.
 pub(super) struct Requests {
     sender: WatchRequestSender,
-    /// With what each still reports when nobody needs it.
-    opened: HashMap<WatchId, Reports>,
+    opened: HashMap<WatchId, Cancel>,
     unneeded: Vec<WatchId>,
     /// When the unneeded watches are cancelled, if there are any.
     due: Option<Instant>,
 }
 
-/// What the server still sends about a watch that is not needed any more.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reports {
-    /// Deletions of one key, of which there is hardly more than one.
-    Deletions,
-    /// All events of a queue.
-    Everything,
+/// When a watch is cancelled that is not needed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cancel {
+    AtOnce,
+    /// Together with others.
+    Later,
 }
 
 impl Requests {
@@ -51,7 +53,7 @@ impl Requests {
         if self.opened.contains_key(&id) {
             return Ok(());
         }
-        self.opened.insert(id, wanted.reports());
+        self.opened.insert(id, wanted.cancel);
         let options = wanted.options().with_watch_id(id);
         Ok(self.sender.watch(wanted.key, Some(options)).await?)
     }
@@ -59,8 +61,8 @@ impl Requests {
     async fn no_longer_needed(&mut self, id: WatchId) -> Result<(), RequestError> {
         match self.opened.get(&id) {
             None => Ok(()),
-            Some(Reports::Everything) => self.cancel(id).await,
-            Some(Reports::Deletions) => {
+            Some(Cancel::AtOnce) => self.cancel(id).await,
+            Some(Cancel::Later) => {
                 self.unneeded.push(id);
                 self.due.get_or_insert_with(|| Instant::now() + UNNEEDED_FOR);
                 if self.unneeded.len() < UNNEEDED_MAX { Ok(()) } else { self.cancel_unneeded().await }
@@ -68,7 +70,7 @@ impl Requests {
         }
     }
 
-    /// Waits until unneeded watches have to be cancelled; for ever if there are none.
+    /// Waits until unneeded watches have to be cancelled; if there are none, for ever.
     pub(super) async fn due(&self) {
         match self.due {
             Some(due) => tokio::time::sleep_until(due).await,
@@ -174,15 +176,18 @@ mod tests {
         assert!(stream.requests.due.is_none());
     }
 
-    /// The server would send it all events of the queue.
     #[tokio::test(start_paused = true)]
-    async fn watch_of_an_observer_is_cancelled_at_once() {
+    async fn watch_that_reports_much_is_cancelled_at_once() {
         let mut stream = stream();
         let observing = stream.watches.observe(&waiter().queue, &Arc::<Notify>::default());
+        let of_a_lock = stream.watches.add_lock(b"lock".to_vec(), 1, &waiter());
         stream.apply().await;
         drop(observing);
         stream.apply().await;
         assert_eq!((stream.cancelled)(), [2]);
+        drop(of_a_lock);
+        stream.apply().await;
+        assert_eq!((stream.cancelled)(), [3]);
     }
 
     #[tokio::test(start_paused = true)]

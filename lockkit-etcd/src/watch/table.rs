@@ -8,7 +8,7 @@ use std::{
 use lockkit_core::support::lock;
 use tokio::sync::Notify;
 
-use super::{FROM_NOW_ON, OWN_KEYS, WatchId, requests::Reports};
+use super::{FROM_NOW_ON, OWN_KEYS, WatchId, requests::Cancel};
 use crate::{
     client::{WatchFilterType, WatchOptions},
     entry::QueueEntry,
@@ -44,12 +44,13 @@ pub(super) struct WantedWatch {
     pub(super) key: Vec<u8>,
     from: Revision,
     subscriber: Subscriber,
+    pub(super) cancel: Cancel,
 }
 
 /// Who is notified by a watch.
 #[derive(Clone, Debug)]
 pub(super) enum Subscriber {
-    /// A waiter, of the deletion of its predecessor's key.
+    /// A waiter, of the deletion of one key.
     Waiter(Arc<QueueEntry>),
     /// An observer, of all changes to the keys of a queue.
     Observer(Arc<Notify>),
@@ -63,13 +64,6 @@ impl WantedWatch {
             Subscriber::Observer(_) => options.with_prefix(),
         }
     }
-
-    pub(super) fn reports(&self) -> Reports {
-        match self.subscriber {
-            Subscriber::Waiter(_) => Reports::Deletions,
-            Subscriber::Observer(_) => Reports::Everything,
-        }
-    }
 }
 
 impl Watches {
@@ -80,14 +74,26 @@ impl Watches {
         from: Revision,
         waiter: &Arc<QueueEntry>,
     ) -> WatchGuard {
-        self.insert(WantedWatch { key, from, subscriber: Subscriber::Waiter(Arc::clone(waiter)) })
+        let subscriber = Subscriber::Waiter(Arc::clone(waiter));
+        self.insert(WantedWatch { key, from, subscriber, cancel: Cancel::Later })
+    }
+
+    /// As [`add`](Self::add), for a key that every holder of a lock deletes.
+    pub(crate) fn add_lock(
+        self: &Arc<Self>,
+        key: Vec<u8>,
+        from: Revision,
+        waiter: &Arc<QueueEntry>,
+    ) -> WatchGuard {
+        let subscriber = Subscriber::Waiter(Arc::clone(waiter));
+        self.insert(WantedWatch { key, from, subscriber, cancel: Cancel::AtOnce })
     }
 
     /// Watches all keys of a queue until the guard is dropped. The observer is notified of every change from now on,
     /// and each time the watch begins.
     pub(crate) fn observe(self: &Arc<Self>, queue: &Queue, observer: &Arc<Notify>) -> WatchGuard {
         let (key, subscriber) = (queue.as_str().into(), Subscriber::Observer(Arc::clone(observer)));
-        self.insert(WantedWatch { key, from: FROM_NOW_ON, subscriber })
+        self.insert(WantedWatch { key, from: FROM_NOW_ON, subscriber, cancel: Cancel::AtOnce })
     }
 
     fn insert(self: &Arc<Self>, wanted: WantedWatch) -> WatchGuard {
@@ -101,11 +107,6 @@ impl Watches {
         WatchGuard { watches: Arc::clone(self), id }
     }
 
-    /// Waits until there may be something to apply.
-    pub(super) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
     fn remove(&self, id: WatchId) {
         let mut table = self.lock();
         table.wanted.remove(&id);
@@ -114,7 +115,17 @@ impl Watches {
         self.changed.notify_one();
     }
 
-    /// Returns the next watch that the stream's task has to apply; without a `WantedWatch` it is to be cancelled.
+    /// Waits for the next watch that the stream's task has to apply; without a `WantedWatch` nobody needs it any more.
+    /// When this is dropped, no watch is lost: it takes one out only to return it.
+    pub(super) async fn next(&self) -> (WatchId, Option<WantedWatch>) {
+        loop {
+            if let Some(next) = self.next_pending() {
+                return next;
+            }
+            self.changed.notified().await;
+        }
+    }
+
     pub(super) fn next_pending(&self) -> Option<(WatchId, Option<WantedWatch>)> {
         let mut table = self.lock();
         let id = table.pending.as_mut()?.pop_front()?;

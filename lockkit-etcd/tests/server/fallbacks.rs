@@ -42,6 +42,8 @@ async fn waiter_watches_who_is_between_it_and_an_earlier_claim_of_its_client() {
 async fn waiter_without_a_handoff_is_granted_by_its_watch() {
     let setting = Setting::start().await;
     sooner_than(earliest_recheck(LONG), async || {
+        // None of an earlier round.
+        setting.watches(0).await;
         let name = fresh_name();
         // A client that dies: its key is deleted without a handoff.
         let died = format!("{}af-8-{}", queue(&name), ClaimId::random());
@@ -94,13 +96,13 @@ async fn is_granted_within(bound: Duration, is_watched: bool) {
     }
 }
 
-/// It waits for the handoff for 0.05 s.
+/// The waiter waits for the handoff for 0.05 s.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_whose_predecessor_was_deleted_reads_the_queue_soon() {
     is_granted_within(Duration::from_millis(400), true).await;
 }
 
-/// It looks for its predecessor after 0.1 s, and then finds none.
+/// The waiter looks for its predecessor after 0.1 s, and then finds none.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_waiter_looks_for_its_predecessor_soon() {
     is_granted_within(Duration::from_millis(700), false).await;

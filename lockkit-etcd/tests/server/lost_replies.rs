@@ -253,6 +253,8 @@ async fn withdrawal_is_repeated_until_answered() {
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     let key = key_of(&etcd, &waiting.claim);
+    // Until then it reads its place, by its key.
+    until("it watches its predecessor", async || etcd.metrics().unwrap().watchers() == 3).await;
     // The first copy never arrives.
     proxy.set(Direction::Requests, Flow::Hold);
     waiting.control.give_up();

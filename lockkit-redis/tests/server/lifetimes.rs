@@ -14,6 +14,9 @@ use crate::{
 /// The most that a busy machine delays the look at a key, in ms.
 const DELAY_MAX: i64 = 30_000;
 
+/// How long a key lives after it was checked, in ms: less than any script asks for, even after [`DELAY_MAX`].
+const SHORTENED: &str = "10000";
+
 /// The ttl of a waiter, in ms: longer than [`TTL`] by more than [`DELAY_MAX`].
 const LONGER: &str = "150000";
 
@@ -24,11 +27,11 @@ fn assert_is(what: &str, left: i64, asked: &str) {
     assert!((asked - DELAY_MAX..=asked).contains(&left), "{what}: {left} ms instead of {asked} ms");
 }
 
-/// Checks how long a key lives; then it ends in a second, unless a later script extends it.
+/// Checks how long a key lives; then it lives for [`SHORTENED`], unless a later script extends it.
 #[track_caller]
 fn assert_lives(redis: &Redis, key: &str, asked: &str) {
     assert_is(key, redis.cli(&["PTTL", key]).unwrap().number().unwrap(), asked);
-    redis.cli(&["PEXPIRE", key, "1000"]).unwrap();
+    redis.cli(&["PEXPIRE", key, SHORTENED]).unwrap();
 }
 
 fn waiter<'a>(redis: &'a Redis, name: &'a LockName) -> Claimant<'a> {
