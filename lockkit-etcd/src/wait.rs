@@ -24,6 +24,7 @@ use crate::{
     error::RequestError,
     keys::Names,
     session::EtcdSession,
+    watch::Cancel,
     wire::{self, QueuedKey, Revision, queued_keys, revision_of},
 };
 
@@ -146,7 +147,7 @@ impl EtcdSession {
         entry: &Arc<QueueEntry>,
     ) -> Result<Revision, RequestError> {
         let Predecessor { queued, seen_at } = predecessor;
-        let _watching = self.watches.add(queued.key.clone(), seen_at + 1, entry);
+        let _watching = self.watches.add(queued.key.clone(), seen_at + 1, entry, Cancel::Later);
         loop {
             tokio::select! {
                 biased;

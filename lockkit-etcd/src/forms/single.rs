@@ -34,6 +34,7 @@ use crate::{
     forms::Form,
     forms::exclusive::{Condition, CreateReply, ExclusiveKey, FoundCondition, FoundKey},
     session::EtcdSession,
+    watch::Cancel,
     wire::{self, Revision},
 };
 
@@ -210,7 +211,9 @@ impl EtcdSession {
         entry: &Arc<QueueEntry>,
         key: &ExclusiveKey,
     ) -> Result<(), RequestError> {
-        let _watching = self.watches.add_lock(key.key.clone().into_bytes(), found.seen_at + 1, entry);
+        // Each handoff deletes this key: a watch that nobody needs would report them all.
+        let lock = key.key.clone().into_bytes();
+        let _watching = self.watches.add(lock, found.seen_at + 1, entry, Cancel::AtOnce);
         let queued: Option<(&[u8], Revision)> = entry.own_revision().map(|own| (entry.key.as_bytes(), own));
         let keys = || queued.map(|(queued, _)| queued).into_iter().chain([key.key.as_bytes()]);
         let unchanged: Vec<Option<Revision>> =

@@ -27,7 +27,10 @@ use lockkit_core::{ErrorKind, backend::retry_pauses, limits::RETRY_PAUSE_MAX, su
 use tokio::time::Instant;
 use tracing::debug;
 
-pub(crate) use self::table::{WatchGuard, Watches};
+pub(crate) use self::{
+    requests::Cancel,
+    table::{WatchGuard, Watches},
+};
 use self::{requests::Requests, table::Subscriber};
 use crate::{
     broken::BrokenHolds,

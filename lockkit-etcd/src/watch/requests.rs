@@ -32,7 +32,7 @@ pub(super) struct Requests {
 
 /// When a watch is cancelled that is not needed any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cancel {
+pub(crate) enum Cancel {
     AtOnce,
     /// Together with others.
     Later,
@@ -132,7 +132,7 @@ mod tests {
         /// Opens this many watches on predecessors, and ends them.
         async fn open_and_end(&mut self, count: usize) {
             let guards: Vec<_> =
-                (0..count).map(|_| self.watches.add(b"key".to_vec(), 1, &waiter())).collect();
+                (0..count).map(|_| self.watches.add(b"key".to_vec(), 1, &waiter(), Cancel::Later)).collect();
             self.apply().await;
             drop(guards);
             self.apply().await;
@@ -180,7 +180,7 @@ mod tests {
     async fn watch_that_reports_much_is_cancelled_at_once() {
         let mut stream = stream();
         let observing = stream.watches.observe(&waiter().queue, &Arc::<Notify>::default());
-        let of_a_lock = stream.watches.add_lock(b"lock".to_vec(), 1, &waiter());
+        let of_a_lock = stream.watches.add(b"lock".to_vec(), 1, &waiter(), Cancel::AtOnce);
         stream.apply().await;
         drop(observing);
         stream.apply().await;

@@ -67,26 +67,16 @@ impl WantedWatch {
 }
 
 impl Watches {
-    /// Watches for the deletion of a predecessor's key from this revision on, until the guard is dropped.
+    /// Watches for the deletion of a key from this revision on, until the guard is dropped. Then the watch is cancelled
+    /// [`Later`](Cancel::Later), unless the key is created and deleted often.
     pub(crate) fn add(
         self: &Arc<Self>,
         key: Vec<u8>,
         from: Revision,
         waiter: &Arc<QueueEntry>,
+        cancel: Cancel,
     ) -> WatchGuard {
-        let subscriber = Subscriber::Waiter(Arc::clone(waiter));
-        self.insert(WantedWatch { key, from, subscriber, cancel: Cancel::Later })
-    }
-
-    /// As [`add`](Self::add), for a key that every holder of a lock deletes.
-    pub(crate) fn add_lock(
-        self: &Arc<Self>,
-        key: Vec<u8>,
-        from: Revision,
-        waiter: &Arc<QueueEntry>,
-    ) -> WatchGuard {
-        let subscriber = Subscriber::Waiter(Arc::clone(waiter));
-        self.insert(WantedWatch { key, from, subscriber, cancel: Cancel::AtOnce })
+        self.insert(WantedWatch { key, from, subscriber: Subscriber::Waiter(Arc::clone(waiter)), cancel })
     }
 
     /// Watches all keys of a queue until the guard is dropped. The observer is notified of every change from now on,

@@ -2,7 +2,10 @@
 //! program is a plain client that does what the `Lock` of the packages etcd3 (Python and Node.js) and aetcd does: a
 //! lease, a transaction that puts the key if it is absent, and a transaction that deletes it if it has the own value.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 use lockkit_core::{
@@ -341,5 +344,29 @@ async fn inspection_shows_the_foreign_holder_before_our_waiters() {
         let label = seen.holder.and_then(|holder| holder.metadata).and_then(|metadata| metadata.label);
         assert_eq!((label.as_deref(), seen.waiters.len()), (Some("test"), 0), "{options}");
         release(&session, &held).await;
+    }
+}
+
+/// Every handoff deletes this key, so a watch that nobody needs would report them all. Other watches stay open for 0.5 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn watch_of_a_single_key_is_cancelled_at_once() {
+    const ROUNDS: usize = 10;
+    const AT_ONCE: Duration = Duration::from_millis(400);
+    let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
+    let session = session_with(&etcd, SINGLE).await;
+    let mut foreign = Foreign::new(&etcd, &key_of(SINGLE, &name)).await;
+    foreign.try_lock().await.unwrap();
+    let watchers = || etcd.metrics().unwrap().watchers();
+    let mut took = Vec::new();
+    // Repeated, because a busy machine may delay a cancel.
+    while took.last().is_none_or(|last| *last >= AT_ONCE) {
+        assert!(took.len() < ROUNDS, "never in less than {AT_ONCE:?}: {took:?}");
+        let waiting = enqueued(&session, &name).await;
+        until("the key is watched", async || watchers() == 2).await;
+        let gave_up = Instant::now();
+        waiting.control.give_up();
+        until("only the session's own watch is left", async || watchers() == 1).await;
+        took.push(gave_up.elapsed());
+        assert!(is_gave_up(&waiting.ends().await));
     }
 }
