@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader, Write, stdout},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -82,6 +82,19 @@ impl Project {
         // `cargo xtask` itself was built just now.
         entries.map(|entry| entry.file_name()).any(|name| !name.to_string_lossy().starts_with("xtask"))
     }
+}
+
+/// Removes `.` and `..` from a path.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    let mut resolved = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(resolved.pop()),
+            Component::CurDir => {}
+            other => resolved.push(other),
+        }
+    }
+    resolved
 }
 
 /// Makes cargo compile the packages of the workspace with clippy's compiler, and fail on a warning: what is built is

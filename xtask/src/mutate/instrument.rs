@@ -5,22 +5,21 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     ops::Range,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
 use proc_macro2::{TokenStream, TokenTree};
 
-use super::{
-    function_bodies::Source,
-    scratch::FileChange,
-    switch::{ORIGINAL, ORIGINAL_END, VARIANT, VARIANT_END},
-};
-use crate::project::Project;
+use super::{function_bodies::Source, scratch::FileChange};
+use crate::project::{self, Project};
 
 /// The crate that knows which mutation is switched on, and its folder in the copy.
 const SWITCH_CRATE: &str = "mutation-switch";
 const SWITCH_SOURCE: &str = include_str!("switch.rs");
+
+/// In that crate: the mutations of scripts, each with the script before and after it.
+const SCRIPTS: &str = "pub static SCRIPTS: &[(&str, &str, &str)]";
 
 /// An instrumented copy, not yet written.
 #[derive(Debug, Default)]
@@ -41,18 +40,8 @@ struct VariantPoint {
     variants: Vec<(String, Range<usize>)>,
 }
 
-/// All variants of one file. The numbers are the indices of its function bodies.
-#[derive(Debug)]
-enum Variants {
-    Rust(BTreeMap<usize, Vec<(String, String)>>),
-    Lua(Vec<(String, String)>),
-}
-
-/// The variant of one file in one mutation.
-enum Variant {
-    Rust(Vec<(usize, String)>),
-    Lua(String),
-}
+/// The variants of a file's function bodies, by the index of the body: the mutation and its text.
+type Variants<'a> = BTreeMap<usize, Vec<(&'a str, String)>>;
 
 impl Instrumented {
     /// Makes the copy with all these mutations except those that are left out already.
@@ -62,28 +51,45 @@ impl Instrumented {
         left_out: BTreeMap<String, String>,
     ) -> Result<Self> {
         let mut instrumented = Self { left_out, ..Self::default() };
-        let mut variants: BTreeMap<&Path, (&str, Variants)> = BTreeMap::new();
+        let mut sources: BTreeMap<&Path, (&str, Variants<'_>)> = BTreeMap::new();
+        let mut scripts = Vec::new();
+        let (mut packages, mut with_scripts) = (BTreeSet::new(), BTreeSet::new());
         for (name, changes) in mutations {
             if instrumented.left_out.contains_key(name) {
                 continue;
             }
-            match changes.iter().map(variant).collect::<Result<Vec<_>, String>>() {
-                Err(reason) => drop(instrumented.left_out.insert(name.clone(), reason)),
-                Ok(changed) => changed.into_iter().for_each(|(path, before, variant)| {
-                    let file = variants.entry(path).or_insert_with(|| (before, Variants::like(&variant)));
-                    file.1.add(name, variant);
-                }),
+            let changed = match changes.iter().map(Changed::of).collect::<Result<Vec<_>, String>>() {
+                Ok(changed) => changed,
+                Err(reason) => {
+                    instrumented.left_out.insert(name.clone(), reason);
+                    continue;
+                }
+            };
+            for Changed { path, before, after, bodies } in changed {
+                let package = package_of(project, path)?;
+                match bodies {
+                    Some(bodies) => {
+                        let (_, variants) = sources.entry(path).or_insert_with(|| (before, Variants::new()));
+                        bodies
+                            .into_iter()
+                            .for_each(|(body, text)| variants.entry(body).or_default().push((name, text)));
+                    }
+                    None => {
+                        scripts.push((name, before, after));
+                        with_scripts.insert(package.clone());
+                    }
+                }
+                packages.insert(package);
             }
         }
-        let (mut packages, mut with_scripts) = (BTreeSet::new(), BTreeSet::new());
-        for (path, (before, variants)) in variants {
-            let package = package_of(project, path)?;
-            if matches!(variants, Variants::Lua(_)) {
-                with_scripts.insert(package.clone());
-            }
-            packages.insert(package);
-            instrumented.write(path, before, variants)?;
+        for (path, (before, variants)) in sources {
+            let (text, variant_points) = with_variants(path, before, variants)?;
+            instrumented.variant_points.extend(variant_points);
+            instrumented.files.insert(path.to_owned(), text);
         }
+        // The debugging format of strings and lists is that of their literals.
+        let scripts = format!("{SWITCH_SOURCE}\n{SCRIPTS} = &{scripts:?};\n");
+        instrumented.files.insert(Path::new(SWITCH_CRATE).join("src/lib.rs"), scripts);
         instrumented.connect(project, &packages, &with_scripts)?;
         Ok(instrumented)
     }
@@ -92,7 +98,7 @@ impl Instrumented {
     pub(super) fn at(&self, locations: &[(PathBuf, usize)]) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         for (path, line) in locations {
-            let path = normal(path);
+            let path = project::resolved(path);
             for point in self.variant_points.iter().filter(|at| at.path == path && at.lines.contains(line)) {
                 let own = point.variants.iter().filter(|(_, lines)| lines.contains(line));
                 let own: Vec<_> = own.map(|(name, _)| name.clone()).collect();
@@ -102,22 +108,6 @@ impl Instrumented {
             }
         }
         found
-    }
-
-    fn write(&mut self, path: &Path, before: &str, variants: Variants) -> Result<()> {
-        let text = match variants {
-            Variants::Lua(variants) => {
-                let one = |(name, text): (String, String)| format!("{VARIANT}{name}\n{text}{VARIANT_END}");
-                variants.into_iter().map(one).collect::<String>() + ORIGINAL + before + ORIGINAL_END
-            }
-            Variants::Rust(variants) => {
-                let (text, variant_points) = with_variants(path, before, variants)?;
-                self.variant_points.extend(variant_points);
-                text
-            }
-        };
-        self.files.insert(path.to_owned(), text);
-        Ok(())
     }
 
     /// Makes the changed packages depend on the switch crate, and lets their scripts and child processes see the
@@ -154,7 +144,6 @@ impl Instrumented {
         }
         let manifest = format!("[package]\nname = \"{SWITCH_CRATE}\"\nedition = \"2024\"\n");
         self.files.insert(Path::new(SWITCH_CRATE).join("Cargo.toml"), manifest);
-        self.files.insert(Path::new(SWITCH_CRATE).join("src/lib.rs"), SWITCH_SOURCE.to_owned());
         Ok(())
     }
 
@@ -167,45 +156,33 @@ impl Instrumented {
     }
 }
 
-impl Variants {
-    fn like(variant: &Variant) -> Self {
-        match variant {
-            Variant::Rust(_) => Self::Rust(BTreeMap::new()),
-            Variant::Lua(_) => Self::Lua(Vec::new()),
-        }
-    }
-
-    fn add(&mut self, name: &str, variant: Variant) {
-        match (self, variant) {
-            (Self::Rust(all), Variant::Rust(bodies)) => {
-                for (body, text) in bodies {
-                    all.entry(body).or_default().push((name.to_owned(), text));
-                }
-            }
-            (Self::Lua(all), Variant::Lua(text)) => all.push((name.to_owned(), text)),
-            // Impossible: one path has one extension.
-            _ => {}
-        }
-    }
+/// A file that a mutation changes.
+struct Changed<'a> {
+    path: &'a Path,
+    before: &'a str,
+    after: &'a str,
+    /// The function bodies that differ; `None` in a script, which is switched as a whole.
+    bodies: Option<Vec<(usize, String)>>,
 }
 
-/// Returns the variant of a file, or why it cannot be switched.
-fn variant(change: &FileChange) -> Result<(&Path, &str, Variant), String> {
-    let path = change.path.as_path();
-    let (Some(before), Some(after)) = (&change.before, &change.after) else {
-        return Err(format!("{} is created or deleted", path.display()));
-    };
-    let variant = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("rs") => bodies(before, after)
-            .map_err(|error| format!("{}: {error:#}", path.display()))?
-            .map(Variant::Rust)
-            .ok_or_else(|| format!("{} differs outside of function bodies", path.display()))?,
-        Some("lua") if [before, after].iter().all(|text| !text.contains("]==]")) => {
-            Variant::Lua(after.clone())
-        }
-        _ => return Err(format!("{} is read while compiling", path.display())),
-    };
-    Ok((path, before, variant))
+impl<'a> Changed<'a> {
+    /// An error says why the change cannot be switched.
+    fn of(change: &'a FileChange) -> Result<Self, String> {
+        let path = change.path.as_path();
+        let (Some(before), Some(after)) = (&change.before, &change.after) else {
+            return Err(format!("{} is created or deleted", path.display()));
+        };
+        let bodies = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("rs") => {
+                let bodies =
+                    bodies(before, after).map_err(|error| format!("{}: {error:#}", path.display()))?;
+                Some(bodies.ok_or_else(|| format!("{} differs outside of function bodies", path.display()))?)
+            }
+            Some("lua") => None,
+            _ => return Err(format!("{} is read while compiling", path.display())),
+        };
+        Ok(Self { path, before, after, bodies })
+    }
 }
 
 /// Returns the function bodies that differ; `None` if other code differs, too.
@@ -216,11 +193,7 @@ fn bodies(before: &str, after: &str) -> Result<Option<Vec<(usize, String)>>> {
 }
 
 /// Returns the source with all variants of its function bodies.
-fn with_variants(
-    path: &Path,
-    before: &str,
-    variants: BTreeMap<usize, Vec<(String, String)>>,
-) -> Result<(String, Vec<VariantPoint>)> {
+fn with_variants(path: &Path, before: &str, variants: Variants<'_>) -> Result<(String, Vec<VariantPoint>)> {
     let source = Source::parse(before)?;
     let (mut text, mut end, mut variant_points) = (String::new(), 0, Vec::new());
     let line = |text: &str| text.matches('\n').count() + 1;
@@ -234,7 +207,7 @@ fn with_variants(
             text.push_str(&format!("if ::mutation_switch::is({name:?}) {{\n"));
             let start = line(&text);
             text.push_str(&body);
-            lines.push((name, start..line(&text) + 1));
+            lines.push((name.to_owned(), start..line(&text) + 1));
             text.push_str("\n} else ");
         }
         text.push_str(&format!("{{\n{}\n}} }}", source.text_of(index)));
@@ -287,7 +260,7 @@ fn with_chosen_includes(text: &str) -> Result<String> {
     find(text.parse().map_err(|error| anyhow::anyhow!("{error}"))?, &mut found);
     let mut text = text.to_owned();
     for range in found.into_iter().rev() {
-        let chosen = format!("::mutation_switch::text({})", &text[range.clone()]);
+        let chosen = format!("::mutation_switch::text({}, ::mutation_switch::SCRIPTS)", &text[range.clone()]);
         text.replace_range(range, &chosen);
     }
     Ok(text)
@@ -298,17 +271,4 @@ fn package_of(project: &Project, file: &Path) -> Result<PathBuf> {
     let mut folders = file.ancestors().skip(1);
     let found = folders.find(|folder| project.root().join(folder).join("Cargo.toml").is_file());
     found.map(Path::to_owned).with_context(|| format!("{} is in no package", file.display()))
-}
-
-/// Resolves `..` in a path.
-fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for component in path.components() {
-        if component == Component::ParentDir {
-            normal.pop();
-        } else {
-            normal.push(component);
-        }
-    }
-    normal
 }

@@ -14,16 +14,6 @@ pub const SWITCH: &str = "MUTATION";
 /// The environment variable with the path of a file that is created once code of the mutation runs.
 pub const REACHED: &str = "MUTATION_REACHED";
 
-/// Starts a variant of a Lua script, followed by the name of the mutation. A variant is a comment, because programs
-/// that do not know the switch may also read the script.
-pub const VARIANT: &str = "--[==[ mutation ";
-/// Ends a variant.
-pub const VARIANT_END: &str = "\n]==]\n";
-/// Starts the original script, after the last variant.
-pub const ORIGINAL: &str = "--[==[ original ]==]\n";
-/// Ends the original script.
-pub const ORIGINAL_END: &str = "\n--[==[ end ]==]\n";
-
 static SWITCHED_ON: LazyLock<Option<String>> = LazyLock::new(|| env::var(SWITCH).ok());
 
 /// Returns whether this mutation is switched on. If so, records that it was reached.
@@ -44,25 +34,15 @@ pub fn variables() -> impl Iterator<Item = (&'static str, OsString)> {
     [SWITCH, REACHED].into_iter().filter_map(|name| Some((name, env::var_os(name)?)))
 }
 
-/// Returns the original text, or the variant that is switched on.
-pub fn text(text: &'static str) -> &'static str {
-    choose(text, is).leak()
+/// Returns a text that contains scripts, with those that the mutation changes as they are then. `scripts` are all
+/// mutations of scripts, each with the script before and after it.
+pub fn text(text: &str, scripts: &[(&str, &str, &str)]) -> &'static str {
+    choose(text, scripts, is).leak()
 }
 
-fn choose(text: &str, is_on: impl Fn(&str) -> bool) -> String {
-    let (mut chosen, mut rest) = (String::new(), text);
-    while let Some((before, after)) = rest.split_once(VARIANT) {
-        let (block, behind) = after.split_once(ORIGINAL_END).unwrap_or((after, ""));
-        let (variants, original) = block.split_once(ORIGINAL).unwrap_or(("", block));
-        let mut variants = variants.split(VARIANT).filter_map(|variant| variant.split_once('\n'));
-        let variant =
-            variants.find(|(name, _)| is_on(name)).and_then(|(_, text)| text.strip_suffix(VARIANT_END));
-        chosen.push_str(before);
-        chosen.push_str(variant.unwrap_or(original));
-        rest = behind;
-    }
-    chosen.push_str(rest);
-    chosen
+fn choose(text: &str, scripts: &[(&str, &str, &str)], is_on: impl Fn(&str) -> bool) -> String {
+    let changed = scripts.iter().filter(|(name, before, _)| text.contains(before) && is_on(name));
+    changed.fold(text.to_owned(), |text, (_, before, after)| text.replace(before, after))
 }
 
 #[cfg(test)]
@@ -70,21 +50,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_without_variants_is_returned_as_it_is() {
-        assert_eq!(choose("return 1\n", |_| true), "return 1\n");
-    }
-
-    #[test]
-    fn switched_variant_replaces_the_original() {
-        let block = |variants: &str, original: &str| format!("{variants}{ORIGINAL}{original}{ORIGINAL_END}");
-        let variant = |name: &str, text: &str| format!("{VARIANT}{name}\n{text}{VARIANT_END}");
-        let text = format!(
-            "first\n{}middle\n{}last\n",
-            block(&(variant("a", "A\nA") + &variant("b", "B")), "one\n"),
-            block(&variant("b", "b"), "two")
-        );
-        assert_eq!(choose(&text, |_| false), "first\none\nmiddle\ntwolast\n");
-        assert_eq!(choose(&text, |name| name == "a"), "first\nA\nAmiddle\ntwolast\n");
-        assert_eq!(choose(&text, |name| name == "b"), "first\nBmiddle\nblast\n");
+    fn scripts_of_the_mutation_that_is_on_are_replaced() {
+        let scripts = [("a", "one\n", "A\n"), ("b", "one\n", "B\n"), ("b", "two\n", "b\n")];
+        let chosen = |on| choose("first\none\nmiddle\ntwo\nlast\n", &scripts, |name| name == on);
+        assert_eq!(chosen("none"), "first\none\nmiddle\ntwo\nlast\n");
+        assert_eq!(chosen("a"), "first\nA\nmiddle\ntwo\nlast\n");
+        assert_eq!(chosen("b"), "first\nB\nmiddle\nb\nlast\n");
     }
 }

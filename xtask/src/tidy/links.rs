@@ -3,10 +3,11 @@
 use std::{
     collections::BTreeSet,
     fs,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 use super::{Finding, Rule};
+use crate::project;
 
 /// The table of contents of `docs/` as a book.
 pub(super) const SUMMARY: &str = "docs/SUMMARY.md";
@@ -18,7 +19,7 @@ pub(super) fn broken(root: &Path, document: &Path, text: &str) -> Vec<Finding> {
         if file.is_empty() {
             return !anchors(text).contains(heading);
         }
-        let path = root.join(below_root(&document.with_file_name(file)));
+        let path = root.join(project::resolved(&document.with_file_name(file)));
         let is_document = path.extension().is_some_and(|extension| extension == "md");
         match fs::read_to_string(&path) {
             Ok(found) => is_document && !heading.is_empty() && !anchors(&found).contains(heading),
@@ -34,7 +35,7 @@ pub(super) fn broken(root: &Path, document: &Path, text: &str) -> Vec<Finding> {
 /// Returns the pages of `docs/` that the table of contents leaves out.
 pub(super) fn not_in_summary(summary: &str, files: &[PathBuf]) -> Vec<Finding> {
     let listed: BTreeSet<PathBuf> =
-        links(summary).map(|(_, target)| below_root(&Path::new("docs").join(target))).collect();
+        links(summary).map(|(_, target)| project::resolved(&Path::new("docs").join(target))).collect();
     let pages = files.iter().filter(|file| {
         file.starts_with("docs")
             && file.extension().is_some_and(|extension| extension == "md")
@@ -82,19 +83,6 @@ fn anchor(heading: &str) -> String {
         _ => letter.is_alphanumeric().then_some(letter),
     });
     letters.flat_map(char::to_lowercase).collect()
-}
-
-/// Removes `.` and `..` from a path.
-fn below_root(path: &Path) -> PathBuf {
-    let mut found = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(found.pop()),
-            Component::CurDir => {}
-            other => found.push(other),
-        }
-    }
-    found
 }
 
 #[cfg(test)]
