@@ -48,9 +48,9 @@ impl Case {
         self
     }
 
-    /// Returns why this case cannot run on this backend; `None` when it can.
+    /// Returns why this case does not run on this backend; `None` when it does.
     pub fn unmet(&self, harness: &dyn Harness) -> Option<String> {
-        self.needs.iter().find_map(|need| need.unmet(harness))
+        self.needs.iter().find_map(|need| need.unmet(harness)).or_else(|| harness.left_out(self))
     }
 
     pub(crate) fn sharing(&self) -> Sharing {
@@ -324,4 +324,60 @@ macro_rules! own_case {
         )
         .catching(&[$($($bug),+)?])
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::backend::{BackendInfo, Promises};
+
+    use super::*;
+    use crate::{AnyBackend, Outcome, Rounds, Store, cases, memory::MemoryHarness, run_case};
+
+    /// A harness that leaves out one case.
+    #[derive(Debug)]
+    struct LeavesOut(&'static str);
+
+    impl Harness for LeavesOut {
+        fn name(&self) -> String {
+            MemoryHarness.name()
+        }
+        fn info(&self) -> BackendInfo {
+            MemoryHarness.info()
+        }
+        fn promises(&self) -> Promises {
+            MemoryHarness.promises()
+        }
+        fn time(&self) -> Time {
+            MemoryHarness.time()
+        }
+        fn rounds(&self) -> Rounds {
+            MemoryHarness.rounds()
+        }
+        fn hooks(&self) -> Vec<Hook> {
+            MemoryHarness.hooks()
+        }
+        fn parallel(&self) -> usize {
+            1
+        }
+        fn store(&self, sharing: Sharing) -> Result<std::sync::Arc<dyn Store>> {
+            MemoryHarness.store(sharing)
+        }
+        fn connect(&self, address: &str) -> Result<AnyBackend> {
+            MemoryHarness.connect(address)
+        }
+        fn left_out(&self, case: &Case) -> Option<String> {
+            (case.name == self.0).then(|| "tested elsewhere".to_owned())
+        }
+    }
+
+    #[test]
+    fn case_that_is_left_out_is_ignored_with_the_reason() {
+        let harness: std::sync::Arc<dyn Harness> = std::sync::Arc::new(LeavesOut("second_close_succeeds"));
+        let outcome = |name| {
+            let case = cases().into_iter().find(|case| case.name == name).unwrap();
+            run_case(&harness, case, 1).outcome
+        };
+        assert_eq!(outcome("second_close_succeeds"), Outcome::Ignored("tested elsewhere".to_owned()));
+        assert_eq!(outcome("second_release_has_no_effect"), Outcome::Passed);
+    }
 }

@@ -95,6 +95,13 @@ pub trait Harness: Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns why a case that could run is left to another test program, which runs it on the same code; `None`, the
+    /// default, for every case that is to run here. The case is ignored with this reason.
+    fn left_out(&self, case: &Case) -> Option<String> {
+        let _ = case;
+        None
+    }
+
     /// Returns how many cases may run in parallel; most of them wait for a ttl and not for the processor.
     fn parallel(&self) -> usize;
 
