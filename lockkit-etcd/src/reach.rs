@@ -30,7 +30,7 @@ const HTTP2_BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\
 const TLS_BEGIN: &[u8] = &[0x16, 3, 1, 0, 4, 1, 0, 0, 0];
 
 /// What a probe has found.
-enum Found {
+enum ProbeResult {
     /// The server speaks the protocol.
     Reachable,
     /// It cannot be reached, or is something else.
@@ -39,7 +39,7 @@ enum Found {
     Distrust(String),
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for ProbeResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reachable => f.write_str("reachable"),
@@ -63,14 +63,16 @@ pub(crate) async fn explain(config: &EtcdConfig, fault: RequestError) -> Request
                 None => probe_plain(endpoint).await,
             }
         };
-        timeout(limit, probe).await.unwrap_or_else(|_| Found::Fault(format!("no answer within {limit:?}")))
+        timeout(limit, probe)
+            .await
+            .unwrap_or_else(|_| ProbeResult::Fault(format!("no answer within {limit:?}")))
     });
     let found = join_all(probes).await;
-    let kind = match found.iter().any(|found| matches!(found, Found::Distrust(_))) {
+    let kind = match found.iter().any(|found| matches!(found, ProbeResult::Distrust(_))) {
         true => ErrorKind::Denied,
         false => fault.kind(),
     };
-    let reachable = found.iter().any(|found| matches!(found, Found::Reachable));
+    let reachable = found.iter().any(|found| matches!(found, ProbeResult::Reachable));
     // The request failed for another reason than the connection.
     let mut parts: Vec<String> = reachable.then(|| fault.message().to_owned()).into_iter().collect();
     let servers = config.endpoints.iter().zip(&found);
@@ -78,15 +80,15 @@ pub(crate) async fn explain(config: &EtcdConfig, fault: RequestError) -> Request
     RequestError::new(fault.effect, kind, parts.join("; "))
 }
 
-async fn probe_plain(endpoint: &str) -> Found {
-    let fault = |why: &str| Found::Fault(why.to_owned());
+async fn probe_plain(endpoint: &str) -> ProbeResult {
+    let fault = |why: &str| ProbeResult::Fault(why.to_owned());
     let answer = match answer_to(endpoint, HTTP2_BEGIN).await {
         Ok(answer) => answer,
-        Err(cause) => return Found::Fault(format!("cannot connect: {cause}")),
+        Err(cause) => return ProbeResult::Fault(format!("cannot connect: {cause}")),
     };
     match answer.as_slice() {
         // A SETTINGS frame of the connection.
-        [_, _, _, 4, _, 0, 0, 0, 0, ..] => Found::Reachable,
+        [_, _, _, 4, _, 0, 0, 0, 0, ..] => ProbeResult::Reachable,
         [b'H', b'T', b'T', b'P', b'/', b'1', ..] => {
             fault("answers with HTTP/1; is this etcd's port for clients?")
         }
@@ -118,19 +120,21 @@ async fn answer_to(endpoint: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-async fn probe_tls(config: &EtcdConfig, endpoint: &str, tls: &Tls, limit: Duration) -> Found {
+async fn probe_tls(config: &EtcdConfig, endpoint: &str, tls: &Tls, limit: Duration) -> ProbeResult {
     let mut alone = config.clone();
     (alone.endpoints, alone.login) = (vec![endpoint.to_owned()], None);
     let asked = async { Server::connect(&alone).await?.version().await };
     // A server that refuses the request, because the probe has not logged in, can be reached.
-    let Err(fault) = asked.await else { return Found::Reachable };
+    let Err(fault) = asked.await else { return ProbeResult::Reachable };
     if fault.kind() == ErrorKind::Denied {
-        return Found::Distrust(fault.message().to_owned());
+        return ProbeResult::Distrust(fault.message().to_owned());
     }
     // The server may have refused the client's certificate after the handshake, in a message that was lost.
     match tls.refusal(endpoint, Some("h2"), limit).await {
-        Some(end) => Found::Distrust(RequestError::not_connected(&end).message().to_owned()),
-        _ if fault.is_failed_handshake() => Found::Fault(format!("{}; does it speak TLS?", fault.message())),
-        _ => Found::Fault(fault.message().to_owned()),
+        Some(end) => ProbeResult::Distrust(RequestError::not_connected(&end).message().to_owned()),
+        _ if fault.is_failed_handshake() => {
+            ProbeResult::Fault(format!("{}; does it speak TLS?", fault.message()))
+        }
+        _ => ProbeResult::Fault(fault.message().to_owned()),
     }
 }

@@ -20,12 +20,12 @@ use crate::{
 /// All claims of a session that may have a key at the server, and what is known of their queues.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimRegistry {
-    table: Mutex<Table>,
+    table: Mutex<ClaimTable>,
     pub(crate) order: KnownOrder,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ClaimTable {
     by_id: HashMap<ClaimId, Arc<QueueEntry>>,
     by_key: HashMap<String, Arc<QueueEntry>>,
     /// Those whose create revision is known, in the order of their queue.
@@ -130,7 +130,7 @@ impl ClaimRegistry {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ClaimTable> {
         lock(&self.table)
     }
 }

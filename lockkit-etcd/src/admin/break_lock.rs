@@ -20,7 +20,7 @@
 use lockkit_core::backend::Contender;
 use tracing::debug;
 
-use super::look::{Found, Holder, LockKeys};
+use super::look::{FoundKeys, Holder, LockKeys};
 use crate::{
     broken::BrokenHold,
     call::Server,
@@ -75,7 +75,7 @@ struct Hold<'a> {
     next: Option<QueuedKey>,
 }
 
-impl Found {
+impl FoundKeys {
     /// Returns the hold of this contender, if it is the holder.
     fn hold_of(&self, contender: &Contender, layout: &Layout) -> Option<Hold<'_>> {
         let holder = self.holder()?;

@@ -4,14 +4,14 @@ use lockkit_core::{Error, ErrorKind, Result};
 
 /// Where a page begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Position {
+pub(super) struct Cursor {
     /// The range of keys, by its index.
     pub(super) range: usize,
     /// The last key that was read in it; `None` at its beginning.
     pub(super) after: Option<Vec<u8>>,
 }
 
-impl Position {
+impl Cursor {
     /// Returns `INDEX` or `INDEX-KEY`, the key in hexadecimal digits: it need not be UTF-8.
     pub(super) fn to_text(&self) -> String {
         match &self.after {
@@ -33,7 +33,7 @@ impl Position {
     }
 }
 
-/// The error of a text that is no position of the listing.
+/// The error of a text that is no cursor of the listing.
 pub(super) fn no_page() -> Error {
     Error::new(ErrorKind::InvalidConfig, "list locks").with_message("no page of this listing begins there")
 }
@@ -48,13 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn position_survives_its_text() {
+    fn cursor_survives_its_text() {
         for after in [None, Some(b"lockkit/a%2Fb/1f".to_vec()), Some(vec![0xff, 0])] {
-            let position = Position { range: 1, after };
-            assert_eq!(Position::parse(&position.to_text()).unwrap(), position);
+            let cursor = Cursor { range: 1, after };
+            assert_eq!(Cursor::parse(&cursor.to_text()).unwrap(), cursor);
         }
         for text in ["", "x", "0-zz", "-00", "0-é"] {
-            assert_eq!(Position::parse(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
+            assert_eq!(Cursor::parse(text).unwrap_err().kind(), ErrorKind::InvalidConfig, "{text}");
         }
     }
 }

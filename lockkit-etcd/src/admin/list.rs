@@ -16,7 +16,7 @@ use lockkit_core::{
     backend::{ListedLock, Page},
 };
 
-use super::cursor::{Position, no_page};
+use super::cursor::{Cursor, no_page};
 use crate::{
     Form, Names,
     call::Server,
@@ -88,22 +88,22 @@ impl Layout {
 
 impl Pages {
     /// Parses where a page begins.
-    pub(super) fn position(&self, after: Option<&str>) -> Result<Position> {
-        let position = after.map_or_else(|| Ok(Position::default()), Position::parse)?;
-        let range = self.ranges.get(position.range).ok_or_else(no_page)?;
+    pub(super) fn cursor(&self, after: Option<&str>) -> Result<Cursor> {
+        let cursor = after.map_or_else(|| Ok(Cursor::default()), Cursor::parse)?;
+        let range = self.ranges.get(cursor.range).ok_or_else(no_page)?;
         let is_inside = |key: &Vec<u8>| key.starts_with(range.begins.as_bytes());
-        if position.after.as_ref().is_none_or(is_inside) { Ok(position) } else { Err(no_page()) }
+        if cursor.after.as_ref().is_none_or(is_inside) { Ok(cursor) } else { Err(no_page()) }
     }
 
     /// Reads a page of at most this many locks.
     pub(super) async fn read(
         &self,
         server: &Server,
-        position: Position,
+        cursor: Cursor,
         limit: usize,
     ) -> Result<Page, RequestError> {
-        let Some(range) = self.ranges.get(position.range) else { return Ok(Page::default()) };
-        let start = match &position.after {
+        let Some(range) = self.ranges.get(cursor.range) else { return Ok(Page::default()) };
+        let start = match &cursor.after {
             None if range.begins.is_empty() => vec![0],
             None => range.begins.clone().into_bytes(),
             Some(key) => self.after(range, key),
@@ -121,11 +121,11 @@ impl Pages {
             }
         }
         let next = match answer.kvs().last() {
-            Some(last) if answer.more => Some(Position { after: Some(last.key().to_vec()), ..position }),
-            _ => Some(Position { range: position.range + 1, after: None }),
+            Some(last) if answer.more => Some(Cursor { after: Some(last.key().to_vec()), ..cursor }),
+            _ => Some(Cursor { range: cursor.range + 1, after: None }),
         };
         let next = next.filter(|next| next.range < self.ranges.len());
-        Ok(Page::new(locks, next.as_ref().map(Position::to_text)))
+        Ok(Page::new(locks, next.as_ref().map(Cursor::to_text)))
     }
 
     /// Returns where to go on after a key: what shows no lock, or none that was not returned, is skipped.
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(end_of_prefix(b"a\xff\xff"), b"b");
         assert_eq!(end_of_prefix(b"\xff"), [0]);
         for other in ["2", "0-70", "0-61"] {
-            assert!(encoded.position(Some(other)).is_err(), "{other}");
+            assert!(encoded.cursor(Some(other)).is_err(), "{other}");
         }
     }
 }

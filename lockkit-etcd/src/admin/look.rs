@@ -18,7 +18,7 @@ pub(super) struct LockKeys {
 }
 
 /// The keys of one lock, as they were read. Two reads: the keys of both kinds need not be of one revision.
-pub(super) struct Found {
+pub(super) struct FoundKeys {
     pub(super) queue: Option<Queue>,
     pub(super) queued: Vec<KeyValue>,
     has_guard: bool,
@@ -43,7 +43,7 @@ impl LockKeys {
     }
 
     /// Reads the keys, at most this many of the queue.
-    pub(super) async fn look(&self, server: &Server, queued_max: i64) -> Result<Found, RequestError> {
+    pub(super) async fn look(&self, server: &Server, queued_max: i64) -> Result<FoundKeys, RequestError> {
         let exclusive = match &self.exclusive {
             Some(key) => read(server, key, GetOptions::new()).await?.kvs().first().cloned(),
             None => None,
@@ -55,11 +55,11 @@ impl LockKeys {
             }
             None => Vec::new(),
         };
-        Ok(Found { queue: self.queue.clone(), queued, has_guard: self.exclusive.is_some(), exclusive })
+        Ok(FoundKeys { queue: self.queue.clone(), queued, has_guard: self.exclusive.is_some(), exclusive })
     }
 }
 
-impl Found {
+impl FoundKeys {
     pub(super) fn holder(&self) -> Option<Holder<'_>> {
         match (self.queued.first(), &self.exclusive) {
             (Some(first), None) if self.has_guard => Some(Holder::Queued { first, decides: None }),

@@ -17,7 +17,7 @@ use tracing::debug;
 
 use self::{
     list::names_an_entry,
-    look::{Found, LockKeys},
+    look::{FoundKeys, LockKeys},
 };
 use crate::{
     EtcdBackend,
@@ -55,8 +55,8 @@ impl Admin for EtcdBackend {
 
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
         let pages = self.config.layout().pages(prefix)?;
-        let position = pages.position(after)?;
-        let read = async { pages.read(&self.connect().await?, position, limit).await };
+        let cursor = pages.cursor(after)?;
+        let read = async { pages.read(&self.connect().await?, cursor, limit).await };
         self.named(read.await, "list locks").await
     }
 
@@ -90,7 +90,7 @@ struct LeasedInspection {
     waiters: Vec<LeaseId>,
 }
 
-impl Found {
+impl FoundKeys {
     fn inspection(&self) -> LeasedInspection {
         let queued = |kv: &KeyValue| self.queued_contender(kv);
         let (holder, waiters) = match self.holder() {

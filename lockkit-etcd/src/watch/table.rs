@@ -19,19 +19,19 @@ use crate::{
 /// The watches on predecessors and queues that should exist.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    table: Mutex<Table>,
+    table: Mutex<WatchTable>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct WatchTable {
     wanted: HashMap<WatchId, WantedWatch>,
     /// Watches that were added or removed, and that the stream's task has not applied yet; `None` without a stream.
     pending: Option<VecDeque<WatchId>>,
     last_id: WatchId,
 }
 
-impl Table {
+impl WatchTable {
     fn changed(&mut self, id: WatchId) {
         if let Some(pending) = &mut self.pending {
             pending.push_back(id);
@@ -136,7 +136,7 @@ impl Watches {
         self.lock().wanted.get(&id).map(|wanted| wanted.subscriber.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, WatchTable> {
         lock(&self.table)
     }
 }

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::{
     RpcClaim, RpcSession,
-    wire::{self, Position},
+    wire::{self, QueuePosition},
 };
 use crate::{
     error::{Effect, RequestError},
@@ -115,17 +115,17 @@ impl RpcSession {
                 () = claim.give_up() => return Ok(Acquired::GaveUp),
             };
             match position {
-                Ok(Position::Behind) => {
+                Ok(QueuePosition::Behind) => {
                     claim.note_contended();
                     if !claim.wait() {
                         return Ok(Acquired::GaveUp);
                     }
                     is_silent = false;
                 }
-                Ok(Position::First(_) | Position::Absent) if is_silent && claim.wait() => {
+                Ok(QueuePosition::First(_) | QueuePosition::Absent) if is_silent && claim.wait() => {
                     return Err(RequestError::no_reply());
                 }
-                Ok(Position::First(_) | Position::Absent) => is_silent = true,
+                Ok(QueuePosition::First(_) | QueuePosition::Absent) => is_silent = true,
                 Err(fault) if fault.is_transient() => debug!(?fault, "look at the queue not answered"),
                 Err(fault) => return Err(fault),
             }
@@ -145,12 +145,12 @@ impl RpcSession {
         let mut pauses = retry_pauses();
         loop {
             match self.position(queue, entry).await {
-                Ok(Position::First(created)) => {
+                Ok(QueuePosition::First(created)) => {
                     let created = *entry.created.get_or_init(|| created);
                     let token = FencingToken::new(created.unsigned_abs());
                     return Ok(Acquired::Granted(Grant::new(claim, token, entry.lease.armed_at())));
                 }
-                Ok(Position::Behind | Position::Absent) => return Ok(Acquired::EntryGone),
+                Ok(QueuePosition::Behind | QueuePosition::Absent) => return Ok(Acquired::EntryGone),
                 Err(fault) if fault.is_transient() && claim.wait() => debug!(?fault, "not confirmed yet"),
                 Err(fault) => return Err(fault),
             }
@@ -162,7 +162,7 @@ impl RpcSession {
         }
     }
 
-    async fn position(&self, queue: &Queue, entry: &RpcClaim) -> Result<Position, RequestError> {
+    async fn position(&self, queue: &Queue, entry: &RpcClaim) -> Result<QueuePosition, RequestError> {
         let read = self.server.txn(wire::read_position(queue, &entry.key));
         wire::parse_position(&self.state.unless_over(read).await?)
     }

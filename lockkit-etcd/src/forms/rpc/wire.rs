@@ -17,7 +17,7 @@ const NO_LEASE: LeaseId = 1;
 
 /// Where a claim's key is in its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Position {
+pub(crate) enum QueuePosition {
     /// No other key is older; the key has this create revision.
     First(Revision),
     Behind,
@@ -53,18 +53,18 @@ pub(crate) fn read_position(queue: &Queue, key: &[u8]) -> Txn {
 }
 
 /// Parses the reply to [`read_position`].
-pub(crate) fn parse_position(answer: &TxnResponse) -> Result<Position, RequestError> {
+pub(crate) fn parse_position(answer: &TxnResponse) -> Result<QueuePosition, RequestError> {
     let responses = answer.op_responses();
     let [TxnOpResponse::Get(own), TxnOpResponse::Get(oldest)] = responses.as_slice() else {
         return Err(RequestError::unexpected("a reply to another transaction"));
     };
     let (own, oldest) = (queued_keys(own), queued_keys(oldest));
     Ok(match (own.as_slice(), oldest.as_slice()) {
-        ([], _) => Position::Absent,
+        ([], _) => QueuePosition::Absent,
         ([QueuedKey { key: own, created }], [QueuedKey { key: oldest, .. }]) if own == oldest => {
-            Position::First(*created)
+            QueuePosition::First(*created)
         }
-        _ => Position::Behind,
+        _ => QueuePosition::Behind,
     })
 }
 
