@@ -7,9 +7,10 @@ pub mod bare;
 pub mod cases;
 pub mod raw;
 pub mod rights;
+pub mod three;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -37,16 +38,29 @@ const PARALLEL: usize = 8;
 /// The commands that clients send.
 const REQUESTS: [&str; 4] = ["evalsha", "eval", "subscribe", "unsubscribe"];
 
+/// Cases that a program leaves to another one, with the reason.
+pub type LeftOut = (&'static str, &'static [&'static str]);
+
 #[derive(Debug)]
 pub struct RedlockHarness<const NODES: usize> {
     name: &'static str,
     own: &'static [Case],
+    left_out: &'static [LeftOut],
     shared: Mutex<Option<Arc<Masters>>>,
 }
 
 impl<const NODES: usize> RedlockHarness<NODES> {
     pub fn new(name: &'static str, own: &'static [Case]) -> Self {
-        Self { name, own, shared: Mutex::default() }
+        Self { name, own, left_out: &[], shared: Mutex::default() }
+    }
+
+    /// Leaves these cases to another program.
+    #[must_use]
+    pub fn without(self, left_out: &'static [LeftOut]) -> Self {
+        let known: HashSet<_> = lockkit_conformance::cases().iter().map(|case| case.name).collect();
+        let unknown = left_out.iter().flat_map(|(_, cases)| *cases).find(|case| !known.contains(*case));
+        assert_eq!(unknown, None, "the suite has no such case");
+        Self { left_out, ..self }
     }
 }
 
@@ -92,6 +106,11 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
             Hook::Wipe => Some("a set whose majority has lost its data needs the operator".to_owned()),
             _ => None,
         }
+    }
+
+    fn left_out(&self, case: &Case) -> Option<String> {
+        let (reason, _) = self.left_out.iter().find(|(_, cases)| cases.contains(&case.name))?;
+        Some((*reason).to_owned())
     }
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
