@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::{backends::BACKENDS, project::Project};
 
@@ -43,18 +43,27 @@ const BEGIN: &str = "<!-- written by `cargo xtask guarantees`: begin -->\n";
 const END: &str = "<!-- end -->\n";
 
 /// The last run of the suite on one backend.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 struct SuiteRun {
+    #[serde(skip)]
     backend: &'static str,
     claims: BTreeMap<String, String>,
-    cases: BTreeMap<String, CaseOutcome>,
+    cases: BTreeMap<String, CaseRecord>,
 }
 
-#[derive(Clone, Debug)]
-struct CaseOutcome {
+#[derive(Debug, Deserialize)]
+struct CaseRecord {
     properties: Vec<String>,
-    /// Why it was ignored; `None` if it passed.
-    ignored: Option<String>,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "outcome", content = "reason", rename_all = "lowercase")]
+enum Outcome {
+    Passed,
+    Ignored(String),
+    Failed(String),
 }
 
 /// Reads the reports of all backends and writes the tables.
@@ -80,33 +89,34 @@ fn read(project: &Project, backend: &'static str) -> Result<SuiteRun> {
     let path = project.root().join(format!("target/conformance/{backend}.json"));
     let text = fs::read_to_string(&path)
         .with_context(|| format!("{}: `cargo xtask conformance {backend}` writes it", path.display()))?;
-    parse(backend, &serde_json::from_str(&text)?).with_context(|| path.display().to_string())
+    parse(backend, &text).with_context(|| path.display().to_string())
 }
 
-fn parse(backend: &'static str, report: &Value) -> Result<SuiteRun> {
-    let text = |value: &Value| value.as_str().map(str::to_owned).context("a text is missing");
-    let object =
-        |key: &str| report[key].as_object().with_context(|| format!("no {key}: run the suite again"));
-    let mut cases = BTreeMap::new();
-    for (name, record) in object("cases")? {
-        let properties = record["properties"].as_array().context("no properties")?;
-        let properties = properties.iter().map(text).collect::<Result<_>>()?;
-        let ignored = match record["outcome"].as_str() {
-            Some("passed") => None,
-            Some("ignored") => Some(text(&record["reason"])?),
-            _ => bail!("{name} failed"),
-        };
-        cases.insert(name.clone(), CaseOutcome { properties, ignored });
+fn parse(backend: &'static str, report: &str) -> Result<SuiteRun> {
+    let run: SuiteRun = serde_json::from_str(report).context("run the suite again")?;
+    for (name, record) in &run.cases {
+        if let Outcome::Failed(reason) = &record.outcome {
+            bail!("{name} failed: {reason}");
+        }
     }
-    let claims = object("claims")?.iter().map(|(key, claim)| Ok((key.clone(), text(claim)?)));
-    Ok(SuiteRun { backend, claims: claims.collect::<Result<_>>()?, cases })
+    Ok(SuiteRun { backend, ..run })
+}
+
+impl CaseRecord {
+    /// Why it was ignored; `None` if it passed.
+    fn ignored(&self) -> Option<&String> {
+        match &self.outcome {
+            Outcome::Ignored(reason) => Some(reason),
+            _ => None,
+        }
+    }
 }
 
 /// Promise x backend: how many cases passed and were ignored.
 fn promises(runs: &[SuiteRun], suite: &[&String]) -> String {
     let mut table = heading(&["promise", "what it says", "cases"], runs);
     for (promise, says) in PROMISES {
-        let proves = |outcome: &CaseOutcome| outcome.properties.iter().any(|property| property == promise);
+        let proves = |record: &CaseRecord| record.properties.iter().any(|property| property == promise);
         let of_promise: Vec<&String> =
             suite.iter().copied().filter(|case| runs[0].cases.get(*case).is_some_and(proves)).collect();
         let _ = write!(table, "| {promise} | {says} | {} |", of_promise.len());
@@ -121,18 +131,18 @@ fn promises(runs: &[SuiteRun], suite: &[&String]) -> String {
 
 /// Case x backend, followed by the reasons of ignored cases.
 fn cases(runs: &[SuiteRun], suite: &[&String]) -> String {
-    let outcomes = || runs.iter().flat_map(|run| suite.iter().filter_map(|case| run.cases.get(*case)));
-    let reasons: BTreeSet<&String> = outcomes().filter_map(|outcome| outcome.ignored.as_ref()).collect();
+    let records = runs.iter().flat_map(|run| suite.iter().filter_map(|case| run.cases.get(*case)));
+    let reasons: BTreeSet<&String> = records.filter_map(CaseRecord::ignored).collect();
     let reasons: Vec<&String> = reasons.into_iter().collect();
     let mut table = heading(&["case", "proves"], runs);
     for case in suite {
-        let proves = runs[0].cases.get(*case).map(|outcome| outcome.properties.join(" ")).unwrap_or_default();
+        let proves = runs[0].cases.get(*case).map(|record| record.properties.join(" ")).unwrap_or_default();
         let _ = write!(table, "| `{case}` | {proves} |");
         for run in runs {
-            let outcome = match run.cases.get(*case) {
+            let outcome = match run.cases.get(*case).map(CaseRecord::ignored) {
                 None => "not run".to_owned(),
-                Some(CaseOutcome { ignored: None, .. }) => "passed".to_owned(),
-                Some(CaseOutcome { ignored: Some(reason), .. }) => {
+                Some(None) => "passed".to_owned(),
+                Some(Some(reason)) => {
                     let number = reasons.iter().position(|known| *known == reason).unwrap_or_default() + 1;
                     format!("ignored ({number})")
                 }
@@ -167,9 +177,9 @@ fn backends(runs: &[SuiteRun], suite: &[&String]) -> String {
 }
 
 fn counts(run: &SuiteRun, cases: &[&String]) -> (usize, usize) {
-    let outcomes: Vec<&CaseOutcome> = cases.iter().filter_map(|case| run.cases.get(*case)).collect();
-    let ignored = outcomes.iter().filter(|outcome| outcome.ignored.is_some()).count();
-    (outcomes.len() - ignored, ignored)
+    let records: Vec<&CaseRecord> = cases.iter().filter_map(|case| run.cases.get(*case)).collect();
+    let ignored = records.iter().filter(|record| record.ignored().is_some()).count();
+    (records.len() - ignored, ignored)
 }
 
 fn heading(columns: &[&str], runs: &[SuiteRun]) -> String {
@@ -198,8 +208,9 @@ mod tests {
             };
             ((*case).to_owned(), outcome)
         });
-        let cases: serde_json::Map<String, Value> = cases.collect();
-        parse(backend, &serde_json::json!({ "claims": { "queue": "Fifo" }, "cases": cases })).unwrap()
+        let cases: serde_json::Map<String, serde_json::Value> = cases.collect();
+        let report = serde_json::json!({ "claims": { "queue": "Fifo" }, "cases": cases });
+        parse(backend, &report.to_string()).unwrap()
     }
 
     #[test]
@@ -237,7 +248,7 @@ mod tests {
         let failed =
             serde_json::json!({ "properties": ["TimedExclusion"], "outcome": "failed", "reason": "x" });
         let report = serde_json::json!({ "claims": {}, "cases": { "a_b_c": failed } });
-        assert!(parse("one", &report).unwrap_err().to_string().contains("a_b_c failed"));
+        assert!(parse("one", &report.to_string()).unwrap_err().to_string().contains("a_b_c failed"));
     }
 
     #[test]
