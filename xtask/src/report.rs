@@ -44,10 +44,7 @@ impl Report {
         println!("\n==> {name} ({:.1} s)\n{}", took.as_secs_f64(), output.trim_end());
         let mut tests = Tests::default();
         output.lines().for_each(|line| tests.read(line));
-        if let Some(error) = &error {
-            eprintln!("error: {error:#}");
-        }
-        self.rows.push(Row { name, error, tests, took });
+        self.record(Row { name, error, tests, took });
     }
 
     /// Runs one step under a heading. Returns whether it succeeded.
@@ -55,13 +52,16 @@ impl Report {
         println!("\n==> {name}");
         let (start, mut tests) = (Instant::now(), Tests::default());
         let error = work(&mut tests).err();
-        if let Some(error) = &error {
+        let succeeded = error.is_none();
+        self.record(Row { name: name.to_owned(), error, tests, took: start.elapsed() });
+        succeeded
+    }
+
+    fn record(&mut self, row: Row) {
+        if let Some(error) = &row.error {
             eprintln!("error: {error:#}");
         }
-        let took = start.elapsed();
-        let succeeded = error.is_none();
-        self.rows.push(Row { name: name.to_owned(), error, tests, took });
-        succeeded
+        self.rows.push(row);
     }
 
     /// Prints the table and the closing line. An error if a step failed.

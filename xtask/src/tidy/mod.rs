@@ -36,44 +36,32 @@ enum Rule {
     Size,
 }
 
-impl Rule {
-    const ALL: [Self; 9] = [
-        Self::CancelSafety,
-        Self::NoSkip,
-        Self::IgnoreReason,
-        Self::NoLeftover,
-        Self::Lints,
-        Self::Links,
-        Self::Decisions,
-        Self::Map,
-        Self::Size,
-    ];
-
-    /// The rule in one sentence.
-    fn statement(self) -> &'static str {
-        match self {
-            Self::CancelSafety => {
-                "in published libraries every `pub async fn`, every `pub fn` that returns a future and every such \
-                 method of a `pub trait` has a section `# Cancel safety`; a trait's own section speaks for its methods"
-            }
-            Self::NoSkip => {
-                "a test runs to its end: no `return` in its body, none in its closures that depends on the \
-                 environment, and no test code prints that it skips"
-            }
-            Self::IgnoreReason => "every `#[ignore]` has a reason: `#[ignore = \"...\"]`",
-            Self::NoLeftover => "no unfinished code: no reminder, no placeholder, no debugging macro",
-            Self::Lints => "every package uses the workspace's lints: `[lints] workspace = true`",
-            Self::Links => {
-                "a link in a document leads to a file and a heading, and docs/SUMMARY.md leads to every page of docs/"
-            }
-            Self::Decisions => {
-                "decisions are numbered from 0001 without gaps, and the file, its title and docs/SUMMARY.md agree"
-            }
-            Self::Map => "every file and folder that ARCHITECTURE.md names exists",
-            Self::Size => "a file has at most 400 lines, and a function at most 60",
-        }
-    }
-}
+/// Every rule in one sentence.
+const RULES: [(Rule, &str); 9] = [
+    (
+        Rule::CancelSafety,
+        "in published libraries every `pub async fn`, every `pub fn` that returns a future and every such method of a \
+         `pub trait` has a section `# Cancel safety`; a trait's own section speaks for its methods",
+    ),
+    (
+        Rule::NoSkip,
+        "a test runs to its end: no `return` in its body, none in its closures that depends on the environment, and no \
+         test code prints that it skips",
+    ),
+    (Rule::IgnoreReason, "every `#[ignore]` has a reason: `#[ignore = \"...\"]`"),
+    (Rule::NoLeftover, "no unfinished code: no reminder, no placeholder, no debugging macro"),
+    (Rule::Lints, "every package uses the workspace's lints: `[lints] workspace = true`"),
+    (
+        Rule::Links,
+        "a link in a document leads to a file and a heading, and docs/SUMMARY.md leads to every page of docs/",
+    ),
+    (
+        Rule::Decisions,
+        "decisions are numbered from 0001 without gaps, and the file, its title and docs/SUMMARY.md agree",
+    ),
+    (Rule::Map, "every file and folder that ARCHITECTURE.md names exists"),
+    (Rule::Size, "a file has at most 400 lines, and a function at most 60"),
+];
 
 /// A line that breaks a rule.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,10 +108,10 @@ pub(crate) fn run(project: &Project) -> Result<()> {
         };
         findings.extend(found.into_iter().map(|finding| (file.as_path(), finding)));
     }
-    for rule in Rule::ALL {
+    for (rule, statement) in RULES {
         let broken: Vec<_> = findings.iter().filter(|(_, finding)| finding.rule == rule).collect();
         let verdict = if broken.is_empty() { "ok" } else { "BROKEN" };
-        println!("{verdict:6}  {}", rule.statement());
+        println!("{verdict:6}  {statement}");
         for (file, finding) in broken {
             println!("          {}:{finding}", file.display());
         }
