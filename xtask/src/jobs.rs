@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, ensure};
 
 use crate::project;
 
@@ -120,9 +120,7 @@ impl Job {
         self.command.stdout(output.try_clone()?).stderr(output);
         let shown = project::shown(&self.command);
         let status = self.command.status().with_context(|| format!("cannot start {shown}"))?;
-        if !status.success() {
-            bail!("`{shown}`: {status}");
-        }
+        ensure!(status.success(), "`{shown}`: {status}");
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Project chores of lockkit. `cargo xtask` lists the commands.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -20,7 +20,6 @@ mod programs;
 mod project;
 mod report;
 mod setup;
-mod sync;
 mod test;
 mod tidy;
 
@@ -69,20 +68,8 @@ enum Command {
     Tidy,
     /// Removes one safety step at a time, and checks that the tests named in the patch fail.
     Mutate {
-        /// Names of patches, without `.patch`; default: all.
-        names: Vec<String>,
-        /// The folder of the mutations.
-        #[arg(long, default_value = "xtask/mutations")]
-        folder: PathBuf,
-        /// Tries only a part of them, such as `2/7`: the second of seven parts.
-        #[arg(long, value_name = "PART/PARTS")]
-        shard: Option<mutate::Shard>,
-        /// Tries at most this many, selected at random.
-        #[arg(long, value_name = "COUNT")]
-        sample: Option<usize>,
-        /// The seed of the sample; default: a different one each time.
-        #[arg(long, requires = "sample")]
-        seed: Option<u64>,
+        #[command(flatten)]
+        selection: mutate::Selection,
         /// How many run at the same time.
         #[arg(long, default_value_t = 2)]
         jobs: usize,
@@ -110,9 +97,9 @@ fn run(command: Command) -> Result<()> {
         Command::Guarantees => guarantees::run(&project),
         Command::Package => package::run(&project),
         Command::Tidy => tidy::run(&project),
-        Command::Mutate { names, folder, shard, sample, seed, jobs } => {
+        Command::Mutate { selection, jobs } => {
             setup::install_servers()?;
-            mutate::run(&project, &mutate::Selection { folder, names, shard, sample, seed }, jobs)
+            mutate::run(&project, &selection, jobs)
         }
     }
 }

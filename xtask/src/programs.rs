@@ -6,8 +6,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{project, project::Project};
 
@@ -20,6 +21,8 @@ pub(crate) struct Program {
     /// Package folder and target, such as `lockkit-etcd server`; unit tests have the name of their library or program.
     pub(crate) name: String,
     /// The folder of its package, where cargo runs its tests.
+    pub(crate) package: String,
+    pub(crate) target: Target,
     folder: PathBuf,
     executable: PathBuf,
     is_test: bool,
@@ -28,15 +31,19 @@ pub(crate) struct Program {
 /// Cargo's message about a file that it has built; other messages do not have these fields.
 #[derive(Debug, Deserialize)]
 struct Artifact {
+    package_id: String,
     executable: Option<PathBuf>,
     manifest_path: PathBuf,
     target: Target,
     profile: Profile,
 }
 
-#[derive(Debug, Deserialize)]
-struct Target {
-    name: String,
+/// What cargo calls a program or a library.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// Such as `test` or `bin`; a library may have several.
+    pub(crate) kind: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,22 +59,30 @@ pub(crate) fn build(project: &Project) -> Result<Vec<Program>> {
     let mut child = cargo.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
     let output = BufReader::new(child.stdout.take().context("cargo has no output")?);
     let mut programs = Vec::new();
-    for message in serde_json::Deserializer::from_reader(output).into_iter::<serde_json::Value>() {
-        programs.extend(Artifact::deserialize(message?).ok().and_then(Program::of));
+    for message in serde_json::Deserializer::from_reader(output).into_iter::<Value>() {
+        programs.extend(Program::of(&message?));
     }
     let status = child.wait()?;
-    if !status.success() {
-        bail!("`{shown}`: {status}");
-    }
+    ensure!(status.success(), "`{shown}`: {status}");
     Ok(programs)
 }
 
+/// Returns the name in `path+file:///folder#name@version`; the id leaves it out if the folder has the same name.
+fn package(id: &str) -> &str {
+    let (folder, rest) = id.rsplit_once('#').unwrap_or(("", id));
+    let in_folder = || folder.rsplit_once('/').map_or(folder, |(_, last)| last);
+    rest.split_once('@').map_or_else(in_folder, |(name, _)| name)
+}
+
 impl Program {
-    fn of(artifact: Artifact) -> Option<Self> {
-        let folder = artifact.manifest_path.parent()?.to_owned();
-        let package = folder.file_name()?.to_string_lossy();
-        let name = format!("{package} {}", artifact.target.name);
-        Some(Self { name, folder, executable: artifact.executable?, is_test: artifact.profile.test })
+    /// Returns the program that a message of cargo is about; `None` for any other message.
+    pub(crate) fn of(message: &Value) -> Option<Self> {
+        let Artifact { package_id, executable, manifest_path, target, profile } =
+            Artifact::deserialize(message).ok()?;
+        let folder = manifest_path.parent()?.to_owned();
+        let name = format!("{} {}", folder.file_name()?.to_string_lossy(), target.name);
+        let package = package(&package_id).to_owned();
+        Some(Self { name, package, target, folder, executable: executable?, is_test: profile.test })
     }
 
     /// Whether it is a test program.
@@ -84,5 +99,16 @@ impl Program {
         let mut command = Command::new(&self.executable);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::package;
+
+    #[test]
+    fn packages_are_known_by_their_ids() {
+        assert_eq!(package("path+file:///x/models#lockkit-models@0.1.0"), "lockkit-models");
+        assert_eq!(package("path+file:///x/lockkit-core#0.1.0"), "lockkit-core");
     }
 }

@@ -7,7 +7,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::{report::Tests, setup};
 
@@ -74,6 +76,14 @@ impl Project {
         cargo
     }
 
+    /// Returns the packages of the workspace, as `cargo metadata` describes them.
+    pub(crate) fn packages<P: DeserializeOwned>(&self) -> Result<Vec<P>> {
+        let output = self.cargo("metadata --no-deps --format-version 1").output()?;
+        ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+        let mut metadata: Value = serde_json::from_slice(&output.stdout)?;
+        Ok(serde_json::from_value(metadata["packages"].take())?)
+    }
+
     /// Whether an earlier build has left incremental data. Without any, builds do not write it: that would make the
     /// first build take a third longer.
     fn has_incremental_data(&self) -> bool {
@@ -123,9 +133,7 @@ pub(crate) fn wrapped(mut by: Command, command: &Command) -> Command {
 /// Runs a command and shows its output. An error if it fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
-    if !status.success() {
-        bail!("`{}`: {status}", shown(command));
-    }
+    ensure!(status.success(), "`{}`: {status}", shown(command));
     Ok(())
 }
 
@@ -146,9 +154,7 @@ fn read_tests(command: &mut Command, tests: &mut Tests, shown_on: &mut impl Writ
         }
     }
     let status = child.wait()?;
-    if !status.success() {
-        bail!("`{}`: {status}", shown(command));
-    }
+    ensure!(status.success(), "`{}`: {status}", shown(command));
     Ok(())
 }
 

@@ -17,13 +17,13 @@ use self::{
     instrument::Instrumented,
     parallel::parallel_map,
     patch::Patch,
-    programs::{Built, Program, TestSelection, build},
+    programs::{Built, TestSelection, build},
     report::Outcome,
-    scratch::{Scratch, Tree},
+    scratch::{Scratch, make_equal},
     trial::{TrialResult, try_programs},
     verdict::Verdict,
 };
-use crate::project::Project;
+use crate::{programs::Program, project::Project};
 
 mod function_bodies;
 mod instrument;
@@ -40,7 +40,7 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::selection::{Selection, Shard};
+pub(crate) use self::selection::Selection;
 
 /// Longest run of the tests of one `# red:` line, without compiling. A mutation that makes them wait forever exceeds
 /// it.
@@ -90,9 +90,9 @@ impl<'a> Run<'a> {
             chosen.iter().flat_map(|patch| &patch.red).map(|line| TestSelection::of(line)).collect();
         let programs = loop {
             let copy = Instrumented::of(project, &mutations, alone)?;
-            scratch.write_switched(project, &copy.files)?;
+            make_equal(&scratch.switched, project, &copy.files)?;
             println!("building: {} mutations with switches", all.len() - copy.left_out.len());
-            let culprits = match build(&scratch, Tree::Switched, &tests, "build")? {
+            let culprits = match build(&scratch, &scratch.switched, &tests, "build")? {
                 Built::Programs(programs) => {
                     alone = copy.left_out;
                     break programs;
@@ -185,7 +185,7 @@ impl<'a> Run<'a> {
         }
         let lines: Vec<TestSelection> = patch.red.iter().map(|line| TestSelection::of(line)).collect();
         let log_name = format!("{}-build", patch.name);
-        let verdict = match build(&self.scratch, Tree::Plain, &lines, &log_name)? {
+        let verdict = match build(&self.scratch, &self.scratch.plain, &lines, &log_name)? {
             Built::Errors(_) => Verdict::DoesNotCompile,
             Built::Programs(programs) => {
                 worst(patch, |line, log_name| self.try_line(&programs, line, None, log_name, self.time_max))?

@@ -1,16 +1,12 @@
 //! Work on several threads.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    iter, panic,
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
-use anyhow::{Context, Result};
-
-use crate::sync::{into_inner, lock};
+use anyhow::Result;
 
 /// Calls `work` for each item, on `jobs` threads. Returns the results in the order of the items, or the first error
 /// among them.
@@ -20,19 +16,18 @@ pub(super) fn parallel_map<T: Sync, R: Send>(
     work: impl Fn(&T) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<Result<R>>>> = items.iter().map(|_| Mutex::new(None)).collect();
-    thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let (Some(item), Some(result)) = (items.get(index), results.get(index)) else { break };
-                    *lock(result) = Some(work(item));
-                }
-            });
-        }
+    let work_on_next = || {
+        let place = next.fetch_add(1, Ordering::Relaxed);
+        Some((place, work(items.get(place)?)))
+    };
+    let worker = || iter::from_fn(work_on_next).collect::<Vec<_>>();
+    let mut results: Vec<(usize, Result<R>)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(worker)).collect();
+        let results = workers.into_iter().map(thread::ScopedJoinHandle::join);
+        results.flat_map(|results| results.unwrap_or_else(|payload| panic::resume_unwind(payload))).collect()
     });
-    results.into_iter().map(|result| into_inner(result).context("work without a result")?).collect()
+    results.sort_unstable_by_key(|(place, _)| *place);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]

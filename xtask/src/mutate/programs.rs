@@ -1,16 +1,16 @@
 //! Builds the test programs of a copy with one call of cargo.
 
-use std::{
-    collections::BTreeSet,
-    fs::File,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs::File, io::Write, path::PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::scratch::{Scratch, Tree};
+use super::scratch::Scratch;
+use crate::{
+    programs::{self, Program},
+    project::Project,
+};
 
 /// Options of `cargo test` that take a value.
 const OPTIONS_WITH_VALUE: [&str; 7] = ["-p", "--package", "-F", "--features", "--test", "--bin", "--example"];
@@ -33,14 +33,11 @@ enum Target {
     Bin(String),
 }
 
-/// A test program that is built.
-#[derive(Clone, Debug)]
-pub(super) struct Program {
-    package: String,
-    target: Target,
-    pub(super) path: PathBuf,
-    /// The folder of its package, where cargo would start it.
-    pub(super) folder: PathBuf,
+/// A package, as `cargo metadata` describes it.
+#[derive(Debug, Deserialize)]
+struct Package {
+    name: String,
+    targets: Vec<programs::Target>,
 }
 
 /// The result of a build.
@@ -75,7 +72,7 @@ impl TestSelection {
 
     /// Whether the line runs this program.
     pub(super) fn select(&self, program: &Program) -> bool {
-        self.selects(&program.package, &program.target)
+        Target::of(&program.target).is_some_and(|target| self.selects(&program.package, &target))
     }
 
     /// Whether it names a test, and not programs only.
@@ -97,12 +94,12 @@ impl TestSelection {
 }
 
 impl Target {
-    fn of(target: &Value) -> Option<Self> {
-        let name = || target["name"].as_str().map(str::to_owned);
-        match target["kind"].get(0)?.as_str()? {
+    fn of(target: &programs::Target) -> Option<Self> {
+        let name = target.name.clone();
+        match target.kind.first()?.as_str() {
             "lib" | "rlib" => Some(Self::Lib),
-            "test" => name().map(Self::Test),
-            "bin" => name().map(Self::Bin),
+            "test" => Some(Self::Test(name)),
+            "bin" => Some(Self::Bin(name)),
             _ => None,
         }
     }
@@ -118,21 +115,26 @@ impl Target {
 
 /// Builds the programs of these lines, with all features of the workspace, so that all lines share the build. The
 /// compiler's messages go to the log of this name.
-pub(super) fn build(scratch: &Scratch, tree: Tree, lines: &[TestSelection], log_name: &str) -> Result<Built> {
+pub(super) fn build(
+    scratch: &Scratch,
+    copy: &Project,
+    lines: &[TestSelection],
+    log_name: &str,
+) -> Result<Built> {
     let log_path = scratch.log(log_name);
     let mut log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
-    let targets = existing(scratch, tree, lines)?;
+    let targets = existing(copy, lines)?;
     if targets.is_empty() {
         return Ok(Built::Programs(Vec::new()));
     }
     let options = targets.iter().map(Target::option).collect::<Vec<_>>().join(" ");
     let call = format!("test --workspace --all-features --no-run --message-format json {options}");
     let output =
-        scratch.cargo(tree, &call).stderr(log.try_clone()?).output().context("cannot start cargo")?;
+        scratch.cargo(copy, &call).stderr(log.try_clone()?).output().context("cannot start cargo")?;
     let (mut programs, mut errors) = (Vec::new(), Vec::new());
     for message in output.stdout.split(|byte| *byte == b'\n') {
         let Ok(message) = serde_json::from_slice::<Value>(message) else { continue };
-        programs.extend(program(&message));
+        programs.extend(Program::of(&message).filter(Program::is_test));
         if message["message"]["level"] == "error" {
             log.write_all(message["message"]["rendered"].as_str().unwrap_or_default().as_bytes())?;
             errors.extend(places(&message["message"]));
@@ -142,38 +144,13 @@ pub(super) fn build(scratch: &Scratch, tree: Tree, lines: &[TestSelection], log_
 }
 
 /// Returns the targets that the lines select and that the workspace has.
-fn existing(scratch: &Scratch, tree: Tree, lines: &[TestSelection]) -> Result<BTreeSet<Target>> {
-    let output = scratch.cargo(tree, "metadata --no-deps --format-version 1").output()?;
-    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+fn existing(copy: &Project, lines: &[TestSelection]) -> Result<BTreeSet<Target>> {
     let mut found = BTreeSet::new();
-    for package in list(&metadata["packages"]) {
-        let name = package["name"].as_str().unwrap_or_default();
-        let targets = list(&package["targets"]).iter().filter_map(Target::of);
-        found.extend(targets.filter(|target| lines.iter().any(|line| line.selects(name, target))));
+    for Package { name, targets } in copy.packages()? {
+        let targets = targets.iter().filter_map(Target::of);
+        found.extend(targets.filter(|target| lines.iter().any(|line| line.selects(&name, target))));
     }
     Ok(found)
-}
-
-/// Returns the test program of a message of cargo, if it is about one.
-fn program(message: &Value) -> Option<Program> {
-    let is_test = message["profile"]["test"] == true;
-    let path = message["executable"].as_str().filter(|_| is_test)?;
-    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
-    let package = package(message["package_id"].as_str()?).to_owned();
-    Some(Program {
-        package,
-        target: Target::of(&message["target"])?,
-        path: path.into(),
-        folder: folder.to_owned(),
-    })
-}
-
-/// Returns the name in `path+file:///folder#name@version`; the id leaves it out if the folder has the same name.
-fn package(id: &str) -> &str {
-    let (folder, rest) = id.rsplit_once('#').unwrap_or(("", id));
-    let in_folder = || folder.rsplit_once('/').map_or(folder, |(_, last)| last);
-    rest.split_once('@').map_or_else(in_folder, |(name, _)| name)
 }
 
 /// Returns the files and lines of an error and of its notes.
@@ -217,11 +194,5 @@ mod tests {
             };
             assert_eq!(TestSelection::of(line), expected, "{line}");
         }
-    }
-
-    #[test]
-    fn packages_are_known_by_their_ids() {
-        assert_eq!(package("path+file:///x/models#lockkit-models@0.1.0"), "lockkit-models");
-        assert_eq!(package("path+file:///x/lockkit-core#0.1.0"), "lockkit-core");
     }
 }

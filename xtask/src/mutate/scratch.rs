@@ -16,19 +16,12 @@ use crate::project::Project;
 #[derive(Debug)]
 pub(super) struct Scratch {
     folder: PathBuf,
-    plain: Project,
-    switched: Project,
+    /// Contains one mutation at a time.
+    pub(super) plain: Project,
+    /// Contains all mutations that can be switched.
+    pub(super) switched: Project,
     /// Held while this run works on the copies.
     _lock: File,
-}
-
-/// One of the copies.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Tree {
-    /// Contains one mutation at a time.
-    Plain,
-    /// Contains all mutations that can be switched.
-    Switched,
 }
 
 /// One file before and after a patch.
@@ -72,15 +65,6 @@ impl Scratch {
     /// Makes the plain copy equal to the project again.
     pub(super) fn restore(&self, project: &Project) -> Result<()> {
         make_equal(&self.plain, project, &BTreeMap::new())
-    }
-
-    /// Makes the switched copy equal to the project, except for these files.
-    pub(super) fn write_switched(
-        &self,
-        project: &Project,
-        instead: &BTreeMap<PathBuf, String>,
-    ) -> Result<()> {
-        make_equal(&self.switched, project, instead)
     }
 
     /// Applies a patch to the plain copy. Returns false if it does not apply any more: lines may have moved, but the
@@ -129,12 +113,8 @@ impl Scratch {
     }
 
     /// Returns a call of cargo in a copy.
-    pub(super) fn cargo(&self, tree: Tree, arguments: &str) -> Command {
-        let tree = match tree {
-            Tree::Plain => &self.plain,
-            Tree::Switched => &self.switched,
-        };
-        let mut cargo = tree.cargo(arguments);
+    pub(super) fn cargo(&self, copy: &Project, arguments: &str) -> Command {
+        let mut cargo = copy.cargo(arguments);
         cargo.env("CARGO_TARGET_DIR", self.folder.join("build"));
         cargo
     }
@@ -151,7 +131,11 @@ impl Scratch {
 }
 
 /// Makes `copy` equal to the project, except for the files of `instead`, which may be new.
-fn make_equal(copy: &Project, project: &Project, instead: &BTreeMap<PathBuf, String>) -> Result<()> {
+pub(super) fn make_equal(
+    copy: &Project,
+    project: &Project,
+    instead: &BTreeMap<PathBuf, String>,
+) -> Result<()> {
     let mut wanted: BTreeSet<PathBuf> = project.files()?.into_iter().collect();
     wanted.extend(instead.keys().cloned());
     for path in copy.files()?.iter().filter(|path| !wanted.contains(*path)) {

@@ -1,27 +1,27 @@
 //! Which mutations to try.
 
-use std::{
-    path::PathBuf,
-    str::FromStr,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{path::PathBuf, str::FromStr};
 
 use anyhow::{Context, Error, Result, ensure};
 
 use super::patch::Patch;
 
 /// Which mutations to try; by default all.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Selection {
-    /// Their folder, below the root of the project.
-    pub(crate) folder: PathBuf,
-    /// Only these names; none: all.
+    /// Names of patches, without `.patch`; default: all.
     pub(crate) names: Vec<String>,
-    /// Only this part of them.
+    /// The folder of the mutations.
+    #[arg(long, default_value = "xtask/mutations")]
+    pub(crate) folder: PathBuf,
+    /// Tries only a part of them, such as `2/7`: the second of seven parts.
+    #[arg(long, value_name = "PART/PARTS")]
     pub(crate) shard: Option<Shard>,
-    /// At most this many of them, selected at random.
+    /// Tries at most this many, selected at random.
+    #[arg(long, value_name = "COUNT")]
     pub(crate) sample: Option<usize>,
-    /// The seed of the sample; `None`: the time of day.
+    /// The seed of the sample; default: a different one each time.
+    #[arg(long, requires = "sample")]
     pub(crate) seed: Option<u64>,
 }
 
@@ -66,33 +66,19 @@ impl Selection {
             shard.keep_part_of(&mut chosen);
         }
         if let Some(count) = self.sample {
-            let seed = self.seed.unwrap_or_else(time_of_day);
+            let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
             println!("sample of {count}, --seed {seed}");
-            draw(&mut chosen, count, seed);
+            chosen = draw(&chosen, count, seed);
         }
         Ok(chosen)
     }
 }
 
-fn time_of_day() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
-}
-
-/// Keeps `count` random items, in their order.
-fn draw<T>(items: &mut Vec<T>, count: usize, mut seed: u64) {
-    while items.len() > count {
-        let left = u64::try_from(items.len()).unwrap_or(u64::MAX);
-        let index = usize::try_from(split_mix(&mut seed) % left).unwrap_or(0);
-        items.remove(index);
-    }
-}
-
-/// SplitMix64: enough for a sample that can be repeated.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+/// Returns `count` random items, in their order.
+fn draw<T: Copy>(items: &[T], count: usize, seed: u64) -> Vec<T> {
+    let mut drawn = fastrand::Rng::with_seed(seed).choose_multiple(items.iter().enumerate(), count);
+    drawn.sort_unstable_by_key(|(place, _)| *place);
+    drawn.into_iter().map(|(_, item)| *item).collect()
 }
 
 #[cfg(test)]
@@ -101,11 +87,8 @@ mod tests {
 
     #[test]
     fn same_seed_draws_the_same_sample() {
-        let drawn = |count, seed| {
-            let mut items: Vec<u32> = (0..100).collect();
-            draw(&mut items, count, seed);
-            items
-        };
+        let items: Vec<u32> = (0..100).collect();
+        let drawn = |count, seed| draw(&items, count, seed);
         assert_eq!(drawn(20, 1), drawn(20, 1));
         assert_ne!(drawn(20, 1), drawn(20, 2));
         assert!(drawn(20, 3).is_sorted() && drawn(20, 3).len() == 20);

@@ -12,11 +12,10 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    programs::Program,
     scratch::Scratch,
     switch::{REACHED, SWITCH},
 };
-use crate::{counts::TestCounts, project};
+use crate::{counts::TestCounts, programs::Program, project};
 
 /// The stack of a thread, in bytes: 64 MiB.
 const STACK: &str = "67108864";
@@ -44,8 +43,8 @@ pub(super) fn try_programs(
     let log = File::create(&log_path).with_context(|| format!("cannot write {}", log_path.display()))?;
     let start = Instant::now();
     for program in programs {
-        let mut command = Command::new(&program.path);
-        command.args(arguments).current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+        let mut command = program.command();
+        command.args(arguments);
         // Without optimisation, the frame of a function with many variants is as large as all of them together.
         command.env("RUST_MIN_STACK", STACK);
         if let Some(name) = mutation {

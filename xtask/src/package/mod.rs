@@ -5,13 +5,8 @@
 //! is uploaded.
 
 mod new_project;
-mod path;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -36,11 +31,6 @@ struct Crate {
     repository: Option<String>,
     keywords: Vec<String>,
     categories: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Metadata {
-    packages: Vec<Crate>,
 }
 
 /// Packages all crates, checks what is in the packages, and builds the new project.
@@ -69,10 +59,9 @@ pub(crate) fn run(project: &Project) -> Result<()> {
 
 /// Returns the crates that are published.
 fn published(project: &Project) -> Result<Vec<Crate>> {
-    let output = project.cargo("metadata --no-deps --format-version 1").output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Metadata = serde_json::from_slice(&output.stdout)?;
-    Ok(metadata.packages.into_iter().filter(|package| package.publish.is_none()).collect())
+    let mut crates: Vec<Crate> = project.packages()?;
+    crates.retain(|package| package.publish.is_none());
+    Ok(crates)
 }
 
 impl Crate {
@@ -107,26 +96,10 @@ fn unpack(package: &Crate, archive: &Path, into: &Path) -> Result<String> {
     if let Some(missing) = FILES.iter().find(|file| !root.join(file).is_file()) {
         bail!("the package of {} has no {missing}", package.name);
     }
-    let sizes = sizes(&root)?;
-    let [total, compressed] =
-        [sizes.iter().sum::<u64>(), archive.metadata()?.len()].map(|bytes| bytes.div_ceil(1024));
-    Ok(format!("{:30} {:6} {total:10} {compressed:11}", package.folder(), sizes.len()))
-}
-
-/// Returns the sizes of all files in a folder, in bytes.
-fn sizes(folder: &Path) -> Result<Vec<u64>> {
-    let (mut sizes, mut folders) = (Vec::new(), vec![PathBuf::from(folder)]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                folders.push(entry.path());
-            } else {
-                sizes.push(entry.metadata()?.len());
-            }
-        }
-    }
-    Ok(sizes)
+    let files = Project::at(&root).files()?;
+    let sizes = files.iter().map(|file| Ok(root.join(file).metadata()?.len())).sum::<Result<u64>>();
+    let [total, compressed] = [sizes?, archive.metadata()?.len()].map(|bytes| bytes.div_ceil(1024));
+    Ok(format!("{:30} {:6} {total:10} {compressed:11}", package.folder(), files.len()))
 }
 
 /// Runs a command whose output matters only if it fails.
@@ -139,6 +112,8 @@ fn quietly(command: &mut Command) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn example() -> Crate {

@@ -1,14 +1,17 @@
 //! A project of somebody who uses lockkit, made of the packages.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Crate, path};
+use super::Crate;
 use crate::project::{self, Project};
 
 /// Its features of `lockkit`.
@@ -28,7 +31,7 @@ pub(super) fn build(project: &Project, crates: &[Crate], folder: &Path) -> Resul
     let package = "[package]\nname = \"app\"\nversion = \"1.0.0\"\nedition = \"2024\"";
     fs::write(folder.join("app/Cargo.toml"), format!("{package}\n\n[dependencies]\n{lockkit}\n{tokio}\n"))?;
     fs::write(folder.join("app/src/main.rs"), include_str!("app.rs"))?;
-    let path = path::without("protoc", &env::var_os("PATH").unwrap_or_default(), &folder.join("bin"))?;
+    let path = path_without_protoc(&folder.join("bin"))?;
     let cargo = |arguments: &str| {
         let mut cargo = project.cargo(arguments);
         cargo.current_dir(folder).env("PATH", &path).env_remove("PROTOC");
@@ -56,6 +59,16 @@ pub(super) fn build(project: &Project, crates: &[Crate], folder: &Path) -> Resul
     project::run(&mut cargo("check --package lockkit-conformance --all-features"))
 }
 
+/// Returns a PATH on which the first `protoc`, in this folder, is one that fails.
+fn path_without_protoc(folder: &Path) -> Result<OsString> {
+    let program = folder.join("protoc");
+    fs::create_dir_all(folder)?;
+    fs::write(&program, "#!/bin/sh\nexit 1\n")?;
+    fs::set_permissions(&program, Permissions::from_mode(0o755))?;
+    let path = env::var_os("PATH").unwrap_or_default();
+    Ok(env::join_paths([folder.to_owned()].into_iter().chain(env::split_paths(&path)))?)
+}
+
 /// The manifest of a workspace in which each crate is its package.
 fn workspace(crates: &[Crate]) -> String {
     let members: String = crates.iter().map(|package| format!("\"{}\", ", package.folder())).collect();
@@ -74,4 +87,19 @@ fn output(command: &mut Command) -> Result<String> {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "`{shown}`: {}\n{printed}", output.status);
     Ok(printed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_protoc_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = path_without_protoc(folder.path()).unwrap();
+        let succeeds = |program: &str| {
+            Command::new("sh").args(["-c", program]).env("PATH", &path).status().unwrap().success()
+        };
+        assert_eq!([succeeds("protoc --version"), succeeds("cat /dev/null")], [false, true]);
+    }
 }
