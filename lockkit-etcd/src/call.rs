@@ -66,8 +66,16 @@ impl Server {
             .with_user(config.login.clone())
             .with_connect_timeout(config.request_timeout)
             .with_keep_alive(PING_INTERVAL, config.request_timeout);
-        let client = Client::connect(&config.endpoints, options)?;
-        let server = Self {
+        let server = Self::over(Client::connect(&config.endpoints, options)?, config);
+        if config.login.is_some() {
+            server.call(log_in).await?;
+        }
+        Ok(server)
+    }
+
+    /// Returns a connection that uses this client.
+    pub(crate) fn over(client: Client, config: &EtcdConfig) -> Self {
+        Self {
             client,
             request_timeout: config.request_timeout,
             endpoints: config.endpoints.len(),
@@ -75,11 +83,7 @@ impl Server {
             login: Arc::default(),
             outage: Arc::default(),
             highest_revision: Arc::default(),
-        };
-        if config.login.is_some() {
-            server.call(log_in).await?;
         }
-        Ok(server)
     }
 
     /// Returns the version that the server reports; `None` if it does not tell this user.

@@ -18,3 +18,17 @@ impl Epoch {
         self.0.fetch_max(revision, Ordering::AcqRel);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lower_revision_that_arrives_later_is_ignored() {
+        let epoch = Epoch::default();
+        for (seen, current) in [(5, 5), (3, 5), (7, 7)] {
+            epoch.observe(seen);
+            assert_eq!(epoch.current(), current);
+        }
+    }
+}

@@ -59,6 +59,8 @@ mod registry;
 mod release;
 mod rewrite;
 mod session;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod wait;
 mod watch;

@@ -14,6 +14,10 @@
 mod kv;
 mod lease;
 mod pb;
+#[cfg(test)]
+pub(crate) mod scripted;
+#[cfg(test)]
+mod store;
 mod watch;
 
 use std::{
@@ -22,11 +26,13 @@ use std::{
 };
 
 use lockkit_core::support::lock;
+#[cfg(not(test))]
+use tonic::transport::Channel;
 use tonic::{
     Request, Status,
     metadata::{Ascii, MetadataValue},
     service::{Interceptor, interceptor::InterceptedService},
-    transport::{Channel, Endpoint, channel::Change},
+    transport::{Endpoint, channel::Change},
 };
 
 use self::pb::{
@@ -35,6 +41,8 @@ use self::pb::{
     },
     v3lockpb::lock_client::LockClient,
 };
+#[cfg(test)]
+use self::scripted::Channel;
 pub(crate) use self::{
     kv::{
         Compare, CompareOp, GetOptions, GetResponse, KeyValue, KvClient, PutOptions, ResponseHeader,
@@ -168,14 +176,19 @@ impl Client {
             // There is room for all of them.
             let _ = members.try_send(Change::Insert(endpoint.uri().clone(), endpoint));
         }
+        Ok(Self::over(&channel, options.login))
+    }
+
+    /// Returns a client whose requests go over this channel.
+    fn over(channel: &Channel, login: Option<(String, String)>) -> Self {
         let token = Token::default();
         let with = |token| InterceptedService::new(channel.clone(), Headers { token });
-        Ok(Self {
+        Self {
             auth: AuthClient::new(with(Token::default())),
             connection: with(Arc::clone(&token)),
-            login: options.login.map(Arc::new),
+            login: login.map(Arc::new),
             token,
-        })
+        }
     }
 
     /// Logs in with the configured name and password. Requests that are sent from now on carry the new token.

@@ -1,15 +1,15 @@
 //! The ways in which a waiter is granted the lock, each one while the others fail. Each grants long before the next
 //! slower one would.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkit_core::backend::ClaimId;
 use lockkit_testbed::Message;
 
 use crate::{
     common::{
-        LONG, acquire, bounded, earliest_recheck, enqueued, fresh_name, key_of_grant, latest_recheck, queue,
-        release, session, session_at, sooner_than, url_through,
+        LONG, acquire, bounded, earliest_recheck, enqueued, fresh_name, latest_recheck, queue, release,
+        session, session_at, sooner_than, url_through,
     },
     setting::Setting,
 };
@@ -75,35 +75,4 @@ async fn waiter_without_events_is_granted_by_its_recheck() {
         release(&waiter, &grant).await;
     })
     .await;
-}
-
-/// Deletes the key of a holder, without a handoff, until the next client is granted the lock this soon after that. A busy
-/// machine delays some of the grants.
-async fn is_granted_within(bound: Duration, is_watched: bool) {
-    const ROUNDS: usize = 10;
-    let (setting, mut took) = (Setting::start().await, Vec::new());
-    while took.last().is_none_or(|last| *last >= bound) {
-        assert!(took.len() < ROUNDS, "never within {bound:?}: {took:?}");
-        let (held, waiting) = setting.held_and_waited_for().await;
-        if is_watched {
-            setting.watches(1).await;
-        }
-        let deleted = Instant::now();
-        setting.etcd.delete(key_of_grant(&held)).unwrap();
-        let next = waiting.granted().await;
-        took.push(deleted.elapsed());
-        release(&setting.other, &next).await;
-    }
-}
-
-/// The waiter waits for the handoff for 0.05 s.
-#[tokio::test(flavor = "multi_thread")]
-async fn waiter_whose_predecessor_was_deleted_reads_the_queue_soon() {
-    is_granted_within(Duration::from_millis(400), true).await;
-}
-
-/// The waiter looks for its predecessor after 0.1 s, and then finds none.
-#[tokio::test(flavor = "multi_thread")]
-async fn new_waiter_looks_for_its_predecessor_soon() {
-    is_granted_within(Duration::from_millis(700), false).await;
 }

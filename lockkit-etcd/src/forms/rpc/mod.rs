@@ -32,6 +32,8 @@
 
 mod claim;
 mod heartbeat;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::{

@@ -1,0 +1,189 @@
+//! Claims through the Lock RPC at a scripted server, with a paused clock.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use lockkit_conformance::direct::{
+    acquire, bounded, fresh_name, granted, is_gave_up, is_renewed, release, start, try_acquire,
+};
+use lockkit_core::{
+    Clock, ErrorKind,
+    backend::{ClaimId, Session},
+};
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::{RpcClaim, RpcSession};
+use crate::{
+    client::scripted::{Fate, Script},
+    lease::Lease,
+    tests::{REQUEST, TTL, after_requests, busy, config, first, foreign, server, times},
+};
+
+async fn open(script: &Script) -> Arc<RpcSession> {
+    let layout = config(1).form(crate::Form::Rpc).layout();
+    Arc::new(RpcSession::open(server(script, 1), layout, TTL, Clock::tokio()).await.unwrap())
+}
+
+async fn session(script: &Script) -> Arc<dyn Session> {
+    open(script).await
+}
+
+/// Nobody renews its lease any more, so its key goes with that.
+#[tokio::test(start_paused = true)]
+async fn claim_whose_withdrawal_is_refused_is_not_renewed() {
+    let script = Script::default();
+    let session = session(&script).await;
+    script.rule(|call| match &*call.method {
+        "Lock" => Fate::Unanswered,
+        "LeaseRevoke" => Fate::Refused(Code::PermissionDenied, "etcdserver: permission denied"),
+        _ => Fate::Served,
+    });
+    let waiting = start(&session, &fresh_name());
+    after_requests(&script, "Lock", 1).await;
+    assert!(is_renewed(&session.renew(&[]).await.session));
+    assert_eq!(script.count("LeaseKeepAlive"), 1);
+    let since = Instant::now();
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(since.elapsed(), Duration::ZERO);
+    session.renew(&[]).await;
+    assert_eq!(script.count("LeaseKeepAlive"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn withdrawal_is_retried_with_growing_pauses() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.put(&foreign(&name), "");
+    script.rule(|call| if call.is("Lock") { Fate::Unanswered } else { Fate::Served });
+    let waiting = start(&session, &name);
+    after_requests(&script, "Lock", 1).await;
+    script.rule(busy("LeaseRevoke"));
+    let since = Instant::now();
+    waiting.control.give_up();
+    after_requests(&script, "LeaseRevoke", 9).await;
+    assert!(since.elapsed() > Duration::from_secs(3), "{:?}", since.elapsed());
+    script.serve();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!((script.leases(), script.keys("lockkit/")), (0, vec![foreign(&name)]));
+}
+
+/// Its reply is lost then. The claim starts again with another lease.
+#[tokio::test(start_paused = true)]
+async fn rpc_of_the_first_claim_may_be_silent_for_a_second() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.take_calls();
+    script.rule(first(1, "Lock", Fate::Unanswered));
+    let since = Instant::now();
+    let held = acquire(&session, &name).await;
+    let leases = times(&script, "LeaseGrant", since);
+    // A first look after 0.1 s, a second one a second later, and the pause of a retry.
+    let bounds = Duration::from_millis(1_150)..=Duration::from_millis(1_210);
+    assert!(leases.len() == 2 && bounds.contains(&leases[1]), "{leases:?}");
+    release(&session, &held).await;
+    assert_eq!(script.leases(), 0);
+}
+
+/// A queued claim may be silent for as long as it waits.
+#[tokio::test(start_paused = true)]
+async fn rpc_of_a_waiter_may_be_silent_for_ever() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.put(&foreign(&name), "");
+    script.take_calls();
+    script.rule(|call| if call.is("Lock") { Fate::Unanswered } else { Fate::Served });
+    let waiting = start(&session, &name);
+    tokio::time::sleep(TTL * 10).await;
+    assert!(waiting.is_waiting() && script.count("Lock") == 1);
+    // A look after each re-check pause.
+    assert!((50..=75).contains(&script.count("Txn")), "{}", script.count("Txn"));
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_ends_at_the_time_limit_of_a_request() {
+    let script = Script::default();
+    let session = session(&script).await;
+    script.rule(|call| if call.is("Lock") { Fate::Lost } else { Fate::Served });
+    let since = Instant::now();
+    let error = bounded(try_acquire(&session, &fresh_name())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(
+        (REQUEST..REQUEST + Duration::from_millis(110)).contains(&since.elapsed()),
+        "{:?}",
+        since.elapsed()
+    );
+    assert_eq!(script.leases(), 0);
+    script.serve();
+    release(&session, &granted(try_acquire(&session, &fresh_name()).await)).await;
+}
+
+/// A try that another claim has overtaken sees that at its next look.
+#[tokio::test(start_paused = true)]
+async fn overtaken_try_ends_after_a_tenth_of_a_second() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    let (overtaking, key) = (script.clone(), foreign(&name));
+    script.rule(move |call| {
+        if call.is("LeaseGrant") {
+            overtaking.put(&key, "");
+        }
+        if call.is("Lock") { Fate::Unanswered } else { Fate::Served }
+    });
+    let since = Instant::now();
+    assert!(is_gave_up(&try_acquire(&session, &name).await));
+    assert_eq!(since.elapsed(), Duration::from_millis(100));
+    assert_eq!(script.leases(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_gives_up_between_two_attempts_ends_at_once() {
+    let script = Script::default();
+    let session = session(&script).await;
+    script.rule(busy("LeaseGrant"));
+    let waiting = start(&session, &fresh_name());
+    after_requests(&script, "LeaseGrant", 8).await;
+    let since = Instant::now();
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(since.elapsed(), Duration::ZERO);
+}
+
+/// Nothing would revoke its lease.
+#[tokio::test(start_paused = true)]
+async fn closed_session_takes_no_claim() {
+    let script = Script::default();
+    let session = open(&script).await;
+    let lease = Lease::grant(&session.server, TTL, Clock::tokio()).await.unwrap();
+    let entry = Arc::new(RpcClaim { lease, key: b"x/1".to_vec(), created: OnceLock::new() });
+    session.enter(ClaimId::random(), &entry).unwrap();
+    assert_eq!(session.table().len(), 1);
+    session.close().await.unwrap();
+    session.enter(ClaimId::random(), &entry).unwrap_err();
+    assert!(session.table().is_empty());
+}
+
+/// etcd refuses transactions of more than 128 operations.
+#[tokio::test(start_paused = true)]
+async fn heartbeat_of_more_holds_than_fit_into_a_transaction_renews_all() {
+    const HOLDS: usize = 205;
+    let script = Script::default();
+    let session = session(&script).await;
+    let mut held = Vec::new();
+    for _ in 0..HOLDS {
+        held.push(acquire(&session, &fresh_name()).await);
+    }
+    script.take_calls();
+    let renewals = session.renew(&held).await;
+    assert!(renewals.holds.iter().all(|(_, renewal)| is_renewed(renewal)), "{renewals:?}");
+    let read: usize =
+        script.take_calls().iter().filter(|call| call.is("Txn")).map(|call| call.operations()).sum();
+    assert_eq!(read, HOLDS);
+    bounded(session.close()).await.unwrap();
+    assert_eq!(script.leases(), 0);
+}

@@ -1,0 +1,90 @@
+//! The watch stream.
+
+use std::{sync::Arc, time::Duration};
+
+use lockkit_conformance::direct::{bounded, fresh_name};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
+use tonic::Code;
+
+use super::{after_requests, busy, queue_session, times};
+use crate::{
+    client::scripted::{Fate, Script},
+    session::EtcdSession,
+    watch::WatchGuard,
+};
+
+fn observe(session: &EtcdSession, changes: &Arc<Notify>) -> WatchGuard {
+    session.watches.observe(&session.layout.queue(&fresh_name()).unwrap(), changes)
+}
+
+/// This server answers each request before it reads the next one, and waits until its reply is read. A client that sent
+/// all requests first would wait for ever as soon as the stream is full.
+#[tokio::test(start_paused = true)]
+async fn answers_are_read_before_further_watches_are_opened() {
+    const WATCHES: usize = 500;
+    let script = Script::default();
+    let (session, changes) = (queue_session(&script).await, Arc::default());
+    script.take_calls();
+    let watches: Vec<_> = (0..WATCHES).map(|_| observe(&session, &changes)).collect();
+    let all_open = timeout(Duration::from_secs(60), async {
+        while script.count("Watch") < watches.len() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
+    all_open.await.expect("client and server wait for each other");
+}
+
+/// Also a login that was renewed once.
+#[tokio::test(start_paused = true)]
+async fn stream_whose_login_is_refused_logs_in_each_time() {
+    let script = Script::default();
+    let (session, changes) = (queue_session(&script).await, Arc::default());
+    for round in 1..=3 {
+        script.take_calls();
+        let mut is_refused = false;
+        script.rule(move |call| {
+            if call.is("Watch") && !std::mem::replace(&mut is_refused, true) {
+                return Fate::Refused(Code::Unauthenticated, "etcdserver: invalid auth token");
+            }
+            Fate::Served
+        });
+        let since = Instant::now();
+        let _watch = observe(&session, &changes);
+        bounded(changes.notified()).await;
+        let calls = script.take_calls();
+        let of = |method| calls.iter().filter(|call| call.is(method)).count();
+        assert_eq!(of("Authenticate"), 1, "round {round}");
+        // The refused one, the own one, the observer's.
+        assert_eq!(of("Watch"), 3, "round {round}");
+        assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+        // Longer than the longest pause, so that the stream counts as one that has worked.
+        sleep(Duration::from_secs(3)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_cannot_be_opened_is_retried_with_growing_pauses() {
+    let script = Script::default();
+    let _session = queue_session(&script).await;
+    script.rule(busy("Watch"));
+    script.take_calls();
+    let since = Instant::now();
+    script.end_watches();
+    after_requests(&script, "Watch", 9).await;
+    assert!(since.elapsed() > Duration::from_secs(3), "{:?}", times(&script, "Watch", since));
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_are_notified_once_the_reopened_stream_has_their_watch() {
+    let script = Script::default();
+    let (session, changes) = (queue_session(&script).await, Arc::default());
+    let _watch = observe(&session, &changes);
+    bounded(changes.notified()).await;
+    script.end_watches();
+    bounded(changes.notified()).await;
+    // And by nothing else.
+    assert!(timeout(Duration::from_secs(60), changes.notified()).await.is_err());
+}

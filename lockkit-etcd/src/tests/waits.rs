@@ -1,0 +1,183 @@
+//! Claims that wait or give up.
+
+use std::time::Duration;
+
+use lockkit_conformance::direct::{
+    acquire, bounded, earliest_recheck, enqueued, fresh_name, is_entry_gone, is_gave_up, latest_recheck,
+    release, start, try_acquire,
+};
+use lockkit_core::backend::Session;
+use tokio::time::{Instant, advance, sleep};
+
+use super::{TTL, after_requests, busy, config, foreign, of_another_client, session, session_of, times};
+use crate::{
+    Form, Names,
+    client::scripted::{Fate, Script},
+};
+
+/// The last pauses between retries are longer than a second.
+#[tokio::test(start_paused = true)]
+async fn claim_that_gives_up_between_two_retries_ends_at_once() {
+    for form in [Form::Queue, Form::Single] {
+        let script = Script::default();
+        let session: std::sync::Arc<dyn Session> = session_of(&script, &config(1).form(form)).await;
+        script.rule(busy("Txn"));
+        let pending = start(&session, &fresh_name());
+        after_requests(&script, "Txn", 8).await;
+        let (since, control) = (Instant::now(), pending.control.clone());
+        control.give_up();
+        assert!(is_gave_up(&pending.ends().await));
+        assert_eq!(since.elapsed(), Duration::ZERO, "{form:?}");
+    }
+}
+
+/// Eight retries take 50 ms, 100 ms, ... at least.
+#[tokio::test(start_paused = true)]
+async fn enqueue_read_and_withdrawal_are_retried_with_growing_pauses() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.put(&foreign(&name), "");
+    for method in ["Txn", "Range", "Txn of a withdrawal"] {
+        let is_withdrawal = method.contains(' ');
+        let method = method.split(' ').next().unwrap();
+        let waiting = if is_withdrawal { Some(enqueued(&session, &name).await) } else { None };
+        script.take_calls();
+        script.rule(busy(method));
+        let since = Instant::now();
+        let waiting = waiting.unwrap_or_else(|| start(&session, &name));
+        if is_withdrawal {
+            waiting.control.give_up();
+        }
+        after_requests(&script, method, 9).await;
+        assert!(since.elapsed() > Duration::from_secs(3), "{method} {:?}", since.elapsed());
+        script.serve();
+        waiting.control.give_up();
+        assert!(is_gave_up(&waiting.ends().await));
+    }
+    assert_eq!(script.keys("lockkit/test"), [foreign(&name)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_waiter_looks_for_its_predecessor_after_a_tenth_of_a_second() {
+    for (names, looks_after) in [(Names::Encoded, 100), (Names::Raw, 0)] {
+        let script = Script::default();
+        let session: std::sync::Arc<dyn Session> =
+            session_of(&script, &config(1).prefix("lockkit").names(names)).await;
+        let name = fresh_name();
+        script.put(&of_another_client(&name), "");
+        script.take_calls();
+        let since = Instant::now();
+        let waiting = start(&session, &name);
+        after_requests(&script, "Watch", 1).await;
+        let looks_after = Duration::from_millis(looks_after);
+        assert_eq!(times(&script, "Range", since), [looks_after], "{names:?}");
+        waiting.control.give_up();
+        assert!(is_gave_up(&waiting.ends().await));
+    }
+}
+
+/// A client whose key is deleted writes a handoff, most probably; another program writes none.
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_predecessor_was_deleted_reads_the_queue_after_its_grace() {
+    for (is_client, grace) in [(true, 50), (false, 0)] {
+        let script = Script::default();
+        let (session, name) = (session(&script).await, fresh_name());
+        let predecessor = if is_client { of_another_client(&name) } else { foreign(&name) };
+        script.put(&predecessor, "");
+        let waiting = start(&session, &name);
+        after_requests(&script, "Watch", 1).await;
+        script.take_calls();
+        let since = Instant::now();
+        script.delete(&predecessor);
+        release(&session, &waiting.granted().await).await;
+        assert_eq!(times(&script, "Range", since)[0], Duration::from_millis(grace));
+    }
+}
+
+/// Behind its own claim a waiter has no watch.
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_claim_of_its_client_looks_as_soon_as_that_has_left() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.put(&foreign(&name), "");
+    let front = enqueued(&session, &name).await;
+    let behind = enqueued(&session, &name).await;
+    sleep(Duration::from_secs(1)).await;
+    script.take_calls();
+    let since = Instant::now();
+    front.control.give_up();
+    assert!(is_gave_up(&front.ends().await));
+    after_requests(&script, "Watch", 1).await;
+    let looks = times(&script, "Range", since);
+    assert!(looks[0] <= Duration::from_millis(100), "{looks:?}");
+    script.delete(&foreign(&name));
+    release(&session, &behind.granted().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_recheck_once_per_pause() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.put(&foreign(&name), "");
+    let [front, behind] = [enqueued(&session, &name).await, enqueued(&session, &name).await];
+    sleep(Duration::from_secs(1)).await;
+    script.take_calls();
+    let since = Instant::now();
+    sleep(latest_recheck(TTL) * 5).await;
+    let rechecks = times(&script, "Txn", since);
+    assert!((10..=14).contains(&rechecks.len()), "{rechecks:?}");
+    assert!(rechecks[0] >= earliest_recheck(TTL) - Duration::from_secs(1));
+    for waiting in [behind, front] {
+        waiting.control.give_up();
+        assert!(is_gave_up(&waiting.ends().await));
+    }
+}
+
+/// The next re-check of a waiter whose own key or predecessor is gone reads the queue, although no event came.
+#[tokio::test(start_paused = true)]
+async fn recheck_finds_either_key_gone() {
+    for own in [true, false] {
+        let script = Script::default();
+        let (session, name) = (session(&script).await, fresh_name());
+        script.put(&foreign(&name), "");
+        let waiting = enqueued(&session, &name).await;
+        after_requests(&script, "Watch", 1).await;
+        script.mute_watches();
+        let own_key = script.keys("lockkit/test").into_iter().find(|key| *key != foreign(&name)).unwrap();
+        let since = Instant::now();
+        script.delete(&if own { own_key } else { foreign(&name) });
+        let end = waiting.ends().await;
+        assert_eq!(is_entry_gone(&end), own, "{end:?}");
+        assert!(since.elapsed() <= latest_recheck(TTL) + Duration::from_millis(1));
+    }
+}
+
+/// A try that found the lock held reads the next time, for a second.
+#[tokio::test(start_paused = true)]
+async fn repeated_try_reads_before_it_writes() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.put(&foreign(&name), "");
+    for (waited, reads, writes) in [(0, 0, 1), (900, 1, 0), (1_000, 0, 1)] {
+        advance(Duration::from_millis(waited)).await;
+        script.take_calls();
+        assert!(is_gave_up(&try_acquire(&session, &name).await));
+        assert_eq!((script.count("Range"), script.count("Txn")), (reads, writes), "after {waited} ms");
+    }
+    script.delete(&foreign(&name));
+    release(&session, &acquire(&session, &name).await).await;
+}
+
+/// Its copies may be executed at any later time.
+#[tokio::test(start_paused = true)]
+async fn try_whose_reply_was_lost_is_repeated_and_one_that_was_not_sent_is_not() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.rule(super::first(1, "Txn", Fate::Unanswered));
+    let granted = lockkit_conformance::direct::granted(try_acquire(&session, &name).await);
+    release(&session, &granted).await;
+    script.take_calls();
+    script.rule(busy("Txn"));
+    bounded(try_acquire(&session, &fresh_name())).await.unwrap_err();
+    assert_eq!(script.count("Txn"), 1);
+}
