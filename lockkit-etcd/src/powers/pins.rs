@@ -19,6 +19,8 @@
 //!   expires within one ttl.
 //! * A hold ends by [`leave`](Pins::leave) after a move, or when the outcome of one is unknown. The key is moved to a
 //!   new lease that lives for the rest of the pin.
+//! * The release of a pinned hold is not confirmed, and the session is closed: the close revokes the pin's lease, and
+//!   repeats that once. If both fail, the key stays until the pin ends.
 //! * Waiters behind a key that was left get no handoff. They watch its deletion, as they do when a client dies.
 
 use std::{sync::Arc, time::Duration};
@@ -27,9 +29,9 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use lockkit_core::{
     BootInstant, Result,
-    backend::{ClaimId, Grant, Pins},
+    backend::{ClaimId, Grant, Pins, retry_pauses},
     lease,
-    limits::{CLOCK_RATE_ERROR_PERCENT, CLOCK_READ_ERROR},
+    limits::{CLOCK_RATE_ERROR_PERCENT, CLOCK_READ_ERROR, CLOSE_ANSWER_MAX},
     support::lock,
 };
 use tracing::debug;
@@ -39,8 +41,11 @@ use crate::{
     wire::Rewrite,
 };
 
-/// Keys that one heartbeat moves at a time.
-const MOVES_AT_A_TIME: usize = 64;
+/// Keys that one heartbeat moves, and leases that a close revokes, at a time.
+const REQUESTS_AT_A_TIME: usize = 64;
+
+/// Longest time that the revocations of a close take: half of the time that it has. The rest is for the session's lease.
+const PINS_OF_CLOSE_MAX: Duration = Duration::from_secs(CLOSE_ANSWER_MAX.as_secs() / 2);
 
 /// A pinned hold.
 #[derive(Clone, Debug)]
@@ -156,7 +161,7 @@ impl EtcdSession {
         let due: Vec<_> = entries.filter(|entry| entry.held.pin().as_ref().is_some_and(is_due)).collect();
         let moves = stream::iter(due)
             .map(|entry| async move { self.end_pin(&entry, is_due).await })
-            .buffer_unordered(MOVES_AT_A_TIME)
+            .buffer_unordered(REQUESTS_AT_A_TIME)
             .for_each(async |moved| {
                 if let Err(fault) = moved {
                     debug!(?fault, "a key is still attached to the lease of its pin");
@@ -189,14 +194,22 @@ impl EtcdSession {
         }
     }
 
-    /// Ends the pins of grants that were released, but whose release was not confirmed.
+    /// Ends the pins of grants that were released, but whose release was not confirmed. Each revocation is sent a second
+    /// time if the first one may succeed later: a pin lives for up to a week, and nobody else revokes its lease.
     pub(crate) async fn revoke_released_pins(&self) {
-        for lease in
-            self.claims.select(|entry| entry.held.is_released().then(|| entry.held.pin_lease()).flatten())
-        {
-            // If this fails, it expires.
-            let _ = lease.revoke(&self.server).await;
-        }
+        let released =
+            self.claims.select(|entry| entry.held.is_released().then(|| entry.held.pin_lease()).flatten());
+        let revocations = stream::iter(released)
+            .map(|lease| async move {
+                if lease.revoke(&self.server).await.is_err_and(|fault| fault.is_transient()) {
+                    retry_pauses().wait().await;
+                    // If this fails too, it expires.
+                    let _ = lease.revoke(&self.server).await;
+                }
+            })
+            .buffer_unordered(REQUESTS_AT_A_TIME)
+            .for_each(async |()| ());
+        let _ = tokio::time::timeout(PINS_OF_CLOSE_MAX, revocations).await;
     }
 
     /// Returns whether the revocation of the session's lease could end a pin early.

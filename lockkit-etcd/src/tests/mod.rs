@@ -1,5 +1,6 @@
 //! Sessions at a scripted server, with a paused clock: which request is sent, and when.
 
+mod close;
 mod requests;
 mod streams;
 mod waits;

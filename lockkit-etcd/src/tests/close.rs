@@ -1,0 +1,97 @@
+//! What a close sends.
+
+use std::{sync::Arc, time::Duration};
+
+use lockkit_conformance::direct::{acquire, bounded, fresh_name};
+use lockkit_core::{
+    backend::{Grant, Session},
+    limits::CLOSE_ANSWER_MAX,
+};
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::{TTL, busy, config, first, queue_session, session, session_of, times};
+use crate::client::scripted::{Fate, Script};
+
+const REFUSED: Fate = Fate::Refused(Code::Unavailable, "etcdserver: request timed out");
+
+/// Pins a lock for long, and releases it without a reply.
+async fn unconfirmed(session: &Arc<dyn Session>, script: &Script) -> Grant {
+    let held = acquire(session, &fresh_name()).await;
+    assert!(session.pins().unwrap().pin(&held, TTL * 60).await.unwrap());
+    script.rule(busy("Txn"));
+    session.release(&held).await.unwrap_err();
+    script.serve();
+    held
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_repeats_the_revocation_of_a_released_pin_once() {
+    for (failures, left) in [(0, 0), (1, 0), (2, 1)] {
+        let script = Script::default();
+        let session = session(&script).await;
+        unconfirmed(&session, &script).await;
+        script.take_calls();
+        script.rule(first(failures, "LeaseRevoke", REFUSED));
+        bounded(session.close()).await.unwrap();
+        assert_eq!(script.leases(), left, "after {failures} failures");
+        assert_eq!(script.keys("").len(), left);
+        // That of the session is the last one.
+        assert_eq!(script.count("LeaseRevoke"), failures.min(1) + 2);
+    }
+}
+
+/// Nothing that the server refuses for good is repeated.
+#[tokio::test(start_paused = true)]
+async fn close_does_not_repeat_a_revocation_that_is_refused() {
+    let script = Script::default();
+    let session = session(&script).await;
+    unconfirmed(&session, &script).await;
+    script.take_calls();
+    script.rule(first(
+        1,
+        "LeaseRevoke",
+        Fate::Refused(Code::PermissionDenied, "etcdserver: permission denied"),
+    ));
+    bounded(session.close()).await.unwrap();
+    assert_eq!((script.count("LeaseRevoke"), script.leases()), (2, 1));
+}
+
+/// However many pins there are, and however long a request may take.
+#[tokio::test(start_paused = true)]
+async fn revocations_of_pins_leave_a_close_half_of_its_time() {
+    let script = Script::default();
+    let session: Arc<dyn Session> =
+        session_of(&script, &config(1).request_timeout(Duration::from_secs(60))).await;
+    for _ in 0..3 {
+        unconfirmed(&session, &script).await;
+    }
+    script.take_calls();
+    script.rule(first(3, "LeaseRevoke", Fate::Lost));
+    let since = Instant::now();
+    bounded(session.close()).await.unwrap();
+    let half = CLOSE_ANSWER_MAX / 2;
+    assert_eq!(times(&script, "LeaseRevoke", since), [Duration::ZERO, Duration::ZERO, Duration::ZERO, half]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_of_a_session_whose_lease_has_ended_succeeds() {
+    let script = Script::default();
+    let session = queue_session(&script).await;
+    session.lease.revoke(&session.server).await.unwrap();
+    session.close().await.unwrap();
+    script.rule(first(9, "LeaseRevoke", REFUSED));
+    session.close().await.unwrap_err();
+}
+
+/// The keeper awaits the stream's end by dropping the session.
+#[tokio::test(start_paused = true)]
+async fn session_that_is_dropped_sends_nothing_more() {
+    let script = Script::default();
+    drop(session(&script).await);
+    tokio::task::yield_now().await;
+    script.take_calls();
+    script.end_watches();
+    tokio::time::sleep(TTL).await;
+    assert!(script.take_calls().is_empty());
+}
