@@ -3,13 +3,13 @@
 use std::{
     io::{BufRead, BufReader},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::Command,
     time::Instant,
 };
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{backends, project, project::Project, setup};
+use crate::{attached::Attached, backends, project, project::Project, setup};
 
 /// The sale. It exits with 0 only if it sold what it should.
 const SALE: &str = "-p lockkit-demo";
@@ -19,10 +19,6 @@ const SERVER: &str = "run --quiet -p lockkit-testbed --";
 
 /// The environment variable with the sale's backend. A URL may hold a password, which a list of processes would show.
 const BACKEND_VARIABLE: &str = "LOCKKIT_BACKEND";
-
-/// A server program. It ends with its standard input, and so with this process, however this process ends.
-#[derive(Debug)]
-struct Server(Child);
 
 /// Programs that are built already.
 #[derive(Debug, clap::Args)]
@@ -65,7 +61,7 @@ pub(crate) fn run(project: &Project, backend: &str, built: &Built) -> Result<()>
         "file" => (None, None),
         bare if bare == scheme => {
             setup::install_servers()?;
-            let (server, url) = Server::start(built.servers(project).arg(scheme), scheme)?;
+            let (server, url) = start_server(built.servers(project).arg(scheme), scheme)?;
             (Some(server), Some(url))
         }
         url => (None, Some(url.to_owned())),
@@ -86,32 +82,17 @@ pub(crate) fn run(project: &Project, backend: &str, built: &Built) -> Result<()>
     Ok(())
 }
 
-impl Server {
-    /// Starts a server of this scheme; returns it with its URL.
-    fn start(program: &mut Command, scheme: &str) -> Result<(Self, String)> {
-        let child = program
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", project::shown(program)))?;
-        let mut server = Self(child);
-        let mut line = String::new();
-        BufReader::new(server.0.stdout.take().context("no output")?).read_line(&mut line)?;
-        let url = line.split_whitespace().next().context("the server for the demo did not start")?;
-        ensure!(
-            url.starts_with(&format!("{scheme}://")),
-            "the server for the demo printed {line:?} instead of its URL"
-        );
-        Ok((server, url.to_owned()))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        // It ends in bounded time; its status does not matter any more.
-        let _ = self.0.wait();
-    }
+/// Starts a server of this scheme; returns it with its URL.
+fn start_server(program: &mut Command, scheme: &str) -> Result<(Attached, String)> {
+    let (server, output) = Attached::start(program)?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    let url = line.split_whitespace().next().context("the server for the demo did not start")?;
+    ensure!(
+        url.starts_with(&format!("{scheme}://")),
+        "the server for the demo printed {line:?} instead of its URL"
+    );
+    Ok((server, url.to_owned()))
 }
 
 /// Returns the scheme of the command line's backend.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod attached;
 mod backends;
 mod bench;
 mod chaos;
@@ -18,6 +19,7 @@ mod mutate;
 mod package;
 mod programs;
 mod project;
+mod repeat;
 mod report;
 mod setup;
 mod test;
@@ -34,7 +36,10 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Installs missing servers, then runs every check of the project.
-    Test,
+    Test {
+        #[command(flatten)]
+        repetition: repeat::Repetition,
+    },
     /// Sells 300 items to 500 buyers in two processes, with the lock and without it.
     Demo {
         /// A backend URL; `etcd`, `redis` or `zk` starts a temporary server, `file` uses a temporary folder.
@@ -62,6 +67,9 @@ enum Command {
     },
     /// Writes the results of the last runs of the suite into docs/ and the README.
     Guarantees,
+    /// Keeps threads busy until the end of the standard input.
+    #[command(hide = true)]
+    Busy { threads: usize },
     /// Packages the crates that are published, and builds a new project from the packages, without protoc.
     Package,
     /// Checks the house rules that the compiler does not check.
@@ -89,7 +97,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     let project = project::Project::here();
     match command {
-        Command::Test => test::run(&project),
+        Command::Test { repetition } => test::run(&project, repetition),
+        Command::Busy { threads } => repeat::keep_busy(threads, std::io::stdin()),
         Command::Demo { backend, built } => demo::run(&project, &backend, &built),
         Command::Conformance { backends } => conformance::run(&project, &backends),
         Command::Bench { options } => bench::run(&project, &options),

@@ -42,6 +42,11 @@ impl Report {
     /// Prints the output of a job that ran in parallel with others, and records its outcome.
     pub(crate) fn ended(&mut self, Ended { name, error, output, took }: Ended) {
         println!("\n==> {name} ({:.1} s)\n{}", took.as_secs_f64(), output.trim_end());
+        self.record_job(Ended { name, error, output, took });
+    }
+
+    /// Records the outcome of a job without its output.
+    pub(crate) fn record_job(&mut self, Ended { name, error, output, took }: Ended) {
         let mut tests = Tests::default();
         output.lines().for_each(|line| tests.read(line));
         self.record(Row { name, error, tests, took });
@@ -74,13 +79,26 @@ impl Report {
         Ok(())
     }
 
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed().next().is_some()
+    }
+
+    /// Describes the steps that failed, with the output of their failed tests.
+    pub(crate) fn failures(&self) -> String {
+        let describe = |Row { name, error, tests, .. }: &Row| {
+            let error = error.as_ref().map(|error| format!("{error:#}")).unwrap_or_default();
+            format!("{name}: {error}\n{}", tests.failures)
+        };
+        self.failed().map(describe).collect()
+    }
+
     fn failed(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| row.error.is_some())
     }
 
     /// Counts all tests. A step that failed without a failed test (a lint, a build) counts as one failure, so that the
     /// closing line of a bad tree never says "0 failed".
-    fn tests(&self) -> TestCounts {
+    pub(crate) fn tests(&self) -> TestCounts {
         let mut sum = TestCounts::default();
         for row in &self.rows {
             let counts = row.tests.counts;
@@ -104,11 +122,7 @@ impl fmt::Display for Report {
                 if counts == TestCounts::default() { String::new() } else { format!("  {counts}") }
             )?;
         }
-        for Row { name, error, tests, .. } in self.failed() {
-            writeln!(f, "{name}: {}", error.as_ref().map(|error| format!("{error:#}")).unwrap_or_default())?;
-            write!(f, "{}", tests.failures)?;
-        }
-        write!(f, "lockkit: {}", self.tests())
+        write!(f, "{}lockkit: {}", self.failures(), self.tests())
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     programs::{self, Program},
     project,
     project::Project,
+    repeat::Repetition,
     report::Report,
     setup, tidy,
 };
@@ -77,13 +78,17 @@ const OTHERS: usize = 5;
 const SALE_PROGRAMS: [&str; 2] = ["demo flash_sale", "testbed testbed"];
 
 /// Runs all steps, also after a failed one, and fails at the end. Stops early if later steps depend on the failed one.
-pub(crate) fn run(project: &Project) -> Result<()> {
+///
+/// With a number of runs, only the test programs run, that many times.
+pub(crate) fn run(project: &Project, repetition: Repetition) -> Result<()> {
     let mut report = Report::default();
     if !report.step("set-up", |_| setup::install_servers()) {
         return report.close();
     }
-    report.step("tidy", |_| tidy::run(project));
-    report.step("fmt", |_| project::run(&mut project.cargo(FORMAT)));
+    if repetition.runs.is_none() {
+        report.step("tidy", |_| tidy::run(project));
+        report.step("fmt", |_| project::run(&mut project.cargo(FORMAT)));
+    }
     let mut built = Vec::new();
     let build_and_clippy = |_: &mut _| {
         built = programs::build(project)?;
@@ -93,6 +98,9 @@ pub(crate) fn run(project: &Project) -> Result<()> {
         return report.close();
     }
     let logs = project.root().join("target/logs");
+    if let Some(runs) = repetition.runs {
+        return repetition.run(runs, || programs(&built), PROGRAMS, &logs);
+    }
     jobs::run(cargo(project), programs(&built)?, PROGRAMS, &logs, |ended| report.ended(ended))?;
     report.close()
 }
