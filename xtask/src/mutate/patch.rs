@@ -98,7 +98,10 @@ fn stem(path: &Path) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
+    use crate::project::Project;
 
     fn parse(text: &str) -> Result<Patch> {
         Patch::parse("name", Path::new("name.patch"), text)
@@ -118,8 +121,51 @@ mod tests {
 
     #[test]
     fn headers_of_all_mutations_are_valid() {
-        let patches = Patch::read(&crate::project::Project::here().root().join("xtask/mutations")).unwrap();
+        let patches = Patch::read(&Project::here().root().join("xtask/mutations")).unwrap();
         assert!(patches.iter().all(|patch| patch.package != "?"), "{patches:?}");
+    }
+
+    /// The names of the functions in the files of a folder, and what stands in quotes there: a test may have its name
+    /// from a list.
+    fn names(project: &Project, folder: &str) -> BTreeSet<String> {
+        let sources = project.files().unwrap().into_iter();
+        let sources =
+            sources.filter(|file| file.starts_with(folder) && file.extension() == Some("rs".as_ref()));
+        let mut names = BTreeSet::new();
+        for file in sources {
+            let text = fs::read_to_string(project.root().join(file)).unwrap();
+            for definition in text.split("fn ").chain(text.split('"')) {
+                let end = definition.find(|letter: char| !letter.is_alphanumeric() && letter != '_');
+                names.insert(definition[..end.unwrap_or(definition.len())].to_owned());
+            }
+        }
+        names
+    }
+
+    /// `mutate` finds that out as well, but only when it tries the patch.
+    #[test]
+    fn red_lines_of_all_mutations_name_tests_that_exist() {
+        let project = Project::here();
+        let suite = names(&project, "conformance");
+        let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut unknown = Vec::new();
+        for patch in Patch::read(&project.root().join("xtask/mutations")).unwrap() {
+            for tests in patch.red.iter().map(|line| TestSelection::of(line)) {
+                let package = tests.package.clone().expect("each line names its package");
+                let folder =
+                    package.strip_prefix("lockkit-").filter(|short| project.root().join(short).exists());
+                let folder = folder.unwrap_or(&package).to_owned();
+                let own = known.entry(package).or_insert_with(|| names(&project, &folder));
+                for filter in tests.arguments.iter().filter(|argument| !argument.starts_with('-')) {
+                    let name = filter.rsplit("::").next().unwrap_or_default();
+                    let is_in = |names: &BTreeSet<String>| names.iter().any(|known| known.contains(name));
+                    if !is_in(own) && !(tests.is_in_suite() && is_in(&suite)) {
+                        unknown.push(format!("{}: {filter}", patch.name));
+                    }
+                }
+            }
+        }
+        assert!(unknown.is_empty(), "{unknown:#?}");
     }
 
     #[test]

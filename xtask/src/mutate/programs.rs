@@ -18,7 +18,7 @@ const OPTIONS_WITH_VALUE: [&str; 7] = ["-p", "--package", "-F", "--features", "-
 /// The tests that a line `# red: ...` selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TestSelection {
-    package: Option<String>,
+    pub(super) package: Option<String>,
     /// The programs; none: every program of the package.
     targets: BTreeSet<Target>,
     /// The arguments of the programs.
