@@ -14,6 +14,7 @@ mod decisions;
 mod links;
 mod manifest;
 mod map;
+mod scaffolding;
 mod size;
 mod skips;
 mod source;
@@ -34,10 +35,11 @@ enum Rule {
     Decisions,
     Map,
     Size,
+    Scaffolding,
 }
 
 /// Every rule in one sentence.
-const RULES: [(Rule, &str); 9] = [
+const RULES: [(Rule, &str); 10] = [
     (
         Rule::CancelSafety,
         "in published libraries every `pub async fn`, every `pub fn` that returns a future and every such method of a \
@@ -61,6 +63,7 @@ const RULES: [(Rule, &str); 9] = [
     ),
     (Rule::Map, "every file and folder that ARCHITECTURE.md names exists"),
     (Rule::Size, "a file has at most 400 lines, and a function at most 60"),
+    (Rule::Scaffolding, "what proves the product has at most 0.77 lines per line of it"),
 ];
 
 /// A line that breaks a rule.
@@ -90,6 +93,8 @@ pub(crate) fn run(project: &Project) -> Result<()> {
     let manifests = manifest::Manifests::read(project, &files)?;
     let mut findings = contents(project, &files);
     findings.extend(decisions::misnumbered(&files));
+    let scaffolding = scaffolding::too_large(project, &files)?;
+    findings.extend(scaffolding.map(|finding| (Path::new(scaffolding::DOCUMENT), finding)));
     for file in &files {
         let Some(extension) = file.extension().and_then(|extension| extension.to_str()) else { continue };
         let path = project.root().join(file);
