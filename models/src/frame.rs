@@ -87,9 +87,9 @@ impl ClaimNo {
         self.index() / 2
     }
 
-    /// The client's claim that must start before this one.
-    pub(crate) fn earlier(self) -> Option<Self> {
-        (!self.0.is_multiple_of(2)).then(|| Self(self.0 - 1))
+    /// Whether the claim may start: the client's earlier one is not new any more.
+    pub(crate) fn may_start(self, is_new: impl Fn(Self) -> bool) -> bool {
+        self.0.is_multiple_of(2) || !is_new(Self(self.0 - 1))
     }
 }
 

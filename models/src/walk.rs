@@ -13,9 +13,10 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    hash::{BuildHasherDefault, Hash, Hasher},
+    hash::Hash,
 };
 
+use ahash::RandomState;
 use stateright::{Expectation, Property};
 
 use crate::explore::{Protocol, Violation};
@@ -36,7 +37,7 @@ pub(crate) enum Until {
 pub(crate) struct Walk<'m, M: Protocol> {
     model: &'m M,
     until: Until,
-    numbers: HashMap<u64, Number, BuildHasherDefault<Identity>>,
+    numbers: HashMap<u64, Number, RandomState>,
     /// By number: the hash of the state, and the state from which it was found.
     fingerprints: Vec<u64>,
     parents: Vec<Number>,
@@ -198,67 +199,7 @@ impl<'m, M: Protocol> Walk<'m, M> {
     }
 }
 
+/// Returns a hash that is the same in each run, so that the same counterexample is found.
 fn fingerprint(state: &impl Hash) -> u64 {
-    let mut hasher = Folded(1);
-    state.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// Mixes numbers by a multiplication whose halves are folded, as wyhash does. Most of the time of a walk is hashing.
-struct Folded(u64);
-
-impl Folded {
-    /// An odd number without a pattern in its bits, from the digits of the golden ratio.
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-}
-
-impl Hasher for Folded {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut number = [0; 8];
-            number[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(number));
-        }
-    }
-
-    #[inline]
-    fn write_u8(&mut self, number: u8) {
-        self.write_u64(number.into());
-    }
-
-    #[inline]
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(number as u64);
-    }
-
-    #[inline]
-    fn write_isize(&mut self, number: isize) {
-        self.write_u64(number as u64);
-    }
-
-    #[inline]
-    fn write_u64(&mut self, number: u64) {
-        let product = u128::from(self.0.rotate_left(23) ^ number) * u128::from(Self::FACTOR);
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-}
-
-/// Uses a number that is a hash already.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
+    RandomState::with_seeds(1, 2, 3, 4).hash_one(state)
 }

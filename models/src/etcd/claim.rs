@@ -20,8 +20,7 @@ impl State {
             actions.push(Action::LoseReply(number));
         }
         let idle = claim.call == Call::Idle;
-        let may_start =
-            number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
+        let may_start = number.may_start(|earlier| self.claims[earlier.index()].phase == Phase::New);
         match claim.phase {
             Phase::New if number.index() >= model.count() => {}
             Phase::New if may_start => actions.push(Action::Start(number)),

@@ -9,8 +9,7 @@ impl State {
         if session_ended || number.index() >= model.count() {
             return;
         }
-        let may_start =
-            number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
+        let may_start = number.may_start(|earlier| self.claims[earlier.index()].phase == Phase::New);
         match claim.phase {
             Phase::New if may_start => {
                 actions.extend(model.modes().map(|mode| Action::Start(number, mode)));

@@ -5,8 +5,7 @@ use super::*;
 impl State {
     pub(super) fn actions_of(&self, model: &RedisModes, number: ClaimNo, actions: &mut Vec<Action>) {
         let claim = &self.claims[number.index()];
-        let may_start =
-            number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
+        let may_start = number.may_start(|earlier| self.claims[earlier.index()].phase == Phase::New);
         let runs = match claim.phase {
             Phase::Acquiring | Phase::Counted | Phase::Releasing => true,
             Phase::Waiting => model.waiters_recheck() || claim.message == Message::Arrived,

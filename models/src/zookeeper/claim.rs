@@ -5,8 +5,7 @@ use super::*;
 impl State {
     pub(super) fn actions_of(&self, model: &ZooKeeper, number: ClaimNo, actions: &mut Vec<Action>) {
         let claim = &self.claims[number.index()];
-        let may_start =
-            number.earlier().is_none_or(|earlier| self.claims[earlier.index()].phase != Phase::New);
+        let may_start = number.may_start(|earlier| self.claims[earlier.index()].phase == Phase::New);
         let may_lose = self.faults.lost > 0;
         match claim.phase {
             Phase::New if may_start => actions.push(Action::Start(number)),
