@@ -69,6 +69,9 @@ mod sync;
 mod token;
 mod while_held;
 
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use self::keeper::residue::WatchedClients;
 pub use self::{
     builder::{ClientBuilder, ClientOptions},
     client::LockClient,

@@ -51,6 +51,8 @@ mod parked;
 mod powers;
 mod reentry;
 mod releases;
+#[cfg(feature = "testing")]
+pub(crate) mod residue;
 mod runtime;
 mod session_task;
 mod share;

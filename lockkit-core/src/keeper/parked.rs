@@ -59,6 +59,11 @@ impl Parked {
         &self.handle
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn is_taken(&self) -> bool {
+        lock(&self.state).is_taken
+    }
+
     /// Polls a task once here, in the context of the runtime, and lets the runtime continue it.
     ///
     /// No waker of a caller gets to the backend. The poll is not bounded by the budget of the calling task, so that the
@@ -157,7 +162,9 @@ impl Drop for ParkingEnd {
         let task = {
             let mut state = lock(&self.0.state);
             state.has_ended = true;
-            state.task.take()
+            let task = state.task.take();
+            state.is_taken &= task.is_none();
+            task
         };
         if let Some(task) = task {
             self.0.handle.spawn(task);

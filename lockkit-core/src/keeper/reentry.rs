@@ -124,6 +124,11 @@ impl ReentryTable {
         self.remove_where(key, |state| matches!(state, OwnerState::Held(held) if Arc::ptr_eq(held, hold)));
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
     fn remove_where(&self, key: &ReentryKey, condition: impl Fn(&OwnerState) -> bool) {
         // The removed entry is dropped after the mutex was released.
         let _removed = match lock(&self.0).entry(key.clone()) {

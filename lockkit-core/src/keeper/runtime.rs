@@ -114,6 +114,13 @@ impl Runtime {
         }
     }
 
+    /// Returns how many withdrawals, runners of first polls and parked tasks there are.
+    #[cfg(feature = "testing")]
+    pub(super) fn residue(&self) -> (usize, usize, usize) {
+        let (in_order, parked) = (!self.in_order.is_idle(), self.parked.is_taken());
+        (self.unsent.len(), usize::from(in_order), usize::from(parked))
+    }
+
     /// Ends the keeper's own thread; no effect on a caller's runtime.
     pub(crate) fn stop(&self) {
         self.stop.cancel();

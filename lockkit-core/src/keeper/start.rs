@@ -63,6 +63,8 @@ impl Keeper {
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         });
+        #[cfg(feature = "testing")]
+        keeper.note_started();
         keeper.runtime.run_parked(keeper.closing.clone());
         metrics::start(keeper.info.scheme);
         keeper.runtime.spawn(Arc::clone(&keeper).watch_clock());

@@ -29,6 +29,11 @@ impl Unsent {
     pub(crate) fn is_none(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn len(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// A withdrawal that is not confirmed yet.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 /// What timers may add on a paused clock.
 const SLACK: Duration = Duration::from_millis(10);
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_that_is_reported_lost_is_lost_at_once_and_alone() {
     let backend = Scripted::new(Lifetime::Hold);
     let client = backend.client().await;
@@ -26,7 +26,7 @@ async fn grant_that_is_reported_lost_is_lost_at_once_and_alone() {
     assert!(kept.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_that_a_heartbeat_reports_gone_is_lost() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;
@@ -37,7 +37,7 @@ async fn session_that_a_heartbeat_reports_gone_is_lost() {
     assert!(start.elapsed() <= client.ttl() / 3 + SLACK, "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn claims_whose_entries_vanish_are_retried_with_pauses() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap();
@@ -47,7 +47,7 @@ async fn claims_whose_entries_vanish_are_retried_with_pauses() {
     assert!((2..=12).contains(&claims), "{claims} claims in {TTL:?}");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn denial_is_returned_although_its_session_has_ended() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap();
@@ -56,7 +56,7 @@ async fn denial_is_returned_although_its_session_has_ended() {
     assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn first_heartbeat_is_due_from_the_sending_of_the_open() {
     let backend = Scripted::new(Lifetime::Session);
     // Not long enough that the session is renewed before use.
@@ -68,7 +68,7 @@ async fn first_heartbeat_is_due_from_the_sending_of_the_open() {
 }
 
 /// Holds have no lifetime here, so the pause ends nothing.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn heartbeats_missed_in_a_pause_of_the_process_are_not_repeated() {
     let backend = Scripted::new(Lifetime::Process);
     let _client = backend.client().await;
@@ -78,7 +78,7 @@ async fn heartbeats_missed_in_a_pause_of_the_process_are_not_repeated() {
     assert!((1..=2).contains(&heartbeats), "{heartbeats} heartbeats at once");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn renewed_session_resets_the_pauses_between_opens() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -101,7 +101,7 @@ async fn renewed_session_resets_the_pauses_between_opens() {
 }
 
 /// The ttl is longer than a caller waits here.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn refused_release_returns_the_reason_at_its_time_limit() {
     let backend = Scripted::new(Lifetime::Session);
     let builder = LockClient::builder(backend.clone()).ttl(RELEASE_ANSWER_MAX * 3).clock(Clock::tokio());
@@ -113,7 +113,7 @@ async fn refused_release_returns_the_reason_at_its_time_limit() {
 }
 
 /// A heartbeat whose answer was lost may have renewed the session.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lost_session_is_closed_even_a_ttl_after_its_last_answer() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -126,7 +126,7 @@ async fn lost_session_is_closed_even_a_ttl_after_its_last_answer() {
     eventually(client.ttl() / 2, "the first session is closed", || closed() == 1).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn release_that_fails_in_several_ways_returns_its_last_error() {
     let backend = Scripted::new(Lifetime::Session);
     let builder = LockClient::builder(backend.clone()).ttl(RELEASE_ANSWER_MAX * 3).clock(Clock::tokio());
@@ -140,7 +140,7 @@ async fn release_that_fails_in_several_ways_returns_its_last_error() {
     assert_eq!(kind(released), ErrorKind::Denied);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn claim_that_is_given_up_in_its_pause_sends_no_further_request() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap();
@@ -151,7 +151,7 @@ async fn claim_that_is_given_up_in_its_pause_sends_no_further_request() {
 }
 
 /// The grant would be another client's in the meantime.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_that_the_store_cannot_pin_is_refused_without_a_claim() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(TTL);
@@ -159,7 +159,7 @@ async fn hold_that_the_store_cannot_pin_is_refused_without_a_claim() {
     assert_eq!(backend.script.claims.load(Ordering::SeqCst), 0);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn old_renewal_takes_nothing_from_session_and_hold() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;

@@ -23,7 +23,7 @@ async fn holder(operator: &LockClient) -> Contender {
     operator.inspect(NAME).await.unwrap().holder.unwrap()
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn broken_holder_learns_of_it_at_once_and_the_next_waiter_is_granted() {
     let server = MemoryServer::new();
     let (operator, holding) = (client(&server).await, client(&server).await);
@@ -47,7 +47,7 @@ async fn broken_holder_learns_of_it_at_once_and_the_next_waiter_is_granted() {
     eventually(TTL, "nothing is left", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn stale_contender_breaks_nobody() {
     let server = MemoryServer::new();
     let (operator, lock) = (client(&server).await, lock_of_new_client(&server).await);
@@ -73,7 +73,7 @@ async fn stale_contender_breaks_nobody() {
     drop(in_time(waiter).await.unwrap().unwrap());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn broken_holder_that_no_notification_reaches_learns_of_it_by_its_heartbeat() {
     let server = MemoryServer::new();
     let (operator, guard) =
@@ -88,7 +88,7 @@ async fn broken_holder_that_no_notification_reaches_learns_of_it_by_its_heartbea
 }
 
 /// What becomes of a break whose caller leaves later is tested in `audit.rs`.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn break_that_was_never_polled_sends_nothing() {
     let server = MemoryServer::new();
     let (operator, guard) =
@@ -101,7 +101,7 @@ async fn break_that_was_never_polled_sends_nothing() {
     assert!(guard.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn break_whose_reply_is_lost_is_repeated_without_touching_the_next_holder() {
     let server = MemoryServer::new();
     let (operator, guard) =
@@ -119,7 +119,7 @@ async fn break_whose_reply_is_lost_is_repeated_without_touching_the_next_holder(
     assert!(next.is_held() && !guard.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn entry_that_only_its_pin_keeps_is_shown_and_broken() {
     let server = MemoryServer::new();
     let (operator, lock) = (client(&server).await, lock_of_new_client(&server).await);
@@ -158,7 +158,7 @@ impl Admin for InspectOnly {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn backend_without_these_powers_refuses() {
     let holder = Contender::new("entry", None, None);
     let none = Scripted::new(Lifetime::Session).client().await;

@@ -41,7 +41,7 @@ pub(crate) async fn drop_after_slow(server: &MemoryServer, acquire: impl Future,
     false
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn an_uncontended_acquire_dropped_at_every_point_leaves_nothing() {
     for (is_slow, points) in [(false, 2), (true, 4)] {
         let mut answered = false;
@@ -63,7 +63,7 @@ async fn an_uncontended_acquire_dropped_at_every_point_leaves_nothing() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn an_acquire_dropped_at_every_point_of_a_slow_request_leaves_nothing() {
     for delivered_at in 0..12 {
         for dropped_at in 0..12 {
@@ -88,7 +88,7 @@ async fn an_acquire_dropped_at_every_point_of_a_slow_request_leaves_nothing() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_waiting_acquire_dropped_at_every_point_leaves_no_waiter() {
     for steps in 0..40 {
         let server = MemoryServer::new();
@@ -100,7 +100,7 @@ async fn a_waiting_acquire_dropped_at_every_point_leaves_no_waiter() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn an_acquire_dropped_around_the_handoff_leaves_no_hold() {
     let mut answered = false;
     let mut steps = 0;
@@ -121,7 +121,7 @@ async fn an_acquire_dropped_around_the_handoff_leaves_no_hold() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn an_acquire_dropped_while_its_request_is_held_back_leaves_nothing() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
@@ -133,7 +133,7 @@ async fn an_acquire_dropped_while_its_request_is_held_back_leaves_nothing() {
     eventually(TTL / 2, "the late grant is given back", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn acquire_whose_replies_are_lost_finds_its_entry() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
@@ -144,7 +144,7 @@ async fn acquire_whose_replies_are_lost_finds_its_entry() {
     assert!(seen.waiters.is_empty(), "one entry only");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_build_that_is_dropped_closes_the_session_it_opened() {
     let server = MemoryServer::new();
     for steps in 0..12 {
@@ -154,7 +154,7 @@ async fn a_build_that_is_dropped_closes_the_session_it_opened() {
     eventually(TTL / 2, "no session is left", || server.sessions() == 0).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_timeout_answers_in_time_and_leaves_no_waiter() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -167,7 +167,7 @@ async fn a_timeout_answers_in_time_and_leaves_no_waiter() {
     assert!(waiting.acquire_timeout(Duration::from_millis(200)).await.unwrap().is_some());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn dropping_one_of_two_waiting_tasks_does_not_disturb_the_other() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();

@@ -18,7 +18,7 @@ use lockkit_core::{
 use tokio::time::{Instant, sleep};
 
 /// Nobody waits for its loss or reads it.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn suspended_hold_that_nobody_waits_for_is_released_within_a_second() {
     let ttl = Duration::from_secs(60);
     let (clock, suspended_ms) = suspendable_clock();
@@ -42,7 +42,7 @@ impl TimeSource for Counted {
 }
 
 /// Otherwise each acquire of a client with many holds would visit all of them.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_that_ends_after_the_next_check_does_not_wake_the_clock_watch() {
     let count = Arc::new(AtomicU64::new(0));
     let clock = Clock::new(Counted(Clock::tokio(), Arc::clone(&count)));
@@ -57,7 +57,7 @@ async fn hold_that_ends_after_the_next_check_does_not_wake_the_clock_watch() {
 }
 
 /// Between two heartbeats, the clock is read once a second for all holds of a client.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn clock_is_read_as_often_for_many_holds_as_for_one() {
     let mut readings = Vec::new();
     for holds in [1, 500] {
@@ -80,7 +80,7 @@ async fn clock_is_read_as_often_for_many_holds_as_for_one() {
 }
 
 /// A hold whose end comes before the next regular check is visited in time.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn short_hold_next_to_a_long_one_ends_in_time() {
     let client = client(&MemoryServer::new()).await;
     let long = client.lock("long").unwrap().acquire().await.unwrap();
@@ -96,7 +96,7 @@ async fn short_hold_next_to_a_long_one_ends_in_time() {
 }
 
 /// Without a hold, no task but the session task reads the clock, and its next heartbeat is many seconds away.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn idle_session_that_expires_during_a_suspend_is_lost_within_a_second() {
     let ttl = Duration::from_secs(60);
     let server = MemoryServer::new();
@@ -111,7 +111,7 @@ async fn idle_session_that_expires_during_a_suspend_is_lost_within_a_second() {
 }
 
 /// The heartbeat was answered in its own lifetime, but after the deadline of the one before.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn heartbeat_that_is_answered_after_the_deadline_revives_no_session() {
     let server = MemoryServer::new();
     let (clock, suspended_ms) = suspendable_clock();
@@ -126,7 +126,7 @@ async fn heartbeat_that_is_answered_after_the_deadline_revives_no_session() {
 }
 
 /// No call has read the clock before.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn release_that_finds_the_deadline_passed_is_sent() {
     let (clock, suspended_ms) = suspendable_clock();
     let backend = Scripted::new(Lifetime::Hold);
@@ -138,7 +138,7 @@ async fn release_that_finds_the_deadline_passed_is_sent() {
     assert_eq!(backend.script.releases.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn max_hold_counts_from_the_grant_and_not_from_the_last_heartbeat() {
     let client = client(&MemoryServer::new()).await;
     sleep(TTL / 4).await;

@@ -81,7 +81,7 @@ fn builder(backend: impl Backend) -> ClientBuilder {
     LockClient::builder(backend).ttl(TTL).clock(Clock::tokio())
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn build_waits_for_a_server_that_answers_later() {
     let server = MemoryServer::new();
     server.hold_requests();
@@ -98,7 +98,7 @@ async fn build_waits_for_a_server_that_answers_later() {
     .await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn build_tries_again_after_growing_pauses() {
     let starting = Starting::new(&MemoryServer::new(), after_five);
     let start = Instant::now();
@@ -115,7 +115,7 @@ async fn build_tries_again_after_growing_pauses() {
     assert!((20..80).contains(&starting.attempts()), "{} attempts in {limit:?}", starting.attempts());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn one_attempt_is_made_by_default() {
     let starting = Starting::new(&MemoryServer::new(), after_five);
     let error = builder(starting.clone()).build().await.unwrap_err();
@@ -124,7 +124,7 @@ async fn one_attempt_is_made_by_default() {
     assert_eq!(starting.attempts(), 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn error_that_no_retry_mends_is_returned_at_once() {
     let server = MemoryServer::new();
     let starting = Starting::new(&server, denied_after_two);
@@ -137,7 +137,7 @@ async fn error_that_no_retry_mends_is_returned_at_once() {
     assert_eq!(starting.attempts(), 3);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn last_error_is_returned_at_the_limit() {
     let starting = Starting::new(&MemoryServer::new(), never);
     let (start, limit) = (Instant::now(), Duration::from_secs(3));
@@ -151,7 +151,7 @@ async fn last_error_is_returned_at_the_limit() {
     assert!(last.ends_with(&starting.attempts().to_string()), "attempts go on after the limit");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn silent_store_is_given_up_at_the_limit_and_keeps_no_session() {
     let server = MemoryServer::new();
     server.hold_requests();
@@ -166,7 +166,7 @@ async fn silent_store_is_given_up_at_the_limit_and_keeps_no_session() {
     eventually(SLACK, "no session is left", || server.sessions() == 0).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_that_opens_too_late_again_and_again_is_reported_at_the_limit() {
     let slow = Scripted::new(Lifetime::Session);
     slow.script.open_takes_ms.store(TTL.as_millis() as u64, Ordering::SeqCst);
@@ -176,7 +176,7 @@ async fn session_that_opens_too_late_again_and_again_is_reported_at_the_limit() 
     assert!(slow.script.opened.load(Ordering::SeqCst) > 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn build_dropped_while_it_waits_leaves_no_session_and_no_attempts() {
     let server = MemoryServer::new();
     server.hold_requests();
@@ -198,7 +198,7 @@ async fn build_dropped_while_it_waits_leaves_no_session_and_no_attempts() {
     assert_eq!(starting.attempts(), attempts);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn connect_timeout_is_an_option_of_every_url() {
     let mut url = BackendUrl::parse("redis://localhost?connect_timeout=90s&ttl=7s").unwrap();
     let options = ClientOptions::take_from(&mut url).unwrap();
@@ -212,7 +212,7 @@ async fn connect_timeout_is_an_option_of_every_url() {
     assert_eq!(kind(ClientOptions::take_from(&mut url)), ErrorKind::InvalidConfig);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lazy_client_is_granted_a_lock_once_the_store_answers() {
     let server = MemoryServer::new();
     server.hold_requests();
@@ -233,7 +233,7 @@ async fn lazy_client_is_granted_a_lock_once_the_store_answers() {
     assert_eq!(in_time(status.changed()).await, Status::Connected);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn calls_with_a_time_limit_return_in_time_while_a_lazy_client_waits() {
     let client = builder(Starting::new(&MemoryServer::new(), never)).build_lazy().await.unwrap();
     let lock = client.lock(NAME).unwrap();
@@ -246,7 +246,7 @@ async fn calls_with_a_time_limit_return_in_time_while_a_lazy_client_waits() {
     assert!(start.elapsed() <= (TRY_ANSWER_MAX + SLACK) * 2, "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn operator_needs_no_session() {
     let server = MemoryServer::new();
     let held = crate::common::lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -258,7 +258,7 @@ async fn operator_needs_no_session() {
     operator.close().await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn every_call_of_a_refused_lazy_client_returns_the_refusal() {
     let server = MemoryServer::new();
     let client = builder(Starting::new(&server, denied_after_two)).build_lazy().await.unwrap();
@@ -297,7 +297,7 @@ async fn every_call_of_a_refused_lazy_client_returns_the_refusal() {
 }
 
 /// The thread of the client ends with the refusal.
-#[tokio::test]
+#[tokio::test(crate = "crate::checked")]
 async fn refused_client_on_its_own_thread_returns_the_refusal_to_operators() {
     let backend = Starting::new(&MemoryServer::new(), denied_after_two);
     let client = LockClient::builder(backend).own_thread().build_lazy().await.unwrap();
@@ -317,7 +317,7 @@ async fn refused_client_on_its_own_thread_returns_the_refusal_to_operators() {
     client.close().await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lazy_client_that_is_dropped_before_its_session_opens_leaves_none() {
     let server = MemoryServer::new();
     server.hold_requests();
@@ -339,7 +339,7 @@ async fn lazy_client_that_is_dropped_before_its_session_opens_leaves_none() {
     assert_eq!(starting.attempts(), attempts);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lazy_client_that_is_closed_while_it_waits_ends_its_callers() {
     let server = MemoryServer::new();
     let client = builder(Starting::new(&server, never)).build_lazy().await.unwrap();
@@ -353,7 +353,7 @@ async fn lazy_client_that_is_closed_while_it_waits_ends_its_callers() {
     assert!(server.inspect(&name()).holder.is_none());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn invalid_configuration_of_a_lazy_client_is_reported_at_once() {
     let starting = Starting::new(&MemoryServer::new(), never);
     let built = LockClient::builder(starting.clone()).ttl(Duration::ZERO).build_lazy().await;

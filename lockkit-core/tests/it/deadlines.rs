@@ -16,7 +16,7 @@ use lockkit_core::{
 };
 use tokio::time::{Instant, advance, sleep};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_hold_ends_at_its_deadline_when_the_server_falls_silent() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -33,7 +33,7 @@ async fn a_hold_ends_at_its_deadline_when_the_server_falls_silent() {
     assert_eq!(guard.check().unwrap_err().kind(), ErrorKind::Lost);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn is_held_turns_false_at_the_deadline_although_no_task_has_run() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -43,7 +43,7 @@ async fn is_held_turns_false_at_the_deadline_although_no_task_has_run() {
     assert_eq!(kind(guard.release().await), ErrorKind::Lost);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn renewals_keep_a_hold_for_many_ttls() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -52,7 +52,7 @@ async fn renewals_keep_a_hold_for_many_ttls() {
     assert!(guard.remaining() > TTL / 2);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_renewal_counts_from_its_sending_not_from_its_receipt() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -69,7 +69,7 @@ async fn a_renewal_counts_from_its_sending_not_from_its_receipt() {
     assert!(guard.remaining() > TTL / 2, "it was renewed: {:?}", guard.remaining());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_late_answer_revives_nothing() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -82,7 +82,7 @@ async fn a_late_answer_revives_nothing() {
     assert_eq!(guard.lost().await.kind(), ErrorKind::Lost);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_silent_server_makes_the_client_suspect_at_half_the_ttl_and_connected_again() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -105,7 +105,7 @@ async fn a_silent_server_makes_the_client_suspect_at_half_the_ttl_and_connected_
     assert!(guard.is_held(), "a pause shorter than the deadline loses nothing");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_few_lost_renewals_do_no_harm() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -116,7 +116,7 @@ async fn a_few_lost_renewals_do_no_harm() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_of_an_expired_hold_is_abandoned() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -135,7 +135,7 @@ async fn session_of_an_expired_hold_is_abandoned() {
     assert!(!guard.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn an_acquire_that_outlives_its_session_is_granted_in_the_next_one() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
@@ -149,7 +149,7 @@ async fn an_acquire_that_outlives_its_session_is_granted_in_the_next_one() {
     assert!(server.inspect(&name()).waiters.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_that_the_server_ends_is_lost_at_once() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -164,7 +164,7 @@ async fn hold_that_the_server_ends_is_lost_at_once() {
     assert!(next.is_held(), "the release of a lost hold does not touch the next one");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn deleted_entry_loses_only_its_lock_within_one_heartbeat() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -193,7 +193,7 @@ pub(crate) fn suspendable_clock() -> (Clock, Arc<AtomicU64>) {
     (Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms))), suspended_ms)
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn suspended_time_counts() {
     let server = MemoryServer::new();
     let (clock, suspended_ms) = suspendable_clock();
@@ -204,7 +204,7 @@ async fn suspended_time_counts() {
 }
 
 /// No call reads the guard before, so only a clock check can find the loss.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_loss_during_a_suspend_is_reported_within_a_second_of_the_timers() {
     let ttl = Duration::from_secs(60);
     let server = MemoryServer::new();
@@ -224,7 +224,7 @@ async fn a_loss_during_a_suspend_is_reported_within_a_second_of_the_timers() {
 
 /// Only a task that waits for the hold reads the clock in time: such a session has no deadline, and the next heartbeat
 /// is many seconds away.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_with_its_own_lifetime_is_lost_within_a_second_of_a_suspend() {
     let ttl = Duration::from_secs(60);
     let (clock, suspended_ms) = suspendable_clock();
@@ -239,7 +239,7 @@ async fn hold_with_its_own_lifetime_is_lost_within_a_second_of_a_suspend() {
     assert!(start.elapsed() <= CLOCK_LOOK_PAUSE_MAX, "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn loss_that_one_reader_finds_wakes_the_other_waiters_at_once() {
     let backend = Scripted::new(Lifetime::Hold);
     let (clock, suspended_ms) = suspendable_clock();
@@ -258,7 +258,7 @@ async fn loss_that_one_reader_finds_wakes_the_other_waiters_at_once() {
     assert!(waiting.is_finished(), "woken by the call, not by a timer");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() {
     let server = MemoryServer::new();
     let (clock, suspended_ms) = suspendable_clock();
@@ -274,7 +274,7 @@ async fn a_grant_that_arrives_after_its_deadline_is_released_and_not_returned() 
     assert!(guard.is_held(), "a returned guard is held");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_hold_past_its_deadline_is_not_re_entered_although_no_task_has_run() {
     let server = MemoryServer::new();
     let (clock, suspended_ms) = suspendable_clock();

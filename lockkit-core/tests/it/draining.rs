@@ -7,7 +7,7 @@ use crate::scripted::Scripted;
 use lockkit_core::{ErrorKind, Owner, Status, backend::Lifetime, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn draining_client_finishes_holds_and_refuses_new_claims() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -34,7 +34,7 @@ async fn draining_client_finishes_holds_and_refuses_new_claims() {
     assert!(server.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn draining_client_sends_no_further_claim() {
     let backend = Scripted::new(Lifetime::Session);
     backend.script.entries_vanish.store(true, Ordering::SeqCst);
@@ -49,7 +49,7 @@ async fn draining_client_sends_no_further_claim() {
 }
 
 /// Work that holds a lock may re-enter it; it could not finish if that was refused.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn owner_re_enters_while_its_client_drains() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -66,7 +66,7 @@ async fn owner_re_enters_while_its_client_drains() {
     drained.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_left_at_the_drain_limit_is_lost_and_reported() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -101,7 +101,7 @@ fn guard_dropped_at_the_end_of_main_leaves_its_entry_unless_the_client_is_closed
 }
 
 /// The holder releases, and its successor's client begins to drain before any task has run.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_that_arrives_as_its_client_begins_to_drain_is_given_back() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -115,7 +115,7 @@ async fn grant_that_arrives_as_its_client_begins_to_drain_is_given_back() {
     assert_eq!(kind(acquiring.await.unwrap()), ErrorKind::Closed);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn closing_client_releases_its_locks_by_the_end_of_its_session() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;

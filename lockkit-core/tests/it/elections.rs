@@ -14,7 +14,7 @@ async fn next(observer: &mut Observer) -> Option<Leader> {
     in_time(observer.next()).await.unwrap().unwrap()
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn candidates_lead_one_after_another_and_observers_see_each() {
     let server = MemoryServer::new();
     let (one, other) = (client(&server).await, client(&server).await);
@@ -45,7 +45,7 @@ async fn candidates_lead_one_after_another_and_observers_see_each() {
     assert_eq!(watching.leader().await.unwrap(), None);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_leader_that_lost_proclaims_nothing() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();
@@ -61,7 +61,7 @@ async fn a_leader_that_lost_proclaims_nothing() {
     drop(next);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn proclaims_take_effect_in_the_order_of_the_calls() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();
@@ -90,7 +90,7 @@ async fn proclaims_take_effect_in_the_order_of_the_calls() {
     assert_eq!(election.leader().await.unwrap().unwrap().value, "3");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn observers_find_what_no_notification_told_them() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();
@@ -105,7 +105,7 @@ async fn observers_find_what_no_notification_told_them() {
     drop(leadership);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn observers_go_on_through_lost_sessions_and_end_with_the_client() {
     let server = MemoryServer::new();
     let watching = client(&server).await;
@@ -130,7 +130,7 @@ async fn observers_go_on_through_lost_sessions_and_end_with_the_client() {
     assert!(in_time(observer.next()).await.is_none(), "an error is the last item");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_read_that_the_end_of_its_session_cut_off_may_be_repeated() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -145,7 +145,7 @@ async fn a_read_that_the_end_of_its_session_cut_off_may_be_repeated() {
     server.deliver_requests();
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::checked")]
 async fn an_observer_of_a_client_on_its_own_thread_is_told_of_the_end() {
     let server = MemoryServer::new();
     let client = LockClient::builder(server.backend()).own_thread().build().await.unwrap();
@@ -175,7 +175,7 @@ fn an_observation_ends_with_an_error_when_the_runtime_of_its_client_ends() {
     });
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_campaign_without_patience_is_one_request() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();
@@ -187,7 +187,7 @@ async fn a_campaign_without_patience_is_one_request() {
     drop(leadership);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn nothing_is_proclaimed_after_the_resignation() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();
@@ -206,7 +206,7 @@ async fn nothing_is_proclaimed_after_the_resignation() {
     assert_eq!(server.requests() - requests, 2, "the proclaim that was under way, and the release");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_dropped_observer_leaves_no_task() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -219,7 +219,7 @@ async fn a_dropped_observer_leaves_no_task() {
     eventually(TTL, "their tasks end", || tasks() == before).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_holder_without_a_value_is_a_leader_without_one() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -228,7 +228,7 @@ async fn a_holder_without_a_value_is_a_leader_without_one() {
     assert_eq!((&*leader.value, leader.token), ("", guard.token()));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_value_that_is_too_long_is_refused() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();

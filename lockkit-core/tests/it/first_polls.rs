@@ -19,7 +19,7 @@ use crate::{
 use lockkit_core::{Lock, LockGuard, Result, backend::Lifetime, memory::MemoryServer};
 use tokio::runtime::{Builder, Handle};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn answered_acquire_and_release_need_one_poll_and_no_task() {
     let client = client(&MemoryServer::new()).await;
     let lock = client.lock(NAME).unwrap();
@@ -43,7 +43,7 @@ impl Wake for Counts {
 }
 
 /// Wakers of users run any code. The store gets none of them: it may wake while it is locked.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn slow_acquire_and_release_wake_their_caller_once() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
@@ -71,7 +71,7 @@ async fn slow_acquire_and_release_wake_their_caller_once() {
     release.await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn try_after_a_dropped_guard_finds_the_lock_free() {
     let lock = lock_of_new_client(&MemoryServer::new()).await;
     for _ in 0..3 {
@@ -82,7 +82,7 @@ async fn try_after_a_dropped_guard_finds_the_lock_free() {
 }
 
 /// The release hands the lock over to the next waiter: not to the caller that has left before.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn try_after_a_caller_left_and_a_release_finds_the_lock_free() {
     let lock = lock_of_new_client(&MemoryServer::new()).await;
     let guard = lock.acquire().await.unwrap();
@@ -121,7 +121,7 @@ fn workers_send_a_withdrawal_before_a_release_and_a_try() {
 }
 
 /// A task that is spawned after its request takes the next turn from the task of the connection.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn one_answer_is_awaited_without_a_task() {
     let backend = Scripted::new(Lifetime::Hold);
     backend.script.late.store(true, Ordering::SeqCst);
@@ -163,7 +163,7 @@ impl Wake for Acquires {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn acquire_that_starts_within_the_poll_of_another_is_granted() {
     let backend = Scripted::new(Lifetime::Hold);
     backend.script.late.store(true, Ordering::SeqCst);
@@ -182,7 +182,7 @@ async fn acquire_that_starts_within_the_poll_of_another_is_granted() {
     assert!(granted.unwrap().is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn loop_of_answered_acquires_lets_other_tasks_run() {
     const TURNS_MAX: u32 = 1_000;
     let lock = lock_of_new_client(&MemoryServer::new()).await;

@@ -7,7 +7,7 @@ use crate::scripted::Scripted;
 use lockkit_core::{ErrorKind, Status, backend::Lifetime, limits::RELEASE_ANSWER_MAX, memory::MemoryServer};
 use tokio::time::{Instant, advance, sleep};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn holds_with_own_lifetimes_end_alone() {
     let backend = Scripted::new(Lifetime::Hold);
     let script = &backend.script;
@@ -37,7 +37,7 @@ async fn holds_with_own_lifetimes_end_alone() {
     assert_eq!(script.releases.load(Ordering::SeqCst), 1, "released before the session ended");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn holds_without_a_lifetime_end_by_release_only() {
     let backend = Scripted::new(Lifetime::Process);
     let script = &backend.script;
@@ -58,7 +58,7 @@ async fn holds_without_a_lifetime_end_by_release_only() {
     eventually(TTL, "released", || script.releases.load(Ordering::SeqCst) == 2).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn max_hold_ends_a_hold_although_no_task_has_run() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().max_hold(TTL / 3);

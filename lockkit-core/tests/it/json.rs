@@ -66,7 +66,7 @@ fn listed_locks_have_a_name_where_the_store_knows_it() {
     assert_eq!(to_value(listed).unwrap(), expected);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn inspection_of_a_client_shows_token_session_and_remaining_time() {
     let server = lockkit_core::memory::MemoryServer::new();
     let client = client(&server).await;

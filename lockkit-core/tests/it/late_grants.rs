@@ -7,7 +7,7 @@ use crate::scripted::Scripted;
 use lockkit_core::{LockGuard, Result, Status, backend::Lifetime};
 use tokio::time::sleep;
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_of_an_ended_session_is_not_returned() {
     for lifetime in [Lifetime::Session, Lifetime::Hold] {
         let backend = Scripted::new(lifetime);
@@ -41,7 +41,7 @@ async fn granted_after(backend: &Scripted, delay: Duration) -> Result<LockGuard>
     guard
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn late_grant_is_released_although_its_session_lives() {
     let backend = Scripted::new(Lifetime::Hold);
     let guard = granted_after(&backend, TTL * 2).await.unwrap();
@@ -49,7 +49,7 @@ async fn late_grant_is_released_although_its_session_lives() {
     assert_eq!((u64::from(guard.token()), backend.script.releases.load(Ordering::SeqCst)), (2, 1));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn late_grant_is_renewed_at_once() {
     let backend = Scripted::new(Lifetime::Hold);
     // Its deadline comes before the next heartbeat, which is due a ttl after the session was opened.
@@ -59,7 +59,7 @@ async fn late_grant_is_renewed_at_once() {
     assert_eq!(u64::from(guard.token()), 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_that_took_more_than_a_heartbeat_interval_is_renewed_at_once() {
     let backend = Scripted::new(Lifetime::Hold);
     let script = &backend.script;
@@ -79,7 +79,7 @@ async fn grant_that_took_more_than_a_heartbeat_interval_is_renewed_at_once() {
     assert_eq!(script.heartbeats.load(Ordering::SeqCst), before + 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn heartbeat_requested_during_a_pending_one_that_fails_is_not_put_off() {
     let backend = Scripted::new(Lifetime::Hold);
     let script = &backend.script;

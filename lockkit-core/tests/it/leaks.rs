@@ -64,7 +64,7 @@ fn tasks() -> usize {
     Handle::current().metrics().num_alive_tasks()
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn holds_and_waiting_attempts_are_in_the_tables() {
     let fixture = Fixture::new().await;
     assert_eq!(fixture.kept(), [""; 0]);
@@ -85,7 +85,7 @@ async fn holds_and_waiting_attempts_are_in_the_tables() {
     fixture.until_idle().await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn released_and_dropped_holds_are_forgotten() {
     let fixture = Fixture::new().await;
     for (lock, _) in fixture.locks() {
@@ -99,7 +99,7 @@ async fn released_and_dropped_holds_are_forgotten() {
     fixture.until_idle().await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn attempts_without_a_grant_are_forgotten() {
     let fixture = Fixture::new().await;
     for (lock, other) in fixture.locks() {
@@ -117,7 +117,7 @@ async fn attempts_without_a_grant_are_forgotten() {
     fixture.until_idle().await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn waiters_of_one_owner_that_share_a_grant_are_forgotten() {
     let fixture = Fixture::new().await;
     for (lock, other) in fixture.locks() {
@@ -132,7 +132,7 @@ async fn waiters_of_one_owner_that_share_a_grant_are_forgotten() {
     fixture.until_idle().await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lost_holds_are_forgotten_although_their_guards_live() {
     let fixture = Fixture::new().await;
     let mut lost = Vec::new();
@@ -153,7 +153,7 @@ async fn lost_holds_are_forgotten_although_their_guards_live() {
     assert!(lost.iter().all(|guard| kind(guard.check()) == ErrorKind::Lost));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn holds_that_pass_their_deadline_at_a_silent_server_are_forgotten() {
     let fixture = Fixture::new().await;
     let mut guards = Vec::new();
@@ -167,7 +167,7 @@ async fn holds_that_pass_their_deadline_at_a_silent_server_are_forgotten() {
     fixture.until_idle().await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn clients_that_close_end_all_their_tasks() {
     let before = tasks();
     let fixture = Fixture::new().await;

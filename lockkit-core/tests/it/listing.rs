@@ -93,7 +93,7 @@ async fn names(mut listing: Listing) -> Vec<String> {
     names
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn pages_follow_each_other_also_empty_ones() {
     let answers = [page(&["jobs/a", "jobs/b"], Some("one")), page(&[], Some("two")), page(&["jobs/c"], None)];
     let (pages, mut listing) = Pages::listing(answers).await;
@@ -108,7 +108,7 @@ async fn pages_follow_each_other_also_empty_ones() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn page_that_failed_or_was_dropped_is_asked_for_again() {
     let failed = || Some(Err(Error::new(ErrorKind::Unavailable, "list locks")));
     let answers =
@@ -125,7 +125,7 @@ async fn page_that_failed_or_was_dropped_is_asked_for_again() {
     assert_eq!(pages.cursors(), cursors(["", "", "one", "one", "one", "two"]));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn many_locks_are_listed_once_each_over_several_pages() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -148,7 +148,7 @@ async fn many_locks_are_listed_once_each_over_several_pages() {
     assert_eq!(names(client.list("jobs/")).await, [""; 0]);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn prefix_is_a_text_and_waited_for_locks_are_listed_once() {
     let server = MemoryServer::new();
     let (one, other) = (client(&server).await, client(&server).await);

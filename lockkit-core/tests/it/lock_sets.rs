@@ -87,18 +87,18 @@ async fn tasks_finish(order: Order) -> bool {
     timeout(TTL * 10, async { while tasks.join_next().await.map(Result::unwrap).is_some() {} }).await.is_ok()
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn tasks_with_random_sets_of_eight_names_all_finish() {
     assert!(tasks_finish(Order::OfTheSet).await, "a deadlock");
 }
 
 /// Shows that the test above can fail.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn same_tasks_with_the_order_of_their_callers_deadlock() {
     assert!(!tasks_finish(Order::OfTheCaller).await, "the tasks never wait for each other in a circle");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn names_are_acquired_once_each_in_the_order_of_their_bytes() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -112,7 +112,7 @@ async fn names_are_acquired_once_each_in_the_order_of_their_bytes() {
     assert!(tokens.is_sorted(), "granted in this order");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn set_has_the_token_of_each_of_its_locks() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -126,7 +126,7 @@ async fn set_has_the_token_of_each_of_its_locks() {
     assert!(guard.is_held() && guard.remaining() > Duration::ZERO && guard.remaining() <= TTL);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn set_without_names_or_with_too_many_is_refused() {
     let client = client(&MemoryServer::new()).await;
     let names = |count: usize| (0..count).map(|number| format!("{number}")).collect::<Vec<_>>();
@@ -137,7 +137,7 @@ async fn set_without_names_or_with_too_many_is_refused() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn loss_of_one_lock_is_the_loss_of_the_set() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -160,7 +160,7 @@ async fn loss_of_one_lock_is_the_loss_of_the_set() {
     assert!(server.is_empty(), "the locks that were left are released");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lost_set_is_seen_by_a_look_without_any_wait() {
     let server = MemoryServer::new();
     let guard = set_of(&client(&server).await).await;
@@ -171,7 +171,7 @@ async fn lost_set_is_seen_by_a_look_without_any_wait() {
     assert!(in_time(guard.lost()).await.lock() == Some(&lock_name(NAMES[2])));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_is_stopped_when_one_lock_of_its_set_is_lost() {
     let server = MemoryServer::new();
     let set = client(&server).await.lock_all(NAMES).unwrap();
@@ -189,7 +189,7 @@ async fn work_is_stopped_when_one_lock_of_its_set_is_lost() {
     assert!(server.is_empty(), "released after the work");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lock_lost_during_the_wait_for_another_starts_the_acquire_again() {
     let server = MemoryServer::new();
     let (holding, waiting) = (client(&server).await, client(&server).await);
@@ -208,7 +208,7 @@ async fn lock_lost_during_the_wait_for_another_starts_the_acquire_again() {
     assert!(guard.token(NAMES[0]) > first);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn locks_that_are_lost_at_once_are_acquired_again_with_growing_pauses() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -223,7 +223,7 @@ async fn locks_that_are_lost_at_once_are_acquired_again_with_growing_pauses() {
     eventually(TTL, "nothing is left", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn set_that_waits_is_closed_with_its_client() {
     let server = MemoryServer::new();
     let (holding, waiting) = (client(&server).await, client(&server).await);
@@ -241,7 +241,7 @@ async fn set_that_waits_is_closed_with_its_client() {
     assert!(!is_taken(&server, NAMES[0]));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn releases_of_a_set_share_one_time_limit() {
     let server = MemoryServer::new();
     let builder = LockClient::builder(server.backend()).ttl(Duration::from_secs(60)).clock(Clock::tokio());
@@ -254,7 +254,7 @@ async fn releases_of_a_set_share_one_time_limit() {
     eventually(Duration::from_secs(1), "released after the outage", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn refused_release_keeps_no_other_from_being_sent() {
     let backend = Scripted::new(Lifetime::Hold);
     let guard = set_of(&backend.client().await).await;
@@ -268,7 +268,7 @@ async fn refused_release_keeps_no_other_from_being_sent() {
     assert!(backend.script.releases_tried.load(Ordering::SeqCst) >= 3, "each of them was sent");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn dropped_set_is_released_also_as_the_last_handle_of_its_client() {
     let server = MemoryServer::new();
     let guard = set_of(&client(&server).await).await;
@@ -277,7 +277,7 @@ async fn dropped_set_is_released_also_as_the_last_handle_of_its_client() {
     eventually(Duration::from_millis(100), "released and closed", is_closed).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn owner_re_enters_its_locks_by_a_set() {
     let server = MemoryServer::new();
     let (client, owner) = (client(&server).await, Owner::new());
@@ -291,14 +291,14 @@ async fn owner_re_enters_its_locks_by_a_set() {
     assert!(client.lock_all([NAMES[1], NAME]).unwrap().try_acquire().await.unwrap().is_none());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn forgotten_set_is_ended_by_max_hold() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let longest = TTL * 2;
     let guard = client.lock_all(NAMES).unwrap().max_hold(longest).acquire().await.unwrap();
     assert!(guard.remaining() <= longest);
-    std::mem::forget(guard);
+    let _forgotten = guard;
     let start = Instant::now();
     let next = in_time(client.lock_all(NAMES).unwrap().acquire()).await.unwrap();
     assert!(start.elapsed() >= longest - Duration::from_millis(10), "{:?}", start.elapsed());
@@ -306,7 +306,7 @@ async fn forgotten_set_is_ended_by_max_hold() {
 }
 
 /// The tokens of a memory server show the order of its grants.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn last_lock_of_a_set_is_released_first() {
     let server = MemoryServer::new();
     let set = set_of(&client(&server).await).await;

@@ -34,7 +34,7 @@ async fn dropped_at_every_step<T, F: Future>(
     unreachable!("never complete")
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn acquire_dropped_at_every_step_leaves_nothing() {
     let acquire = |set: LockAll| async move { set.acquire().await.map(drop) };
     let steps = dropped_at_every_step(async |_| (), acquire, MemoryServer::is_empty).await;
@@ -42,7 +42,7 @@ async fn acquire_dropped_at_every_step_leaves_nothing() {
 }
 
 /// The server is frozen after each request, so that every lock is at some point requested, but not answered.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn acquire_dropped_between_slow_requests_leaves_nothing() {
     for delivered in 0..NAMES.len() {
         for steps in 0..6 {
@@ -82,7 +82,7 @@ async fn poll_until(mut future: std::pin::Pin<&mut impl Future>, is_met: impl Fn
     unreachable!("the condition is not met")
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn try_of_a_busy_set_dropped_at_every_step_leaves_nothing() {
     let hold_last =
         async |server: &MemoryServer| client(server).await.lock(NAMES[2]).unwrap().acquire().await.unwrap();
@@ -92,7 +92,7 @@ async fn try_of_a_busy_set_dropped_at_every_step_leaves_nothing() {
     assert!(steps > NAMES.len(), "dropped at {steps} points only");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn release_dropped_after_its_first_poll_releases_all() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -103,7 +103,7 @@ async fn release_dropped_after_its_first_poll_releases_all() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn acquire_dropped_while_it_waits_leaves_neither_holds_nor_waiters() {
     for busy_name in NAMES {
         for steps in [0, 1, 2, 4, 8, 16, 32] {
@@ -123,7 +123,7 @@ async fn acquire_dropped_while_it_waits_leaves_neither_holds_nor_waiters() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn busy_set_is_not_acquired_in_part() {
     let server = MemoryServer::new();
     let busy = client(&server).await.lock(NAMES[2]).unwrap().acquire().await.unwrap();
@@ -141,7 +141,7 @@ async fn busy_set_is_not_acquired_in_part() {
     assert!(set.acquire_timeout(limit).await.unwrap().unwrap().is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn time_limit_counts_once_for_all_locks() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -165,7 +165,7 @@ async fn time_limit_counts_once_for_all_locks() {
     eventually(TTL / 2, "nothing is left", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn failure_of_one_lock_releases_those_before_it() {
     let server = MemoryServer::new();
     let set = set_of_new_client(&server).await;
@@ -186,7 +186,7 @@ async fn failure_of_one_lock_releases_those_before_it() {
     eventually(TTL, "nothing is left", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn set_of_a_closed_client_is_refused() {
     let server = MemoryServer::new();
     let client = client(&server).await;

@@ -10,6 +10,7 @@ mod blocked_runtimes;
 mod blocking;
 mod breaking;
 mod cancel_safety;
+mod checked;
 mod clock_checks;
 mod common;
 mod connecting;

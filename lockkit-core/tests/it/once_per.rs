@@ -24,7 +24,7 @@ fn work(client: &LockClient, start: Instant, ahead: Duration) -> OncePer {
     client.once_per(NAME, PERIOD).unwrap().wall_clock(now)
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn nodes_with_different_clocks_do_the_work_once_in_each_period() {
     let server = MemoryServer::new();
     let (start, done) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
@@ -48,7 +48,7 @@ async fn nodes_with_different_clocks_do_the_work_once_in_each_period() {
     assert_eq!(done.load(Ordering::SeqCst), 10);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_node_that_comes_while_another_works_does_not_wait_for_it() {
     let server = MemoryServer::new();
     let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
@@ -58,7 +58,7 @@ async fn a_node_that_comes_while_another_works_does_not_wait_for_it() {
     drop(guard);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_lock_that_stays_busy_is_told_from_work_that_is_done() {
     let server = MemoryServer::new();
     let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
@@ -73,7 +73,7 @@ async fn a_lock_that_stays_busy_is_told_from_work_that_is_done() {
     assert!(turn.unwrap().is_some());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_node_that_waited_for_the_lock_reads_the_record_again() {
     let server = MemoryServer::new();
     let (holder, start) = (client(&server).await, Instant::now());
@@ -93,7 +93,7 @@ async fn a_node_that_waited_for_the_lock_reads_the_record_again() {
     assert_eq!(worked, 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_holder_that_lost_the_lock_writes_no_record() {
     let server = MemoryServer::new();
     let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
@@ -119,7 +119,7 @@ async fn a_holder_that_lost_the_lock_writes_no_record() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_begins_after_an_outage() {
     let server = MemoryServer::new();
     let (client, start) = (client(&server).await, Instant::now());
@@ -138,7 +138,7 @@ async fn work_begins_after_an_outage() {
     assert!(start.elapsed() <= TTL + TRY_ANSWER_MAX, "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_record_of_a_far_future_is_an_error() {
     let server = MemoryServer::new();
     let (one, start) = (client(&server).await, Instant::now());
@@ -149,7 +149,7 @@ async fn a_record_of_a_far_future_is_an_error() {
     assert!(a_little_behind.begin().await.unwrap().is_none());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn periods_that_make_no_sense_are_refused() {
     let client = client(&MemoryServer::new()).await;
     for period in [Duration::ZERO, ONCE_PERIOD_MIN / 2, ONCE_PERIOD_MAX + ONCE_PERIOD_MIN] {
@@ -161,7 +161,7 @@ async fn periods_that_make_no_sense_are_refused() {
 }
 
 /// The record is kept for two periods and a day, in which a node whose clock is behind must find it.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_record_outlives_its_period_by_a_day_and_ends() {
     let server = MemoryServer::new();
     let (client, start) = (client(&server).await, Instant::now());

@@ -6,7 +6,7 @@ use crate::common::{NAME, TTL, eventually, in_time, kind};
 use crate::scripted::Scripted;
 use lockkit_core::{ErrorKind, Status, backend::Lifetime};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn client_recovers_from_a_panic_while_opening() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;
@@ -16,7 +16,7 @@ async fn client_recovers_from_a_panic_while_opening() {
     eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn panic_while_watching_ends_that_session_only() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;
@@ -29,7 +29,7 @@ async fn panic_while_watching_ends_that_session_only() {
     assert!(in_time(lock.acquire()).await.unwrap().is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn panicked_release_is_retried_and_panicked_acquire_ends_its_session() {
     for in_release in [false, true] {
         let backend = Scripted::new(Lifetime::Session);

@@ -16,7 +16,7 @@ async fn granted_after(lock: &Lock) -> Duration {
     start.elapsed()
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn entry_outlives_release_client_and_session() {
     for end in ["release", "drop", "close", "loss"] {
         let server = MemoryServer::new();
@@ -35,7 +35,7 @@ async fn entry_outlives_release_client_and_session() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_hold_that_lasts_longer_is_released_as_ever() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.hold_at_least(TTL).acquire().await.unwrap();
@@ -48,7 +48,7 @@ async fn a_hold_that_lasts_longer_is_released_as_ever() {
     assert_eq!(next.await.unwrap(), Duration::ZERO, "handed over by the release");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_grant_that_no_caller_got_leaves_nothing() {
     // Left before the claim is answered, before its pin is sent, and before the pin is answered.
     for answered in 0..3 {
@@ -74,7 +74,7 @@ async fn a_grant_that_no_caller_got_leaves_nothing() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_grant_that_vanished_before_its_pin_is_claimed_again() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST);
@@ -89,7 +89,7 @@ async fn a_grant_that_vanished_before_its_pin_is_claimed_again() {
     assert_eq!(server.inspect(&name()).holder.unwrap().token, Some(guard.token()));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_time_beyond_the_limit_is_refused() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await.hold_at_least(HOLD_AT_LEAST_MAX + Duration::from_secs(1));
@@ -98,7 +98,7 @@ async fn a_time_beyond_the_limit_is_refused() {
 }
 
 /// The caller that the grant was for never takes it; one that re-enters does.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn pin_stays_for_a_caller_that_re_entered() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST).reentrant(&Owner::new());
@@ -115,7 +115,7 @@ async fn pin_stays_for_a_caller_that_re_entered() {
     assert!(start.elapsed() > AT_LEAST / 2, "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lock_that_only_its_pin_keeps_has_no_leader() {
     let server = MemoryServer::new();
     let client = client(&server).await;

@@ -7,7 +7,7 @@ use crate::scripted::Scripted;
 use lockkit_core::{ErrorKind, Owner, backend::Lifetime, limits::TRY_ANSWER_MAX, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn owner_shares_one_hold_and_three_guards_need_three_releases() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -32,7 +32,7 @@ async fn owner_shares_one_hold_and_three_guards_need_three_releases() {
     assert!(server.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn two_owners_of_one_client_exclude_each_other() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap();
@@ -42,7 +42,7 @@ async fn two_owners_of_one_client_exclude_each_other() {
     drop(one);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn an_owner_re_enters_one_name_only() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -52,7 +52,7 @@ async fn an_owner_re_enters_one_name_only() {
     assert_ne!(one.token(), other.token());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn tasks_of_one_owner_that_wait_share_one_claim() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -82,7 +82,7 @@ async fn tasks_of_one_owner_that_wait_share_one_claim() {
     eventually(TTL, "released by the last", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn attempt_gives_up_when_its_last_caller_leaves() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -101,7 +101,7 @@ async fn attempt_gives_up_when_its_last_caller_leaves() {
     assert!(holder.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn waiting_call_does_not_share_a_busy_try_of_its_owner() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -117,7 +117,7 @@ async fn waiting_call_does_not_share_a_busy_try_of_its_owner() {
     assert!(guard.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn acquire_that_overlaps_a_try_waits_through_the_outage() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -134,7 +134,7 @@ async fn acquire_that_overlaps_a_try_waits_through_the_outage() {
     assert!(in_time(waiting).await.unwrap().unwrap().is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn try_during_its_owners_attempt_fails_while_the_server_is_silent() {
     for contended_before in [false, true] {
         let server = MemoryServer::new();
@@ -165,7 +165,7 @@ async fn try_during_its_owners_attempt_fails_while_the_server_is_silent() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn granted_try_is_shared_with_waiting_calls_of_its_owner() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -187,7 +187,7 @@ async fn granted_try_is_shared_with_waiting_calls_of_its_owner() {
     assert!(server.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_being_released_is_not_re_entered() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -200,7 +200,7 @@ async fn hold_being_released_is_not_re_entered() {
     assert!(second.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_lost_hold_is_lost_for_all_guards_and_not_re_entered() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -221,6 +221,7 @@ async fn a_lost_hold_is_lost_for_all_guards_and_not_re_entered() {
     assert!(third.token() > again.token());
 }
 
+/// On an ordinary runtime: the guards that it leaks are users of the keeper.
 #[tokio::test(start_paused = true)]
 async fn too_many_guards_of_one_owner_are_an_error() {
     let server = MemoryServer::new();

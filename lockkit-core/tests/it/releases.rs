@@ -7,7 +7,7 @@ use crate::common::{NAME, TTL, client, eventually, kind, lock_of_new_client, nam
 use lockkit_core::{ErrorKind, LockClient, limits::RELEASE_ANSWER_MAX, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn release_whose_reply_is_lost_is_retried() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -16,7 +16,7 @@ async fn release_whose_reply_is_lost_is_retried() {
     assert!(server.is_empty());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn release_in_an_outage_returns_in_time_and_is_done_afterwards() {
     let server = MemoryServer::new();
     let client = LockClient::builder(server.backend())
@@ -35,7 +35,7 @@ async fn release_in_an_outage_returns_in_time_and_is_done_afterwards() {
     eventually(Duration::from_secs(1), "released after the outage", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn nothing_renews_a_hold_after_its_release() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -47,7 +47,7 @@ async fn nothing_renews_a_hold_after_its_release() {
     assert_eq!(client.status().current(), lockkit_core::Status::Connected);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_being_released_is_not_renewed() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -61,7 +61,7 @@ async fn hold_being_released_is_not_renewed() {
     releasing.await.unwrap().unwrap();
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_dropped_guard_releases_in_the_background() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
@@ -69,7 +69,7 @@ async fn a_dropped_guard_releases_in_the_background() {
     eventually(Duration::from_millis(100), "released", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn the_last_handle_dropped_with_its_guard_still_releases() {
     let server = MemoryServer::new();
     let guard = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -80,7 +80,7 @@ async fn the_last_handle_dropped_with_its_guard_still_releases() {
     .await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_panic_while_holding_releases() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
@@ -163,13 +163,13 @@ fn release_that_was_not_polled_ends_with_the_runtime() {
     });
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_forgotten_guard_is_bounded_by_max_hold() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let lock = client.lock(NAME).unwrap();
     let longest = TTL * 4;
-    std::mem::forget(lock.clone().max_hold(longest).acquire().await.unwrap());
+    let _forgotten = lock.clone().max_hold(longest).acquire().await.unwrap();
     let start = Instant::now();
     let guard = lock.acquire().await.unwrap();
     assert!(start.elapsed() >= longest - Duration::from_millis(10), "{:?}", start.elapsed());
@@ -178,7 +178,7 @@ async fn a_forgotten_guard_is_bounded_by_max_hold() {
 }
 
 /// On several threads, where the caller runs while the keeper is still settling the grant.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test(crate = "crate::checked", flavor = "multi_thread", worker_threads = 4)]
 async fn release_right_after_the_grant_returns_when_it_is_done() {
     const ROUNDS: u32 = 3_000;
     let server = MemoryServer::new();

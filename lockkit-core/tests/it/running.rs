@@ -34,7 +34,7 @@ fn suspend(suspended_ms: &AtomicU64) {
     suspended_ms.store(3 * TTL.as_millis() as u64, Ordering::SeqCst);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_that_finished_after_the_loss_keeps_its_outcome() {
     let (lock, suspended_ms) = suspendable_lock().await;
     let work = async || {
@@ -57,7 +57,7 @@ async fn work_that_finished_after_the_loss_keeps_its_outcome() {
     assert!(text.starts_with("the work finished, after the lock had been lost: hold"), "{text}");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_that_awaits_at_the_loss_is_stopped() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;
@@ -75,7 +75,7 @@ async fn work_that_awaits_at_the_loss_is_stopped() {
     assert!(start.elapsed() < TTL);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_that_wakes_after_the_deadline_is_stopped_before_any_timer_fires() {
     let (lock, suspended_ms) = suspendable_lock().await;
     let guard = lock.acquire().await.unwrap();
@@ -87,7 +87,7 @@ async fn work_that_wakes_after_the_deadline_is_stopped_before_any_timer_fires() 
     assert!(matches!(stopped.await, Err(RunError::Stopped(_))));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_whose_lock_is_not_acquired_is_not_started() {
     let client = crate::common::client(&MemoryServer::new()).await;
     let lock = client.lock(NAME).unwrap();
@@ -97,7 +97,7 @@ async fn work_whose_lock_is_not_acquired_is_not_started() {
     assert_eq!(refused.into_error().kind(), ErrorKind::Closed);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_of_a_busy_lock_is_not_started() {
     let server = MemoryServer::new();
     let (lock, other) = (lock_of_new_client(&server).await, lock_of_new_client(&server).await);
@@ -118,7 +118,7 @@ async fn work_of_a_busy_lock_is_not_started() {
     assert_eq!(server.inspect(&name()).holder, None, "released when the call returns");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_of_a_try_is_stopped_at_the_loss() {
     let server = MemoryServer::new();
     let lock = lock_of_new_client(&server).await;

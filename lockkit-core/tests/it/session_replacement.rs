@@ -9,7 +9,7 @@ use lockkit_core::{
 };
 use tokio::time::{Instant, advance, sleep};
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_of_a_dead_hold_is_closed() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -21,7 +21,7 @@ async fn session_of_a_dead_hold_is_closed() {
     eventually(TTL, "there is a new one", || client.status().current() == Status::Connected).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn sessions_that_end_at_once_are_reopened_with_pauses() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -37,7 +37,7 @@ async fn sessions_that_end_at_once_are_reopened_with_pauses() {
     eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_that_took_its_ttl_to_open_is_renewed_before_use() {
     for lifetime in [Lifetime::Session, Lifetime::Hold] {
         let backend = Scripted::new(lifetime);
@@ -51,7 +51,7 @@ async fn session_that_took_its_ttl_to_open_is_renewed_before_use() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_that_opens_late_and_is_not_renewed_is_replaced() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -70,7 +70,7 @@ async fn session_that_opens_late_and_is_not_renewed_is_replaced() {
     assert_eq!(kind(build.await), ErrorKind::Unavailable);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_past_its_deadline_is_lost_although_heartbeats_keep_failing() {
     let backend = Scripted::new(Lifetime::Session);
     let (client, script) = (backend.client().await, &backend.script);
@@ -82,7 +82,7 @@ async fn session_past_its_deadline_is_lost_although_heartbeats_keep_failing() {
     eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn granted_ttl_is_known_between_two_sessions() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;
@@ -94,7 +94,7 @@ async fn granted_ttl_is_known_between_two_sessions() {
     assert_eq!(client.ttl(), granted);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_is_bounded_while_a_session_is_being_opened() {
     let backend = Scripted::new(Lifetime::Session);
     let client = backend.client().await;
@@ -115,7 +115,7 @@ async fn close_is_bounded_while_a_session_is_being_opened() {
     assert!(waited.1 < Duration::from_millis(10), "answered at once: {:?}", waited.1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_also_closes_a_session_that_was_just_lost() {
     for answers in [false, true] {
         let backend = Scripted::new(Lifetime::Session);
@@ -136,7 +136,7 @@ async fn close_also_closes_a_session_that_was_just_lost() {
 }
 
 /// When the client closes, the old session is still being closed and the new one is being opened.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_takes_one_ttl_while_a_lost_session_is_reopened() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -150,7 +150,7 @@ async fn close_takes_one_ttl_while_a_lost_session_is_reopened() {
     assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_that_opens_while_its_client_closes_is_closed() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -163,7 +163,7 @@ async fn session_that_opens_while_its_client_closes_is_closed() {
 }
 
 /// The session must have expired, so its close is not retried: one refusal is the result, before any time limit.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_after_a_long_outage_is_an_error_if_the_store_does_not_confirm_it() {
     let backend = Scripted::new(Lifetime::Hold);
     let client = backend.client().await;
@@ -174,7 +174,7 @@ async fn close_after_a_long_outage_is_an_error_if_the_store_does_not_confirm_it(
     assert!(start.elapsed() <= Duration::from_millis(10), "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn late_session_whose_renewal_is_not_answered_is_given_up_after_an_interval() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -190,7 +190,7 @@ async fn late_session_whose_renewal_is_not_answered_is_given_up_after_an_interva
     assert!(start.elapsed() <= most, "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn idle_session_is_lost_exactly_at_its_deadline() {
     let backend = Scripted::new(Lifetime::Session);
     let start = Instant::now();
@@ -203,7 +203,7 @@ async fn idle_session_is_lost_exactly_at_its_deadline() {
     assert!(late < Duration::from_millis(10), "{:?} of {:?}", start.elapsed(), client.ttl());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_of_a_session_that_opened_too_late_is_retried() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -221,7 +221,7 @@ async fn close_of_a_session_that_opened_too_late_is_retried() {
     assert_eq!(script.closed.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_of_a_long_session_has_a_limit_of_its_own() {
     let backend = Scripted::new(Lifetime::Session);
     let builder = LockClient::builder(backend.clone()).ttl(CLOSE_ANSWER_MAX * 10).clock(Clock::tokio());

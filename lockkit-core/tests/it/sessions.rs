@@ -13,7 +13,7 @@ use lockkit_core::{
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn client_survives_many_lost_sessions() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -30,7 +30,7 @@ async fn client_survives_many_lost_sessions() {
     assert_eq!(server.sessions(), 1, "the lost ones are gone");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn waiting_claims_move_to_the_new_session() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -42,7 +42,7 @@ async fn waiting_claims_move_to_the_new_session() {
     assert!(in_time(waiter).await.unwrap().unwrap().is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn waiter_whose_entry_was_deleted_queues_again() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -54,7 +54,7 @@ async fn waiter_whose_entry_was_deleted_queues_again() {
     drop(holder);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn no_wake_up_is_lost_when_every_notification_is_dropped() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -69,7 +69,7 @@ async fn no_wake_up_is_lost_when_every_notification_is_dropped() {
     assert!(start.elapsed() <= recheck_max + Duration::from_millis(10), "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn waiters_are_granted_in_order_when_one_leaves() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -95,7 +95,7 @@ async fn waiters_are_granted_in_order_when_one_leaves() {
     assert_eq!(seen, [0, 1, 3, 4]);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn none_is_returned_only_when_the_server_reported_busy() {
     let server = MemoryServer::new();
     let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
@@ -115,7 +115,7 @@ async fn none_is_returned_only_when_the_server_reported_busy() {
     eventually(TTL, "nothing is left", || server.is_empty()).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_ends_waiting_calls_and_leaves_nothing() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -133,7 +133,7 @@ async fn close_ends_waiting_calls_and_leaves_nothing() {
     assert_eq!(server.sessions(), 0);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_is_bounded_by_the_ttl_when_the_server_is_silent() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -145,7 +145,7 @@ async fn close_is_bounded_by_the_ttl_when_the_server_is_silent() {
     assert!(!guard.is_held());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_client_whose_last_handle_is_dropped_closes_its_session() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -154,7 +154,7 @@ async fn a_client_whose_last_handle_is_dropped_closes_its_session() {
     eventually(TTL, "no session is left", || server.sessions() == 0).await;
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn odd_ttls_and_labels_are_refused_or_raised_and_reported() {
     let server = MemoryServer::new();
     let build = |ttl| LockClient::builder(server.backend()).ttl(ttl).clock(Clock::tokio()).build();
@@ -169,7 +169,7 @@ async fn odd_ttls_and_labels_are_refused_or_raised_and_reported() {
     assert_eq!(kind(labelled), ErrorKind::InvalidConfig);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn odd_names_are_different_locks() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -182,7 +182,7 @@ async fn odd_names_are_different_locks() {
     assert_eq!(kind(client.lock("x".repeat(1 << 20))), ErrorKind::InvalidName);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn unreachable_server_fails_the_build() {
     let server = MemoryServer::new();
     server.hold_requests();
@@ -190,7 +190,7 @@ async fn unreachable_server_fails_the_build() {
     assert_eq!(kind(built), ErrorKind::Unavailable);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_thousand_holds_are_renewed_by_one_request_per_heartbeat() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -205,7 +205,7 @@ async fn a_thousand_holds_are_renewed_by_one_request_per_heartbeat() {
     assert!((14..=16).contains(&heartbeats), "{heartbeats} requests in five ttls");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn callers_beyond_the_limit_are_refused_and_leave_nothing() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -292,7 +292,7 @@ impl Backend for RuntimeWatch {
     }
 }
 
-#[tokio::test]
+#[tokio::test(crate = "crate::checked")]
 async fn own_thread_of_a_client_ends_when_the_client_closes_or_is_dropped() {
     for closes in [true, false] {
         let runtime_ended = CancellationToken::new();

@@ -6,7 +6,7 @@ use crate::common::{TTL, client, in_time};
 use lockkit_core::{LockClient, Status, memory::MemoryServer};
 
 /// On several threads, where the caller runs while the session task is still busy.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test(crate = "crate::checked", flavor = "multi_thread", worker_threads = 4)]
 async fn a_client_is_connected_as_soon_as_it_is_built() {
     const BUILDS: u32 = 3_000;
     let server = MemoryServer::new();
@@ -16,7 +16,7 @@ async fn a_client_is_connected_as_soon_as_it_is_built() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn closed_is_the_last_status_and_is_returned_once() {
     let client = client(&MemoryServer::new()).await;
     let mut followed = client.status();
@@ -29,7 +29,7 @@ async fn closed_is_the_last_status_and_is_returned_once() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn remaining_time_of_a_silent_store_falls_until_the_loss() {
     let server = MemoryServer::new();
     let client = client(&server).await;

@@ -23,7 +23,7 @@ fn tasks() -> usize {
     tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_release_that_is_refused_for_a_ttl_ends_its_session() {
     let (backend, client) = refusing(Lifetime::Session).await;
     let script = &backend.script;
@@ -42,24 +42,21 @@ async fn a_release_that_is_refused_for_a_ttl_ends_its_session() {
 }
 
 /// The guard is dropped, or only its `max_hold` ends it: no caller waits for the outcome.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn refused_release_without_a_waiting_caller_ends_its_session() {
     for forgotten in [false, true] {
         let (backend, client) = refusing(Lifetime::Session).await;
         let lock = client.lock(NAME).unwrap();
         let start = Instant::now();
-        if forgotten {
-            std::mem::forget(lock.max_hold(TTL).acquire().await.unwrap());
-        } else {
-            drop(lock.acquire().await.unwrap());
-        }
+        let guard = lock.max_hold(if forgotten { TTL } else { TTL * 100 }).acquire().await.unwrap();
+        let _forgotten = forgotten.then_some(guard);
         let closed = || backend.script.closed.load(Ordering::SeqCst) == 1;
         eventually(TTL * 4, "the session is closed", closed).await;
         assert!(start.elapsed() >= client.ttl());
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn permission_restored_in_time_keeps_the_session() {
     let (backend, client) = refusing(Lifetime::Session).await;
     let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
@@ -74,7 +71,7 @@ async fn permission_restored_in_time_keeps_the_session() {
 }
 
 /// More releases than there may be workers, one after the other.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn release_worker_without_work_makes_room_for_the_next() {
     let (backend, client) = refusing(Lifetime::Session).await;
     let (lock, script) = (client.lock(NAME).unwrap(), &backend.script);
@@ -89,7 +86,7 @@ async fn release_worker_without_work_makes_room_for_the_next() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn refused_release_ends_with_the_own_lifetime_of_its_hold() {
     let (backend, client) = refusing(Lifetime::Hold).await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -103,7 +100,7 @@ async fn refused_release_ends_with_the_own_lifetime_of_its_hold() {
     assert!(neighbour.is_held(), "the others are not touched");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn end_of_the_session_ends_an_unconfirmed_release() {
     let (backend, client) = refusing(Lifetime::Session).await;
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
@@ -115,7 +112,7 @@ async fn end_of_the_session_ends_an_unconfirmed_release() {
     assert!(start.elapsed() <= Duration::from_millis(10), "{:?}", start.elapsed());
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_withdrawal_that_is_not_confirmed_for_a_ttl_ends_its_session() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
@@ -131,7 +128,7 @@ async fn a_withdrawal_that_is_not_confirmed_for_a_ttl_ends_its_session() {
     assert!(in_time(client.lock(NAME).unwrap().acquire()).await.unwrap().is_held(), "the client still works");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn many_refused_releases_leave_few_tasks_and_are_bounded() {
     const GUARDS: usize = 100_000;
     let (backend, client) = refusing(Lifetime::Session).await;

@@ -73,7 +73,7 @@ fn a_waker_that_acquires_again_does_not_deadlock() {
 }
 
 /// A waker that panics ends no task that other holds need.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn panicking_waker_of_one_hold_stops_no_clock_check_of_others() {
     struct PanicsOnce(AtomicBool);
     impl Wake for PanicsOnce {
@@ -85,7 +85,7 @@ async fn panicking_waker_of_one_hold_stops_no_clock_check_of_others() {
     let client = client(&server).await;
     let lock = |name: &str, seconds| client.lock(name).unwrap().max_hold(Duration::from_secs(seconds));
     let watched = lock(NAME, 1).acquire().await.unwrap();
-    std::mem::forget(lock("forgotten", 3).acquire().await.unwrap());
+    let _forgotten = lock("forgotten", 3).acquire().await.unwrap();
     let panics = Arc::new(PanicsOnce(AtomicBool::new(false)));
     let waker = Arc::clone(&panics).into();
     let mut lost = Box::pin(watched.lost());
@@ -102,7 +102,7 @@ async fn panicking_waker_of_one_hold_stops_no_clock_check_of_others() {
 }
 
 /// The store does not confirm the release: its confirmation is not what wakes them.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn loss_that_the_store_reports_wakes_its_waiters_at_once() {
     let backend = Scripted::new(Lifetime::Hold);
     let guard = backend.client().await.lock(NAME).unwrap().acquire().await.unwrap();

@@ -1,0 +1,74 @@
+//! What clients leave in their tables, for tests: nothing, once they are closed.
+//!
+//! A thread that watches its clients keeps their keepers, so that a test reads the tables after the last handle is gone.
+
+use std::{cell::RefCell, sync::Arc};
+
+use super::Keeper;
+use crate::{limits::WAITERS_PER_CLIENT_MAX, sync::lock};
+
+thread_local! {
+    /// The keepers that this thread has started; `None` while it does not watch.
+    static STARTED: RefCell<Option<Vec<Arc<Keeper>>>> = const { RefCell::new(None) };
+}
+
+/// The clients that this thread starts, until the value is dropped.
+#[derive(Debug)]
+#[must_use = "the clients of this thread are watched until it is dropped"]
+#[non_exhaustive]
+pub struct WatchedClients {}
+
+impl WatchedClients {
+    /// Watches the clients that this thread starts from now on.
+    pub fn begin() -> Self {
+        STARTED.set(Some(Vec::new()));
+        Self {}
+    }
+
+    /// Starts closing all of them.
+    pub fn close(&self) {
+        started().iter().for_each(|keeper| keeper.begin_close());
+    }
+
+    /// Returns what each of them still has, with its number; empty if nothing is left.
+    pub fn residue(&self) -> Vec<String> {
+        let left = |keeper: &Arc<Keeper>| {
+            let left = keeper.residue().into_iter().filter(|(_, number)| *number > 0);
+            left.map(|(what, number)| format!("{what}: {number}")).collect::<Vec<_>>()
+        };
+        started().iter().flat_map(left).collect()
+    }
+}
+
+impl Drop for WatchedClients {
+    fn drop(&mut self) {
+        STARTED.take();
+    }
+}
+
+fn started() -> Vec<Arc<Keeper>> {
+    STARTED.with_borrow(|started| started.clone().unwrap_or_default())
+}
+
+impl Keeper {
+    pub(super) fn note_started(self: &Arc<Self>) {
+        STARTED
+            .with_borrow_mut(|started| started.iter_mut().for_each(|started| started.push(Arc::clone(self))));
+    }
+
+    /// Returns the numbers that are zero when nothing is under way.
+    fn residue(self: &Arc<Self>) -> [(&'static str, usize); 8] {
+        let (unsent, in_order, parked) = self.runtime.residue();
+        [
+            ("holds", lock(&self.holds).len()),
+            ("owners in the re-entry table", self.reentry.len()),
+            ("claims, releases and holds that are counted as tasks", self.claim_tasks.len()),
+            ("permits of waiters", WAITERS_PER_CLIENT_MAX - self.waiter_permits.available_permits()),
+            ("withdrawals", unsent),
+            ("runners of first polls", in_order),
+            ("parked tasks", parked),
+            // Of tasks and handles: without the watching thread's, and that of the list to which this is an answer.
+            ("users of the keeper", Arc::strong_count(self).saturating_sub(2)),
+        ]
+    }
+}
