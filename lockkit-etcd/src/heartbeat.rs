@@ -143,3 +143,35 @@ impl EtcdSession {
         has_all && !entry.has_unanswered() && !guard_in_doubt
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::{acquire, fresh_name};
+    use lockkit_core::{Clock, backend::Session};
+
+    use super::*;
+    use crate::{
+        client::scripted::Script,
+        tests::{TTL, config, server},
+    };
+
+    /// The list shows no create revisions, and a late copy may have created a deleted key again.
+    #[tokio::test(start_paused = true)]
+    async fn list_confirms_no_hold_with_a_copy_under_way() {
+        let script = Script::default();
+        let layout = config(1).guard("guards/").layout();
+        let session =
+            Arc::new(EtcdSession::open(server(&script, 1), layout, TTL, Clock::tokio()).await.unwrap());
+        let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
+        let entry = session.claims.get(held.claim()).unwrap();
+        let listed: HashSet<_> = session.lease.keys(&session.server).await.unwrap().into_iter().collect();
+        assert!(session.shows_hold(&listed, &entry));
+        assert!(!session.shows_hold(&HashSet::from([entry.key.clone().into_bytes()]), &entry), "no guard");
+        entry.enqueue_sent(1);
+        assert!(!session.shows_hold(&listed, &entry));
+        entry.enqueue_answered();
+        assert!(session.shows_hold(&listed, &entry));
+        entry.exclusive.as_ref().unwrap().put_in_doubt();
+        assert!(!session.shows_hold(&listed, &entry));
+    }
+}

@@ -64,6 +64,19 @@ mod tests {
     use super::*;
     use crate::keys::{Layout, Names};
 
+    /// Keys that were taken again do not count.
+    #[test]
+    fn pool_that_is_not_full_keeps_its_keys() {
+        let queue = |name| Layout::new("", Names::Encoded).queue(&LockName::new(name).unwrap()).unwrap();
+        let (kept, other, pool) = (queue("kept"), queue("other"), KeyPool::default());
+        pool.put_back(&kept, "key".to_owned());
+        for _ in 0..=POOLED_KEYS_MAX {
+            pool.put_back(&other, String::new());
+            pool.take(&other).unwrap();
+        }
+        assert_eq!(pool.take(&kept).as_deref(), Some("key"));
+    }
+
     #[test]
     fn pooled_keys_are_bounded() {
         let queue = Layout::new("", Names::Encoded).queue(&LockName::new("x").unwrap()).unwrap();

@@ -132,6 +132,15 @@ mod tests {
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn turn_that_does_not_come_in_time_fails_with_the_latest_fault() {
+        let outage = Outage::default();
+        outage.report(RequestError::no_reply());
+        outage.report(RequestError::busy("the latest"));
+        let fault = outage.turn(Instant::now()).await.unwrap_err();
+        assert_eq!(fault.message(), "the latest");
+    }
+
     #[test]
     fn pauses_of_clients_differ() {
         let pauses = [(); 2].map(|()| jittered(TURN_PAUSE_MAX));

@@ -138,3 +138,24 @@ async fn probe_tls(config: &EtcdConfig, endpoint: &str, tls: &Tls, limit: Durati
         _ => ProbeResult::Fault(fault.message().to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, time::Instant};
+
+    use super::*;
+
+    /// A request may take longer than a person who waits for the reason of a failure likes to.
+    #[tokio::test(start_paused = true)]
+    async fn probe_of_a_silent_server_ends_soon() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = silent.local_addr().unwrap().to_string();
+        for (request, limit) in [(60, 2), (1, 1)] {
+            let config = EtcdConfig::new([&endpoint]).unwrap().request_timeout(Duration::from_secs(request));
+            let since = Instant::now();
+            let fault = explain(&config, RequestError::no_reply()).await;
+            assert_eq!(since.elapsed().as_secs(), limit);
+            assert!(fault.message().contains(&format!("no answer within {limit}s")), "{}", fault.message());
+        }
+    }
+}

@@ -212,6 +212,40 @@ mod tests {
         assert!(entry.is_granted());
     }
 
+    /// Events of several handoffs may come before the reply, in any order.
+    #[test]
+    fn newest_of_several_early_handoffs_counts() {
+        let (claims, entry) = claims_with_one();
+        for created in [10, 8] {
+            claims.deliver(handoff(&entry, created));
+        }
+        claims.place(&entry, 10);
+        assert!(entry.is_granted());
+    }
+
+    #[tokio::test]
+    async fn latest_deletion_of_a_predecessor_is_reported_once() {
+        let (_claims, entry) = claims_with_one();
+        for revision in [7, 9, 0] {
+            entry.predecessor_gone(revision);
+        }
+        assert_eq!(entry.when_predecessor_gone().await, 9);
+        let again = tokio::time::timeout(std::time::Duration::ZERO, entry.when_predecessor_gone());
+        assert!(again.await.is_err());
+    }
+
+    #[test]
+    fn forgotten_claim_leaves_nothing() {
+        let claims = ClaimRegistry::default();
+        let queue = Layout::new("", Names::Encoded).queue(&LockName::new("x").unwrap()).unwrap();
+        let id = ClaimId::random();
+        let entry = claims.enter(id, queue.clone(), queue.key(7, id), None);
+        claims.place(&entry, 5);
+        claims.forget(id);
+        let table = claims.lock();
+        assert!(table.by_id.is_empty() && table.by_key.is_empty() && table.by_place.is_empty());
+    }
+
     #[test]
     fn handoff_for_an_earlier_claim_or_another_key_is_ignored() {
         let (claims, entry) = claims_with_one();

@@ -180,3 +180,61 @@ async fn remaining(server: &Server, lease: LeaseId) -> Option<Duration> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::backend::ClaimId;
+
+    use super::*;
+    use crate::{
+        client::scripted::Script,
+        tests::{config, server},
+    };
+
+    fn put(script: &Script, name: &LockName, lease: LeaseId) {
+        script.put_leased(&format!("lockkit/{name}/{lease:x}-8-{}", ClaimId::random()), "", lease);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn remaining_lifetimes_cost_one_request_per_lease_and_not_more_than_allowed() {
+        let (script, name) = (Script::default(), LockName::new("x").unwrap());
+        let (server, keys) = (server(&script, 1), LockKeys::of(&config(1).layout(), &name).unwrap());
+        let inspect = async || {
+            script.take_calls();
+            let mut seen = keys.look(&server, INSPECTED_CONTENDERS_MAX).await.unwrap().inspection();
+            add_remaining(&server, &mut seen).await;
+            (seen.inspection.waiters.len(), script.count("LeaseTimeToLive"))
+        };
+        for lease in [7, 7, 8, 7] {
+            put(&script, &name, lease);
+        }
+        assert_eq!(inspect().await, (3, 2));
+        for lease in 9..40 {
+            put(&script, &name, lease);
+        }
+        assert_eq!(inspect().await, (34, INSPECTED_LEASES_MAX));
+    }
+
+    /// The next one in the queue gives up between each look and its transaction.
+    #[tokio::test(start_paused = true)]
+    async fn break_whose_handoffs_fail_ends_without_one() {
+        let (script, name) = (Script::default(), LockName::new("x").unwrap());
+        let layout = config(1).layout();
+        let (server, keys) = (server(&script, 1), LockKeys::of(&layout, &name).unwrap());
+        put(&script, &name, 7);
+        put(&script, &name, 8);
+        let found = keys.look(&server, 2).await.unwrap();
+        let contender = found.contender_of(&found.holder().unwrap());
+        let (changing, queue) = (script.clone(), format!("lockkit/{name}/8"));
+        script.rule(move |call| {
+            if call.is("Txn") {
+                changing.delete(&changing.keys(&queue)[0]);
+                put(&changing, &LockName::new("x").unwrap(), 8);
+            }
+            crate::client::scripted::Fate::Served
+        });
+        script.take_calls();
+        assert!(break_lock::break_hold(&server, &layout, &keys, &contender).await.unwrap());
+        assert_eq!((script.count("Txn"), script.keys("lockkit/x/7").len()), (9, 0));
+    }
+}

@@ -124,7 +124,12 @@ impl Script {
 
     /// Puts a key without a lease, as another program does.
     pub(crate) fn put(&self, key: &str, value: &str) {
-        let put = pb::PutRequest { key: key.into(), value: value.into(), ..Default::default() };
+        self.put_leased(key, value, 0);
+    }
+
+    /// Puts a key with this lease, which need not exist.
+    pub(crate) fn put_leased(&self, key: &str, value: &str, lease: i64) {
+        let put = pb::PutRequest { key: key.into(), value: value.into(), lease, ..Default::default() };
         let request = Some(pb::request_op::Request::RequestPut(put));
         let txn = pb::TxnRequest { success: vec![pb::RequestOp { request }], ..Default::default() };
         lock(&self.0.store).txn(&txn);

@@ -240,7 +240,69 @@ impl Pins for EtcdSession {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_conformance::direct::{acquire, fresh_name};
+    use lockkit_core::{Clock, backend::Session};
+
     use super::*;
+    use crate::{
+        client::scripted::Script,
+        tests::{TTL, busy, config, server},
+    };
+
+    /// A session at a scripted server, and its hold.
+    async fn held(script: &Script) -> (Arc<EtcdSession>, Grant, Arc<QueueEntry>) {
+        let opened = EtcdSession::open(server(script, 1), config(1).layout(), TTL, Clock::tokio()).await;
+        let session = Arc::new(opened.unwrap());
+        let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
+        let entry = session.claims.get(held.claim()).unwrap();
+        (session, held, entry)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shorter_pin_does_not_shorten_an_earlier_one() {
+        let script = Script::default();
+        let (session, held, entry) = held(&script).await;
+        session.pin(&held, TTL * 10).await.unwrap();
+        let until = entry.held.pin().unwrap().until;
+        session.pin(&held, TTL).await.unwrap();
+        assert_eq!(entry.held.pin().unwrap().until, until);
+        assert!(entry.held.pin().unwrap().ends >= until);
+    }
+
+    /// The key may still be attached to the lease of the earlier pin.
+    #[tokio::test(start_paused = true)]
+    async fn hold_is_believed_for_the_shorter_of_two_pins_until_the_second_is_confirmed() {
+        let script = Script::default();
+        let (session, held, entry) = held(&script).await;
+        session.pin(&held, TTL).await.unwrap();
+        let first = entry.held.pin().unwrap().ends;
+        script.rule(busy("Txn"));
+        session.pin(&held, TTL * 10).await.unwrap_err();
+        let armed_at = session.lease.now().after(TTL * 5);
+        assert_eq!(session.renewed_at_most(held.claim(), armed_at), first.before(TTL));
+        script.serve();
+        session.pin(&held, TTL * 10).await.unwrap();
+        assert_eq!(session.renewed_at_most(held.claim(), armed_at), armed_at);
+    }
+
+    /// Its key would end with the session.
+    #[tokio::test(start_paused = true)]
+    async fn hold_that_is_left_while_a_heartbeat_waits_is_not_moved_back() {
+        let script = Script::default();
+        let (session, held, entry) = held(&script).await;
+        session.pin(&held, Duration::from_secs(1)).await.unwrap();
+        let leaving = entry.held.one_at_a_time.lock().await;
+        let armed_at = session.lease.now().after(TTL);
+        script.take_calls();
+        let (grants, step) = ([held], TTL);
+        let moving = session.end_pins(&grants, armed_at, step);
+        tokio::join!(moving, async {
+            tokio::task::yield_now().await;
+            entry.held.forget_pin();
+            drop(leaving);
+        });
+        assert_eq!(script.count("Txn"), 0);
+    }
 
     /// A server whose clock is one per cent faster ends the lease that much earlier.
     #[test]

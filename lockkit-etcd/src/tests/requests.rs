@@ -175,6 +175,11 @@ async fn record_whose_reply_was_lost_keeps_its_lease() {
     script.rule(first(1, "Txn", Fate::Unanswered));
     records.write(&held, "kept", TTL).await.unwrap_err();
     assert_eq!(records.read(&name).await.unwrap().as_deref(), Some("kept"));
+    // It may still be written.
+    let leases = script.leases();
+    script.rule(first(1, "Txn", Fate::Lost));
+    records.write(&held, "late", TTL).await.unwrap_err();
+    assert_eq!(script.leases(), leases + 1);
     // Refused: it was not written, and its lease goes.
     let leases = script.leases();
     script.rule(busy("Txn"));
@@ -205,6 +210,29 @@ async fn each_proclamation_is_one_transaction_and_the_same_one_may_be_sent_again
     let leader = session.elections().unwrap().leader(&name).await.unwrap().unwrap();
     assert_eq!(leader.proposal.value, "value 4");
     release(&session, &held).await;
+}
+
+/// Whatever an operator or another program has put there.
+#[tokio::test(start_paused = true)]
+async fn what_others_have_put_is_replaced() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let own = script.keys("lockkit/test")[0].clone();
+    script.put(&own, "of an operator");
+    assert!(proclaim(&session, &held, 1).await.unwrap());
+    let leader = session.elections().unwrap().leader(&name).await.unwrap().unwrap();
+    assert_eq!(leader.proposal.value, "value 1");
+    let (records, changing) = (session.records().unwrap(), script.clone());
+    let (mut is_changed, record) = (false, format!("lockkit/:records/{name}"));
+    script.rule(move |call| {
+        if call.is("Txn") && !std::mem::replace(&mut is_changed, true) {
+            changing.put(&record, "of an operator");
+        }
+        Fate::Served
+    });
+    assert!(records.write(&held, "ours", TTL).await.unwrap());
+    assert_eq!(records.read(&name).await.unwrap().as_deref(), Some("ours"));
 }
 
 /// The first look may be stale; after a compare that failed, only the leader is asked.

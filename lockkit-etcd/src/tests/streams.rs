@@ -59,7 +59,7 @@ async fn stream_whose_login_is_refused_logs_in_each_time() {
         assert_eq!(of("Authenticate"), 1, "round {round}");
         // The refused one, the own one, the observer's.
         assert_eq!(of("Watch"), 3, "round {round}");
-        assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+        assert_eq!(since.elapsed(), Duration::ZERO, "round {round}");
         // Longer than the longest pause, so that the stream counts as one that has worked.
         sleep(Duration::from_secs(3)).await;
     }

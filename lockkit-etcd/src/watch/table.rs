@@ -153,3 +153,27 @@ impl Drop for WatchGuard {
         self.watches.remove(self.id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::LockName;
+
+    use super::*;
+    use crate::keys::{Layout, Names};
+
+    /// Otherwise it would grow as long as no stream can be opened.
+    #[test]
+    fn nothing_is_queued_for_a_stream_that_has_ended() {
+        let (watches, changes) = (Arc::<Watches>::default(), Arc::default());
+        let queue = Layout::new("", Names::Raw).queue(&LockName::new("x").unwrap()).unwrap();
+        let observe = || watches.observe(&queue, &changes);
+        watches.stream_began();
+        let kept = observe();
+        watches.stream_ended();
+        drop(observe());
+        assert!(watches.next_pending().is_none());
+        watches.stream_began();
+        assert_eq!(watches.next_pending().map(|(id, wanted)| (id, wanted.is_some())), Some((kept.id, true)));
+        assert!(watches.next_pending().is_none());
+    }
+}
