@@ -11,6 +11,7 @@ mod http2;
 mod protobuf;
 mod queue;
 mod redis;
+mod redis_group;
 mod rules;
 mod zookeeper;
 
@@ -172,8 +173,11 @@ impl Proxy {
     }
 
     pub(crate) fn start_at(own: Ipv4Addr, target: impl ToString, protocol: Protocol) -> Result<Self> {
-        let target = target.to_string();
         let listener = std::net::TcpListener::bind((own, 0)).context("no free port")?;
+        Self::start_on(listener, target.to_string(), protocol)
+    }
+
+    fn start_on(listener: std::net::TcpListener, target: String, protocol: Protocol) -> Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {

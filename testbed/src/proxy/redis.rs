@@ -38,7 +38,7 @@ impl Values {
                     break;
                 }
             };
-            let value: Vec<u8> = self.buffered.drain(..length).collect();
+            let value: Vec<u8> = rules.hosts.replaced(self.buffered.drain(..length).collect());
             if PUBLISHED.contains(&first_item(&value)) {
                 if rules.drops(Message::Events) {
                     continue;

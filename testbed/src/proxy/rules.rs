@@ -5,6 +5,7 @@ use std::{fmt, sync::Mutex};
 use super::{
     grpc::Grpc,
     redis::Values,
+    redis_group::Hosts,
     zookeeper::{Election, Packets},
 };
 use crate::sync::lock;
@@ -51,6 +52,8 @@ pub(super) struct Rules {
     drops: Vec<DropRule>,
     /// Requests are held from the first one that contains this text.
     hold_requests_from: Option<Vec<u8>>,
+    /// Redis: the servers that clients must reach through other proxies.
+    pub(super) hosts: Hosts,
     pub(super) dropped: u64,
     /// gRPC: calls that clients have begun.
     pub(super) calls: u64,
@@ -72,9 +75,10 @@ impl fmt::Debug for DropRule {
 }
 
 impl Rules {
-    /// Lets everything pass; the counters stay.
+    /// Lets everything pass; the counters and the hosts stay.
     pub(super) fn clear(&mut self) {
-        *self = Self { dropped: self.dropped, calls: self.calls, ..Self::default() };
+        let hosts = std::mem::take(&mut self.hosts);
+        *self = Self { hosts, dropped: self.dropped, calls: self.calls, ..Self::default() };
     }
 
     pub(super) fn swallow_reply(&mut self, nth: u64) {
