@@ -9,5 +9,5 @@ use lockkit_testbed::Redis;
 use self::harness::RedisHarness;
 
 fn main() -> ExitCode {
-    lockkit_conformance::main(RedisHarness::<Redis>::new(true))
+    lockkit_conformance::main(RedisHarness::<Redis>::new())
 }

@@ -9,5 +9,5 @@ use lockkit_testbed::RedisCluster;
 use self::harness::RedisHarness;
 
 fn main() -> ExitCode {
-    lockkit_conformance::main(RedisHarness::<RedisCluster>::new(false))
+    lockkit_conformance::main(RedisHarness::<RedisCluster>::new())
 }

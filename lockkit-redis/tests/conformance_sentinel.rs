@@ -9,5 +9,5 @@ use lockkit_testbed::RedisSentinels;
 use self::harness::RedisHarness;
 
 fn main() -> ExitCode {
-    lockkit_conformance::main(RedisHarness::<RedisSentinels>::new(false))
+    lockkit_conformance::main(RedisHarness::<RedisSentinels>::new())
 }

@@ -37,15 +37,17 @@ pub trait Servers: Debug + Send + Sync + Sized + 'static {
 
     fn start() -> Result<Self>;
 
-    /// Returns a URL with the [`PREFIX`]; more options may be appended.
-    fn url_for_clients(&self) -> String;
+    /// Returns the endpoints of all servers that clients connect to.
+    fn endpoints(&self) -> Vec<String>;
+
+    /// Returns the URL of servers at these endpoints, with the [`PREFIX`]; more options may be appended.
+    fn url_at(endpoints: &[String]) -> String;
+
+    fn url_for_clients(&self) -> String {
+        Self::url_at(&self.endpoints())
+    }
 
     fn own_cases() -> Vec<Case>;
-
-    /// Returns the endpoint of all keys; `None` if there are several.
-    fn endpoint(&self) -> Option<String> {
-        None
-    }
 
     /// Returns the node that has this key.
     fn node_of(&self, key: &str) -> Result<&Redis>;
@@ -70,13 +72,11 @@ pub trait Servers: Debug + Send + Sync + Sized + 'static {
 #[derive(Debug)]
 pub struct RedisHarness<S> {
     shared: StartedOnce<RunningStore<S>>,
-    has_links: bool,
 }
 
 impl<S: Servers> RedisHarness<S> {
-    /// `has_links`: whether [`Servers::endpoint`] returns an endpoint for a proxy.
-    pub fn new(has_links: bool) -> Self {
-        Self { shared: StartedOnce::default(), has_links }
+    pub fn new() -> Self {
+        Self { shared: StartedOnce::default() }
     }
 }
 
@@ -106,12 +106,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        let mut hooks = SERVER_HOOKS.to_vec();
-        hooks.push(Hook::Evidence);
-        if self.has_links {
-            hooks.extend(LINK_HOOKS);
-        }
-        hooks
+        [&SERVER_HOOKS[..], &LINK_HOOKS, &[Hook::Evidence]].concat()
     }
 
     fn parallel(&self) -> usize {
@@ -150,14 +145,14 @@ fn backend(url: &str) -> Result<AnyBackend> {
 struct RunningStore<S> {
     servers: Blocking<S>,
     url: String,
-    endpoint: Option<String>,
+    endpoints: Vec<String>,
 }
 
 impl<S: Servers> RunningStore<S> {
     fn start() -> Result<Self> {
         let servers = S::start()?;
-        let (url, endpoint) = (servers.url_for_clients(), servers.endpoint());
-        Ok(Self { servers: Blocking::new(servers), url, endpoint })
+        let (url, endpoints) = (servers.url_for_clients(), servers.endpoints());
+        Ok(Self { servers: Blocking::new(servers), url, endpoints })
     }
 
     async fn delete_entries(&self, name: &LockName) -> Result<()> {
@@ -222,10 +217,9 @@ impl<S: Servers> Store for RunningStore<S> {
     }
 
     async fn link(&self) -> Result<Arc<dyn ClientLink>> {
-        let endpoint = self.endpoint.as_ref().context("no single endpoint for a proxy")?;
-        let proxy = Proxy::start_redis(endpoint)?;
-        let url = servers::url_at(&proxy.endpoint());
-        Ok(Arc::new(ProxyLink::new(vec![proxy], url, backend)))
+        let proxies = Proxy::start_redis_group(&self.endpoints)?;
+        let url = S::url_at(&proxies.iter().map(Proxy::endpoint).collect::<Vec<_>>());
+        Ok(Arc::new(ProxyLink::new(proxies, url, backend)))
     }
 
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {

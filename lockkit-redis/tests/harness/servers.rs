@@ -13,6 +13,9 @@ use super::{
 /// or of a busy machine: an unwanted promotion would lose writes that are not replicated yet.
 const DOWN_AFTER_MS: &str = "600000";
 
+/// The Sentinels of [`RedisSentinels`].
+const SENTINELS: usize = 3;
+
 /// Returns a URL of this endpoint, with a user that has exactly the documented rights.
 pub(super) fn url_at(endpoint: &str) -> String {
     format!("redis://{LOGIN}@{endpoint}/?prefix={PREFIX}")
@@ -31,16 +34,16 @@ impl Servers for Redis {
         Self::start_with(&[&["--user"], &*user(&rights)].concat())
     }
 
-    fn url_for_clients(&self) -> String {
-        url_at(&self.endpoint())
+    fn endpoints(&self) -> Vec<String> {
+        vec![self.endpoint()]
+    }
+
+    fn url_at(endpoints: &[String]) -> String {
+        url_at(&endpoints.join(","))
     }
 
     fn own_cases() -> Vec<Case> {
         own::on_one_server()
-    }
-
-    fn endpoint(&self) -> Option<String> {
-        Some(self.endpoint())
     }
 
     fn node_of(&self, _key: &str) -> Result<&Redis> {
@@ -82,8 +85,14 @@ impl Servers for RedisSentinels {
         Ok(servers)
     }
 
-    fn url_for_clients(&self) -> String {
-        format!("{}?prefix={PREFIX}", self.url())
+    /// The Sentinels come first.
+    fn endpoints(&self) -> Vec<String> {
+        self.sentinels().iter().chain(self.replicas().nodes()).map(Redis::endpoint).collect()
+    }
+
+    fn url_at(endpoints: &[String]) -> String {
+        let sentinels = endpoints[..SENTINELS].join(",");
+        format!("redis+sentinel://{sentinels}/{}?prefix={PREFIX}", RedisSentinels::NAME)
     }
 
     fn own_cases() -> Vec<Case> {
@@ -132,8 +141,12 @@ impl Servers for RedisCluster {
         Ok(servers)
     }
 
-    fn url_for_clients(&self) -> String {
-        format!("{}/?prefix={PREFIX}", self.url())
+    fn endpoints(&self) -> Vec<String> {
+        self.nodes().iter().map(Redis::endpoint).collect()
+    }
+
+    fn url_at(endpoints: &[String]) -> String {
+        format!("redis+cluster://{}/?prefix={PREFIX}", endpoints.join(","))
     }
 
     fn own_cases() -> Vec<Case> {
