@@ -40,6 +40,8 @@ struct Reported {
     newest: Option<(FencingToken, u64)>,
     /// How many answers in succession were older than that.
     older: u32,
+    /// How many reports there were.
+    number: u64,
 }
 
 /// Why an observation ends.
@@ -81,7 +83,7 @@ impl Observing {
                 () = self.changes.closed() => return ObservationEnd::NobodyListens,
             };
             let Some(active) = active else { return ObservationEnd::Failed(self.keeper.not_open("observe")) };
-            let last = self.reported.last.clone();
+            let number = self.reported.number;
             let Err(end) = self.observe_in(&active).await;
             match end {
                 ObservationEnd::NobodyListens => return end,
@@ -90,7 +92,7 @@ impl Observing {
                 }
                 ObservationEnd::Failed(_) => return end,
             }
-            if self.reported.last != last {
+            if self.reported.number > number {
                 pauses = retry_pauses();
             }
             tokio::select! {
@@ -159,6 +161,7 @@ impl Reported {
             return Ok(None);
         }
         self.last = Some(leader.clone());
+        self.number += 1;
         Ok(Some(leader))
     }
 }

@@ -7,6 +7,7 @@ use lockkit_core::{
     Clock, ErrorKind, LockClient, Status,
     backend::Lifetime,
     limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MIN},
+    memory::MemoryServer,
 };
 use tokio::time::{Instant, advance, sleep, timeout};
 
@@ -171,4 +172,17 @@ async fn old_renewal_takes_nothing_from_session_and_hold() {
     eventually(TTL, "an old answer", || heartbeats() > before).await;
     assert!(guard.is_held(), "{:?}", guard.check());
     assert_eq!(client.status().current(), Status::Connected);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn failed_heartbeat_of_a_short_ttl_is_repeated_after_the_least_pause() {
+    let server = MemoryServer::new();
+    // A fourth of its interval is half of the least pause.
+    let builder = LockClient::builder(server.backend()).ttl(RETRY_PAUSE_MIN * 6).clock(Clock::tokio());
+    let client = builder.build().await.unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    server.lose_replies(usize::MAX);
+    in_time(guard.lost()).await;
+    assert_eq!(server.renewed_claims(), 4, "at 100, 150, 200 and 250 of 295 ms");
+    server.lose_replies(0);
 }

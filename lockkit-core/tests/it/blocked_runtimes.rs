@@ -1,17 +1,20 @@
 //! A caller on a healthy runtime gets its result in time, even if the keeper's runtime is blocked.
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
+    task::Poll,
     time::{Duration, Instant},
 };
 
 use crate::common::{HANG, NAME, kind};
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, TimeSource, limits::CLOCK_LOOK_PAUSE_MAX, memory::MemoryServer,
+    BootInstant, Clock, ErrorKind, LockClient, TimeSource, lease::validity, limits::CLOCK_LOOK_PAUSE_MAX,
+    memory::MemoryServer,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -102,6 +105,35 @@ fn caller_reads_the_clock_once_a_second_while_the_keeper_is_blocked() {
         losing.await;
         assert!(start.elapsed() <= CLOCK_LOOK_PAUSE_MAX, "{:?}", start.elapsed());
     });
+}
+
+/// The clock shows less than a second to the deadline, which no renewal moves.
+#[test]
+fn caller_reads_the_clock_at_the_deadline_while_the_keeper_is_blocked() {
+    let (keepers, suspended_ms) = (runtime(), Arc::new(AtomicU64::new(0)));
+    let clock = Clock::new(Suspendable(Arc::clone(&suspended_ms)));
+    let (_client, guard) = keepers.block_on(async {
+        let backend = MemoryServer::new().backend();
+        let client = LockClient::builder(backend).ttl(TTL).clock(clock).build().await.unwrap();
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        (client, guard)
+    });
+    let (deadline, left) = (validity(TTL).as_millis() as u64, Duration::from_millis(300));
+    let callers = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    callers.block_on(async {
+        suspended_ms.store(deadline - left.as_millis() as u64, Ordering::SeqCst);
+        let mut losing = std::pin::pin!(guard.lost());
+        assert!(poll_in_task(losing.as_mut()).await.is_pending());
+        suspended_ms.store(deadline, Ordering::SeqCst);
+        let start = tokio::time::Instant::now();
+        losing.await;
+        assert!(start.elapsed().abs_diff(left) <= Duration::from_millis(1), "{:?}", start.elapsed());
+    });
+}
+
+/// Polls a future once, with the waker of the calling task.
+async fn poll_in_task<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
 /// A clock that only the test moves.

@@ -43,8 +43,10 @@ async fn draining_client_sends_no_further_claim() {
     // Its next claim follows a pause, because the entry of the first one has vanished.
     let waiting = tokio::spawn(async move { lock.acquire().await });
     settle().await;
+    let start = Instant::now();
     client.drain(TTL).await.unwrap();
     assert_eq!(kind(waiting.await.unwrap()), ErrorKind::Closed);
+    assert_eq!(start.elapsed(), Duration::ZERO, "the pause ends at once");
     assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
 }
 
@@ -124,4 +126,25 @@ async fn closing_client_releases_its_locks_by_the_end_of_its_session() {
     assert!(guards.iter().flatten().all(|guard| !guard.is_held()));
     let (closed, tried) = (&backend.script.closed, &backend.script.releases_tried);
     assert_eq!((closed.load(Ordering::SeqCst), tried.load(Ordering::SeqCst)), (1, 0));
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn lock_whose_release_is_not_confirmed_is_not_held_at_the_drain_limit() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.releases_refused.store(true, Ordering::SeqCst);
+    drop(client.lock(NAME).unwrap().acquire().await.unwrap());
+    let start = Instant::now();
+    client.drain(TTL / 2).await.unwrap();
+    assert!(start.elapsed() >= TTL / 2, "waited for the release");
+}
+
+/// Its request is not sent yet when the client begins to close.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn closing_client_sends_the_release_of_a_dropped_guard() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    drop(client.lock(NAME).unwrap().acquire().await.unwrap());
+    client.close().await.unwrap();
+    assert_eq!(backend.script.releases.load(Ordering::SeqCst), 1);
 }

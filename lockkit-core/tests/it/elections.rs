@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use crate::cancel_safety::poll_once;
 use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
 use lockkit_core::{
     ErrorKind, Leader, LockClient, Observer,
-    limits::{PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX},
+    limits::{PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
     memory::MemoryServer,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 async fn next(observer: &mut Observer) -> Option<Leader> {
     in_time(observer.next()).await.unwrap().unwrap()
@@ -42,6 +43,7 @@ async fn candidates_lead_one_after_another_and_observers_see_each() {
     assert_eq!(start.elapsed(), Duration::ZERO, "told by the watch");
     drop(second);
     assert_eq!(next(&mut observer).await, None);
+    assert_eq!(start.elapsed(), Duration::ZERO, "also of an end without a successor");
     assert_eq!(watching.leader().await.unwrap(), None);
 }
 
@@ -120,13 +122,14 @@ async fn observers_go_on_through_lost_sessions_and_end_with_the_client() {
         leader.close().await.unwrap();
     }
     watching.close().await.unwrap();
+    let start = Instant::now();
     let end = loop {
         match in_time(observer.next()).await.unwrap() {
             Ok(_) => {}
             Err(end) => break end,
         }
     };
-    assert_eq!(end.kind(), ErrorKind::Closed);
+    assert_eq!((end.kind(), start.elapsed()), (ErrorKind::Closed, Duration::ZERO));
     assert!(in_time(observer.next()).await.is_none(), "an error is the last item");
 }
 
@@ -238,4 +241,79 @@ async fn a_value_that_is_too_long_is_refused() {
     let leadership = election.campaign("\u{1}".repeat(PROPOSAL_BYTES_MAX)).await.unwrap();
     assert_eq!(kind(leadership.proclaim(long).await), ErrorKind::InvalidConfig);
     assert!(leadership.is_leader());
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn observer_that_reported_a_change_begins_its_pauses_again() {
+    let server = MemoryServer::new();
+    let watching = client(&server).await;
+    let mut observer = watching.election(NAME).unwrap().observe();
+    assert_eq!(next(&mut observer).await, None);
+    let lose_session = async || {
+        // After a heartbeat: the next session is opened without a pause.
+        sleep(TTL / 2).await;
+        server.expire_all();
+    };
+    for _ in 0..8 {
+        lose_session().await;
+        sleep(RETRY_PAUSE_MAX).await;
+    }
+    let election = client(&server).await.election(NAME).unwrap();
+    let leadership = election.campaign("reported").await.unwrap();
+    assert_eq!(next(&mut observer).await.unwrap().value, "reported");
+    leadership.resign().await.unwrap();
+    assert_eq!(next(&mut observer).await, None);
+    lose_session().await;
+    settle().await;
+    let start = Instant::now();
+    let leadership = client(&server).await.election(NAME).unwrap().campaign("next").await.unwrap();
+    assert_eq!(next(&mut observer).await.unwrap().value, "next");
+    assert!(start.elapsed() <= RETRY_PAUSE_MIN * 3, "{:?}", start.elapsed());
+    drop(leadership);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn read_that_the_close_of_its_client_cut_off_is_closed() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let election = client.election(NAME).unwrap();
+    server.hold_requests();
+    let reading = tokio::spawn(async move { election.leader().await });
+    settle().await;
+    let (closed, answer) = tokio::join!(client.close(), in_time(reading));
+    assert_eq!((kind(closed), kind(answer.unwrap())), (ErrorKind::Unavailable, ErrorKind::Closed));
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn proclaim_that_pauses_before_its_next_request_ends_with_its_leadership() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let leadership = client.election(NAME).unwrap().campaign("first").await.unwrap();
+    server.lose_replies(usize::MAX);
+    let proclaiming = tokio::spawn(async move { (kind(leadership.proclaim("next").await), Instant::now()) });
+    // The pauses last a second then.
+    sleep(TTL / 2).await;
+    let start = Instant::now();
+    let (_, proclaimed) = tokio::join!(client.close(), in_time(proclaiming));
+    assert_eq!(proclaimed.unwrap(), (ErrorKind::Lost, start));
+}
+
+/// The worker of this runtime polls the task first that was spawned last.
+#[tokio::test(crate = "crate::checked", flavor = "multi_thread", worker_threads = 1)]
+async fn value_that_follows_a_newer_one_is_not_sent() {
+    let of_worker = tokio::spawn(async {
+        let server = MemoryServer::new();
+        let builder = LockClient::builder(server.backend()).ttl(TTL * 100);
+        let leadership = builder.build().await.unwrap().election(NAME).unwrap().campaign("0").await.unwrap();
+        let requests = server.requests();
+        let mut proclaims = ["1", "2"].map(|value| Box::pin(leadership.proclaim(value)));
+        for proclaim in &mut proclaims {
+            assert!(poll_once(proclaim.as_mut()).is_pending());
+        }
+        for proclaim in proclaims {
+            proclaim.await.unwrap();
+        }
+        assert_eq!(server.requests() - requests, 1);
+    });
+    of_worker.await.unwrap();
 }

@@ -196,3 +196,17 @@ async fn loop_of_answered_acquires_lets_other_tasks_run() {
     }
     assert!(has_run.load(Ordering::SeqCst), "no other task has run");
 }
+
+/// Other tasks run while one tries again and again, the heartbeat among them.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn loop_of_tries_that_are_answered_at_once_lets_other_tasks_run() {
+    let server = MemoryServer::new();
+    let _held = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let lock = lock_of_new_client(&server).await;
+    settle().await;
+    let other = tokio::spawn(async {});
+    for _ in 0..1_000 {
+        assert!(lock.try_acquire().await.unwrap().is_none());
+    }
+    assert!(other.is_finished());
+}

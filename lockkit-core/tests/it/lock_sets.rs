@@ -323,3 +323,9 @@ async fn last_lock_of_a_set_is_released_first() {
     }
     assert!(tokens.is_sorted_by(|earlier, later| earlier > later), "{tokens:?}");
 }
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn set_whose_last_lock_is_lost_when_it_is_granted_is_no_set() {
+    let set = client(&MemoryServer::new()).await.lock_all(["last"]).unwrap().max_hold(Duration::ZERO);
+    assert_eq!(kind(set.try_acquire().await), ErrorKind::Lost);
+}

@@ -25,6 +25,7 @@ mod leaks;
 mod listing;
 mod lock_sets;
 mod lock_sets_cancelled;
+mod memory_store;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod once_per;

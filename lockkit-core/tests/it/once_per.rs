@@ -9,9 +9,10 @@ use std::{
 };
 
 use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
+use crate::memory_store::{granted, session};
 use lockkit_core::{
     ErrorKind, LockClient, OncePer, Turn,
-    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
+    limits::{ONCE_LOOK_PAUSE, ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
     memory::MemoryServer,
 };
 use tokio::time::{Instant, sleep};
@@ -172,4 +173,18 @@ async fn a_record_outlives_its_period_by_a_day_and_ends() {
     assert!(matches!(behind().begin_timeout(TTL / 2).await.unwrap(), Turn::Done));
     sleep(TTL * 2).await;
     assert!(matches!(behind().begin_timeout(TTL / 2).await.unwrap(), Turn::Yours(_)));
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn node_that_waits_for_the_lock_finds_the_record_that_its_holder_writes() {
+    let (server, start) = (MemoryServer::new(), Instant::now());
+    let holder = session(&server).await;
+    let grant = granted(&*holder, NAME).await;
+    let work = work(&client(&server).await, start, Duration::ZERO);
+    let beginning = tokio::spawn(async move { work.begin_timeout(TTL).await });
+    eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
+    let record = (PERIOD * 60).as_millis().to_string();
+    assert!(holder.records().unwrap().write(&grant, &record, PERIOD).await.unwrap());
+    assert!(matches!(in_time(beginning).await.unwrap().unwrap(), Turn::Done));
+    assert!(start.elapsed() <= ONCE_LOOK_PAUSE + Duration::from_millis(10), "{:?}", start.elapsed());
 }

@@ -1,10 +1,15 @@
 //! Backends that panic in the middle of a call.
 
-use std::sync::atomic::Ordering;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use crate::common::{NAME, TTL, eventually, in_time, kind};
 use crate::scripted::Scripted;
-use lockkit_core::{ErrorKind, Status, backend::Lifetime};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime, memory::MemoryServer,
+};
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn client_recovers_from_a_panic_while_opening() {
@@ -48,4 +53,28 @@ async fn panicked_release_is_retried_and_panicked_acquire_ends_its_session() {
         }
         assert!(lock.acquire().await.unwrap().is_held(), "the client still works");
     }
+}
+
+/// A clock of the user, whose next reading panics if the test says so.
+struct PanickingClock(Clock, Arc<AtomicBool>);
+
+impl TimeSource for PanickingClock {
+    fn now(&self) -> BootInstant {
+        assert!(!self.1.swap(false, Ordering::SeqCst), "panics on request");
+        self.0.now()
+    }
+}
+
+/// Without a hold, the next reading is that of the session task.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn panicked_session_task_ends_the_observations_of_its_client() {
+    let panics = Arc::new(AtomicBool::new(false));
+    let clock = Clock::new(PanickingClock(Clock::tokio(), Arc::clone(&panics)));
+    let builder = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock);
+    let client = builder.build().await.unwrap();
+    let mut observer = client.election(NAME).unwrap().observe();
+    assert_eq!(in_time(observer.next()).await.unwrap().unwrap(), None);
+    panics.store(true, Ordering::SeqCst);
+    assert_eq!(kind(in_time(observer.next()).await.unwrap()), ErrorKind::Closed);
+    assert_eq!(client.status().current(), Status::Closed);
 }

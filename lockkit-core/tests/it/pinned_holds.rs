@@ -1,9 +1,17 @@
 //! Holds that last at least so long, on a paused clock.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
-use crate::common::{NAME, TTL, client, deliver_next, in_time, kind, lock_of_new_client, name, settle};
-use lockkit_core::{ErrorKind, Lock, Owner, limits::HOLD_AT_LEAST_MAX, memory::MemoryServer};
+use crate::common::{
+    NAME, TTL, client, deliver_next, eventually, in_time, kind, lock_of_new_client, name, settle,
+};
+use crate::scripted::Scripted;
+use lockkit_core::{
+    ErrorKind, Lock, Owner,
+    backend::Lifetime,
+    limits::{HOLD_AT_LEAST_MAX, RETRY_PAUSE_MAX},
+    memory::MemoryServer,
+};
 use tokio::time::{Instant, sleep, timeout};
 
 const AT_LEAST: Duration = Duration::from_secs(60);
@@ -124,4 +132,62 @@ async fn lock_that_only_its_pin_keeps_has_no_leader() {
     assert_eq!(election.leader().await.unwrap().map(|leader| leader.token), Some(guard.token()));
     guard.release().await.unwrap();
     assert_eq!(election.leader().await.unwrap(), None);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn entry_whose_pin_is_over_is_released_instead_of_left() {
+    for (held_for, left) in [(AT_LEAST - Duration::from_millis(10), 1), (AT_LEAST, 0)] {
+        let backend = Scripted::with_pins(Lifetime::Session);
+        let guard =
+            backend.client().await.lock(NAME).unwrap().hold_at_least(AT_LEAST).acquire().await.unwrap();
+        sleep(held_for).await;
+        guard.release().await.unwrap();
+        let (was_left, released) = (&backend.script.left, &backend.script.releases);
+        assert_eq!((was_left.load(Ordering::SeqCst), released.load(Ordering::SeqCst)), (left, 1 - left));
+    }
+}
+
+/// Returns a store that has pinned a grant whose caller had left, and refuses to release it.
+async fn refusing_a_grant_that_nobody_got(
+    lifetime: Lifetime,
+    at_least: Duration,
+    pin_takes: Duration,
+) -> (Scripted, Lock) {
+    let backend = Scripted::with_pins(lifetime);
+    backend.script.releases_refused.store(true, Ordering::SeqCst);
+    backend.script.pin_takes_ms.store(pin_takes.as_millis() as u64, Ordering::SeqCst);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(at_least);
+    timeout(Duration::from_millis(1), lock.acquire()).await.unwrap_err();
+    sleep(pin_takes).await;
+    settle().await;
+    assert_eq!(backend.script.releases_tried.load(Ordering::SeqCst), 1);
+    (backend, lock)
+}
+
+/// The second pin is answered after the deadline of its grant, and counts from there; the last one ends before the ttl.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn refused_release_of_a_pinned_grant_is_retried_until_its_entry_ends() {
+    let (second, ttl) = (Duration::from_secs(1), TTL + Duration::from_secs(1));
+    for (at_least, pin_takes, ends_in) in
+        [(AT_LEAST, second, AT_LEAST - second), (AT_LEAST, TTL * 2, AT_LEAST), (second * 3, second, ttl)]
+    {
+        let (backend, _lock) = refusing_a_grant_that_nobody_got(Lifetime::Hold, at_least, pin_takes).await;
+        let tried = || backend.script.releases_tried.load(Ordering::SeqCst);
+        sleep(ends_in - RETRY_PAUSE_MAX).await;
+        let before = tried();
+        sleep(RETRY_PAUSE_MAX + Duration::from_millis(10)).await;
+        let last = tried();
+        assert!(last > before, "given up before {ends_in:?}");
+        sleep(TTL * 3).await;
+        assert_eq!(tried(), last, "retried after {ends_in:?}");
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn refused_release_of_a_pinned_grant_ends_its_session_after_a_ttl() {
+    let second = Duration::from_secs(1);
+    let (backend, _lock) = refusing_a_grant_that_nobody_got(Lifetime::Session, AT_LEAST, second).await;
+    let (start, ttl) = (Instant::now(), TTL + second);
+    eventually(ttl * 2, "a new session", || backend.script.opened.load(Ordering::SeqCst) == 2).await;
+    assert!(start.elapsed().abs_diff(ttl) < Duration::from_millis(100), "{:?}", start.elapsed());
 }

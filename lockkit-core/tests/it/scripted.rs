@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use lockkit_core::{
     BootInstant, Clock, Error, ErrorKind, FencingToken, LockClient, Result,
     backend::{
-        Acquired, Backend, BackendInfo, Claim, ClaimId, Grant, HeartbeatInterval, Lifetime, Loss, Renewal,
-        Renewals, Session,
+        Acquired, Backend, BackendInfo, Claim, ClaimId, Grant, HeartbeatInterval, Lifetime, Loss, Pins,
+        Renewal, Renewals, Session,
     },
 };
 use tokio::sync::Notify;
@@ -81,17 +81,28 @@ pub(crate) struct Script {
     pub(crate) unclosable: AtomicU64,
     /// Heartbeats, releases and closes are not answered.
     pub(crate) silent: AtomicBool,
+    /// Sessions are granted half of the requested ttl.
+    pub(crate) ttl_is_halved: AtomicBool,
+    /// How long the answer to a pin takes.
+    pub(crate) pin_takes_ms: AtomicU64,
+    /// Entries that were left to their pins.
+    pub(crate) left: AtomicU64,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Scripted {
     pub(crate) script: Arc<Script>,
     pub(crate) lifetime: Lifetime,
+    has_pins: bool,
 }
 
 impl Scripted {
     pub(crate) fn new(lifetime: Lifetime) -> Self {
-        Self { script: Arc::default(), lifetime }
+        Self { script: Arc::default(), lifetime, has_pins: false }
+    }
+
+    pub(crate) fn with_pins(lifetime: Lifetime) -> Self {
+        Self { has_pins: true, ..Self::new(lifetime) }
     }
 
     pub(crate) async fn client(&self) -> LockClient {
@@ -105,6 +116,7 @@ impl Backend for Scripted {
         let mut info = BackendInfo::new("scripted", self.lifetime);
         info.ttl_min = Duration::from_millis(10);
         info.ttl_max = Duration::from_secs(3600);
+        info.powers.pins = self.has_pins;
         info.heartbeat = match self.lifetime {
             Lifetime::Process => HeartbeatInterval::Every(TTL / 3),
             _ => HeartbeatInterval::PerTtl(3),
@@ -123,6 +135,7 @@ impl Backend for Scripted {
         // The granted ttl differs from the requested one.
         let ttl = match self.lifetime {
             Lifetime::Process => Duration::MAX,
+            _ if self.script.ttl_is_halved.load(Ordering::SeqCst) => ttl / 2,
             _ => ttl + Duration::from_secs(1),
         };
         let script = Arc::clone(&self.script);
@@ -134,6 +147,7 @@ impl Backend for Scripted {
             clock,
             closed: CancellationToken::new(),
             granted: Mutex::default(),
+            has_pins: self.has_pins,
         }))
     }
 }
@@ -148,6 +162,7 @@ struct ScriptedSession {
     closed: CancellationToken,
     /// The latest claim that was granted.
     granted: Mutex<Option<ClaimId>>,
+    has_pins: bool,
 }
 
 impl ScriptedSession {
@@ -262,6 +277,23 @@ impl Session for ScriptedSession {
         }
         self.script.closed.fetch_add(1, Ordering::SeqCst);
         self.closed.cancel();
+        Ok(())
+    }
+
+    fn pins(&self) -> Option<&dyn Pins> {
+        self.has_pins.then_some(self)
+    }
+}
+
+#[async_trait]
+impl Pins for ScriptedSession {
+    async fn pin(&self, _: &Grant, _: Duration) -> Result<bool> {
+        tokio::time::sleep(Duration::from_millis(self.script.pin_takes_ms.load(Ordering::SeqCst))).await;
+        Ok(true)
+    }
+
+    async fn leave(&self, _: &Grant) -> Result<()> {
+        self.script.left.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 }

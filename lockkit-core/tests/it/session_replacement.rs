@@ -231,3 +231,14 @@ async fn close_of_a_long_session_has_a_limit_of_its_own() {
     assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
     assert!(start.elapsed() <= Duration::from_millis(30_010), "{:?}", start.elapsed());
 }
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn close_takes_the_granted_ttl_if_that_is_shorter() {
+    let backend = Scripted::new(Lifetime::Session);
+    backend.script.ttl_is_halved.store(true, Ordering::SeqCst);
+    let client = backend.client().await;
+    backend.script.silent.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
+    assert!(start.elapsed() <= TTL / 2 + Duration::from_millis(10), "{:?}", start.elapsed());
+}

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, ErrorKind, LockClient, Result, Status,
+    ClientOptions, Clock, ErrorKind, LockClient, Result, Status,
     backend::{Backend, BackendInfo, Session},
     limits::{LABEL_BYTES_MAX, TRY_ANSWER_MAX, TTL_MAX, WAITERS_PER_CLIENT_MAX},
     memory::{MemoryBackend, MemoryServer},
@@ -323,5 +323,20 @@ fn futures_block_on<F: Future>(future: F) -> F::Output {
             std::task::Poll::Ready(value) => return value,
             std::task::Poll::Pending => std::thread::park(),
         }
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn label_of_the_options_replaces_that_of_the_builder() {
+    let server = MemoryServer::new();
+    for (of_options, label) in [(Some("options".to_owned()), "options"), (None, "builder")] {
+        let mut options = ClientOptions::default();
+        options.label = of_options;
+        let client =
+            LockClient::builder(server.backend()).label("builder").options(options).build().await.unwrap();
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        let holder = server.inspect(&name()).holder.unwrap();
+        assert_eq!(holder.metadata.unwrap().label.as_deref(), Some(label));
+        guard.release().await.unwrap();
     }
 }

@@ -105,11 +105,11 @@ async fn panicking_waker_of_one_hold_stops_no_clock_check_of_others() {
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn loss_that_the_store_reports_wakes_its_waiters_at_once() {
     let backend = Scripted::new(Lifetime::Hold);
-    let guard = backend.client().await.lock(NAME).unwrap().acquire().await.unwrap();
-    let waiting = tokio::spawn(async move { guard.lost().await });
+    let guard = Arc::new(backend.client().await.lock(NAME).unwrap().acquire().await.unwrap());
+    let waiting = [Arc::clone(&guard), guard].map(|guard| tokio::spawn(async move { guard.lost().await }));
     settle().await;
     backend.script.silent.store(true, Ordering::SeqCst);
     backend.script.lose_grant.notify_one();
     settle().await;
-    assert!(waiting.is_finished(), "woken by the report, not by a timer");
+    assert!(waiting.iter().all(|waiting| waiting.is_finished()), "woken by the report, not by a timer");
 }

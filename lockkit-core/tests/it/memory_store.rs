@@ -1,0 +1,110 @@
+//! What a memory server answers to a session, where no client shows it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::common::{NAME, TTL, name};
+use lockkit_core::{
+    Clock, LockName, Metadata, Proposal,
+    backend::{Acquired, Backend as _, Claim, ClaimControl, Grant, Renewal, Session},
+    memory::MemoryServer,
+};
+use tokio::time::sleep;
+
+pub(crate) async fn session(server: &MemoryServer) -> Arc<dyn Session> {
+    server.backend().open_session(TTL, Clock::tokio()).await.unwrap()
+}
+
+pub(crate) async fn granted(session: &dyn Session, name: &str) -> Grant {
+    let name = LockName::new(name).unwrap();
+    let claim = Claim::new(name, false, Metadata::of_this_process(None), &ClaimControl::new());
+    match session.acquire(claim).await.unwrap() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn holder_that_left_a_pinned_entry_holds_nothing() {
+    let server = MemoryServer::new();
+    let session = session(&server).await;
+    let grant = granted(&*session, NAME).await;
+    let (pins, records, elections) =
+        (session.pins().unwrap(), session.records().unwrap(), session.elections().unwrap());
+    assert!(pins.pin(&grant, TTL * 2).await.unwrap());
+    pins.leave(&grant).await.unwrap();
+    let renewals = session.renew(std::slice::from_ref(&grant)).await;
+    assert!(matches!(renewals.session, Renewal::Renewed { .. }));
+    assert!(matches!(renewals.holds[..], [(_, Renewal::Gone)]), "{:?}", renewals.holds);
+    assert!(!pins.pin(&grant, TTL * 9).await.unwrap());
+    assert!(!records.write(&grant, "late", TTL).await.unwrap());
+    assert!(!elections.proclaim(&grant, grant.metadata()).await.unwrap());
+    sleep(TTL * 2 - Duration::from_millis(1)).await;
+    assert!(server.inspect(&name()).holder.is_some(), "until the end of the pin");
+    sleep(Duration::from_millis(1)).await;
+    assert!(server.is_empty());
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn holder_that_leaves_an_entry_without_a_pin_frees_its_lock() {
+    let server = MemoryServer::new();
+    let session = session(&server).await;
+    let grant = granted(&*session, NAME).await;
+    session.pins().unwrap().leave(&grant).await.unwrap();
+    assert!(server.is_empty());
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn proclaim_with_an_older_number_changes_nothing() {
+    let server = MemoryServer::new();
+    let session = session(&server).await;
+    let (grant, elections) = (granted(&*session, NAME).await, session.elections().unwrap());
+    for (value, number) in [("new", 2), ("old", 1)] {
+        let metadata = grant.metadata().clone().with_proposal(Proposal::new(value, number));
+        assert!(elections.proclaim(&grant, &metadata).await.unwrap(), "it leads");
+        assert_eq!(elections.leader(&name()).await.unwrap().unwrap().proposal.value, "new");
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn records_are_dropped_after_their_time() {
+    let server = MemoryServer::new();
+    let session = session(&server).await;
+    let records = session.records().unwrap();
+    let [short, long, last] = [
+        granted(&*session, "short").await,
+        granted(&*session, "long").await,
+        granted(&*session, "last").await,
+    ];
+    assert!(records.write(&short, "record of a second", Duration::from_secs(1)).await.unwrap());
+    assert!(records.write(&long, "record of a minute", Duration::from_secs(60)).await.unwrap());
+    let is_kept = |record: &str| format!("{server:?}").contains(record);
+    assert!(is_kept("record of a second"));
+    sleep(Duration::from_secs(1)).await;
+    assert!(records.write(&last, "the last record", TTL).await.unwrap());
+    assert!(!is_kept("record of a second") && is_kept("record of a minute") && is_kept("the last record"));
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn session_expires_exactly_after_its_ttl() {
+    let server = MemoryServer::new();
+    let _session = session(&server).await;
+    sleep(TTL - Duration::from_millis(1)).await;
+    assert_eq!(server.sessions(), 1);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(server.sessions(), 0);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn grant_counts_from_the_sending_of_the_last_heartbeat() {
+    let (server, clock) = (MemoryServer::new(), Clock::tokio());
+    let session = server.backend().open_session(TTL, clock.clone()).await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let sent = clock.now();
+    server.hold_requests();
+    let (renewals, ()) = tokio::join!(session.renew(&[]), async {
+        sleep(Duration::from_millis(100)).await;
+        server.deliver_requests();
+    });
+    assert!(matches!(renewals.session, Renewal::Renewed { armed_at } if armed_at == sent));
+    assert_eq!(granted(&*session, NAME).await.armed_at(), sent);
+}
