@@ -1,10 +1,19 @@
 //! Orderly shutdown: held locks are finished and new claims are refused. Also a shutdown that is not orderly.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex, atomic::Ordering},
+    thread::ThreadId,
+    time::Duration,
+};
 
-use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
+use crate::cancel_safety::poll_once;
+use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, name, settle};
 use crate::scripted::Scripted;
-use lockkit_core::{ErrorKind, Owner, Status, backend::Lifetime, memory::MemoryServer};
+use lockkit_core::{
+    BootInstant, Clock, ErrorKind, LockClient, Owner, Status, TimeSource, backend::Lifetime,
+    memory::MemoryServer,
+};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
@@ -147,4 +156,43 @@ async fn closing_client_sends_the_release_of_a_dropped_guard() {
     drop(client.lock(NAME).unwrap().acquire().await.unwrap());
     client.close().await.unwrap();
     assert_eq!(backend.script.releases.load(Ordering::SeqCst), 1);
+}
+
+/// What a thread runs within its next reading of a clock.
+type Interruption = Mutex<Option<(ThreadId, Box<dyn FnOnce() + Send>)>>;
+
+struct Interrupted(Clock, Arc<Interruption>);
+
+impl TimeSource for Interrupted {
+    fn now(&self) -> BootInstant {
+        let here = std::thread::current().id();
+        let next = self.1.lock().unwrap().take_if(|(thread, _)| *thread == here);
+        if let Some((_, interruption)) = next {
+            interruption();
+        }
+        self.0.now()
+    }
+}
+
+/// The keeper's thread ends the holds of the client after the caller's thread has checked that the client is open, and
+/// before it adds the hold: within the reading of the clock in between.
+#[tokio::test(crate = "crate::checked")]
+async fn hold_that_is_added_while_its_client_closes_is_lost() {
+    let interruption = Arc::new(Interruption::default());
+    let clock = Clock::new(Interrupted(Clock::boot(), Arc::clone(&interruption)));
+    let builder = LockClient::builder(MemoryServer::new().backend()).clock(clock);
+    let client = builder.own_thread().build().await.unwrap();
+    let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
+    let lock = client.lock(NAME).unwrap();
+    let close = move || {
+        assert!(poll_once(pin!(client.close())).is_pending());
+        let start = std::time::Instant::now();
+        while neighbour.is_held() && start.elapsed() < HANG {
+            std::thread::yield_now();
+        }
+    };
+    *interruption.lock().unwrap() = Some((std::thread::current().id(), Box::new(close)));
+    let guard = lock.acquire().await.unwrap();
+    assert!(interruption.lock().unwrap().is_none(), "the claim was answered by its caller");
+    assert!(!guard.is_held());
 }

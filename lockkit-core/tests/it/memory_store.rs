@@ -2,22 +2,25 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::common::{NAME, TTL, name};
+use crate::common::{NAME, TTL, name, settle};
 use lockkit_core::{
     Clock, LockName, Metadata, Proposal,
     backend::{Acquired, Backend as _, Claim, ClaimControl, Grant, Renewal, Session},
     memory::MemoryServer,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 pub(crate) async fn session(server: &MemoryServer) -> Arc<dyn Session> {
     server.backend().open_session(TTL, Clock::tokio()).await.unwrap()
 }
 
-pub(crate) async fn granted(session: &dyn Session, name: &str) -> Grant {
+fn claim(name: &str, wait: bool) -> Claim {
     let name = LockName::new(name).unwrap();
-    let claim = Claim::new(name, false, Metadata::of_this_process(None), &ClaimControl::new());
-    match session.acquire(claim).await.unwrap() {
+    Claim::new(name, wait, Metadata::of_this_process(None), &ClaimControl::new())
+}
+
+pub(crate) async fn granted(session: &dyn Session, name: &str) -> Grant {
+    match session.acquire(claim(name, false)).await.unwrap() {
         Acquired::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
@@ -107,4 +110,17 @@ async fn grant_counts_from_the_sending_of_the_last_heartbeat() {
     });
     assert!(matches!(renewals.session, Renewal::Renewed { armed_at } if armed_at == sent));
     assert_eq!(granted(&*session, NAME).await.armed_at(), sent);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn waiter_whose_session_ends_is_answered_at_once() {
+    let server = MemoryServer::new();
+    let (holder, other) = (session(&server).await, session(&server).await);
+    let _held = granted(&*holder, NAME).await;
+    let waiting = tokio::spawn(async move { other.acquire(claim(NAME, true)).await.unwrap() });
+    settle().await;
+    let start = Instant::now();
+    assert!(server.expire_waiter(&name()));
+    assert!(matches!(waiting.await.unwrap(), Acquired::EntryGone));
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }

@@ -71,10 +71,13 @@ async fn panicked_session_task_ends_the_observations_of_its_client() {
     let panics = Arc::new(AtomicBool::new(false));
     let clock = Clock::new(PanickingClock(Clock::tokio(), Arc::clone(&panics)));
     let builder = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
     let client = builder.build().await.unwrap();
     let mut observer = client.election(NAME).unwrap().observe();
     assert_eq!(in_time(observer.next()).await.unwrap().unwrap(), None);
     panics.store(true, Ordering::SeqCst);
     assert_eq!(kind(in_time(observer.next()).await.unwrap()), ErrorKind::Closed);
     assert_eq!(client.status().current(), Status::Closed);
+    eventually(TTL, "its other tasks end too", || tasks() == before).await;
 }
