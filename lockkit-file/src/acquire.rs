@@ -35,7 +35,7 @@ pub(crate) const YIELD_PAUSE: Duration = POLL_PAUSE_MAX.saturating_mul(2).satura
 /// Pause between two checks of a waiter whether its open file still has its name.
 const CHECK_PAUSE: Duration = HEARTBEAT;
 
-const POLL: ExponentialBuilder = ExponentialBuilder::new()
+pub(crate) const POLL: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(POLL_PAUSE_MIN)
     .with_max_delay(POLL_PAUSE_MAX)
     .with_factor(1.5)

@@ -88,3 +88,21 @@ fn stems(folder: &Folder) -> io::Result<Vec<String>> {
     }
     Ok(stems)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_examines_a_bounded_number_of_files() {
+        let path = tempfile::tempdir().unwrap();
+        for number in 0..=FILES_PER_PAGE {
+            fs::File::create(path.path().join(format!("{number:05}.lock"))).unwrap();
+        }
+        let folder = Folder::new(path.path());
+        let page = list(&folder, "", None, 1).unwrap();
+        assert_eq!((page.locks.len(), page.next.as_deref()), (0, Some("04095")));
+        let last = list(&folder, "", page.next.as_deref(), 1).unwrap();
+        assert_eq!((last.locks.len(), last.next), (0, None));
+    }
+}

@@ -96,6 +96,9 @@ mod tests {
             "file:locks",
             "file:///",
             "file://server/share",
+            "file://localhost:1/locks",
+            "file://me@localhost/locks",
+            "file://:secret@localhost/locks",
             "file:///locks?names=raw",
             "etcd:///locks",
         ] {

@@ -63,6 +63,14 @@ impl Disk {
     }
 }
 
+#[cfg(test)]
+impl Disk {
+    /// Takes the permit of the reads, as a read that hangs has it.
+    pub(crate) fn hang(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.reads).try_acquire_owned().expect("nothing is read")
+    }
+}
+
 impl Change {
     /// Runs the operation. It runs to its end even if the future is dropped; then its result is dropped, which frees a
     /// lock that it took.

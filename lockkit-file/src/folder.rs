@@ -102,6 +102,10 @@ impl Folder {
     /// Never follows a symbolic link, never opens a file that has another name too, never waits for the other end of a
     /// pipe.
     pub(crate) fn open_file(&self, path: &Path) -> Result<Option<(File, Metadata)>> {
+        self.open_file_with(path, || thread::sleep(OPEN_PAUSE))
+    }
+
+    fn open_file_with(&self, path: &Path, mut pause: impl FnMut()) -> Result<Option<(File, Metadata)>> {
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -124,7 +128,7 @@ impl Folder {
                 // Without `RENAME_NOREPLACE`, a file that is being published has two names for a moment.
                 Err(_) if tries > 1 => {
                     tries -= 1;
-                    thread::sleep(OPEN_PAUSE);
+                    pause();
                 }
                 Err(error) => return Err(error),
             }
@@ -177,4 +181,34 @@ pub(crate) fn refuse_hard_link(found: &Metadata, path: &Path) -> Result<()> {
     }
     let what = "has another name (a hard link), so writing to it could change a foreign file: remove one of the two names";
     Err(refused(OPEN_FILE, ErrorKind::Denied, path, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens a file with two names, one of which is removed in the pause of this number. Returns the number of pauses,
+    /// and whether the file was opened.
+    fn opened_with_a_second_name_until(last: u32) -> (u32, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a.lock"), folder.path().join(".new-1"));
+        fs::write(&other, "").unwrap();
+        fs::hard_link(&other, &path).unwrap();
+        let mut pauses = 0;
+        let opened = Folder::new(folder.path()).open_file_with(&path, || {
+            pauses += 1;
+            if pauses == last {
+                fs::remove_file(&other).unwrap();
+            }
+            assert!(pauses < 1000, "the attempts have no end");
+        });
+        (pauses, opened.is_ok_and(|opened| opened.is_some()))
+    }
+
+    #[test]
+    fn file_with_two_names_is_opened_once_it_has_one_and_refused_after_eight_attempts() {
+        assert_eq!(opened_with_a_second_name_until(1), (1, true));
+        assert_eq!(opened_with_a_second_name_until(7), (7, true));
+        assert_eq!(opened_with_a_second_name_until(8), (7, false));
+    }
 }

@@ -110,8 +110,30 @@ impl HoldChange {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_core::{
+        LockName, Metadata,
+        backend::{Claim, ClaimControl},
+    };
+
     use super::*;
-    use crate::{disk::ANSWER_MAX, folder::Folder, lock_file::TakeOutcome};
+    use crate::{disk::ANSWER_MAX, folder::Folder, inspect, lock_file::TakeOutcome};
+
+    #[tokio::test]
+    async fn end_of_a_hold_frees_its_announcement_whatever_still_refers_to_it() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let (file, holder) = (folder.join("a.lock".into()), folder.join("a.holder".into()));
+        let TakeOutcome::Locked(lock, token) = LockFile::take(&folder, &file, None).unwrap() else {
+            panic!("it is free")
+        };
+        let (name, metadata) = (LockName::new("a").unwrap(), Metadata::of_this_process(None));
+        let claim = Claim::new(name, true, metadata, &ClaimControl::new());
+        let hold = Hold::new(lock, Announcement::make(&folder, &holder, token, &claim).unwrap());
+        assert!(inspect::locked("inspect", &holder).unwrap().is_some());
+        hold.files().free("release", ANSWER_MAX).await.unwrap();
+        assert!(inspect::locked("inspect", &holder).unwrap().is_none(), "an ended hold is shown");
+        drop(hold);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn lock_stays_until_a_change_that_has_started_ends() {

@@ -67,7 +67,7 @@ impl Announcement {
         if let Some(proposal) = &claim.metadata().proposal {
             return Self::replace_by(folder, path, &text, proposal.number).map(Some);
         }
-        let announced = match Self::write_in_place(folder, path, &text) {
+        let announced = match Self::write_in_place(folder, path, &text, || thread::sleep(ANNOUNCE_PAUSE)) {
             Ok(Some(announcement)) => Ok(announcement),
             // A file that no holder wrote, or that is unusable, is replaced by name; its content is not touched.
             Ok(None) | Err(_) => Self::replace_by(folder, path, &text, NO_PROPOSAL),
@@ -83,7 +83,12 @@ impl Announcement {
     }
 
     /// `None` if no holder has written the file, or if it stays locked.
-    fn write_in_place(folder: &Folder, path: &Path, text: &str) -> Result<Option<Self>> {
+    fn write_in_place(
+        folder: &Folder,
+        path: &Path,
+        text: &str,
+        mut pause: impl FnMut(),
+    ) -> Result<Option<Self>> {
         let failed = |cause| failed(WRITE, path, cause);
         let Some((file, found)) = folder.open_file(path)? else { return Ok(None) };
         let earlier = read(&file).map_err(failed)?;
@@ -99,7 +104,7 @@ impl Announcement {
             if try_lock(&file).map_err(failed)? {
                 return Ok(Some(Self { path: path.to_owned(), file, number: NO_PROPOSAL }));
             }
-            thread::sleep(ANNOUNCE_PAUSE);
+            pause();
         }
         Ok(None)
     }
@@ -179,6 +184,48 @@ mod tests {
             let shown = contents::parse_holder(&std::fs::read(&holder).unwrap());
             assert_eq!(shown, Some((token, claim.metadata().clone())));
         }
+    }
+
+    /// Writes a file that a reader has locked until the pause of this number. Returns the number of pauses, and whether
+    /// the file was locked.
+    fn announced_with_a_reader_until(last: u32) -> (u32, bool) {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let holder = folder.join("a.holder".into());
+        drop(Announcement::make(&folder, &holder, FencingToken::new(1), &claim(None)).unwrap().unwrap());
+        let reader = File::open(&holder).unwrap();
+        reader.lock_shared().unwrap();
+        let (mut pauses, text) = (0, contents::holder(FencingToken::new(2), &claim(None).metadata_json()));
+        let announced = Announcement::write_in_place(&folder, &holder, &text, || {
+            pauses += 1;
+            assert_eq!(std::fs::read_to_string(&holder).unwrap(), text, "a locked file is complete");
+            if pauses == last {
+                reader.unlock().unwrap();
+            }
+            assert!(pauses < 1000, "the attempts have no end");
+        });
+        (pauses, announced.unwrap().is_some())
+    }
+
+    #[test]
+    fn holder_waits_for_readers_in_five_attempts() {
+        assert_eq!(announced_with_a_reader_until(1), (1, true));
+        assert_eq!(announced_with_a_reader_until(4), (4, true));
+        assert_eq!(announced_with_a_reader_until(6), (5, false));
+    }
+
+    #[test]
+    fn end_of_an_announcement_unlocks_a_file_that_a_child_has_inherited() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let holder = folder.join("a.holder".into());
+        let announcement = Announcement::make(&folder, &holder, FencingToken::new(1), &claim(None)).unwrap();
+        // The same open file, as after a fork.
+        let inherited = announcement.as_ref().unwrap().file.try_clone().unwrap();
+        assert!(!try_lock(&File::open(&holder).unwrap()).unwrap());
+        drop(announcement);
+        assert!(try_lock(&File::open(&holder).unwrap()).unwrap());
+        drop(inherited);
     }
 
     #[cfg(target_os = "linux")]

@@ -74,6 +74,10 @@ pub(crate) fn leader(operation: &'static str, path: &Path) -> Result<Option<Lead
 }
 
 fn read(operation: &'static str, path: &Path) -> Result<Shown> {
+    read_with(operation, path, || thread::sleep(READ_PAUSE))
+}
+
+fn read_with(operation: &'static str, path: &Path, mut pause: impl FnMut()) -> Result<Shown> {
     let mut foreign = Vec::new();
     for _ in 0..READ_TRIES {
         let Some(file) = locked(operation, path)? else { return Ok(Shown::Nobody) };
@@ -82,13 +86,18 @@ fn read(operation: &'static str, path: &Path) -> Result<Shown> {
             return Ok(Shown::Holder(token, metadata));
         }
         foreign = content;
-        thread::sleep(READ_PAUSE);
+        pause();
     }
     Ok(Shown::Foreign(foreign))
 }
 
 /// Opens the holder file; `None` if nobody has locked it.
 pub(crate) fn locked(operation: &'static str, path: &Path) -> Result<Option<File>> {
+    locked_with(operation, path, || {})
+}
+
+/// Calls `before_check` before each check whether the file still has its name.
+fn locked_with(operation: &'static str, path: &Path, mut before_check: impl FnMut()) -> Result<Option<File>> {
     let failed = |cause| failed(operation, path, cause);
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -101,13 +110,97 @@ pub(crate) fn locked(operation: &'static str, path: &Path) -> Result<Option<File
             Err(cause) => return Err(failed(cause)),
         };
         match file.try_lock_shared() {
-            Ok(()) if FileLocation::of(&file.metadata().map_err(failed)?, path).is_current()? => {
-                return Ok(None);
-            }
-            Ok(()) => {}
+            Ok(()) => before_check(),
             Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             Err(TryLockError::WouldBlock) => return Ok(Some(file)),
         }
+        if FileLocation::of(&file.metadata().map_err(failed)?, path).is_current()? {
+            return Ok(None);
+        }
     }
     Err(refused(operation, ErrorKind::Unavailable, path, "is replaced again and again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use lockkit_core::{Proposal, limits::METADATA_BYTES_MAX};
+
+    use super::*;
+
+    /// Locks a file with a foreign text, which becomes that of a holder in the pause of this number. Returns the number
+    /// of pauses, and whether a holder is shown.
+    fn read_while_the_text_is_foreign_until(last: u32) -> (u32, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.holder");
+        fs::write(&path, "7\n").unwrap();
+        let locked = File::open(&path).unwrap();
+        locked.lock().unwrap();
+        let text = contents::holder(FencingToken::new(7), &Metadata::of_this_process(None).to_json());
+        let mut pauses = 0;
+        let shown = read_with("inspect", &path, || {
+            pauses += 1;
+            if pauses == last {
+                fs::write(&path, &text).unwrap();
+            }
+            assert!(pauses < 1000, "the attempts have no end");
+        });
+        (pauses, matches!(shown.unwrap(), Shown::Holder(..)))
+    }
+
+    #[test]
+    fn longest_holder_file_is_read_completely() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.holder");
+        let with = |value: String| Metadata::of_this_process(None).with_proposal(Proposal::new(value, 1));
+        let short = with(String::new()).to_json().len();
+        let longest = with("x".repeat(METADATA_BYTES_MAX - short));
+        let text = contents::holder(FencingToken::new(u64::MAX), &longest.to_json());
+        assert_eq!(text.len(), contents::HOLDER_BYTES_MAX);
+        fs::write(&path, &text).unwrap();
+        let locked = File::open(&path).unwrap();
+        locked.lock().unwrap();
+        let shown = inspect(&path).unwrap().unwrap();
+        assert_eq!((shown.token, shown.metadata), (Some(FencingToken::new(u64::MAX)), Some(longest)));
+    }
+
+    #[test]
+    fn foreign_text_is_read_again_up_to_eight_times() {
+        assert_eq!(read_while_the_text_is_foreign_until(1), (1, true));
+        assert_eq!(read_while_the_text_is_foreign_until(7), (7, true));
+        assert_eq!(read_while_the_text_is_foreign_until(8), (8, false));
+    }
+
+    /// Replaces the file before each of the first checks of its name; the last one is locked. Returns the number of
+    /// checks, and whether it was found.
+    fn replaced_before_the_first_checks(checks: u32) -> (u32, Result<bool>) {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, new) = (folder.path().join("a.holder"), folder.path().join("new"));
+        fs::write(&path, "").unwrap();
+        let (mut done, mut kept) = (0, Vec::new());
+        let found = locked_with("inspect", &path, || {
+            done += 1;
+            assert!(done < 1000, "the attempts have no end");
+            // The earlier ones stay open, so that no new one has the identity of an earlier one.
+            kept.push(File::open(&path).unwrap());
+            fs::write(&new, "").unwrap();
+            fs::rename(&new, &path).unwrap();
+            if done == checks {
+                kept.push(File::open(&path).unwrap());
+                kept.last().unwrap().lock().unwrap();
+            }
+        });
+        (done, found.map(|file| file.is_some()))
+    }
+
+    #[test]
+    fn replaced_holder_file_is_opened_up_to_eight_times() {
+        for checks in [1, 7] {
+            let (done, found) = replaced_before_the_first_checks(checks);
+            assert_eq!((done, found.unwrap()), (checks, true));
+        }
+        let (done, found) = replaced_before_the_first_checks(9);
+        assert_eq!((done, found.unwrap_err().kind()), (8, ErrorKind::Unavailable));
+    }
 }

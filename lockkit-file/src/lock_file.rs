@@ -51,7 +51,17 @@ impl LockFile {
 
     /// Locks the file at `path`, which is created if it is missing, and writes the next token. `locked` is that file if
     /// it was opened and locked before.
-    pub(crate) fn take(folder: &Folder, path: &Path, mut locked: Option<Self>) -> Result<TakeOutcome> {
+    pub(crate) fn take(folder: &Folder, path: &Path, locked: Option<Self>) -> Result<TakeOutcome> {
+        Self::take_with(folder, path, locked, || {})
+    }
+
+    /// Calls `before_check` before each check whether the locked file still has its name.
+    fn take_with(
+        folder: &Folder,
+        path: &Path,
+        mut locked: Option<Self>,
+        mut before_check: impl FnMut(),
+    ) -> Result<TakeOutcome> {
         for _ in 0..REPLACED_TRIES {
             let lock = match locked.take() {
                 Some(lock) => lock,
@@ -65,6 +75,7 @@ impl LockFile {
                     },
                 },
             };
+            before_check();
             // The file may have been deleted or replaced between its opening and its locking. Nobody else opens such a
             // file, so its lock excludes nobody.
             if let Some(found) = lock.location().current()? {
@@ -217,6 +228,37 @@ mod tests {
         assert!(take(&folder, &file).is_none());
         drop(locked);
         assert!(take(&folder, &file).is_some());
+    }
+
+    /// Moves the file away before each of the first checks of its name, and puts another one in its place. Returns the
+    /// number of checks, and the answer.
+    fn moved_before_the_first_checks(checks: u32) -> (u32, Result<TakeOutcome>) {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let file = folder.join("a.lock".into());
+        drop(take(&folder, &file));
+        let mut done = 0;
+        let outcome = LockFile::take_with(&folder, &file, None, || {
+            done += 1;
+            assert!(done < 1000, "the attempts have no end");
+            if done <= checks {
+                let moved = file.with_extension(done.to_string());
+                fs::rename(&file, &moved).unwrap();
+                fs::copy(&moved, &file).unwrap();
+            }
+        });
+        (done, outcome)
+    }
+
+    #[test]
+    fn replaced_lock_file_is_opened_up_to_sixteen_times() {
+        for checks in [1, 15] {
+            let (done, outcome) = moved_before_the_first_checks(checks);
+            assert_eq!(done, checks + 1);
+            assert!(matches!(outcome, Ok(TakeOutcome::Locked(..))), "{outcome:?}");
+        }
+        let (done, outcome) = moved_before_the_first_checks(16);
+        assert_eq!((done, outcome.unwrap_err().kind()), (16, ErrorKind::Unavailable));
     }
 
     #[test]

@@ -108,3 +108,18 @@ impl OpenFile {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_another_file_system_is_another_file() {
+        // Roots of two file systems, which have the same number in each.
+        let [one, other] = ["/proc", "/sys"].map(Path::new);
+        let (found, of_other) = (fs::metadata(one).unwrap(), fs::metadata(other).unwrap());
+        assert_eq!(found.ino(), of_other.ino());
+        assert!(FileLocation::of(&found, one).is_current().unwrap());
+        assert!(!FileLocation::of(&found, other).is_current().unwrap());
+    }
+}

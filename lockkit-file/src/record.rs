@@ -52,3 +52,27 @@ fn parse(operation: &'static str, file: File, path: &Path) -> Result<String> {
         refused(operation, ErrorKind::Unexpected, path, what)
     })
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Returns how many bytes this thread has read.
+    fn bytes_read() -> u64 {
+        let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        let count = counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
+        count.parse().unwrap()
+    }
+
+    #[test]
+    fn foreign_file_is_not_read_beyond_the_length_of_a_record() {
+        const LENGTH: u64 = 64 * RECORD_BYTES_MAX;
+        let path = tempfile::tempdir().unwrap();
+        let (folder, file) = (Folder::new(path.path()), path.path().join("a.record"));
+        File::create(&file).unwrap().set_len(LENGTH).unwrap();
+        let before = bytes_read();
+        assert_eq!(read(&folder, &file).unwrap_err().kind(), ErrorKind::Unexpected);
+        let read = bytes_read() - before;
+        assert!(read < 2 * RECORD_BYTES_MAX, "{read} bytes");
+    }
+}

@@ -1,8 +1,11 @@
+mod slow_disk;
+
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
 };
 
+use backon::BackoffBuilder;
 use lockkit_core::{
     LockName, Metadata,
     backend::{ClaimControl, Renewal},
@@ -14,9 +17,10 @@ use tokio::{
 
 use super::*;
 use crate::{
-    acquire::{AttemptOutcome, NoGrant, YIELD_PAUSE},
+    acquire::{AttemptOutcome, NoGrant, POLL, POLL_PAUSE_MAX, POLL_PAUSE_MIN, YIELD_PAUSE},
     disk::CHANGES_MAX,
     lock_file::{LockFile, TakeOutcome},
+    powers::LEADER_LOOK_PAUSE,
 };
 
 fn session(folder: &tempfile::TempDir) -> Arc<FileSession> {
@@ -241,8 +245,59 @@ async fn each_file_of_a_lock_has_the_permissions_of_the_folder() {
     let session = session(&folder);
     let grant = granted(&session).await;
     assert!(session.records().unwrap().write(&grant, "done", Duration::ZERO).await.unwrap());
+    let mode = |file: &str| fs::metadata(folder.path().join(file)).unwrap().permissions().mode() & 0o777;
     for file in ["a.lock", "a.holder", "a.record"] {
-        let mode = fs::metadata(folder.path().join(file)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o666, "{file}");
+        assert_eq!(mode(file), 0o666, "{file}");
     }
+    session.release(&grant).await.unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o770)).unwrap();
+    let next = granted(&session).await;
+    for file in ["a.lock", "a.holder"] {
+        assert_eq!(mode(file), 0o660, "{file} does not follow its folder");
+    }
+    session.release(&next).await.unwrap();
+}
+
+#[test]
+fn poll_pauses_grow_and_have_jitter_of_up_to_their_length() {
+    const PAUSES: usize = 40;
+    let pauses = || POLL.build().take(PAUSES).collect::<Vec<_>>();
+    let (one, other) = (pauses(), pauses());
+    let mut shortest = POLL_PAUSE_MIN;
+    for pause in &one {
+        assert!((shortest..=shortest * 2).contains(pause), "{pause:?} of {shortest:?}");
+        shortest = shortest.mul_f64(1.5).min(POLL_PAUSE_MAX);
+    }
+    assert_ne!(one, other, "two waiters would poll at the same moments");
+}
+
+#[tokio::test(start_paused = true)]
+async fn observer_looks_once_per_pause_also_after_it_was_late() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let mut watch = session.elections().unwrap().watch(&LockName::new("a").unwrap()).await.unwrap();
+    let start = Instant::now();
+    watch.changed().await;
+    assert_eq!(start.elapsed(), LEADER_LOOK_PAUSE);
+    tokio::time::advance(LEADER_LOOK_PAUSE * 10).await;
+    watch.changed().await;
+    let late = Instant::now();
+    watch.changed().await;
+    assert_eq!(late.elapsed(), LEADER_LOOK_PAUSE, "the looks that it missed came in a burst");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_from_another_client_begins_a_new_streak() {
+    let folder = tempfile::tempdir().unwrap();
+    let (holding, session) = (session(&folder), session(&folder));
+    let held = granted(&holding).await;
+    let polling = waiter(&session, &ClaimControl::new()).await;
+    let queued = waiter(&session, &ClaimControl::new()).await;
+    tokio::time::sleep(crate::local_queue::STREAK_MAX * 2).await;
+    holding.release(&held).await.unwrap();
+    let Ok(Acquired::Granted(first)) = polling.await.unwrap() else { panic!("it is free") };
+    let released = Instant::now();
+    session.release(&first).await.unwrap();
+    assert!(matches!(queued.await.unwrap(), Ok(Acquired::Granted(_))));
+    assert_eq!(released.elapsed(), Duration::ZERO, "it paused at the begin of its streak");
 }

@@ -158,6 +158,16 @@ async fn candidate_that_others_could_not_see_does_not_lead() {
 }
 
 #[tokio::test]
+async fn leader_that_cannot_be_read_is_an_error_of_its_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(folder.path()).await;
+    std::os::unix::fs::symlink("elsewhere", folder.path().join(HOLDER_FILE)).unwrap();
+    let name = LockName::new(NAME).unwrap();
+    let error = session.elections().unwrap().leader(&name).await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
+}
+
+#[tokio::test]
 async fn foreign_file_that_somebody_has_locked_shows_no_leader() {
     for foreign in ["", "7\n", "7\n{\"host\":\"h\",\"pid\":1,\"since_ms\":0}\n"] {
         // A folder for each: a process that another test starts has the lock of the last one, too, until it runs.

@@ -96,6 +96,23 @@ async fn new_files_are_complete_before_they_are_named() {
 }
 
 #[tokio::test]
+async fn files_with_the_right_permissions_are_left_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    set_mode(folder.path(), 0o777);
+    let lock = client(folder.path()).await.lock(NAME).unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let events = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&events, folder.path(), inotify::WatchFlags::ATTRIB).unwrap();
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1 << 14];
+    let mut events = inotify::Reader::new(&events, &mut buffer);
+    assert!(events.next().is_err(), "each grant changes permissions");
+    set_mode(&folder.path().join(LOCK_FILE), 0o644);
+    lock.acquire().await.unwrap().release().await.unwrap();
+    assert!(events.next().is_ok(), "it sees such a change");
+}
+
+#[tokio::test]
 async fn a_folder_that_is_not_writable_is_denied() {
     let (_parent, folder) = reachable();
     set_mode(&folder, 0o555);

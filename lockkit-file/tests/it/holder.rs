@@ -4,6 +4,7 @@ use std::fs;
 
 use lockkit_core::LockClient;
 use lockkit_file::{FileBackend, FileConfig, INSPECTED_DATA_CHARS_MAX};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::{
     child::{Child, NAME},
@@ -122,4 +123,15 @@ async fn locked_holder_file_is_replaced() {
     let guard = lock.acquire().await.unwrap();
     let holder = client(folder.path()).await.inspect(NAME).await.unwrap().holder.unwrap();
     assert_eq!(holder.token, Some(guard.token()));
+}
+
+#[tokio::test]
+async fn pipe_as_a_holder_file_does_not_block_an_inspection() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("orders%2F42.holder");
+    mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let inspected = client(folder.path()).await.inspect(NAME).await;
+    // A thread that waits for the other end of the pipe would keep this test from its end.
+    let _other_end = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    assert_eq!(inspected.unwrap().holder, None);
 }

@@ -71,6 +71,7 @@ async fn list_shows_the_locks_that_are_held_page_by_page() {
     assert_eq!(listed(folder.path(), "ORDERS/", 9).await, (vec![upper.to_owned()], 1));
     assert_eq!(listed(folder.path(), "yy", 9).await.0, all[7..]);
     assert_eq!(listed(folder.path(), "z", 9).await, (Vec::new(), 1));
+    assert_eq!(page(folder.path(), "", None, 0).await.locks.len(), 1, "a page without a lock has no end");
     for guard in guards {
         guard.release().await.unwrap();
     }

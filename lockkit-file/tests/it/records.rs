@@ -169,4 +169,9 @@ async fn record_that_is_too_long_is_refused() {
     let error = write(&*session, &held, &format!("{longest}x")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert_eq!(read(&*session).await.unwrap(), Some(longest));
+    // What follows the longest record is seen.
+    let path = folder.path().join(RECORD_FILE);
+    fs::write(&path, fs::read_to_string(&path).unwrap() + "x").unwrap();
+    let error = read(&*session).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected, "{error}");
 }

@@ -74,7 +74,10 @@ fn readable_files_are_repaired() {
     for file in [LOCK_FILE, HOLDER_FILE] {
         fs::set_permissions(folder.join(file), Permissions::from_mode(0o644)).unwrap();
     }
+    assert_takes(ROOT, &folder);
+    assert_eq!(mode(&folder.join(LOCK_FILE)), 0o644, "only its owner repairs a file");
     assert_takes(ALICE, &folder);
+    assert_eq!(mode(&folder.join(LOCK_FILE)), 0o600);
     assert_cannot_lock(BOB, &folder);
 }
 

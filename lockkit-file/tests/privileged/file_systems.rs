@@ -9,7 +9,7 @@ use lockkit_conformance::direct::HANG;
 use lockkit_core::{Error, ErrorKind, LockClient, LockGuard};
 use lockkit_file::{FileBackend, FileConfig};
 use lockkit_testbed::SmallDisk;
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use tempfile::TempDir;
 
 use crate::{Test, fuse::Fuse, process::NAME};
@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("fuse_file_system_is_refused", fuse_is_refused),
     ("file_system_of_unknown_kind_without_a_block_device_is_refused", unknown_is_refused),
     ("fuse_file_system_over_an_open_lock_folder_is_refused", fuse_over_an_open_folder),
+    ("file_system_of_unknown_kind_over_a_lock_file_is_refused", unknown_over_a_file),
     ("disk_that_hangs_while_a_client_opens_is_unavailable", hanging_while_opening),
     ("local_file_systems_are_accepted", local_is_accepted),
     ("read_only_remount_denies_locks_until_it_is_undone", read_only_remount),
@@ -77,6 +78,26 @@ fn fuse_over_an_open_folder() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("FUSE"), "{error}");
     });
+}
+
+fn unknown_over_a_file() {
+    let (parent, folder) = folder();
+    let (other, lock_file) = (parent.path().join("other"), folder.join(format!("{NAME}.lock")));
+    fs::create_dir(&other).unwrap();
+    drop(run(take(&folder)).unwrap());
+    mount("lockkit-test", &other, c"mqueue", MountFlags::empty(), c"").unwrap();
+    // The queues belong to the namespace of this process: other runs of this test may see the same one.
+    let theirs = other.join(format!("lockkit-test-{}", std::process::id()));
+    fs::write(&theirs, "").unwrap();
+    let bound = mount_bind(&theirs, &lock_file);
+    let refused = run(take(&folder)).map(drop);
+    unmount(&lock_file, UnmountFlags::DETACH).unwrap();
+    fs::remove_file(&theirs).unwrap();
+    unmount(&other, UnmountFlags::DETACH).unwrap();
+    bound.unwrap();
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("unknown"), "{error}");
 }
 
 fn hanging_while_opening() {

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use lockkit_conformance::direct::HANG;
 use lockkit_core::{
-    Clock, LockName, Metadata,
+    Clock, ErrorKind, LockName, Metadata,
     backend::{Acquired, Backend, Claim, ClaimControl, Renewal, Session},
 };
 use lockkit_file::{FileBackend, FileConfig};
@@ -44,6 +44,7 @@ fn one_thread_per_client() {
     assert!((1..=2).contains(&renewing), "{renewing} threads after {RENEWALS} renewals of two clients");
     let trying = stuck(process.line()).unwrap();
     assert!(trying <= 2 + TRIES_AT_ONCE_MAX, "{trying} threads after {TRIES} tries");
+    assert_eq!(process.line(), "closed");
     drop(fuse);
     process.send("it is back");
     assert_eq!(process.line(), "all granted");
@@ -51,7 +52,7 @@ fn one_thread_per_client() {
 
 /// The body of the child process.
 pub(crate) async fn meet_a_hanging_disk(folder: &Path) {
-    let (holding, waiting) = (session(folder).await, session(folder).await);
+    let (holding, waiting, trying) = (session(folder).await, session(folder).await, session(folder).await);
     let mut held = Vec::new();
     for number in 0..LOCKS {
         match holding.acquire(claim(&format!("held {number}"), true, &ClaimControl::new())).await.unwrap() {
@@ -70,14 +71,22 @@ pub(crate) async fn meet_a_hanging_disk(folder: &Path) {
         assert!(matches!(one.session, Renewal::Unknown(_)) && matches!(other.session, Renewal::Unknown(_)));
     }
     say(&format!("stuck {}", stuck_threads()));
+    let mut tries = Vec::new();
     for number in 0..TRIES {
         let (session, claim) =
-            (Arc::clone(&waiting), claim(&format!("tried {number}"), false, &ClaimControl::new()));
-        tokio::spawn(async move { session.acquire(claim).await });
+            (Arc::clone(&trying), claim(&format!("tried {number}"), false, &ClaimControl::new()));
+        tries.push(tokio::spawn(async move { session.acquire(claim).await }));
     }
     // Long enough for all of them to reach the disk. (A count that is too small fails nothing.)
     tokio::time::sleep(Duration::from_secs(2)).await;
     say(&format!("stuck {}", stuck_threads()));
+    // No attempt waits for its thread once its session is closed.
+    trying.close().await.unwrap();
+    for tried in tries {
+        let ended = tokio::time::timeout(HANG, tried).await.unwrap().unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
+    }
+    say("closed");
     wait_for_line();
     for grant in &held {
         holding.release(grant).await.unwrap();
