@@ -27,6 +27,7 @@ mod etcd;
 #[cfg(feature = "tls")]
 mod handshake;
 mod metrics;
+mod pool;
 mod postgres;
 mod proxy;
 mod redis;
@@ -49,6 +50,7 @@ pub use self::{
     disk::SmallDisk,
     etcd::{Etcd, EtcdCluster},
     metrics::Metrics,
+    pool::{Pool, Taken},
     postgres::Postgres,
     proxy::{Counts, Direction, Flow, Message, Proxy},
     redis::{

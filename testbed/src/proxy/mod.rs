@@ -81,7 +81,7 @@ pub struct Counts {
     pub to_server: u64,
     /// Bytes delivered to clients.
     pub to_client: u64,
-    /// Replies swallowed and messages dropped.
+    /// Replies swallowed, messages dropped and requests refused.
     pub dropped: u64,
     /// Calls that clients have begun; only counted by [`Proxy::start_grpc`].
     pub calls: u64,
@@ -310,6 +310,12 @@ impl Proxy {
     /// Swallows the next `count` replies, see [`swallow_reply`](Self::swallow_reply).
     pub fn swallow_next(&self, count: u64) {
         lock(&self.shared.rules).swallow_next(count);
+    }
+
+    /// ZooKeeper: refuses the next `count` requests of a kind (`ZooDefs.OpCode`) with this error
+    /// (`KeeperException.Code`), until [`pass`](Self::pass). They have no effect, and count as dropped.
+    pub fn refuse_requests(&self, kind: i32, error: i32, count: u64) {
+        lock(&self.shared.rules).refuse_requests(kind, error, count);
     }
 
     /// Holds messages with events until [`pass`](Self::pass), which delivers them.

@@ -50,6 +50,8 @@ pub(super) struct Rules {
     /// etcd: leases are removed from the keys in replies to reads.
     pub(super) hides_leases: bool,
     drops: Vec<DropRule>,
+    /// ZooKeeper: the kind of requests that are refused, the error, and how many more are.
+    refuses: Option<(i32, i32, u64)>,
     /// Requests are held from the first one that contains this text.
     hold_requests_from: Option<Vec<u8>>,
     /// Redis: the servers that clients must reach through other proxies.
@@ -91,6 +93,19 @@ impl Rules {
 
     pub(super) fn drop_messages(&mut self, message: Message, which: Box<dyn FnMut(u64) -> bool + Send>) {
         self.drops.push(DropRule { message, seen: 0, which });
+    }
+
+    pub(super) fn refuse_requests(&mut self, kind: i32, error: i32, count: u64) {
+        self.refuses = Some((kind, error, count));
+    }
+
+    /// Counts a request; returns the error with which it is refused.
+    pub(super) fn refuses(&mut self, kind: i32) -> Option<i32> {
+        let (_, error, left) =
+            self.refuses.as_mut().filter(|(refused, _, left)| *refused == kind && *left > 0)?;
+        *left -= 1;
+        self.dropped += 1;
+        Some(*error)
     }
 
     pub(super) fn hold_requests_from(&mut self, text: &str) {
@@ -173,7 +188,8 @@ impl Inspector {
                 bytes.to_vec()
             }
             Parser::Grpc(grpc) => grpc.requests(bytes, rules),
-            Parser::Redis(_) | Parser::ZooKeeper(_) => bytes.to_vec(),
+            Parser::Redis(_) => bytes.to_vec(),
+            Parser::ZooKeeper(packets) => packets.requests(bytes, rules),
             Parser::Election(election) => election.requests(bytes),
         }
     }

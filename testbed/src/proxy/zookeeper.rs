@@ -1,5 +1,7 @@
 //! What ZooKeeper's servers send to clients and to each other, split into messages.
 
+use std::collections::VecDeque;
+
 use super::rules::{Forwarded, Message, Rules};
 
 /// The length prefix of each packet.
@@ -11,9 +13,81 @@ const PACKET_BYTES_MAX: usize = 0x0fff_ffff;
 /// The number of a packet that reports a watch event. Replies to pings and other internal requests are negative too.
 const NOTIFICATION: i32 = -1;
 
+/// The kind of a request that asks whether a node exists.
+const EXISTS: i32 = 3;
+
+/// The bytes of a reply without a body: number, transaction, error.
+const HEADER_BYTES: usize = 16;
+
+/// What a client sends on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    buffered: Vec<u8>,
+    /// The first packet, which has no number, has passed.
+    is_greeted: bool,
+    /// The connection carries a four-letter command.
+    is_text: bool,
+    /// The requests that were refused and not answered yet: their numbers and errors.
+    refused: VecDeque<(i32, i32)>,
+}
+
+impl Requests {
+    /// Takes bytes of the client; returns what is forwarded. A request that the rules refuse is replaced by one without
+    /// effect, whose reply becomes the error: replies must keep the order of the requests.
+    fn forwarded(&mut self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
+        self.buffered.extend(bytes);
+        let mut forwarded = Vec::new();
+        while let Some(length) = packet_length(&self.buffered) {
+            self.is_text |= length > PACKET_BYTES_MAX;
+            if self.is_text || self.buffered.len() < LENGTH_BYTES + length {
+                break;
+            }
+            let packet: Vec<u8> = self.buffered.drain(..LENGTH_BYTES + length).collect();
+            let is_numbered = std::mem::replace(&mut self.is_greeted, true);
+            let (number, kind) = (i32_at(&packet, LENGTH_BYTES), i32_at(&packet, 2 * LENGTH_BYTES));
+            match number.zip(kind.filter(|_| is_numbered).and_then(|kind| rules.refuses(kind))) {
+                Some((number, error)) => {
+                    self.refused.push_back((number, error));
+                    // The path of the root, and no watch.
+                    let body =
+                        [&number.to_be_bytes()[..], &EXISTS.to_be_bytes(), &[0, 0, 0, 1, b'/', 0]].concat();
+                    forwarded.extend(packet_of(&body));
+                }
+                None => forwarded.extend(packet),
+            }
+        }
+        if self.is_text {
+            forwarded.append(&mut self.buffered);
+        }
+        forwarded
+    }
+
+    /// Returns what the client gets instead of this reply, if its request was refused.
+    fn refusal(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+        let number = i32_at(packet, LENGTH_BYTES);
+        let (_, error) = self.refused.pop_front_if(|(refused, _)| Some(*refused) == number)?;
+        let header = packet.get(LENGTH_BYTES..LENGTH_BYTES + HEADER_BYTES - 4)?;
+        Some(packet_of(&[header, &error.to_be_bytes()].concat()))
+    }
+}
+
+fn packet_length(buffered: &[u8]) -> Option<usize> {
+    buffered.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
+}
+
+fn packet_of(body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    [&length.to_be_bytes()[..], body].concat()
+}
+
+fn i32_at(packet: &[u8], offset: usize) -> Option<i32> {
+    packet.get(offset..)?.first_chunk().map(|number| i32::from_be_bytes(*number))
+}
+
 /// What the server sends on one connection of a client.
 #[derive(Debug, Default)]
 pub(super) struct Packets {
+    requests: Requests,
     buffered: Vec<u8>,
     /// The first packet, which has no number, has passed.
     is_greeted: bool,
@@ -24,20 +98,24 @@ pub(super) struct Packets {
 }
 
 impl Packets {
+    /// Takes bytes of the client; returns what is forwarded.
+    pub(super) fn requests(&mut self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
+        self.requests.forwarded(bytes, rules)
+    }
+
     /// Takes bytes of the server; returns what is forwarded, or `None` if a reply is swallowed.
     pub(super) fn replies(&mut self, bytes: &[u8], rules: &mut Rules) -> Option<Forwarded> {
         self.buffered.extend(bytes);
         let mut forwarded = Forwarded::default();
-        while let Some(length) =
-            self.buffered.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
-        {
+        while let Some(length) = packet_length(&self.buffered) {
             self.is_text |= length > PACKET_BYTES_MAX;
             if self.is_text || self.buffered.len() < LENGTH_BYTES + length {
                 break;
             }
             let packet: Vec<u8> = self.buffered.drain(..LENGTH_BYTES + length).collect();
             let is_numbered = std::mem::replace(&mut self.is_greeted, true);
-            let number = packet[LENGTH_BYTES..].first_chunk().map(|number| i32::from_be_bytes(*number));
+            let packet = self.requests.refusal(&packet).unwrap_or(packet);
+            let number = i32_at(&packet, LENGTH_BYTES);
             match number.filter(|_| is_numbered) {
                 Some(NOTIFICATION) if rules.drops(Message::Events) => {}
                 Some(NOTIFICATION) if rules.holds_events => self.held.extend(packet),
@@ -88,12 +166,8 @@ impl Election {
 mod tests {
     use super::*;
 
-    fn packet(body: &[u8]) -> Vec<u8> {
-        [&(body.len() as u32).to_be_bytes()[..], body].concat()
-    }
-
     fn numbered(number: i32) -> Vec<u8> {
-        packet(&[&number.to_be_bytes()[..], &[7; 12]].concat())
+        packet_of(&[&number.to_be_bytes()[..], &[7; 12]].concat())
     }
 
     /// What is forwarded of these packets, sent byte by byte; `None` if one was swallowed.
@@ -106,7 +180,7 @@ mod tests {
 
     /// The greeting begins like a notification: protocol version and timeout.
     fn greeting() -> Vec<u8> {
-        packet(&[0xff; 36])
+        packet_of(&[0xff; 36])
     }
 
     #[test]
@@ -141,6 +215,26 @@ mod tests {
     }
 
     #[test]
+    fn refused_request_has_no_effect_and_is_answered_in_its_turn() {
+        const CREATE: i32 = 15;
+        let request = |number: i32, kind: i32| {
+            packet_of(&[&number.to_be_bytes()[..], &kind.to_be_bytes(), b"\0\0\0\x05/lock"].concat())
+        };
+        let (mut rules, mut connection) = (Rules::default(), Packets::default());
+        rules.refuse_requests(CREATE, -127, 1);
+        let sent = [greeting(), request(1, 12), request(2, CREATE), request(3, CREATE)];
+        let forwarded: Vec<u8> =
+            sent.concat().iter().flat_map(|byte| connection.requests(&[*byte], &mut rules)).collect();
+        let harmless =
+            packet_of(&[&2_i32.to_be_bytes()[..], &EXISTS.to_be_bytes(), b"\0\0\0\x01/\0"].concat());
+        assert_eq!(forwarded, [&sent[0][..], &sent[1], &harmless, &sent[3]].concat());
+        let replies = [greeting(), numbered(1), numbered(2), numbered(3)];
+        let answered = connection.replies(&replies.concat(), &mut rules).unwrap().to_client;
+        let refusal = packet_of(&[&2_i32.to_be_bytes()[..], &[7; 8], &(-127_i32).to_be_bytes()].concat());
+        assert_eq!(answered, [&replies[0][..], &replies[1], &refusal, &replies[3]].concat());
+    }
+
+    #[test]
     fn text_passes() {
         let text = b"zk_version\t3.8.0\n".to_vec();
         assert_eq!(forwarded(std::slice::from_ref(&text), &mut Rules::default()).unwrap(), text);
@@ -149,7 +243,7 @@ mod tests {
     #[test]
     fn member_sends_its_id_and_no_address() {
         let (version, id) = ((-65536_i64).to_be_bytes(), 2_i64.to_be_bytes());
-        let said = [&version[..], &id, &packet(b"127.0.0.1:1"), b"more"].concat();
+        let said = [&version[..], &id, &packet_of(b"127.0.0.1:1"), b"more"].concat();
         let mut connection = Election::default();
         let sent: Vec<u8> = said.iter().flat_map(|byte| connection.requests(&[*byte])).collect();
         assert_eq!(sent, [&id[..], b"more"].concat());

@@ -1,6 +1,7 @@
 //! One ZooKeeper server, of Debian's package `libzookeeper-java` or another release; in the folder, an ensemble of
 //! them.
 
+mod clear;
 mod commands;
 mod ensemble;
 mod inspect;

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -72,9 +73,20 @@ fn paused_server_answers_again_after_resume() {
 }
 
 #[test]
-fn unknown_session_cannot_be_ended() {
+fn sessions_and_nodes_are_cleared() {
     let server = ZooKeeper::start().unwrap();
     assert!(server.end_session(0x1234).unwrap_err().to_string().contains("no session 0x1234"));
+    server.create("/a", "").unwrap();
+    server.create("/a/b", "").unwrap();
+    // A session whose client keeps silent, as one does whose test has ended.
+    let mut silent = TcpStream::connect(server.endpoint()).unwrap();
+    // Length; version, last transaction, session timeout; no session, and a password of 16 bytes.
+    let greeting = [&44_i32.to_be_bytes()[..], &[0; 12], &10_000_i32.to_be_bytes(), &[0; 8]].concat();
+    silent.write_all(&[&greeting[..], &16_i32.to_be_bytes(), &[0; 16]].concat()).unwrap();
+    until("it has a session", || server.sessions().unwrap() == 1);
+    server.clear().unwrap();
+    assert_eq!(server.children("/").unwrap(), ["zookeeper"]);
+    assert_eq!((server.sessions().unwrap(), server.connections().unwrap()), (0, Vec::new()));
 }
 
 #[test]
