@@ -165,6 +165,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn refused_login_is_not_tried_in_another_session() {
+        for (error, expected) in [
+            (Client::SessionExpired, true),
+            (Client::ClientClosed, true),
+            (Client::AuthFailed, false),
+            (Client::ConnectionLoss, false),
+        ] {
+            let mapped = RequestError::from(error.clone());
+            assert_eq!(mapped.may_succeed_in_another_session(), expected, "{error}");
+        }
+    }
+
+    #[test]
     fn client_errors_map_to_effect_and_kind() {
         use Effect::{Busy, Exists, Missing, OtherVersion, Refused, SessionOver, Unknown};
         use ErrorKind::{Closed, Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};

@@ -340,6 +340,8 @@ mod tests {
         {
             assert!(!identifies_claim(entry), "{entry}");
         }
+        // A name that somebody has made up.
+        assert!(!identifies_claim("_c_xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx-lock-0000000012"));
     }
 
     #[test]

@@ -100,6 +100,13 @@ impl Liveness {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    };
+
+    use lockkit_core::TimeSource;
+
     use super::*;
 
     fn at(ms: u64) -> BootInstant {
@@ -122,6 +129,29 @@ mod tests {
         assert_eq!(answered(&mut record, 11_119, 11_130), at(10_000));
         assert_eq!(answered(&mut record, 11_120, 11_140), at(10_100));
         assert_eq!(answered(&mut record, 13_000, 13_010), at(11_119));
+    }
+
+    /// A clock that shows what the test sets, in milliseconds.
+    #[derive(Clone, Default)]
+    struct SetClock(Arc<AtomicU64>);
+
+    impl TimeSource for SetClock {
+        fn now(&self) -> BootInstant {
+            at(self.0.load(SeqCst))
+        }
+    }
+
+    /// The last report of its server may be from any moment before the answer.
+    #[test]
+    fn answer_is_known_when_it_arrives_and_not_when_its_request_was_sent() {
+        let clock = SetClock::default();
+        let liveness = Liveness::new(Clock::new(clock.clone()), 8 * HALF_TICK, Some(2 * HALF_TICK), at(0));
+        for (sent, answered, armed_at) in [(10_000, 10_900, 0), (11_800, 11_800, 0), (11_900, 11_900, 10_000)]
+        {
+            clock.0.store(answered, SeqCst);
+            liveness.answered(at(sent));
+            assert_eq!(liveness.armed_at(), at(armed_at), "sent at {sent} ms");
+        }
     }
 
     #[test]

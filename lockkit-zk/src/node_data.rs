@@ -132,6 +132,13 @@ mod tests {
     }
 
     #[test]
+    fn longest_proposal_is_read() {
+        let longest = "x".repeat(PROPOSAL_BYTES_MAX);
+        let read = ProposalForm::Plain.read(longest.as_bytes(), 7, 0);
+        assert_eq!(read.proposal, Proposal::new(longest, 1));
+    }
+
+    #[test]
     fn junk_proposes_nothing() {
         for junk in [&[0xff; 100][..], &[b'x'; PROPOSAL_BYTES_MAX + 1]] {
             for form in [ProposalForm::Json, ProposalForm::Plain] {
@@ -145,6 +152,24 @@ mod tests {
         let value = keys::data(ClaimId::random(), &Metadata::of_this_process(None).to_json());
         let written = ProposalForm::Plain.write(ClaimId::random(), &candidate(&value, 1));
         assert_eq!(ProposalForm::Plain.read(written.as_bytes(), 7, 0).proposal, Proposal::new(value, 1));
+    }
+
+    /// Metadata without the id of a claim: no client of this library has written that to a contender's node.
+    #[test]
+    fn json_of_another_program_is_its_proposal() {
+        let foreign = Metadata::of_this_process(Some("x")).to_json();
+        let read = ProposalForm::Plain.read(foreign.as_bytes(), 7, 0);
+        assert_eq!((read.proposal, read.metadata), (Proposal::new(foreign.clone(), 1), None));
+        assert_eq!(ProposalForm::Plain.write(ClaimId::random(), &candidate(&foreign, 1)), foreign);
+    }
+
+    #[test]
+    fn json_of_the_same_number_and_another_value_is_not_written_yet() {
+        let id = ClaimId::random();
+        let [written, other] = ["a", "b"].map(|value| ProposalForm::Json.write(id, &candidate(value, 2)));
+        assert!(ProposalForm::Json.is_written(written.as_bytes(), 1, &written, 2));
+        assert!(!ProposalForm::Json.is_written(written.as_bytes(), 1, &other, 2));
+        assert!(ProposalForm::Json.is_written(written.as_bytes(), 1, &other, 1), "a later one is there");
     }
 
     #[test]

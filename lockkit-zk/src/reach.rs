@@ -216,7 +216,31 @@ impl Protocol {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
+
+    /// A caller with a long time limit does not wait for that long only to get an error. Time passes while all sleep.
+    #[tokio::test(start_paused = true)]
+    async fn silent_server_is_awaited_for_two_answers() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = silent.local_addr().unwrap().to_string();
+        let started = Instant::now();
+        let finding = ask(&server, None, 60 * ANSWER_MAX).await;
+        assert_eq!(finding.why, "it accepts the connection and does not answer");
+        assert!(started.elapsed() < 3 * ANSWER_MAX, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_servers_are_asked_at_the_same_time() {
+        let silent: Vec<_> = (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let servers = silent.iter().map(|server| server.local_addr().unwrap().to_string());
+        let config = ZkConfig::new(servers).unwrap();
+        let started = Instant::now();
+        let explained = explained(&config, RequestError::no_reply()).await;
+        assert_eq!(explained.message().matches("does not answer").count(), 3, "{}", explained.message());
+        assert!(started.elapsed() < 3 * ANSWER_MAX, "{:?}", started.elapsed());
+    }
 
     #[test]
     fn protocols_are_recognised_by_their_answers() {

@@ -117,6 +117,14 @@ mod tests {
         }
     }
 
+    /// From here on, a negative number has as many digits as a positive one.
+    #[test]
+    fn negative_numbers_of_nine_and_of_ten_digits_are_read() {
+        for number in [-1, -999_999_999, -1_000_000_000, -1_000_000_001, i32::MIN] {
+            assert_eq!(sequence(&written("lock-", number)), Some(number));
+        }
+    }
+
     #[test]
     fn the_order_survives_the_wrap() {
         let numbers = [2_147_483_646, 2_147_483_647, -2_147_483_648, -2_147_483_647, -2_147_483_646];
@@ -127,6 +135,16 @@ mod tests {
         assert_eq!(queue_position(&shuffled, &names[0]), QueuePosition::First);
         for pair in names.windows(2) {
             assert_eq!(queue_position(&shuffled, &pair[1]), QueuePosition::Behind(pair[0].clone()));
+        }
+    }
+
+    /// A server whose numbers are exhausted, or a made-up name.
+    #[test]
+    fn one_of_two_contenders_with_the_same_number_is_first() {
+        let (one, other) = (written("_c_a-lock-", 7), written("_c_b-lock-", 7));
+        for children in [[one.clone(), other.clone()], [other.clone(), one.clone()]] {
+            assert_eq!(queue_position(&children, &one), QueuePosition::First);
+            assert_eq!(queue_position(&children, &other), QueuePosition::Behind(one.clone()));
         }
     }
 

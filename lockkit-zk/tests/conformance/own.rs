@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lockkit_conformance::own::{off, until};
 use lockkit_core::{LockClient, LockName};
-use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_testbed::{Pool, Proxy, Taken, ZooKeeper, ZooKeeperOptions};
 use lockkit_zk::ZkBackend;
 
 use crate::{backend, store::entries};
@@ -28,9 +28,20 @@ pub(crate) fn backend_of(servers: &str, tick: Duration) -> Result<ZkBackend> {
 /// The tick of the testbed's servers.
 pub(crate) const TICK: Duration = Duration::from_millis(500);
 
+/// Returns a server for one case, as if it were new. It never removes empty directories.
+///
+/// # Errors
+///
+/// When none starts.
+pub(crate) fn server() -> Result<Taken<ZooKeeper>> {
+    static SERVERS: Pool<ZooKeeper> = Pool::new();
+    let options = ZooKeeperOptions { reap_every: Duration::from_secs(24 * 60 * 60), ..Default::default() };
+    SERVERS.take(ZooKeeper::clear, || ZooKeeper::start_with(options))
+}
+
 /// Returns a server, a proxy in front of it, and a client that connects through the proxy.
-pub(crate) async fn linked(ttl: Duration) -> Result<(ZooKeeper, Proxy, LockClient)> {
-    let server = off(ZooKeeper::start)?;
+pub(crate) async fn linked(ttl: Duration) -> Result<(Taken<ZooKeeper>, Proxy, LockClient)> {
+    let server = off(server)?;
     let proxy = Proxy::start_zookeeper(server.endpoint())?;
     let client = client(&proxy.endpoint(), TICK, ttl).await?;
     Ok((server, proxy, client))

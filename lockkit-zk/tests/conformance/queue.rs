@@ -20,7 +20,7 @@ use lockkit_testbed::{ZooKeeper, ZooKeeperOptions};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    own::{BEFORE_A_RECHECK, TICK, client, linked, nothing_is_left},
+    own::{BEFORE_A_RECHECK, TICK, client, linked, nothing_is_left, server},
     store::{directory, entries},
 };
 
@@ -214,7 +214,7 @@ async fn timed_out_acquires_leave_no_watch() -> Result<()> {
     const ROUNDS: u64 = 200;
     /// From zero to long enough for all requests.
     const TIME_LIMITS: u64 = 40;
-    let server = off(ZooKeeper::start)?;
+    let server = off(server)?;
     let (holding, waiting) =
         (client(&server.endpoint(), TICK, LONG).await?, client(&server.endpoint(), TICK, LONG).await?);
     let names: Vec<String> = (0..LOCKS).map(|n| format!("job-{n}")).collect();
@@ -251,7 +251,7 @@ async fn timed_out_acquires_leave_no_watch() -> Result<()> {
 async fn junk_is_ignored_and_other_families_are_waited_for() -> Result<()> {
     const JUNK: [&str; 6] =
         ["junk", "lock-", "_c_junk-lock-junk", "x_c_junk-lock-12", "lock-00000000000x", "ö"];
-    let server = off(ZooKeeper::start)?;
+    let server = off(server)?;
     let client = client(&server.endpoint(), TICK, LONG).await?;
     let lock = name("job");
     client.lock("job")?.acquire().await?.release().await?;

@@ -16,11 +16,11 @@ use lockkit_core::{
     LockName,
     backend::{Admin, Contender, Evidence},
 };
-use lockkit_testbed::{Blocking, Proxy, ProxyLink, ZooKeeper};
+use lockkit_testbed::{Blocking, Proxy, ProxyLink, Taken, ZooKeeper};
 use tokio::time::Instant;
 use zookeeper_client::{Acls, Client, CreateMode, MultiWriteError};
 
-use crate::{access::ExtraServers, backend, connect};
+use crate::{access::ExtraServers, backend, connect, own};
 
 /// The tick of the testbed's servers. Clients that do not know it assume a longer one, which shortens their leases.
 pub(crate) const OPTIONS: &str = "?tick=500ms";
@@ -34,7 +34,7 @@ pub(crate) const LOGIN: &str = "app:secret";
 /// A ZooKeeper server, with a proxy in front of it.
 #[derive(Debug)]
 pub(crate) struct Server {
-    zookeeper: Blocking<ZooKeeper>,
+    zookeeper: Blocking<Taken<ZooKeeper>>,
     /// The proxy of all clients; it refuses connections for a moment while a session is ended.
     gate: Arc<Proxy>,
     url: String,
@@ -45,7 +45,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start() -> Result<Self> {
-        let zookeeper = ZooKeeper::start()?;
+        let zookeeper = own::server()?;
         let gate = Arc::new(Proxy::start(zookeeper.endpoint())?);
         let url = format!("zk://{}{OPTIONS}", gate.endpoint());
         let zookeeper = Blocking::new(zookeeper);
@@ -149,10 +149,10 @@ impl Store for Server {
             }
             StoreFault::Freeze => self.zookeeper.with(|zookeeper| zookeeper.pause()).await,
             StoreFault::Thaw => self.zookeeper.with(|zookeeper| zookeeper.resume()).await,
-            StoreFault::Restart => self.zookeeper.with(ZooKeeper::restart).await,
+            StoreFault::Restart => self.zookeeper.with(|zookeeper| zookeeper.restart()).await,
             StoreFault::Stop => self.zookeeper.with(|zookeeper| zookeeper.kill()).await,
-            StoreFault::Start => self.zookeeper.with(ZooKeeper::restart).await,
-            StoreFault::Wipe => self.zookeeper.with(ZooKeeper::wipe).await,
+            StoreFault::Start => self.zookeeper.with(|zookeeper| zookeeper.restart()).await,
+            StoreFault::Wipe => self.zookeeper.with(|zookeeper| zookeeper.wipe()).await,
             other => other.unsupported(),
         }
     }

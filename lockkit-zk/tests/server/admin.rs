@@ -7,13 +7,12 @@ use lockkit_core::{
     backend::{Backend, Contender, Page},
     limits::TTL_DEFAULT,
 };
-use lockkit_testbed::ZooKeeper;
-use lockkit_zk::INSPECTED_DATA_CHARS_MAX;
+use lockkit_zk::{INSPECTED_CONTENDERS_MAX, INSPECTED_DATA_CHARS_MAX};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, contend, enqueued, fresh_name, inspect, is_gave_up, name, node, plain,
-    release, session, session_at, shared, until,
+    LONG, acquire, backend, bounded, contend, enqueued, fresh_name, inspect, is_gave_up, name, node,
+    own_server, plain, release, session, session_at, shared, until,
 };
 
 /// Creates a sequential ephemeral node with these data and permissions.
@@ -106,7 +105,7 @@ fn lock(name: &str, node: &str) -> (Option<String>, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn list_shows_every_lock_with_contenders_page_by_page() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (ours, theirs) = (session(&server, LONG).await, plain(&server).await);
     let mut held = Vec::new();
     for text in ["orders/1", "orders/2", "orders 3", "a-0000000001", ".z"] {
@@ -149,7 +148,7 @@ async fn list_shows_every_lock_with_contenders_page_by_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn list_shows_the_locks_of_every_form_and_spelling() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     assert_eq!(listed(&format!("{}/?root=/no/such", server.url()), "", 9).await, (Vec::new(), 1));
     for form in ["curator", "bare", "single"] {
         let url = |names: &str| format!("{}/?root=/{form}&form={form}{names}", server.url());
@@ -193,7 +192,7 @@ async fn lock_that_may_not_be_read_is_listed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn page_of_empty_directories_names_where_the_next_one_begins() {
     const DIRECTORIES: usize = 4200;
-    let (server, root) = (ZooKeeper::start().unwrap(), "/many");
+    let (server, root) = (own_server(), "/many");
     let client = plain(&server).await;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.mkdir(root, &options).await.unwrap();
@@ -208,6 +207,16 @@ async fn page_of_empty_directories_names_where_the_next_one_begins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn page_without_room_has_one_lock() {
+    let (server, root) = (shared(), fresh_name());
+    let url = format!("{}/?root=/{root}", server.url());
+    let session = session_at(&url, LONG).await;
+    let _held = [acquire(&session, &name("a")).await, acquire(&session, &name("b")).await];
+    let page = page(&url, "", None, 0).await.unwrap();
+    assert_eq!((page.locks.len(), page.next.as_deref()), (1, Some("a")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn list_refuses_what_no_page_ends_with_and_a_root_that_may_not_be_read() {
     let (server, root) = (shared(), fresh_name());
     let error = page(&server.url(), "", Some("a/b"), 1).await.unwrap_err();
@@ -219,16 +228,35 @@ async fn list_refuses_what_no_page_ends_with_and_a_root_that_may_not_be_read() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn inspection_of_a_long_queue_leaves_its_end_out() {
+    let (server, name) = (shared(), fresh_name());
+    let client = plain(server).await;
+    contend(&client, &name, "lock-").await;
+    let (prefix, options) =
+        (format!("{}/lock-", node(&name)), CreateMode::EphemeralSequential.with_acls(Acls::anyone_all()));
+    let created: Vec<_> =
+        (0..INSPECTED_CONTENDERS_MAX).map(|_| client.create(&prefix, b"", &options)).collect();
+    for create in created {
+        create.await.unwrap();
+    }
+    let seen = inspect(&server.url(), &name).await;
+    assert_eq!(seen.holder.unwrap().entry, "lock-0000000000");
+    assert_eq!(seen.waiters.len(), INSPECTED_CONTENDERS_MAX - 1);
+}
+
 /// Each request of an operator opens a session of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_leaves_no_session_to_its_ttl() {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     let holder = session(&server, LONG).await;
     let _held = acquire(&holder, &name).await;
-    let before = server.sessions().unwrap();
+    // The table of sessions may lack one that is just renewed; the connections are those of all sessions.
+    let left = || (server.sessions().unwrap(), server.connections().unwrap().len());
+    let before = left();
     // Otherwise the server would end it after its ttl.
     let is_closed = async |asked: Instant| {
-        until("its session is closed", async || server.sessions().unwrap() == before).await;
+        until("its session is closed", async || left() == before).await;
         assert!(asked.elapsed() < TTL_DEFAULT / 2, "{:?}", asked.elapsed());
     };
     let asked = Instant::now();
@@ -237,5 +265,8 @@ async fn operator_leaves_no_session_to_its_ttl() {
     let (backend, asked) = (backend(&server.url()), Instant::now());
     let page = bounded(backend.admin().unwrap().list("", None, 10)).await.unwrap();
     assert_eq!(page.locks.len(), 1);
+    is_closed(asked).await;
+    let (found, asked) = (inspect(&server.url(), &name).await.holder.unwrap(), Instant::now());
+    assert!(bounded(backend.admin().unwrap().break_lock(&name, &found)).await.unwrap());
     is_closed(asked).await;
 }

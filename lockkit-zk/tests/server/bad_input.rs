@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use lockkit_core::{ErrorKind, LockClient, backend::Renewal};
-use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+use lockkit_testbed::{ZooKeeper, ZooKeeperOptions};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, acquire, backend, bounded, contend, enqueued, fresh_name, heartbeat, is_renewed,
-    name, node, plain, queue, refusal, release, session, session_at, shared, sooner_than, start, until,
+    name, node, own_ensemble, own_server, plain, queue, refusal, release, session, session_at, shared,
+    sooner_than, start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_chroot_is_reported_and_existing_one_is_used() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let error = refusal(&format!("{}/apps/one", server.url())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("the chroot /apps/one does not exist; create it"), "{error}");
@@ -34,7 +35,7 @@ async fn missing_chroot_is_reported_and_existing_one_is_used() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_permission_is_denied() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let at =
         |login: &str, options: &str| format!("zk://{login}{}/?root=/private{options}", server.endpoint());
     // With a login, all nodes belong to that user.
@@ -67,7 +68,7 @@ async fn missing_permission_is_denied() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_open_leaves_no_session() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let _owner = session_at(&format!("zk://app:hunter2@{}/?root=/private", server.endpoint()), LONG).await;
     let before = server.sessions().unwrap();
     // Long before the session would expire.
@@ -81,7 +82,7 @@ async fn refused_open_leaves_no_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acquire_without_permission_is_denied_with_the_lock_name() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let name = fresh_name();
     let owner =
         session_at(&format!("zk://app:hunter2@{}/?acl=world:anyone:cdrwa", server.endpoint()), LONG).await;
@@ -199,7 +200,7 @@ async fn the_ttl_is_what_the_server_grants() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ensemble_without_quorum_is_unavailable() {
-    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = own_ensemble();
     let (session, name) = (session_at(&ensemble.url(), LONG).await, name("x"));
     let held = acquire(&session, &name).await;
     for member in 0..ensemble.len() {

@@ -166,6 +166,25 @@ async fn deletion_under_way_does_not_hit_a_later_node_of_the_same_name() {
     release(&session, &next).await;
 }
 
+/// Somebody else writes the directory, which may also be another operator who marks it.
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_is_broken_although_its_directory_is_written_meanwhile() {
+    let server = shared();
+    let (session, name) = (session_at(&url(server, "bare"), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let found = holder(server, &name).await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let check = format!("{}\0\0\0\u{1}", node(&name));
+    proxy.hold_requests_from(&check);
+    let (through, of) = (format!("zk://{}/?request_timeout=60s", proxy.endpoint()), name.clone());
+    let breaking = tokio::spawn(async move { break_lock(&through, &of, &found).await });
+    until("the transaction is under way", async || proxy.holds(&check)).await;
+    server.write(&node(&name), b"").unwrap();
+    proxy.pass();
+    assert!(bounded(breaking).await.unwrap().unwrap());
+    assert!(is_lost(&session, &held).await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn break_with_lost_reply_is_repeated_and_breaks_nobody_else() {
     let server = shared();
@@ -237,6 +256,8 @@ async fn lock_that_is_one_node_is_not_broken() {
         assert!(error.to_string().contains("end the holder's process"), "{error}");
     }
     assert!(!is_lost(&session, &held).await);
+    let stat = plain(server).await.check_stat(&node(&name)).await.unwrap().unwrap();
+    assert_eq!(stat.version, 0, "the holder's node was written");
     release(&session, &held).await;
     for form in QUEUES {
         assert!(backend(&url(server, form)).info().powers.break_lock, "{form}");

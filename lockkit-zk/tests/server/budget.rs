@@ -13,8 +13,10 @@ use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
     LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, is_gave_up, is_renewed, mark, node,
-    release, session, session_at, start, try_acquire, undisturbed, until, url_through, watching,
+    own_server, queue, release, session, session_at, start, try_acquire, undisturbed, until, url_through,
+    watching,
 };
+use crate::elections::{lead, proclaim};
 
 /// Returns the packets that the server has received and sent so far.
 fn packets(server: &ZooKeeper) -> (u64, u64) {
@@ -56,7 +58,7 @@ async fn cost_of_reading_watches(server: &ZooKeeper) -> (u64, u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn uncontended_acquire_and_release_are_three_packets() {
     const ROUNDS: u64 = 50;
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     // Creates the directory.
     release(&session, &acquire(&session, &name).await).await;
@@ -72,7 +74,7 @@ async fn uncontended_acquire_and_release_are_three_packets() {
 /// Otherwise its repetition at a server that is behind would delete the next holder's node.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_of_a_recurring_name_asks_the_leader_and_reads_first() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     for form in ["bare", "single"] {
         let url = format!("{}/?form={form}", server.url());
         let (session, name) = (session_at(&url, LONG).await, fresh_name());
@@ -84,7 +86,7 @@ async fn release_of_a_recurring_name_asks_the_leader_and_reads_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn release_that_was_confirmed_is_not_sent_again() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     release(&session, &held).await;
@@ -106,7 +108,7 @@ async fn handoff_is_five_packets_in_and_six_out_however_many_wait() {
 /// Passes the lock round: in each round the last holder queues up again, and the first waiter is granted. Returns the
 /// longest wait, the packets received in each round, and the packets sent in all rounds.
 async fn handoffs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64)) {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..contenders {
         sessions.push(session(&server, LONG).await);
@@ -142,7 +144,7 @@ async fn handoffs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_is_two_requests_however_much_is_held() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let session = session(&server, LONG).await;
     let mut held = Vec::new();
     for count in [0_u64, 1, 10, 100] {
@@ -167,7 +169,7 @@ async fn heartbeat_is_two_requests_however_much_is_held() {
 /// The sessions of a backend share a table of holds; the end of a session removes its holds.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let backend = backend(&server.url());
     let open = async || backend.open_session(LONG, Clock::boot()).await.unwrap();
     let (session, ended) = (open().await, open().await);
@@ -187,7 +189,7 @@ async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn first_list_is_sent_without_waiting_for_the_create() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     release(&session, &acquire(&session, &name).await).await;
@@ -211,7 +213,7 @@ async fn first_list_is_sent_without_waiting_for_the_create() {
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_try_creates_a_node_once_and_then_only_reads() {
     const ROUNDS: u64 = 20;
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     // Create, list and delete. Where names recur, a check and a read are before the delete, and a read before the grant.
     // Where the lock is one node, nothing is listed: the create is refused, and the holder's node is watched and left.
     for (form, first, pair) in [("curator", 3, 3), ("bare", 5, 6), ("single", 3, 4)] {
@@ -256,7 +258,7 @@ async fn a_release_wakes_one_waiter() {
 /// Releases a lock with this many waiters. Returns the longest wait, the packets including a read of the watch count,
 /// and those of that read.
 async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64))) {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let (since, mut waiting) = (Instant::now(), Vec::new());
@@ -274,4 +276,39 @@ async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64)
     .await;
     let read_cost = cost_of_reading_watches(&server).await;
     (since.elapsed(), (spent, read_cost))
+}
+
+/// Read, write; then behind a request through the leader once more, because a follower may show the old state for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn overtaken_write_is_repeated_behind_one_request_through_the_leader() {
+    let server = own_server();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) =
+        (session_at(&format!("zk://{}/?request_timeout=60s", proxy.endpoint()), LONG).await, fresh_name());
+    let grant = lead(&session, &name, "first").await;
+    let node = format!("{}/{}", node(&name), queue(&server, &name)[0]);
+    let record = format!("/lockkit/:records/{name}");
+    assert!(bounded(session.records().unwrap().write(&grant, "first", LONG)).await.unwrap());
+    for (path, is_record) in [(node, false), (record, true)] {
+        // Only the write contains it.
+        proxy.hold_requests_from("overtaken");
+        let spent = spent(&server, async || {
+            let write = async {
+                match is_record {
+                    true => session.records().unwrap().write(&grant, "overtaken", LONG).await.unwrap(),
+                    false => proclaim(&session, &grant, "overtaken", 2).await,
+                }
+            };
+            let overtake = async {
+                until("the write is under way", async || proxy.holds("overtaken")).await;
+                server.write(&path, b"other").unwrap();
+                proxy.pass();
+            };
+            assert!(bounded(async { tokio::join!(write, overtake).0 }).await);
+        })
+        .await;
+        // The other write is three: a greeting, the write, and a farewell.
+        assert_eq!(spent, (5 + 3, 5 + 3), "{path}");
+    }
+    release(&session, &grant).await;
 }

@@ -1,11 +1,11 @@
 //! Claims that are given up, at every position and moment.
 
-use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
+use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, acquire, bounded, cancel_during_handoff, enqueued, fresh_name, heartbeat,
-    is_gave_up, mark, node, queue, release, session, session_at, shared, sooner_than, start, until,
-    url_through, watching,
+    is_gave_up, mark, node, own_server, queue, release, session, session_at, shared, sooner_than, start,
+    until, url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,7 +29,7 @@ async fn cancelled_waiter_in_the_middle_does_not_delay_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_waiter_at_the_head_does_not_grant_the_next() {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     let (one, other) = (session(&server, LONG).await, session(&server, LONG).await);
     let held = acquire(&one, &name).await;
     let second = watching(&server, &other, &name).await;
@@ -45,7 +45,7 @@ async fn cancelled_waiter_at_the_head_does_not_grant_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_waiter_leaves_before_its_next_recheck() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     for form in ["curator", "single"] {
         let session = session_at(&format!("{}/?form={form}", server.url()), LONG).await;
         sooner_than(BEFORE_A_RECHECK, async || {
@@ -66,7 +66,7 @@ async fn cancelled_waiter_leaves_before_its_next_recheck() {
 /// At every request of an acquire: it was sent, and its answer is held back, when the claim is given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_given_up_at_any_request_leaves_nothing() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
@@ -121,7 +121,7 @@ async fn claim_given_up_before_its_create_is_answered_is_not_granted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_given_up_before_it_starts_writes_nothing() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     let control = lockkit_core::backend::ClaimControl::new();
     control.give_up();
@@ -148,7 +148,7 @@ async fn cancel_right_at_the_wake_loses_no_grant() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_waits_leave_no_watch_behind() {
     const WAITS: usize = 20;
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let mut waiting = Vec::new();

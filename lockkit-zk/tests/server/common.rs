@@ -14,7 +14,7 @@ use lockkit_core::{
     BootInstant, Clock, Error, LockName, TimeSource,
     backend::{Backend, BackendUrl, Claim, Inspection, Session},
 };
-use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_testbed::{Pool, Proxy, Taken, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use lockkit_zk::{ZkBackend, ZkConfig};
 use zookeeper_client::{Acls, Client, CreateMode};
 
@@ -44,6 +44,26 @@ pub(crate) async fn undisturbed<T>(measure: impl AsyncFn() -> (Duration, T)) -> 
 pub(crate) fn shared() -> &'static ZooKeeper {
     static SHARED: OnceLock<ZooKeeper> = OnceLock::new();
     SHARED.get_or_init(|| ZooKeeper::start().unwrap())
+}
+
+/// Returns a server for one test that counts its packets, watches or sessions, or pauses it. It is as if it were new,
+/// and never removes empty directories.
+pub(crate) fn own_server() -> Taken<ZooKeeper> {
+    static SERVERS: Pool<ZooKeeper> = Pool::new();
+    let options = ZooKeeperOptions { reap_every: Duration::from_secs(24 * 60 * 60), ..Default::default() };
+    SERVERS.take(ZooKeeper::clear, || ZooKeeper::start_with(options)).unwrap()
+}
+
+/// Returns an ensemble for one test that delays or cuts its members, and kills none.
+pub(crate) fn own_ensemble() -> Taken<ZooKeeperEnsemble> {
+    static ENSEMBLES: Pool<ZooKeeperEnsemble> = Pool::new();
+    let clear = |ensemble: &ZooKeeperEnsemble| {
+        ensemble.heal();
+        ensemble.member(ensemble.leader()?).clear()?;
+        // Clients that were connected to the others are disconnected now.
+        (0..ensemble.len()).try_for_each(|number| ensemble.member(number).clear())
+    };
+    ENSEMBLES.take(clear, ZooKeeperEnsemble::start).unwrap()
 }
 
 /// Returns the node of a lock whose name needs no encoding.

@@ -6,12 +6,12 @@ use lockkit_core::{
     ErrorKind, LockName, Metadata, Proposal,
     backend::{Backend, Claim, ClaimControl, Elections, Grant, LeaderEntry, Session},
 };
-use lockkit_testbed::{Proxy, ZooKeeper, ZooKeeperEnsemble};
+use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, contend, fresh_name, granted, node, plain, queue, release, session,
-    session_at, shared, url_through,
+    LONG, acquire, backend, bounded, contend, fresh_name, granted, node, own_ensemble, own_server, plain,
+    queue, release, session, session_at, shared, url_through,
 };
 
 /// What a candidate stores.
@@ -182,7 +182,7 @@ async fn proclaim_with_lost_reply_is_written_once() {
 /// The write is repeated over a new connection, and a later one follows, before the first copy arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_copy_of_a_proclaim_does_not_undo_a_later_one() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     let grant = lead(&session, &name, "first").await;
@@ -208,7 +208,7 @@ async fn late_copy_of_a_proclaim_does_not_undo_a_later_one() {
 /// A follower may show an earlier leader, or an earlier proposal, but not behind a request through the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_read_through_a_late_follower_is_current() {
-    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = own_ensemble();
     let (at_leader, follower) = (ensemble.member(ensemble.leader().unwrap()), ensemble.follower().unwrap());
     let to_follower = ensemble.member(follower);
     let (session, observer) =
@@ -226,6 +226,24 @@ async fn leader_read_through_a_late_follower_is_current() {
     assert_eq!(proposal(&observer, &name).await, Proposal::new("new", 2));
     release(&session, &first).await;
     assert_eq!(leader(&observer, &name).await, None);
+}
+
+/// The leader's own server still shows its node, with the proposal. A keeper repeats an unanswered proclaim.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_proclaim_through_a_late_follower_finds_the_hold_over() {
+    let ensemble = own_ensemble();
+    let (at_leader, follower) = (ensemble.member(ensemble.leader().unwrap()), ensemble.follower().unwrap());
+    let session = session_at(&ensemble.member(follower).url(), LONG).await;
+    let name = fresh_name();
+    let grant = lead(&session, &name, "first").await;
+    let reader = plain(ensemble.member(follower)).await;
+    assert!(proclaim(&session, &grant, "second", 2).await);
+    let path = format!("{}/{}", node(&name), queue(at_leader, &name)[0]);
+    ensemble.delay(follower, Duration::from_secs(1));
+    assert!(at_leader.delete(&path).unwrap());
+    assert!(reader.check_stat(&path).await.unwrap().is_some(), "the follower is not late");
+    // It is written already, and so is a later one.
+    assert!(!proclaim(&session, &grant, "first", 1).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

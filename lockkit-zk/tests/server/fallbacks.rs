@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use lockkit_testbed::{Message, Proxy, ZooKeeper};
+use lockkit_testbed::{Message, Proxy};
 
 use crate::common::{
-    BEFORE_A_RECHECK, LONG, SHORT, acquire, enqueued, fresh_name, latest_recheck, node, queue, release,
-    session, session_at, sooner_than, until, url_through, watching,
+    BEFORE_A_RECHECK, LONG, SHORT, acquire, enqueued, fresh_name, latest_recheck, node, own_server, queue,
+    release, session, session_at, sooner_than, until, url_through, watching,
 };
 
 /// Delay that a busy machine may add to a wait of seconds, in the best of some rounds.
@@ -15,7 +15,7 @@ const SLACK: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_without_notification_rechecks_in_time() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     for form in ["curator", "single"] {
         let one = session_at(&format!("{}/?form={form}", server.url()), LONG).await;
@@ -39,7 +39,7 @@ async fn waiter_without_notification_rechecks_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn predecessor_deleted_before_its_watch_is_noticed() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (one, other) = (session(&server, LONG).await, session_at(&url_through(&proxy), LONG).await);
     sooner_than(BEFORE_A_RECHECK, async || {
@@ -59,7 +59,7 @@ async fn predecessor_deleted_before_its_watch_is_noticed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reconnected_watch_fires_for_missed_changes() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (one, other) = (session(&server, LONG).await, session_at(&url_through(&proxy), LONG).await);
     sooner_than(BEFORE_A_RECHECK, async || {

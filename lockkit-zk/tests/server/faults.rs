@@ -13,8 +13,8 @@ use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
     BEFORE_A_RECHECK, HANG, LONG, SHORT, acquire, backend, bounded, enqueued, fresh_name, heartbeat,
-    is_entry_gone, is_renewed, mark, node, queue, refusal, release, session, session_at, shared, sooner_than,
-    start, until, url_through, watching,
+    is_entry_gone, is_renewed, mark, node, own_server, queue, refusal, release, session, session_at, shared,
+    sooner_than, start, until, url_through, watching,
 };
 
 /// Returns the session that owns the only node below this path.
@@ -47,7 +47,7 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_session_is_reported_and_ends_holds_and_waits() {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
@@ -70,7 +70,7 @@ async fn ended_session_is_reported_and_ends_holds_and_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn end_of_idle_session_is_reported_before_its_next_heartbeat() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     sooner_than(BEFORE_A_RECHECK, async || {
         let session = session_at(&url_through(&proxy), LONG).await;
@@ -118,7 +118,7 @@ async fn operators_delete_of_a_holders_node_ends_only_that_hold() {
 /// Numbers restart with a new directory, and in the bare form names recur.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_node_with_a_deleted_ones_name_is_not_mistaken_for_it() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let url = format!("{}/?form=bare", server.url());
     let (session, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
     let deleted = acquire(&session, &name).await;
@@ -155,7 +155,7 @@ async fn operators_delete_of_a_waiters_node_ends_its_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_whose_node_is_gone_is_not_granted_on_wake() {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     // Its next re-check is 9 s away, so only the event wakes it.
     let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
@@ -169,7 +169,7 @@ async fn waiter_whose_node_is_gone_is_not_granted_on_wake() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operators_delete_of_the_clients_own_node_is_harmless() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let session = session(&server, LONG).await;
     for directory_too in [false, true] {
         let own = server.children("/lockkit/:clients").unwrap().remove(0);
@@ -185,7 +185,7 @@ async fn operators_delete_of_the_clients_own_node_is_harmless() {
 /// The client relies on its lock no longer than the server keeps it.
 #[tokio::test(flavor = "multi_thread")]
 async fn disconnected_holder_loses_its_lock_before_the_next_grant() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let builder = |url: &str, ttl| LockClient::builder(backend(url)).ttl(ttl);
     // The margin is a share of the ttl.
@@ -222,7 +222,7 @@ async fn session_without_heartbeats_ends_while_its_client_still_pings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_to_a_frozen_server_end_in_time() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let url = format!("{}/?request_timeout=1500ms", server.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
@@ -252,7 +252,9 @@ async fn try_without_connection_is_unavailable_and_leaves_nothing() {
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     release(&session, &acquire(&session, &name).await).await;
-    proxy.refuse();
+    // A new connection comes into being, and remains silent.
+    proxy.hold_new();
+    proxy.reset();
     until("the client has noticed", async || {
         matches!(heartbeat(&session, &[]).await.session, Renewal::Unknown(_))
     })
@@ -337,6 +339,13 @@ async fn session_that_ends_while_it_is_opened_is_unavailable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn session_whose_own_node_is_not_confirmed_is_unavailable() {
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    proxy.hold_requests_from("/lockkit/:clients");
+    assert_eq!(refusal(&url_through(&proxy)).await.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_server_is_unavailable() {
     for endpoint in ["127.0.0.1:1", "no-such-host.invalid:2181"] {
         let url = format!("zk://{endpoint}");
@@ -359,7 +368,7 @@ async fn one_server_of_several_is_enough() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_session_leaves_nothing_and_grants_nothing() {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     let session = session(&server, LONG).await;
     let _held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;

@@ -1,12 +1,11 @@
 //! Locks shared with other programs: their contenders are waited for, whatever their family.
 
 use lockkit_core::LockName;
-use lockkit_testbed::ZooKeeper;
 use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
 
 use crate::common::{
-    LONG, SHORT, acquire, bounded, contend, enqueued, fresh_name, is_gave_up, node, plain, release, session,
-    session_at, shared, try_acquire, watching,
+    LONG, SHORT, acquire, bounded, contend, enqueued, fresh_name, is_gave_up, node, own_server, plain,
+    release, session, session_at, shared, try_acquire, watching,
 };
 
 /// Curator's mutex, its read-write lock and its latch; kazoo; ZooKeeper's own recipes in Java and C; Medallion.
@@ -47,7 +46,7 @@ async fn contenders_of_every_family_are_waited_for_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_contender_is_waited_for() {
-    let (server, name) = (ZooKeeper::start().unwrap(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     // Servers with the fix of CVE-2024-23944 send no event to a client that may not read the node: then this takes a
     // re-check.
     let session = session(&server, SHORT).await;

@@ -10,8 +10,8 @@ use crate::{
     budget::spent,
     common::{
         LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, heartbeat, is_gave_up,
-        is_renewed, mark, name, node, queue, release, session, session_at, shared, start, start_claim,
-        try_acquire, until, url_through,
+        is_renewed, mark, name, node, own_server, queue, release, session, session_at, shared, start,
+        start_claim, try_acquire, until, url_through,
     },
 };
 
@@ -41,7 +41,7 @@ async fn lock_has_one_holder_in_every_form() {
 /// As if the operator had deleted it just after the grant. The list was right when the server answered it.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_deleted_while_the_first_list_is_on_its_way_is_lost_with_the_next_heartbeat() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     release(&session, &acquire(&session, &name).await).await;

@@ -1,17 +1,23 @@
 //! What a heartbeat costs, what it finds, and what a late answer proves.
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use lockkit_core::{
-    Clock, LockClient,
+    Clock, ErrorKind, LockClient,
     backend::{Backend, Grant, Renewal, Session},
 };
-use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper, ZooKeeperEnsemble};
+use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
+use crate::budget::spent;
 use crate::common::{
-    LONG, SHORT, acquire, backend, bounded, fresh_name, heartbeat, is_renewed, node, plain, queue, session,
-    session_at, start, until,
+    LONG, SHORT, acquire, backend, bounded, fresh_name, heartbeat, is_renewed, node, own_ensemble,
+    own_server, plain, queue, release, session, session_at, shared, shifted_clock, start, until, url_through,
 };
+use crate::elections::{elections, lead, proclaim};
 
 /// Acquires this many locks.
 async fn hold(session: &Arc<dyn Session>, count: usize) -> Vec<Grant> {
@@ -46,7 +52,7 @@ fn delete_node(server: &ZooKeeper, grant: &Grant) {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_logs_as_many_bytes_with_a_thousand_holds_as_with_none() {
     const HEARTBEATS: u64 = 5;
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let session = session(&server, LONG).await;
     let (mut held, mut logged) = (Vec::new(), Vec::new());
     for count in [0, 1, 100, 1000] {
@@ -67,7 +73,7 @@ async fn heartbeat_logs_as_many_bytes_with_a_thousand_holds_as_with_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn more_holds_than_fit_one_request_are_renewed_and_missing_found() {
     const HOLDS: usize = 1100;
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let session = session(&server, LONG).await;
     let held = hold(&session, HOLDS).await;
     let missing = [0, 1, 700, HOLDS - 1].map(|index| held[index].claim());
@@ -87,7 +93,7 @@ async fn more_holds_than_fit_one_request_are_renewed_and_missing_found() {
 async fn hundreds_of_missing_nodes_cost_as_many_requests_as_none() {
     const HOLDS: usize = 500;
     const MISSING: usize = 300;
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let session = session(&server, LONG).await;
     let held = hold(&session, HOLDS).await;
     held[..MISSING].iter().for_each(|grant| delete_node(&server, grant));
@@ -106,7 +112,7 @@ async fn hundreds_of_missing_nodes_cost_as_many_requests_as_none() {
 /// For example, the latency of a disk that commits slowly.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_answers_renew_session_and_holds() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let session = hasty_session(&proxy, Duration::from_millis(100)).await;
     let held = acquire(&session, &fresh_name()).await;
@@ -130,7 +136,7 @@ async fn late_answers_renew_session_and_holds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_survives_latency_above_the_heartbeat_timeout() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let url = format!("zk://{}/?tick=500ms", proxy.endpoint());
     let client = LockClient::builder(backend(&url)).ttl(SHORT).build().await.unwrap();
@@ -147,7 +153,7 @@ async fn hold_survives_latency_above_the_heartbeat_timeout() {
 /// Unanswered requests do not pile up.
 #[tokio::test(flavor = "multi_thread")]
 async fn unanswered_heartbeats_are_bounded() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let session = hasty_session(&proxy, Duration::from_millis(20)).await;
     proxy.set(Direction::Replies, Flow::Hold);
@@ -164,7 +170,7 @@ async fn unanswered_heartbeats_are_bounded() {
 /// A follower may show old state, but not behind a request that went through the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_through_a_late_follower_finds_what_the_leader_has_deleted() {
-    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = own_ensemble();
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
     let to_follower = ensemble.member(follower);
     let session = session_at(&to_follower.url(), LONG).await;
@@ -179,4 +185,106 @@ async fn heartbeat_through_a_late_follower_finds_what_the_leader_has_deleted() {
         matches!(heartbeat.holds[0].1, Renewal::Gone) && is_renewed(&heartbeat.holds[1].1),
         "{heartbeat:?}"
     );
+}
+
+/// Otherwise the server would get all of them at once, and none that is current.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_a_connection_are_not_sent_later() {
+    const HEARTBEATS: u64 = 6;
+    let server = own_server();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, name) = (hasty_session(&proxy, Duration::from_millis(20)).await, fresh_name());
+    proxy.hold_new();
+    proxy.reset();
+    for _ in 0..HEARTBEATS {
+        assert!(matches!(heartbeat(&session, &[]).await.session, Renewal::Unknown(_)));
+        let error = bounded(elections(&session).leader(&name)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    let later = Cell::new(0);
+    let (received, _) = spent(&server, async || {
+        proxy.pass();
+        until("it is renewed", async || {
+            later.set(later.get() + 1);
+            is_renewed(&heartbeat(&session, &[]).await.session)
+        })
+        .await;
+    })
+    .await;
+    // A client that has given up a connection greets again.
+    assert!(received < later.get() + HEARTBEATS, "{received} packets for {} heartbeats", later.get());
+}
+
+/// The request may have reached no leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_with_a_lost_reply_extends_no_lease() {
+    let (proxy, (clock, ahead)) = (Proxy::start_zookeeper(shared().endpoint()).unwrap(), shifted_clock());
+    // Half a tick is a quarter of the ttl.
+    let session = backend(&url_through(&proxy)).open_session(LONG, clock).await.unwrap();
+    let armed_at = async || match heartbeat(&session, &[]).await.session {
+        Renewal::Renewed { armed_at } => armed_at,
+        other => panic!("{other:?}"),
+    };
+    let first = armed_at().await;
+    ahead.store(LONG.as_secs() / 3, SeqCst);
+    proxy.swallow_reply(1);
+    assert!(matches!(heartbeat(&session, &[]).await.session, Renewal::Unknown(_)));
+    ahead.store(LONG.as_secs() * 2 / 3, SeqCst);
+    assert!(armed_at().await.since(first) < LONG / 4, "the lost one counts");
+}
+
+/// Each of them passes through the leader, like a heartbeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_to_writes_extend_the_lease() {
+    for write in ["release", "proclaim", "record"] {
+        let (clock, ahead) = shifted_clock();
+        // Half a tick is a quarter of the ttl.
+        let session = backend(&shared().url()).open_session(LONG, clock).await.unwrap();
+        let first = lead(&session, &fresh_name(), "x").await;
+        ahead.store(LONG.as_secs() / 3, SeqCst);
+        match write {
+            "release" => release(&session, &first).await,
+            "proclaim" => assert!(proclaim(&session, &first, "y", 2).await),
+            _ => {
+                let records = session.records().unwrap();
+                assert!(bounded(records.write(&first, "x", LONG)).await.unwrap());
+            }
+        }
+        ahead.store(LONG.as_secs() * 2 / 3, SeqCst);
+        let next = acquire(&session, &fresh_name()).await;
+        assert!(next.armed_at().since(first.armed_at()) >= LONG / 4, "{write}");
+    }
+}
+
+/// What an earlier heartbeat has found proves nothing later.
+#[tokio::test(flavor = "multi_thread")]
+async fn result_of_a_heartbeat_is_reported_once() {
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let held = acquire(&session, &fresh_name()).await;
+    assert!(is_renewed(&heartbeat(&session, &[&held]).await.holds[0].1));
+    proxy.set(Direction::Replies, Flow::Hold);
+    let unanswered = heartbeat(&session, &[&held]).await;
+    assert!(matches!(unanswered.session, Renewal::Unknown(_)), "{unanswered:?}");
+    assert!(matches!(unanswered.holds[..], [(_, Renewal::Unknown(_))]), "{unanswered:?}");
+    proxy.pass();
+}
+
+/// Otherwise a heartbeat would take as many round trips as there are holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn holds_with_recurring_names_are_looked_for_at_once() {
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    let session = session_at(&format!("{}&form=bare", url_through(&proxy)), LONG).await;
+    let held = hold(&session, 3).await;
+    let paths: Vec<String> = held.iter().map(|grant| format!("{}/", node(grant.name()))).collect();
+    // The check before these names the client's own node.
+    proxy.hold_requests_from("/lockkit/test-");
+    let renewing = tokio::spawn({
+        let (session, held) = (Arc::clone(&session), held.clone());
+        async move { session.renew(&held).await }
+    });
+    until("all are sent", async || paths.iter().all(|path| proxy.holds(path))).await;
+    proxy.pass();
+    let renewals = bounded(renewing).await.unwrap();
+    assert!(is_renewed(&renewals.session), "{renewals:?}");
 }

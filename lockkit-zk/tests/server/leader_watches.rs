@@ -6,12 +6,12 @@ use lockkit_core::{
     LockName,
     backend::{LeaderWatch, Session},
 };
-use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_testbed::Proxy;
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, node, queue, release, session, session_at, shared,
-        until, url_through,
+        LONG, acquire, bounded, contend, enqueued, fresh_name, node, own_server, plain, queue, release,
+        session, session_at, shared, until, url_through,
     },
     elections::{elections, lead, leader, proclaim},
 };
@@ -28,7 +28,7 @@ async fn has_changed(watch: &mut dyn LeaderWatch) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_of_leader_or_proposal_wakes_the_watch() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, other, observer) =
         (session(&server, LONG).await, session(&server, LONG).await, session(&server, LONG).await);
     let name = fresh_name();
@@ -61,7 +61,7 @@ async fn every_change_of_leader_or_proposal_wakes_the_watch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn end_of_the_leaders_session_wakes_the_watch() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let gate = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, observer) = (session_at(&url_through(&gate), LONG).await, session(&server, LONG).await);
     let name = fresh_name();
@@ -98,7 +98,7 @@ async fn change_during_a_disconnect_wakes_the_watch_after_reconnect() {
 /// A candidate that joins or leaves fires the watch on the list, but is no change.
 #[tokio::test(flavor = "multi_thread")]
 async fn candidates_behind_the_leader_wake_nobody() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, other, observer) =
         (session(&server, LONG).await, session(&server, LONG).await, session(&server, LONG).await);
     let name = fresh_name();
@@ -149,7 +149,7 @@ async fn dropped_futures_lose_no_change() {
 /// The server keeps a watch on a missing node until somebody creates the node or removes the watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_watch_leaves_nothing_at_the_server() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (session, observer) = (session(&server, LONG).await, session(&server, LONG).await);
     let is_watched = async |count| until("watches", async || server.watches().unwrap() == count).await;
     let unused = watch(&observer, &fresh_name()).await;
@@ -175,4 +175,22 @@ async fn end_of_the_watching_session_is_one_last_hint() {
     bounded(observer.close()).await.unwrap();
     bounded(watch.changed()).await;
     assert!(!has_changed(&mut *watch).await, "a keeper would ask without end");
+}
+
+/// Names without an id recur in a new directory, and the version of new data is 0 again.
+#[tokio::test(flavor = "multi_thread")]
+async fn new_leader_with_the_node_name_of_the_last_one_is_reported() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (observer, other) = (session_at(&url_through(&proxy), LONG).await, plain(server).await);
+    let path = contend(&other, &name, "lock-").await;
+    let mut watch = watch(&observer, &name).await;
+    let before = leader(&observer, &name).await.unwrap().token;
+    proxy.hold_events();
+    other.delete(&path, None).await.unwrap();
+    assert!(server.delete(&node(&name)).unwrap());
+    assert_eq!(contend(&other, &name, "lock-").await, path, "the name did not recur");
+    proxy.pass();
+    bounded(watch.changed()).await;
+    assert!(leader(&observer, &name).await.unwrap().token > before);
 }

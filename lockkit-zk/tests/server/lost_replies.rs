@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use lockkit_core::ErrorKind;
-use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper, ZooKeeperEnsemble};
+use lockkit_testbed::{Direction, Flow, Message, Proxy};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, SHORT, acquire, bounded, contend, enqueued, fresh_name, heartbeat, is_gave_up,
-    is_renewed, mark, node, plain, queue, release, session, session_at, shared, start, start_claim, until,
-    url_through, watching,
+    is_renewed, mark, node, own_ensemble, own_server, plain, queue, release, session, session_at, shared,
+    start, start_claim, until, url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,7 +39,7 @@ async fn create_with_lost_reply_is_found_again() {
 /// When the connection breaks, the create is proposed, and no server shows it yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn create_that_commits_late_is_found_again() {
-    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = own_ensemble();
     let number = ensemble.leader().unwrap();
     let leader = ensemble.member(number);
     let proxy = Proxy::start_zookeeper(leader.endpoint()).unwrap();
@@ -62,7 +62,7 @@ async fn create_that_commits_late_is_found_again() {
 /// server that received the create would delay the reads of its session until then.)
 #[tokio::test(flavor = "multi_thread")]
 async fn create_not_yet_visible_at_a_follower_is_found() {
-    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = own_ensemble();
     let (number, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
     let leader = ensemble.member(number);
     let to_leader = Proxy::start_zookeeper(leader.endpoint()).unwrap();
@@ -131,7 +131,7 @@ async fn lost_reply_during_a_wait_only_delays_the_grant() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_request_after_the_session_moved_has_no_effect() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     release(&session, &acquire(&session, &name).await).await;
@@ -153,7 +153,7 @@ async fn late_request_after_the_session_moved_has_no_effect() {
 /// A client meets such a node when it reconnects to a server that does not know yet that its last session is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_of_another_session_is_not_adopted_whatever_its_name() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     release(&session, &acquire(&session, &name).await).await;
@@ -216,7 +216,7 @@ async fn lost_withdrawal_is_repeated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_event_is_covered_by_a_recheck() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, name) = (session(&server, LONG).await, fresh_name());
     let session = session_at(&url_through(&proxy), SHORT).await;
@@ -245,4 +245,39 @@ async fn deletion_during_a_disconnect_wakes_the_waiter_after_reconnect() {
     let granted = tokio::time::timeout(BEFORE_A_RECHECK / 2, waiting.granted()).await;
     release(&session, &granted.expect("the watch did not come back")).await;
     assert_eq!(server.children(&node(&name)).unwrap(), [""; 0]);
+}
+
+/// The nodes of a bare queue do not say whose they are; only their data do, and some may not be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_node_does_not_hide_that_of_an_unanswered_create() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&format!("{}&form=bare", url_through(&proxy)), LONG).await;
+    let owner = format!("zk://app:secret@{}/?form=bare&acl=auth::cdrwa", server.endpoint());
+    let owner = session_at(&owner, LONG).await;
+    // Its directory is everybody's.
+    release(&session, &acquire(&session, &name).await).await;
+    let held = acquire(&owner, &name).await;
+    proxy.swallow_reply(1);
+    let waiting = enqueued(&session, &name).await;
+    assert_eq!(queue(server, &name).len(), 2);
+    release(&owner, &held).await;
+    release(&session, &waiting.granted().await).await;
+}
+
+/// The keeper repeats it; the node must not stay because the first request counts as sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn release_that_reached_no_server_is_repeated() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    let held = acquire(&session, &name).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    let error = bounded(session.release(&held)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // What is held is lost with its connection.
+    proxy.reset();
+    proxy.pass();
+    release(&session, &held).await;
+    assert_eq!(queue(server, &name), [""; 0]);
 }

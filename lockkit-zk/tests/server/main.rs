@@ -6,6 +6,7 @@ mod admin;
 mod bad_input;
 mod breaking;
 mod budget;
+mod busy;
 mod cancel;
 mod common;
 mod elections;

@@ -6,11 +6,11 @@ use lockkit_core::{
     ErrorKind, LockName,
     backend::{Backend, Grant, Records, Session},
 };
-use lockkit_testbed::{Proxy, ZooKeeper, ZooKeeperEnsemble};
+use lockkit_testbed::Proxy;
 
 use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, name, node, plain, queue, release, session,
-    session_at, shared, url_through,
+    LONG, acquire, backend, bounded, enqueued, fresh_name, name, node, own_ensemble, own_server, plain,
+    queue, release, session, session_at, shared, url_through,
 };
 
 /// ZooKeeper keeps records for good.
@@ -45,7 +45,7 @@ fn record_node(name: &LockName) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn record_outlives_hold_and_session_and_only_its_name_has_it() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let (first, second, name) = (session(&server, LONG).await, session(&server, LONG).await, fresh_name());
     assert_eq!(read(&first, &name).await, None);
     let grant = acquire(&first, &name).await;
@@ -64,7 +64,7 @@ async fn record_outlives_hold_and_session_and_only_its_name_has_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn record_is_written_whatever_its_locks_name_and_an_operator_deletes() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let session = session(&server, LONG).await;
     for text in ["a/b", "ends-in-0000000001", ":records", "🔒%", &"x".repeat(1024)] {
         let name = name(text);
@@ -122,7 +122,7 @@ async fn write_with_lost_reply_is_repeated() {
 /// refuse it.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_copy_of_a_write_does_not_undo_a_later_one() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     let grant = acquire(&session, &name).await;
@@ -142,7 +142,7 @@ async fn late_copy_of_a_write_does_not_undo_a_later_one() {
 /// The next holder is granted the lock while the write of the one before it is on its way.
 #[tokio::test(flavor = "multi_thread")]
 async fn write_that_arrives_after_the_next_grant_is_refused() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (stale, other) = (session_at(&url_through(&proxy), LONG).await, session(&server, LONG).await);
     let name = fresh_name();
@@ -165,7 +165,7 @@ async fn write_that_arrives_after_the_next_grant_is_refused() {
 /// A follower may show an earlier record, but not behind a request through the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn record_read_through_a_late_follower_is_current() {
-    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = own_ensemble();
     let (at_leader, follower) = (ensemble.member(ensemble.leader().unwrap()), ensemble.follower().unwrap());
     let to_follower = ensemble.member(follower);
     let (session, observer) =

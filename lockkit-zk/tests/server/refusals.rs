@@ -10,9 +10,10 @@ use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::common::{
-    BEFORE_A_RECHECK, LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, node, plain,
-    queue, release, session, session_at, shared, sooner_than, start, start_claim, url_through,
+    BEFORE_A_RECHECK, LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, node, own_server,
+    plain, queue, release, session, session_at, shared, sooner_than, start, start_claim, url_through,
 };
+use crate::elections::elections;
 
 /// Creates the lock's directory, in which everybody has only this permission.
 async fn permit(server: &ZooKeeper, name: &LockName, permission: Permission) {
@@ -106,10 +107,32 @@ async fn waiters_of_an_abandoned_session_end_before_their_next_recheck() {
         let (other, awaited) = (crate::common::session(shared(), LONG).await, fresh_name());
         let held = acquire(&other, &awaited).await;
         let waiting = enqueued(&session, &awaited).await;
+        let mut watch = bounded(elections(&session).watch(&awaited)).await.unwrap();
+        abandon(&session, &name).await;
+        assert!(is_entry_gone(&waiting.ends().await));
+        // The keeper asks, and learns why.
+        bounded(watch.changed()).await;
+        let error = bounded(elections(&session).leader(&awaited)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "nobody has closed the client: {error}");
+        bounded(session.close()).await.unwrap();
+        release(&other, &held).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_for_a_single_node_end_with_their_abandoned_session() {
+    sooner_than(BEFORE_A_RECHECK, async || {
+        let (root, name, awaited) = (fresh_name(), fresh_name(), fresh_name());
+        permit(shared(), &root, Permission::CREATE | Permission::READ).await;
+        let url = format!("{}/?form=single&root={}", shared().url(), node(&root));
+        let (session, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+        let _held = acquire(&other, &awaited).await;
+        let waiting = enqueued(&session, &awaited).await;
         abandon(&session, &name).await;
         assert!(is_entry_gone(&waiting.ends().await));
         bounded(session.close()).await.unwrap();
-        release(&other, &held).await;
+        bounded(other.close()).await.unwrap();
     })
     .await;
 }
@@ -130,7 +153,7 @@ async fn abandoned_session_creates_nothing_more() {
 /// The effect of the create cannot be found out, so its node must end with the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_create_that_cannot_be_looked_up_abandons_the_session() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
     permit(&server, &name, Permission::CREATE | Permission::DELETE).await;

@@ -1,14 +1,17 @@
 //! A machine that sleeps: the clock moves on, and no timer does.
 
-use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+use std::{
+    sync::atomic::Ordering::SeqCst,
+    time::{Duration, Instant},
+};
 
 use lockkit_core::backend::Backend;
-use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_testbed::Proxy;
 use tokio::time::timeout;
 
 use crate::common::{
-    LONG, backend, fresh_name, granted, is_entry_gone, mark, node, queue, release, shared, shifted_clock,
-    start, try_acquire, until, url_through,
+    LONG, backend, bounded, fresh_name, granted, is_entry_gone, mark, node, own_server, queue, release,
+    session, shared, shifted_clock, start, try_acquire, until, url_through,
 };
 
 /// The list with which a claim is granted may be as old as the lease.
@@ -43,11 +46,25 @@ async fn grant_on_an_old_lease_is_confirmed_by_the_leader() {
 /// Its holders no longer rely on it, and the client crate would keep it alive by pings.
 #[tokio::test(flavor = "multi_thread")]
 async fn session_of_a_machine_that_slept_past_its_lease_is_ended_at_the_server() {
-    let (server, (clock, ahead)) = (ZooKeeper::start().unwrap(), shifted_clock());
+    let (server, (clock, ahead)) = (own_server(), shifted_clock());
     let session = backend(&server.url()).open_session(LONG, clock).await.unwrap();
     assert_eq!(server.ephemerals().unwrap().len(), 1);
     ahead.store(LONG.as_secs() + 1, SeqCst);
     let half: Duration = LONG / 2;
     timeout(half, session.lost()).await.expect("no timer of the length of the lease has passed");
     until("the server has ended the session", async || server.ephemerals().unwrap().is_empty()).await;
+}
+
+/// The clock is read once a second; a close does not wait for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_is_sent_at_once() {
+    const ROUNDS_MAX: usize = 10;
+    let mut took = Vec::new();
+    while took.last().is_none_or(|took| *took > Duration::from_secs(1)) {
+        assert!(took.len() < ROUNDS_MAX, "{took:?}");
+        // The first check is a second after the open.
+        let opening = Instant::now();
+        bounded(session(shared(), LONG).await.close()).await.unwrap();
+        took.push(opening.elapsed());
+    }
 }

@@ -6,21 +6,22 @@ use lockkit_core::{
     ErrorKind,
     backend::{Backend, Renewal},
 };
-use lockkit_testbed::{Proxy, ZooKeeper, ZooKeeperEnsemble};
+use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::{
     budget::spent,
     common::{
-        LONG, acquire, backend, enqueued, fresh_name, granted, heartbeat, is_gave_up, node, plain, queue,
-        release, session, session_at, shared, shifted_clock, start_claim, try_acquire, until, url_through,
+        LONG, acquire, backend, enqueued, fresh_name, granted, heartbeat, is_gave_up, node, own_ensemble,
+        own_server, plain, queue, release, session, session_at, shared, shifted_clock, start_claim,
+        try_acquire, until, url_through,
     },
 };
 
 /// The try's own server still shows the holder; its leader does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn try_at_a_late_follower_is_granted_what_was_released_before() {
-    let ensemble = ZooKeeperEnsemble::start().unwrap();
+    let ensemble = own_ensemble();
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
     let (at_leader, to_follower) = (ensemble.member(leader), ensemble.member(follower));
     for form in ["curator", "bare", "single"] {
@@ -137,7 +138,9 @@ async fn try_at_a_lately_busy_lock_without_a_connection_is_unavailable() {
         (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
     let held = acquire(&holding, &name).await;
     assert!(is_gave_up(&try_acquire(&trying, &name).await));
-    proxy.refuse();
+    // A new connection comes into being, and remains silent.
+    proxy.hold_new();
+    proxy.reset();
     until("the client has noticed", async || {
         matches!(heartbeat(&trying, &[]).await.session, Renewal::Unknown(_))
     })
@@ -151,7 +154,7 @@ async fn try_at_a_lately_busy_lock_without_a_connection_is_unavailable() {
 /// A read cannot tell a contender from a node that only looks like one, so reads alone must not refuse a lock for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_decides_again_a_minute_after_the_last_one_did() {
-    let (server, (clock, ahead)) = (ZooKeeper::start().unwrap(), shifted_clock());
+    let (server, (clock, ahead)) = (own_server(), shifted_clock());
     let trying = backend(&server.url()).open_session(LONG, clock).await.unwrap();
     let (holding, name) = (session(&server, LONG).await, fresh_name());
     let held = acquire(&holding, &name).await;

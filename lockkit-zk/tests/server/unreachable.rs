@@ -1,9 +1,9 @@
 //! Servers that open no session: each is named, with the reason and what to do.
 
 use lockkit_core::{Error, ErrorKind, backend::Backend};
-use lockkit_testbed::{Etcd, Proxy, Redis, ZooKeeper, ZooKeeperEnsemble};
+use lockkit_testbed::{Etcd, Proxy, Redis, ZooKeeperEnsemble};
 
-use crate::common::{assert_error, backend, bounded, fresh_name, refusal, shared};
+use crate::common::{assert_error, backend, bounded, fresh_name, own_server, refusal, shared};
 
 /// Returns why none of these servers opens a session.
 async fn refused_by(servers: &[String]) -> Error {
@@ -12,7 +12,7 @@ async fn refused_by(servers: &[String]) -> Error {
 
 /// Returns a port at which nobody listens.
 fn closed_port() -> String {
-    let mut server = ZooKeeper::start().unwrap();
+    let mut server = Redis::start().unwrap();
     server.kill().unwrap();
     server.endpoint()
 }
@@ -56,11 +56,12 @@ async fn other_servers_are_recognised() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_server_is_told_from_one_that_closes_connections() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     server.pause().unwrap();
     let error = refused_by(&[server.endpoint()]).await;
     let why = format!("{}: it accepts the connection and does not answer", server.endpoint());
     assert_error(&error, ErrorKind::Unavailable, &why);
+    server.resume().unwrap();
     let proxy = Proxy::start(shared().endpoint()).unwrap();
     proxy.refuse_new();
     // The reset comes before the connection is made, or after.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use lockkit_core::backend::Session;
-use lockkit_testbed::{Message, Proxy, ZooKeeper};
+use lockkit_testbed::{Direction, Flow, Message, Proxy};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::{
-    LONG, SHORT, acquire, enqueued, fresh_name, node, plain, release, session_at, until, url_through,
-    watching,
+    LONG, SHORT, acquire, contend, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed, node,
+    own_server, plain, queue, release, session_at, until, url_through, watching,
 };
 
 async fn renew_now_and_then(session: Arc<dyn Session>) {
@@ -22,7 +22,7 @@ async fn renew_now_and_then(session: Arc<dyn Session>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_reads_no_list_and_keeps_its_watch() {
     const WAITERS: usize = 200;
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     for form in ["curator", "bare"] {
         let holder = session_at(&format!("{}/?form={form}", server.url()), LONG).await;
@@ -58,7 +58,7 @@ async fn recheck_reads_no_list_and_keeps_its_watch() {
 /// A create per re-check would be a transaction of the whole ensemble.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_of_a_single_node_writes_nothing() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
     let session = session_at(&format!("{}&form=single", url_through(&proxy)), SHORT).await;
@@ -77,7 +77,7 @@ async fn recheck_of_a_single_node_writes_nothing() {
 /// Another program takes the lock at the moment of the release; only the lost event would have reported that.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_of_a_single_node_watches_its_replacement() {
-    let server = ZooKeeper::start().unwrap();
+    let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
     let session = session_at(&format!("{}&form=single", url_through(&proxy)), SHORT).await;
@@ -98,5 +98,62 @@ async fn recheck_of_a_single_node_watches_its_replacement() {
     other.delete(&path, None).await.unwrap();
     release(&session, &waiting.granted().await).await;
     release(&holder, &held).await;
+    renewing.abort();
+}
+
+/// All names recur in a new directory, and no event reports that.
+#[tokio::test(flavor = "multi_thread")]
+async fn recheck_finds_that_a_waiters_node_is_another_ones() {
+    let server = own_server();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let other = plain(&server).await;
+    let session = session_at(&format!("{}&form=bare", url_through(&proxy)), SHORT).await;
+    let name = fresh_name();
+    let first = contend(&other, &name, "lock-").await;
+    let waiting = watching(&server, &session, &name).await;
+    let renewing = tokio::spawn(renew_now_and_then(Arc::clone(&session)));
+    proxy.drop_messages(Message::Events, |_| true);
+    let own = format!("{}/lock-0000000001", node(&name));
+    assert!(
+        server.delete(&own).unwrap()
+            && server.delete(&first).unwrap()
+            && server.delete(&node(&name)).unwrap()
+    );
+    assert_eq!(contend(&other, &name, "lock-").await, first, "the name did not recur");
+    assert_eq!(contend(&other, &name, "lock-").await, own, "the name did not recur");
+    until("its event is lost", async || proxy.counts().dropped > 0).await;
+    assert!(is_entry_gone(&waiting.ends().await));
+    assert!(is_renewed(&heartbeat(&session, &[]).await.session), "only the end of the session was noticed");
+    renewing.abort();
+}
+
+/// Nobody may read the node but its owner. It exists nevertheless, so there is nothing to list.
+#[tokio::test(flavor = "multi_thread")]
+async fn recheck_of_an_unreadable_predecessor_reads_no_list() {
+    let server = own_server();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), SHORT).await;
+    let name = fresh_name();
+    // The directories are everybody's.
+    release(&session, &acquire(&session, &name).await).await;
+    let owner = session_at(&format!("zk://app:secret@{}/?acl=auth::cdrwa", server.endpoint()), LONG).await;
+    let held = acquire(&owner, &name).await;
+    let waiting = watching(&server, &session, &name).await;
+    let renewing = tokio::spawn(renew_now_and_then(Arc::clone(&session)));
+    // Requests that name the directory. In a list, it is followed by "no watch".
+    let (directory, list) = (node(&name), format!("{}\0", node(&name)));
+    let predecessor = format!("{directory}/{}", queue(&server, &name)[0]);
+    proxy.hold_requests_from(&directory);
+    for _ in 0..2 {
+        until("it looks", async || proxy.holds(&directory)).await;
+        assert!(proxy.holds(&predecessor) && !proxy.holds(&list), "it lists");
+        // This look passes, and what follows is held.
+        proxy.hold_requests_from(&directory);
+        proxy.set(Direction::Requests, Flow::Pass);
+        until("the look is sent", async || !proxy.holds(&predecessor)).await;
+    }
+    proxy.pass();
+    release(&owner, &held).await;
+    release(&session, &waiting.granted().await).await;
     renewing.abort();
 }
