@@ -183,13 +183,21 @@ impl Reconnector {
             None => self.announced(self.reopen(&state).await, &state),
         };
         loop {
-            let next = tokio::select! {
+            let replacement = tokio::select! {
                 biased;
-                () = open.health.broken.cancelled() => {
+                () = open.health.broken.cancelled() => None,
+                replacement = self.replacement(&open) => Some(replacement),
+            };
+            let next = match replacement {
+                Some(replacement) => replacement,
+                None => {
                     debug!("the connection to Redis is broken");
                     self.listener.ended();
                     state.send_replace(ConnectionState::Opening);
-                    if open.health.has_served() {
+                    let has_served = open.health.has_served();
+                    // The client crate repairs a connection to a cluster as long as anybody has it, without pauses.
+                    drop(open);
+                    if has_served {
                         pauses = retry_pauses();
                         tokio::time::sleep(reconnect_pause()).await;
                     } else {
@@ -198,7 +206,6 @@ impl Reconnector {
                     }
                     self.reopen(&state).await
                 }
-                replacement = self.replacement(&open) => replacement,
             };
             open = self.announced(next, &state);
         }
@@ -264,46 +271,4 @@ impl Reconnector {
 }
 
 #[cfg(test)]
-mod tests {
-    use lockkit_testbed::Redis;
-
-    use super::*;
-    use crate::topology::{Address, Dialer, Login, Topology};
-
-    /// Receives nothing, on these channels.
-    impl Listener for Vec<String> {
-        fn channels(&self) -> Vec<String> {
-            self.clone()
-        }
-
-        fn message(&self, _: &str, _: &str) {}
-
-        fn gap(&self) {}
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn many_channels_are_few_requests() {
-        let redis = Redis::start().unwrap();
-        let endpoint = redis.endpoint();
-        let (host, port) = endpoint.split_once(':').unwrap();
-        let channels: Vec<_> =
-            (0..=2 * CHANNELS_PER_REQUEST_MAX).map(|number| format!("channel-{number}")).collect();
-        let connector = Connector {
-            topology: Topology::Single(Address::Tcp(host.to_owned(), port.parse().unwrap())),
-            dialer: Dialer { login: Login::default(), tls: None, timeout: Duration::from_secs(30) },
-            sentinel_login: Login::default(),
-            cluster_retries: 0,
-        };
-        let reconnector = Reconnector { connector, listener: Arc::new(channels.clone()) };
-        let _open = reconnector.open().await.unwrap();
-        let subscribed = redis.cli(&["PUBSUB", "CHANNELS"]).unwrap().list().len();
-        assert_eq!((subscribed, redis.calls("subscribe").unwrap()), (channels.len(), 3));
-    }
-
-    /// When a network fails, all clients lose all servers at the same moment.
-    #[test]
-    fn reconnect_pauses_differ() {
-        let (one, other) = (reconnect_pause(), reconnect_pause());
-        assert!(one != other && one.max(other) <= RETRY_PAUSE_MIN, "{one:?} and {other:?}");
-    }
-}
+mod tests;

@@ -1,0 +1,301 @@
+//! Connections that break, and connections that should be replaced.
+
+use std::sync::{Mutex, atomic::AtomicUsize};
+
+use lockkit_conformance::direct::{HANG, until};
+use lockkit_core::support::lock;
+use lockkit_testbed::Redis;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+};
+
+use super::*;
+use crate::topology::{Address, Dialer, Login, Topology};
+
+/// Receives nothing, on these channels.
+impl Listener for Vec<String> {
+    fn channels(&self) -> Vec<String> {
+        self.clone()
+    }
+
+    fn message(&self, _: &str, _: &str) {}
+
+    fn gap(&self) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_channels_are_few_requests() {
+    let redis = Redis::start().unwrap();
+    let channels: Vec<_> =
+        (0..=2 * CHANNELS_PER_REQUEST_MAX).map(|number| format!("channel-{number}")).collect();
+    let _open = to(&redis, Arc::new(channels.clone())).open().await.unwrap();
+    let subscribed = redis.cli(&["PUBSUB", "CHANNELS"]).unwrap().list().len();
+    assert_eq!((subscribed, redis.calls("subscribe").unwrap()), (channels.len(), 3));
+}
+
+fn to(redis: &Redis, listener: Arc<dyn Listener>) -> Reconnector {
+    let endpoint = redis.endpoint();
+    let (host, port) = endpoint.split_once(':').unwrap();
+    let connector = Connector {
+        topology: Topology::Single(Address::Tcp(host.to_owned(), port.parse().unwrap())),
+        dialer: Dialer { login: Login::default(), tls: None, timeout: Duration::from_secs(30) },
+        sentinel_login: Login::default(),
+        cluster_retries: 0,
+    };
+    Reconnector { connector, listener }
+}
+
+/// The nodes may name the masters that were compared, while the client crate uses another one.
+#[tokio::test]
+async fn lasting_silence_replaces_a_connection_after_twice_as_many_checks_each_time() {
+    let redis = Redis::start().unwrap();
+    let reconnector = to(&redis, Arc::new(()));
+    let mut open = reconnector.open().await.unwrap();
+    tokio::time::pause();
+    for checks in [MASTER_CHECKS, 2 * MASTER_CHECKS] {
+        let start = Instant::now();
+        let silent_for_long = async {
+            let mut until_outdated = std::pin::pin!(reconnector.until_outdated(&open));
+            loop {
+                open.health.unanswered.notify_one();
+                let next = tokio::time::timeout(MASTER_CHECK_PAUSE / 4, until_outdated.as_mut()).await;
+                if let Ok(next) = next {
+                    break next;
+                }
+            }
+        };
+        let next = silent_for_long.await;
+        let (shortest, took) = (MASTER_CHECK_PAUSE * checks, start.elapsed());
+        assert_eq!(next, 2 * checks);
+        assert!(took >= shortest && took <= shortest * 11 / 10, "{checks} checks took {took:?}");
+        open.master_checks = next;
+    }
+}
+
+/// Counts what a connection reports.
+#[derive(Default)]
+struct Counts {
+    ended: AtomicUsize,
+    gaps: AtomicUsize,
+}
+
+impl Listener for Counts {
+    fn channels(&self) -> Vec<String> {
+        vec!["channel".to_owned()]
+    }
+
+    fn message(&self, _: &str, _: &str) {}
+
+    fn ended(&self) {
+        self.ended.fetch_add(1, SeqCst);
+    }
+
+    fn gap(&self) {
+        self.gaps.fetch_add(1, SeqCst);
+    }
+}
+
+/// So the client crate may lose a subscription.
+#[tokio::test(flavor = "multi_thread")]
+async fn connection_that_should_be_replaced_serves_until_its_replacement_is_announced() {
+    let redis = Redis::start().unwrap();
+    let counts = Arc::<Counts>::default();
+    let reconnector = to(&redis, Arc::clone(&counts) as _);
+    let first = reconnector.open().await.unwrap();
+    let (state, mut states) = watch::channel(ConnectionState::Up(first.clone()));
+    let running = tokio::spawn(reconnector.run(Some(first.clone()), state));
+    first.health.replace_soon.cancel();
+    let is_next = |state: &ConnectionState| match state {
+        ConnectionState::Up(open) => !Arc::ptr_eq(&open.health, &first.health),
+        _ => panic!("the first one serves until then"),
+    };
+    let next = tokio::time::timeout(HANG, states.wait_for(is_next)).await.unwrap().unwrap().clone();
+    let ConnectionState::Up(next) = next else { unreachable!() };
+    assert!(!first.health.is_broken() && !next.health.replace_soon.is_cancelled());
+    until("waiting claims look again", async || counts.gaps.load(SeqCst) > 0).await;
+    assert_eq!(counts.ended.load(SeqCst), 0);
+    assert_eq!(redis.calls("subscribe").unwrap(), 2);
+    running.abort();
+}
+
+/// A cluster of one node, in this process.
+struct FakeCluster {
+    address: Address,
+    /// The id of the master of all slots.
+    master: Arc<Mutex<&'static str>>,
+    is_silent: Arc<AtomicBool>,
+    /// Connections that have ended.
+    ended: Arc<AtomicUsize>,
+}
+
+impl FakeCluster {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (master, is_silent, ended) =
+            (Arc::new(Mutex::new("a")), Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let node = (Arc::clone(&master), Arc::clone(&is_silent), Arc::clone(&ended));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (master, is_silent, ended) = node.clone();
+                tokio::spawn(async move {
+                    Self::serve(stream, port, master, is_silent).await;
+                    ended.fetch_add(1, SeqCst);
+                });
+            }
+        });
+        Self { address: Address::Tcp("127.0.0.1".to_owned(), port), master, is_silent, ended }
+    }
+
+    async fn serve(stream: TcpStream, port: u16, master: Arc<Mutex<&'static str>>, silent: Arc<AtomicBool>) {
+        let mut stream = BufReader::new(stream);
+        while let Some(words) = request(&mut stream).await {
+            let master = *lock(&master);
+            let answer = match words[0].to_ascii_uppercase().as_str() {
+                "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
+                "CLUSTER" => format!(
+                    "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{master}\r\n",
+                    master.len()
+                ),
+                "PING" => "+PONG\r\n".to_owned(),
+                _ => "+OK\r\n".to_owned(),
+            };
+            if !silent.load(SeqCst) && stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn connector(&self, timeout: Duration) -> Connector {
+        Connector {
+            topology: Topology::Cluster(vec![self.address.clone()]),
+            dialer: Dialer { login: Login::default(), tls: None, timeout },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        }
+    }
+}
+
+/// Reads the words of a request.
+async fn request(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
+    let number = async |stream: &mut BufReader<TcpStream>| {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok()?;
+        line.trim().get(1..)?.parse::<usize>().ok()
+    };
+    let mut words = Vec::new();
+    for _ in 0..number(stream).await? {
+        let mut word = vec![0; number(stream).await? + 2];
+        stream.read_exact(&mut word).await.ok()?;
+        words.push(String::from_utf8_lossy(&word).trim_end().to_owned());
+    }
+    Some(words)
+}
+
+/// The client crate repairs a connection that somebody has, without pauses.
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_connection_is_dropped_before_the_next_one_is_open() {
+    let cluster = FakeCluster::start().await;
+    let reconnector = Reconnector { connector: cluster.connector(10 * HANG), listener: Arc::new(()) };
+    let open = reconnector.open().await.unwrap();
+    let before = cluster.ended.load(SeqCst);
+    // The next connection stays in the making.
+    cluster.is_silent.store(true, SeqCst);
+    open.give_up();
+    let (state, states) = watch::channel(ConnectionState::Up(open.clone()));
+    let running = tokio::spawn(reconnector.run(Some(open), state));
+    until("the broken connection has ended", async || cluster.ended.load(SeqCst) > before).await;
+    assert!(matches!(*states.borrow(), ConnectionState::Opening));
+    running.abort();
+}
+
+/// A master that hangs does not say that another one has taken its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_masters_replace_a_connection_at_the_first_silence() {
+    let cluster = FakeCluster::start().await;
+    let reconnector = Reconnector { connector: cluster.connector(HANG), listener: Arc::new(()) };
+    let open = reconnector.open().await.unwrap();
+    *lock(&cluster.master) = "b";
+    open.health.unanswered.notify_one();
+    let checks = tokio::time::timeout(HANG, reconnector.until_outdated(&open)).await;
+    assert_eq!(checks.ok(), Some(MASTER_CHECKS), "with more notifications only");
+}
+
+/// Else one slow node would make every client connect to all nodes again.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_do_not_name_their_masters_replace_no_connection() {
+    let cluster = FakeCluster::start().await;
+    let timeout = Duration::from_millis(500);
+    let reconnector = Reconnector { connector: cluster.connector(timeout), listener: Arc::new(()) };
+    let open = reconnector.open().await.unwrap();
+    cluster.is_silent.store(true, SeqCst);
+    open.health.unanswered.notify_one();
+    let checks = tokio::time::timeout(3 * timeout, reconnector.until_outdated(&open)).await;
+    assert!(checks.is_err(), "{checks:?}");
+}
+
+#[test]
+fn silent_node_of_a_cluster_leaves_the_connections_to_the_others() {
+    for has_many_servers in [false, true] {
+        let health = || Health {
+            broken: CancellationToken::new(),
+            replace_soon: CancellationToken::new(),
+            unanswered: Notify::new(),
+            has_answered: AtomicBool::default(),
+            has_many_servers,
+            opened: Instant::now(),
+        };
+        let silent = health();
+        silent.note_failure(&RequestError::no_reply());
+        assert_eq!(silent.is_broken(), !has_many_servers);
+        let (refused, no_node) = (health(), health());
+        refused.note_failure(&RequestError::unexpected("x"));
+        let error = redis::RedisError::from((redis::ErrorKind::ClusterConnectionNotFound, "no node"));
+        no_node.note_failure(&error.into());
+        assert_eq!((refused.is_broken(), no_node.is_broken()), (false, true));
+    }
+}
+
+/// Clients of a cluster lose a node at the same moment, and may wait for long until they can connect again.
+#[tokio::test]
+async fn tries_to_replace_a_connection_have_growing_pauses() {
+    let redis = Redis::start().unwrap();
+    let open = to(&redis, Arc::new(())).open().await.unwrap();
+    // Each connection ends at once.
+    let socket = std::env::temp_dir().join(format!("lockkit-{:x}", fastrand::u64(..)));
+    let (listener, tries) =
+        (std::os::unix::net::UnixListener::bind(&socket).unwrap(), Mutex::new(Vec::new()));
+    listener.set_nonblocking(true).unwrap();
+    let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+    let mut reconnector = to(&redis, Arc::new(()));
+    reconnector.connector.topology = Topology::Single(Address::Unix(socket.clone()));
+    open.health.replace_soon.cancel();
+    tokio::time::pause();
+    let start = Instant::now();
+    let cut = async {
+        while listener.accept().await.is_ok() {
+            lock(&tries).push(start.elapsed());
+        }
+    };
+    tokio::select! {
+        _ = reconnector.replacement(&open) => panic!("replaced"),
+        () = cut => {}
+        () = tokio::time::sleep(Duration::from_secs(60)) => {}
+    }
+    std::fs::remove_file(socket).unwrap();
+    let tries = lock(&tries);
+    assert!((10..150).contains(&tries.len()), "{} tries in a minute", tries.len());
+    assert!(
+        tries[0] >= RETRY_PAUSE_MIN,
+        "a connection that was cut at once is replaced after {:?}",
+        tries[0]
+    );
+}
+
+/// When a network fails, all clients lose all servers at the same moment.
+#[test]
+fn reconnect_pauses_differ() {
+    let (one, other) = (reconnect_pause(), reconnect_pause());
+    assert!(one != other && one.max(other) <= RETRY_PAUSE_MIN, "{one:?} and {other:?}");
+}
