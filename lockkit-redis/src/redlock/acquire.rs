@@ -90,7 +90,7 @@ impl RedlockSession {
             tokio::select! {
                 () = claim.give_up() => {}
                 () = self.closed.cancelled() => {}
-                () = next_attempt(pause, released, || pause_after_hint(hint.claims(), took)) => {}
+                () = next_attempt(pause, released, || pause_after_hint(&hint, took)) => {}
             }
         }
     }
@@ -128,9 +128,9 @@ fn jittered(longest: Duration) -> Duration {
     longest.mul_f64(fastrand::f64().mul_add(0.67, 0.33))
 }
 
-/// A random pause after a hint that so many claims received, where an attempt takes so long.
-fn pause_after_hint(claims: Option<usize>, attempt: Duration) -> Duration {
-    let turns = claims.map_or(TURN_MAX, |claims| {
+/// A random pause after a hint, where an attempt takes so long.
+fn pause_after_hint(hint: &Hint, attempt: Duration) -> Duration {
+    let turns = hint.claims().map_or(TURN_MAX, |claims| {
         attempt.clamp(TURN_MIN, TURN_MAX).saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX))
     });
     turns.min(PAUSE_MAX).mul_f64(fastrand::f64())
@@ -138,7 +138,93 @@ fn pause_after_hint(claims: Option<usize>, attempt: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Mutex;
+
+    use lockkit_core::{
+        BootInstant, Clock, ErrorKind, LockName, Metadata, TimeSource,
+        backend::ClaimControl,
+        limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+        support::lock,
+    };
+    use tokio_util::sync::CancellationToken;
+
+    use super::{
+        super::{
+            attempt::SessionContext, hints::Hints, membership::Rejoiner, nodes::Nodes, wire::RequestBuilder,
+        },
+        *,
+    };
+    use crate::{
+        keys::{Layout, Names},
+        topology::{Address, Connector, Dialer, Login, Password, Topology},
+    };
+
+    /// The time of a test; records when it was read.
+    #[derive(Clone)]
+    struct RecordingClock {
+        start: Instant,
+        readings: Arc<Mutex<Vec<Duration>>>,
+    }
+
+    impl TimeSource for RecordingClock {
+        fn now(&self) -> BootInstant {
+            let now = self.start.elapsed();
+            lock(&self.readings).push(now);
+            BootInstant::from_start(now)
+        }
+    }
+
+    /// A session whose nodes can never be reached.
+    fn session_without_nodes(clock: RecordingClock, login: Login) -> RedlockSession {
+        let addresses = (0..3).map(|node| Address::Unix(format!("/nonexistent/{node}").into())).collect();
+        let ttl = Duration::from_secs(60);
+        let dialer = Dialer { login, tls: None, timeout: ttl };
+        let topology = Topology::Replicas(addresses);
+        let connector = Connector { topology, dialer, sentinel_login: Login::default(), cluster_retries: 0 };
+        let (hints, broken) = Hints::of_session();
+        let (nodes, closed) = (Nodes::connect(&connector, ttl, hints), CancellationToken::new());
+        let clock = Clock::new(clock);
+        let rejoiner = Rejoiner::new(nodes.clone(), ttl, clock.clone(), closed.clone());
+        let requests = RequestBuilder { ttl_ms: 60_000, keep_ms: 60_000 };
+        let context = SessionContext { nodes, requests, ttl, clock, rejoiner };
+        RedlockSession::new(context, Layout::new("", Names::Encoded, false), closed, broken)
+    }
+
+    /// All clients lose the nodes at the same moment. Each attempt reads the clock once, before it asks.
+    #[tokio::test(start_paused = true)]
+    async fn pauses_without_nodes_grow_and_differ() {
+        const TIME: Duration = Duration::from_secs(600);
+        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
+        let (session, control) =
+            (session_without_nodes(clock.clone(), Login::default()), ClaimControl::new());
+        let metadata = Metadata::of_this_process(None);
+        let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
+        let give_up = async {
+            sleep(TIME).await;
+            control.give_up();
+        };
+        let (end, ()) = tokio::join!(session.acquire_claim(&claim), give_up);
+        assert!(matches!(end, Ok(Acquired::GaveUp)), "{end:?}");
+        let readings = lock(&clock.readings);
+        let pauses: Vec<Duration> = readings.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.iter().all(|pause| *pause >= RETRY_PAUSE_MIN), "{pauses:?}");
+        assert!(pauses.iter().max().is_some_and(|pause| *pause > RETRY_PAUSE_MAX / 2), "{pauses:?}");
+        let last = &pauses[pauses.len() / 2..];
+        let spread = last.iter().max().unwrap().saturating_sub(*last.iter().min().unwrap());
+        assert!(spread > RETRY_PAUSE_MAX / 8, "{spread:?} of {} pauses", last.len());
+        assert!(pauses.len() >= TIME.as_secs() as usize / 3, "{} pauses", pauses.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiter_fails_where_no_retry_helps() {
+        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
+        let login = Login { password: Some(Password::File("/nonexistent".into())), ..Login::default() };
+        let (session, control) = (session_without_nodes(clock, login), ClaimControl::new());
+        let metadata = Metadata::of_this_process(None);
+        let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
+        let end = tokio::time::timeout(Duration::from_secs(600), session.acquire_claim(&claim)).await;
+        assert_eq!(end.expect("it waits").unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn hint_ends_a_pause() {
@@ -154,7 +240,7 @@ mod tests {
     /// Waiters that ask in step would split the nodes again and again.
     #[test]
     fn pauses_of_waiters_differ() {
-        for pause in [|| pause_after_hint(None, TURN_MIN), || jittered(TURN_MAX)] {
+        for pause in [|| pause_after_hint(&Hint::default(), TURN_MIN), || jittered(TURN_MAX)] {
             let (one, other) = (pause(), pause());
             assert!(one != other && one.max(other) <= TURN_MAX, "{one:?} and {other:?}");
         }
@@ -175,7 +261,9 @@ mod tests {
             (Some(usize::MAX), long, PAUSE_MAX),
         ];
         for (claims, attempt, limit) in cases {
-            let longest = (0..1_000).map(|_| pause_after_hint(claims, attempt)).max().unwrap();
+            let hint = Hint::default();
+            hint.send(claims.unwrap_or_default());
+            let longest = (0..1_000).map(|_| pause_after_hint(&hint, attempt)).max().unwrap();
             assert!(longest <= limit && longest > limit * 9 / 10, "{claims:?} {attempt:?}: {longest:?}");
         }
     }

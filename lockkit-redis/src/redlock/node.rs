@@ -154,10 +154,10 @@ pub(super) fn name_of(address: &Address) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_conformance::direct::HANG;
+    use lockkit_conformance::direct::{HANG, until};
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
-    use super::*;
+    use super::{super::wire::note_empty, *};
     use crate::topology::Login;
 
     fn node_behind(proxy: &Proxy) -> Node {
@@ -187,6 +187,20 @@ mod tests {
             }
         };
         tokio::time::timeout(HANG, replaced).await.expect("a new connection");
+    }
+
+    /// It may be behind a name that leads to another server by now.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn connection_to_a_node_that_became_a_replica_is_replaced() {
+        let redis = Redis::start().unwrap();
+        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+        let node = node_behind(&proxy);
+        node.run(HANG, &look()).await.unwrap();
+        let accepted = proxy.counts().accepted;
+        redis.cli(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
+        let fault = node.run(HANG, &note_empty("empty 1")).await.unwrap_err();
+        assert!(fault.message().contains("READONLY"), "{fault:?}");
+        until("a new connection", async || proxy.counts().accepted > accepted).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]

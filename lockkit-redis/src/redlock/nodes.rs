@@ -150,3 +150,55 @@ impl Nodes {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::HANG;
+    use lockkit_testbed::{Direction, Flow, Proxy, Redis};
+
+    use super::*;
+    use crate::{
+        RedisConfig,
+        redlock::{RedlockConfig, wire::look},
+    };
+
+    fn nodes_at(addresses: &[String], limit: Duration) -> Nodes {
+        RedlockConfig::new(RedisConfig::new(addresses).unwrap()).unwrap().connect(limit)
+    }
+
+    /// A waiter may wait for a majority that a minority cannot prevent.
+    #[test]
+    fn refusals_are_final_once_too_few_nodes_are_left() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let addresses = [1, 2, 3].map(|port| format!("127.0.0.1:{port}"));
+        let nodes = nodes_at(&addresses, Duration::from_secs(1));
+        let (refused, silent) =
+            (RequestError::new(Effect::Refused, ErrorKind::Denied, "NOPERM"), RequestError::no_reply());
+        for (faults, kind) in [
+            ([None, Some(&refused), Some(&silent)], ErrorKind::Unavailable),
+            ([Some(&silent), Some(&refused), Some(&refused)], ErrorKind::Denied),
+        ] {
+            let fault = nodes.no_majority(faults.into_iter().enumerate());
+            assert_eq!(
+                (fault.kind(), fault.is_transient()),
+                (kind, kind == ErrorKind::Unavailable),
+                "{fault:?}"
+            );
+        }
+        assert_eq!(nodes.not_all([(1, &refused)].into_iter()).kind(), ErrorKind::Denied);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn subscription_waits_for_no_silent_node() {
+        let redis = Redis::start().unwrap();
+        let proxies = [(); 3].map(|()| Proxy::start_redis(redis.endpoint()).unwrap());
+        let nodes = nodes_at(&proxies.each_ref().map(Proxy::endpoint), 10 * HANG);
+        for number in 0..3 {
+            nodes.get(number).unwrap().run(HANG, &look()).await.unwrap();
+        }
+        proxies[1].set(Direction::Replies, Flow::Hold);
+        tokio::time::timeout(HANG, nodes.set_subscription("x", true)).await.expect("the others are enough");
+        assert_eq!(redis.cli(&["PUBSUB", "CHANNELS"]).unwrap().list().len(), 2);
+    }
+}

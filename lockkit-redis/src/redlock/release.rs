@@ -200,8 +200,15 @@ pub(super) async fn clean_up_late(node: &Node, limit: Duration, request: Request
 
 #[cfg(test)]
 mod tests {
-    use super::{super::config::RedlockConfig, *};
-    use crate::{RedisConfig, redlock::wire::look};
+    use super::{
+        super::{config::RedlockConfig, hints::Hints},
+        *,
+    };
+    use crate::{
+        RedisConfig,
+        redlock::wire::look,
+        topology::{Address, Connector, Dialer, Login, Password, Topology},
+    };
 
     /// A lifetime longer than any test.
     const LIFETIME: Duration = Duration::from_secs(60);
@@ -240,6 +247,21 @@ mod tests {
         assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 10);
     }
 
+    /// The nodes would refuse each of them until the keys have expired.
+    #[tokio::test]
+    async fn refused_removal_is_not_retried() {
+        let addresses = (0..3).map(|node| Address::Unix(format!("/nonexistent/{node}").into())).collect();
+        let login = Login { password: Some(Password::File("/nonexistent".into())), ..Login::default() };
+        let connector = Connector {
+            topology: Topology::Replicas(addresses),
+            dialer: Dialer { login, tls: None, timeout: LIFETIME },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let nodes = Nodes::connect(&connector, LIFETIME, Hints::default());
+        assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 0);
+    }
+
     #[tokio::test]
     async fn clean_up_of_a_late_grant_is_retried() {
         let (nodes, limit) = (nodes(), Duration::from_secs(1));
@@ -259,6 +281,30 @@ mod tests {
         assert!(early.is_err(), "{early:?}");
         report.send_modify(|progress| progress[2] = NodeProgress::Done);
         confirmed.await.unwrap();
+    }
+
+    /// A caller that releases and asks again should find no key of its own, but not wait for a node that is away.
+    #[tokio::test(start_paused = true)]
+    async fn confirmed_removal_gives_the_other_nodes_a_moment() {
+        for is_answered in [true, false] {
+            let done = NodeProgress::Done;
+            let (report, progress) = watch::channel(vec![done.clone(), done.clone(), NodeProgress::Pending]);
+            let removal = Removal { nodes: nodes(), keys_expired_at: Instant::now() + LIFETIME, progress };
+            let (start, half) = (Instant::now(), STRAGGLER_WAIT / 2);
+            let answer = async {
+                tokio::time::sleep(half).await;
+                if is_answered {
+                    report.send_modify(|progress| progress[2] = done);
+                }
+            };
+            let confirmed = async {
+                removal.confirmed().await.unwrap();
+                start.elapsed()
+            };
+            let (took, ()) = tokio::join!(confirmed, answer);
+            let bounds = if is_answered { half..STRAGGLER_WAIT } else { STRAGGLER_WAIT..2 * STRAGGLER_WAIT };
+            assert!(bounds.contains(&took), "{took:?}");
+        }
     }
 
     /// The clocks of clients and nodes differ in rate.

@@ -246,6 +246,18 @@ mod tests {
         assert!(votes(5, &[busy(), busy(), busy()]).is_contention_decided());
     }
 
+    /// Else a busy lock would be reported as one without a majority.
+    #[test]
+    fn failed_write_back_goes_on_until_it_is_known_why() {
+        let busy = || Ok(ClaimReply::Refused);
+        let ours = || Ok(ClaimReply::Mine(1));
+        let mut written = Votes::for_write_back(&votes(5, &[ours(), ours(), ours(), busy(), silence()]));
+        written.record(0, busy());
+        assert!(!written.is_write_back_decided() && !written.is_contended(), "no majority has replied");
+        written.record(1, ours());
+        assert!(written.is_write_back_decided() && written.is_contended());
+    }
+
     #[test]
     fn silent_and_empty_nodes_are_not_contention_in_a_write_back() {
         let busy = || Ok(ClaimReply::Refused);

@@ -23,7 +23,7 @@ use lockkit_redis::RedlockBackend;
 use lockkit_testbed::{Message, Proxy};
 
 use crate::redlock::{
-    Masters, config,
+    Masters, config, encoded,
     rights::{LOGIN, RIGHTS},
     url_of,
 };
@@ -61,7 +61,7 @@ async fn at(masters: &Masters, nodes: std::ops::Range<usize>, command: &[&str]) 
 /// Waits until every node has the lock: a majority has granted before.
 async fn until_everywhere(masters: &Masters, name: &LockName) {
     until("every node has the lock", async || {
-        let (nodes, key) = (masters.endpoints.len(), name.to_string());
+        let (nodes, key) = (masters.endpoints.len(), encoded(name));
         let has = masters.with(move |all| {
             (0..nodes).try_fold(true, |has, node| {
                 Ok(has && all.node(node).cli(&["EXISTS", &key])?.number() == Some(1))
@@ -94,6 +94,20 @@ async fn broken_holder_is_notified_and_the_next_waiter_is_granted() {
         release(&other, &next).await;
     }
     assert_rising(&tokens);
+}
+
+/// The break may have reached one node only: without its holder, the lock would be held at the others for a ttl.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_of_a_broken_hold_ends_it_at_every_node() {
+    let masters = Masters::start(3).unwrap();
+    let (session, name) = (session(&masters.url()).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    until_everywhere(&masters, &name).await;
+    let shown = holder(&admin(&masters.url()), &name).await.unwrap();
+    // What the node publishes where it ends the hold.
+    at(&masters, 0..1, &["PUBLISH", "lockkit:released:", &shown.entry]).await;
+    assert!(matches!(bounded(session.lost()).await, Loss::Grant(claim) if claim == held.claim()));
+    until("no node has the lock", async || masters.entries(&name).await.unwrap().is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -259,6 +273,23 @@ async fn locks_of_a_majority_are_listed_by_name() {
     assert!(!raw.info().powers.list && admin.info().powers.list && admin.info().powers.break_lock);
 }
 
+/// Each node has no more than a page.
+#[tokio::test(flavor = "multi_thread")]
+async fn listing_goes_on_while_all_nodes_together_have_more() {
+    let masters = Masters::start_for_an_operator(3).unwrap();
+    let (session, admin) = (session(&masters.url()).await, admin(&masters.url()));
+    let last = name("more/4");
+    acquire(&session, &last).await;
+    until_everywhere(&masters, &last).await;
+    for node in 0..3 {
+        at(&masters, node..node + 1, &["SET", &format!("more%2F{}", node + 1), "x"]).await;
+    }
+    let first = bounded(admin.list("more/", None, 2)).await.unwrap();
+    assert_eq!((first.locks.len(), first.next.as_deref()), (0, Some("more/2")));
+    let second = bounded(admin.list("more/", first.next.as_deref(), 2)).await.unwrap();
+    assert_eq!((&second.locks[0].name, second.next), (&Some(last), None));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_needs_two_more_rights() {
     let masters = Masters::start(3).unwrap();
@@ -271,6 +302,9 @@ async fn operator_needs_two_more_rights() {
     assert!((LONG / 2..=LONG).contains(&shown.remaining.unwrap()), "{shown:?}");
     let error = admin.list("", None, 10).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    at(&masters, 0..1, &["ACL", "SETUSER", "app", "+scan"]).await;
+    let error = admin.list("", None, 10).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "the keys of one node are not all: {error}");
     at(&masters, 0..3, &["ACL", "SETUSER", "app", "+scan"]).await;
     assert_eq!(admin.list("", None, 10).await.unwrap().locks.len(), 1);
 }

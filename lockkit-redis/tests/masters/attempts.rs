@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_conformance::{
     Store,
-    direct::{LONG, until},
+    direct::{self, LONG, try_acquire, until},
 };
 use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata, Result,
@@ -193,12 +193,20 @@ async fn silent_nodes_have_not_lost_the_lock() {
     let masters = Masters::start(3).unwrap();
     let session = open(&masters.url(), LONG).await;
     let grant = take(&session).await;
+    let marker = command(&masters, 0, &["HGET", raw::NODE, "marker"]).await;
     let renewal = async || session.renew(std::slice::from_ref(&grant)).await.holds.remove(0).1;
     masters.with(|nodes| (1..3).try_for_each(|node| nodes.node_mut(node).kill())).await.unwrap();
-    let unanswered = renewal().await;
+    let mut unanswered = session.renew(std::slice::from_ref(&grant)).await;
+    assert!(matches!(unanswered.session, Renewal::Unknown(_)), "{:?}", unanswered.session);
+    let unanswered = unanswered.holds.remove(0).1;
     assert!(matches!(unanswered, Renewal::Unknown(_)), "{unanswered:?}");
+    // One node of another set is no majority that was set up again.
+    command(&masters, 0, &["HSET", raw::NODE, "marker", "ready 60000 0a0b 1/3"]).await;
+    let without_majority = session.renew(&[]).await.session;
+    assert!(matches!(without_majority, Renewal::Unknown(_)), "{without_majority:?}");
     let without_holds = session.renew(&[]).await.session;
     assert!(matches!(without_holds, Renewal::Unknown(_)), "{without_holds:?}");
+    command(&masters, 0, &["HSET", raw::NODE, "marker", &marker]).await;
     masters.with(|nodes| (1..3).try_for_each(|node| nodes.node_mut(node).restart())).await.unwrap();
     until("the hold is renewed", async || matches!(renewal().await, Renewal::Renewed { .. })).await;
     session.release(&grant).await.unwrap();
@@ -325,5 +333,47 @@ async fn release_after_a_restore_raises_the_counters() {
             until("the counter is as expected", async || get(&masters, node, &counter).await == expected)
                 .await;
         }
+    }
+}
+
+/// How a session uses the nodes.
+#[derive(Clone, Copy, Debug)]
+enum Use {
+    Ask,
+    Heartbeat,
+    IdleHeartbeat,
+    ReadRecord,
+    WriteRecord,
+}
+
+/// Whichever request finds it first. The time for which it stays out is longer than the test, so each session writes a
+/// note once.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_request_that_finds_an_emptied_node_begins_to_bring_it_back() {
+    let masters = Masters::start(3).unwrap();
+    let uses = [Use::Ask, Use::Heartbeat, Use::IdleHeartbeat, Use::ReadRecord, Use::WriteRecord];
+    let mut sessions = Vec::new();
+    for one in uses {
+        let session = open(&masters.url(), LONG).await;
+        let lock = LockName::new(format!("{one:?}")).unwrap();
+        let held = direct::acquire(&session, &lock).await;
+        sessions.push((one, session, held));
+    }
+    for (one, session, held) in &sessions {
+        command(&masters, 2, &["DEL", raw::NODE]).await;
+        until(&format!("a note by {one:?}"), async || {
+            match one {
+                Use::Ask => drop(try_acquire(session, held.name()).await.unwrap()),
+                Use::Heartbeat => drop(session.renew(std::slice::from_ref(held)).await),
+                Use::IdleHeartbeat => drop(session.renew(&[]).await),
+                Use::ReadRecord => drop(session.records().unwrap().read(held.name()).await.unwrap()),
+                Use::WriteRecord => {
+                    let records = session.records().unwrap();
+                    assert!(records.write(held, "x", LONG).await.unwrap());
+                }
+            }
+            command(&masters, 2, &["HGET", raw::NODE, "marker"]).await.starts_with("empty ")
+        })
+        .await;
     }
 }

@@ -127,6 +127,23 @@ async fn many_at_once(masters: &RedisMasters) {
     LockClient::builder(backend(&url).unwrap()).build().await.unwrap();
 }
 
+/// Two runs whose URLs name the nodes in another order meet at the first node that either changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn set_up_begins_at_the_same_node_whatever_the_order_of_the_url() {
+    let masters = RedisMasters::start(3).unwrap();
+    let mut nodes: Vec<usize> = (0..3).collect();
+    nodes.sort_by_key(|node| masters.node(*node).endpoint());
+    // It can be read, but not changed.
+    masters.node(nodes[0]).cli(&["ACL", "SETUSER", "default", "-hset"]).unwrap();
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let endpoints = order.map(|place: usize| masters.node(nodes[place]).endpoint());
+        let error =
+            init_at(&format!("redlock://{}?request_timeout=5s", endpoints.join(","))).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(nodes.iter().all(|node| marker(&masters, *node).is_empty()), "{order:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_with_another_longest_ttl_are_refused() {
     let masters = RedisMasters::start(3).unwrap();

@@ -1,14 +1,19 @@
 //! Requests of waiters, read from the nodes' own counters.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use lockkit_conformance::{
     Store,
     direct::{self, HANG, PendingClaim, acquire, bounded, is_gave_up, name, release, try_acquire, until},
 };
 use lockkit_core::{
-    Clock,
+    BootInstant, Clock, TimeSource,
     backend::{Backend, Grant, Session},
+    support::lock,
 };
 use lockkit_testbed::{Message, Proxy, Redis};
 use redis::{AsyncConnectionConfig, Client, PushKind, from_redis_value};
@@ -101,6 +106,52 @@ async fn handoff_waits_for_no_pause() {
         waited <= allowed,
         "half of the handoffs took {waited:?} or more, a bare notification {bare:?}, an acquire with its release {pair:?}"
     );
+}
+
+/// Records when it is read: by each attempt, before it asks.
+#[derive(Clone)]
+struct RecordingClock {
+    start: Instant,
+    readings: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl TimeSource for RecordingClock {
+    fn now(&self) -> BootInstant {
+        let now = self.start.elapsed();
+        lock(&self.readings).push(now);
+        BootInstant::from_start(now)
+    }
+}
+
+/// Waiters that ask in step would split the nodes again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_without_hints_asks_after_pauses_of_different_length() {
+    /// Of every pause, without its attempt.
+    const LONGEST: Duration = Duration::from_millis(200);
+    let masters = Masters::start(3).unwrap();
+    let holder = session(&masters).await;
+    let held = acquire_everywhere(&masters, &holder).await;
+    let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
+    let backend = backend(&masters.url()).unwrap();
+    let waiting = backend.open_session(LONG, Clock::new(clock.clone())).await.unwrap();
+    let waiter = direct::start(&waiting, &name(LOCK));
+    until("the waiter is subscribed at all nodes", async || {
+        let all = masters.with(|all| {
+            (0..all.len()).try_fold(true, |is, node| Ok(is && subscribed(all.node(node))?.len() == 2))
+        });
+        all.await.unwrap()
+    })
+    .await;
+    lock(&clock.readings).clear();
+    until("some pauses are shorter than the longest", async || {
+        let readings = lock(&clock.readings);
+        readings.windows(2).filter(|pair| pair[1] - pair[0] < LONGEST).count() >= 3
+    })
+    .await;
+    let readings = lock(&clock.readings).clone();
+    assert!(readings.windows(2).all(|pair| pair[1] - pair[0] >= LONGEST / 4), "{readings:?}");
+    release(&holder, &held).await;
+    release(&waiting, &waiter.granted().await).await;
 }
 
 /// As the documents state it. A busy machine may delay some of the grants.

@@ -223,11 +223,141 @@ impl Rejoiner {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::{BootInstant, TimeSource};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::{HANG, until};
+    use lockkit_core::{BootInstant, TimeSource, limits::RETRY_PAUSE_MIN};
+    use lockkit_testbed::RedisMasters;
     use tokio::time::Instant;
 
-    use super::*;
-    use crate::{RedisConfig, redlock::RedlockConfig};
+    use super::{
+        super::marker::{NodeIdentity, join_names},
+        *,
+    };
+    use crate::{
+        RedisConfig,
+        redlock::{RedlockConfig, request::NODE},
+    };
+
+    /// A clock that stands still until the test starts it: then each reading is an hour later.
+    #[derive(Clone, Default)]
+    struct HeldClock {
+        is_started: Arc<AtomicBool>,
+        hours: Arc<AtomicU64>,
+    }
+
+    impl TimeSource for HeldClock {
+        fn now(&self) -> BootInstant {
+            let hours = self.hours.fetch_add(self.is_started.load(SeqCst).into(), SeqCst);
+            BootInstant::from_start(Duration::from_secs(3600 * hours))
+        }
+    }
+
+    fn identity(number: usize, set_size: usize) -> NodeIdentity {
+        NodeIdentity { set: "5f0c".to_owned(), max_ttl_ms: 1, number, set_size }
+    }
+
+    /// The nodes of a set at these names. The first ones of them count.
+    fn set_of(masters: &RedisMasters, names: &[String], counting: usize) -> Nodes {
+        let nodes = RedlockConfig::new(RedisConfig::new(names).unwrap()).unwrap().connect(HANG);
+        nodes.members.choose_set(&identity(1, names.len()), &join_names(names));
+        for node in 0..counting {
+            let marker = identity(node + 1, names.len()).ready();
+            masters.node(node).cli(&["HSET", NODE, "marker", &marker]).unwrap();
+        }
+        nodes
+    }
+
+    /// Else two servers would count as the same node, and two majorities need not share a server.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn node_found_elsewhere_during_the_quarantine_is_not_brought_back() {
+        const MAX_TTL: Duration = Duration::from_millis(1);
+        let masters = RedisMasters::start(4).unwrap();
+        let at = |node: usize| masters.node(node).endpoint();
+        // Nobody listens at the fourth one for the moment.
+        let names = [at(0), at(1), at(2), "127.0.0.1:1".to_owned(), at(3)];
+        let nodes = set_of(&masters, &names, 3);
+        let clock = HeldClock::default();
+        let source = Clock::new(clock.clone());
+        let rejoiner = Rejoiner::new(nodes.clone(), MAX_TTL, source, CancellationToken::new());
+        let rejoining = tokio::spawn(async move { rejoiner.try_rejoin(4).await });
+        let marker = || masters.node(3).cli(&["HGET", NODE, "marker"]).unwrap();
+        until("the note is written", async || marker().text().starts_with("empty ")).await;
+        let found = NodeState {
+            marker: identity(5, 5).ready(),
+            highest: 0,
+            names: join_names(&names),
+            records_last_us: 0,
+        };
+        nodes.members.admit(3, &found).unwrap();
+        clock.is_started.store(true, SeqCst);
+        let step = tokio::time::timeout(HANG, rejoining).await.unwrap().unwrap();
+        assert!(matches!(step, Ok(RejoinStep::UnknownNode)));
+        assert!(marker().text().starts_with("empty "));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn node_that_is_emptied_again_waits_again() {
+        let masters = RedisMasters::start(3).unwrap();
+        let names = [0, 1, 2].map(|node| masters.node(node).endpoint());
+        let (nodes, clock) = (set_of(&masters, &names, 2), HeldClock::default());
+        let source = Clock::new(clock.clone());
+        let rejoiner = Rejoiner::new(nodes, Duration::from_millis(1), source, CancellationToken::new());
+        let rejoining = tokio::spawn(async move { rejoiner.rejoin(2).await });
+        let marker = || masters.node(2).cli(&["HGET", NODE, "marker"]).unwrap();
+        until("the note is written", async || marker().text().starts_with("empty ")).await;
+        masters.node(2).cli(&["DEL", NODE]).unwrap();
+        clock.is_started.store(true, SeqCst);
+        tokio::time::timeout(HANG, rejoining).await.unwrap().unwrap();
+        assert_eq!(marker().text(), identity(3, 3).ready());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn emptied_node_learns_the_highest_that_any_other_node_has() {
+        let masters = RedisMasters::start(2).unwrap();
+        let names = [masters.node(0).endpoint(), masters.node(1).endpoint(), "127.0.0.1:1".to_owned()];
+        let nodes = set_of(&masters, &names, 2);
+        for (node, highest, records_until) in [(0, "7", "0"), (1, "5", "9000000000000000")] {
+            let words = ["HSET", NODE, "highest", highest, "records_until", records_until];
+            masters.node(node).cli(&words).unwrap();
+        }
+        let rejoiner = Rejoiner::new(nodes, HANG, Clock::boot(), CancellationToken::new());
+        let lost = rejoiner.known_by_others(2).await.unwrap();
+        assert!(lost.highest == 7 && lost.records_last_us > 1_000_000_000_000_000, "{lost:?}");
+    }
+
+    /// Each try asks all nodes.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn tries_at_an_unreachable_node_have_pauses() {
+        const TRIES: u32 = 8;
+        let masters = RedisMasters::start(2).unwrap();
+        let names = [masters.node(0).endpoint(), masters.node(1).endpoint(), "127.0.0.1:1".to_owned()];
+        let rejoiner =
+            Rejoiner::new(set_of(&masters, &names, 2), HANG, Clock::boot(), CancellationToken::new());
+        let scripts = || masters.node(0).calls("evalsha").unwrap() + masters.node(0).calls("eval").unwrap();
+        let (start, before) = (Instant::now(), scripts());
+        rejoiner.start_rejoin(2);
+        until("it has tried", async || scripts() - before > u64::from(TRIES)).await;
+        assert!(start.elapsed() > RETRY_PAUSE_MIN * (TRIES - 1), "{:?}", start.elapsed());
+        rejoiner.closed.cancel();
+    }
+
+    /// Every request that finds an empty node would start again at once.
+    #[tokio::test(start_paused = true)]
+    async fn node_that_cannot_be_brought_back_is_left_alone_for_a_while() {
+        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        let nodes = RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1));
+        let rejoiner = Rejoiner::new(nodes, HANG, Clock::boot(), CancellationToken::new());
+        rejoiner.start_rejoin(0);
+        tokio::time::sleep(RETRY_PAUSE_MAX - Duration::from_millis(1)).await;
+        assert!(rejoiner.lock().contains(&0));
+        let left = async {
+            while rejoiner.lock().contains(&0) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(2 * RETRY_PAUSE_MAX, left).await.expect("it can be started again");
+    }
 
     /// A clock that follows the paused time of a test.
     struct PausedClock(Instant);
