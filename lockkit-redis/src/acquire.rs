@@ -160,8 +160,11 @@ impl RedisSession {
         let next_try = Instant::now() + poll_pause(self.ttl, jitter);
         loop {
             let Some(WaitExtension { sent, lock_ends, .. }) = *extensions.borrow_and_update() else { return };
-            let recheck_at =
-                if self.queues { Instant::now() + self.recheck_pause(sent.at, jitter) } else { next_try };
+            let recheck_at = if self.queues {
+                Instant::now() + recheck_pause(self.ttl, self.clock.now().since(sent.at), jitter)
+            } else {
+                next_try
+            };
             tokio::select! {
                 () = tokio::time::sleep_until(recheck_at) => return,
                 () = expiry_check.due(lock_ends) => return,
@@ -169,13 +172,6 @@ impl RedisSession {
                 changed = extensions.changed() => if changed.is_err() { return },
             }
         }
-    }
-
-    /// Returns the time from now until the re-check of a waiter whose last extension was sent at `sent_at`.
-    fn recheck_pause(&self, sent_at: BootInstant, jitter: f64) -> Duration {
-        let middle = self.ttl.mul_f64(RECHECK_AFTER).min(RECHECK_PAUSE_MAX);
-        let after = middle.mul_f64(jitter.mul_add(2.0 * RECHECK_JITTER, 1.0 - RECHECK_JITTER));
-        after.saturating_sub(self.clock.now().since(sent_at)).max(middle.mul_f64(RECHECK_PAUSE_FLOOR))
     }
 
     /// Sends a request until it is answered or the claim is given up.
@@ -262,6 +258,14 @@ fn poll_pause(ttl: Duration, jitter: f64) -> Duration {
     POLL_PAUSE.min(ttl / 3).mul_f64(jitter + 0.5)
 }
 
+/// Returns the time until the re-check of a waiter whose last extension was sent so long ago, for a random number below
+/// one.
+fn recheck_pause(ttl: Duration, since_sent: Duration, jitter: f64) -> Duration {
+    let middle = ttl.mul_f64(RECHECK_AFTER).min(RECHECK_PAUSE_MAX);
+    let after = middle.mul_f64(jitter.mul_add(2.0 * RECHECK_JITTER, 1.0 - RECHECK_JITTER));
+    after.saturating_sub(since_sent).max(middle.mul_f64(RECHECK_PAUSE_FLOOR))
+}
+
 /// The outcome of a request about a claim.
 enum RequestOutcome {
     /// The state of the claim, and the sending of the request.
@@ -280,5 +284,16 @@ mod tests {
         let bounds = |ttl| [poll_pause(ttl, 0.0), poll_pause(ttl, 1.0)];
         assert_eq!(bounds(Duration::from_secs(60)), [POLL_PAUSE / 2, POLL_PAUSE * 3 / 2]);
         assert_eq!(bounds(Duration::from_millis(60)), [10, 30].map(Duration::from_millis));
+    }
+
+    /// Else a server that answers after half a ttl only would be asked again at once, by each waiter.
+    #[test]
+    fn recheck_of_an_old_extension_has_a_pause_too() {
+        let (ttl, ms) = (Duration::from_secs(10), Duration::from_millis);
+        let after = |since_sent| [recheck_pause(ttl, since_sent, 0.0), recheck_pause(ttl, since_sent, 1.0)];
+        assert_eq!(after(Duration::ZERO), [4500, 5500].map(ms));
+        assert_eq!(after(ms(2000)), [2500, 3500].map(ms));
+        assert_eq!(after(ms(4000)), [1000, 1500].map(ms));
+        assert_eq!(after(ms(5_000_000)), [1000, 1000].map(ms));
     }
 }

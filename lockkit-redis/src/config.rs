@@ -374,4 +374,12 @@ mod tests {
         let shown = format!("{config:?}");
         assert!(shown.contains("***") && !shown.contains("hunter"), "{shown}");
     }
+
+    #[test]
+    fn durations_have_bounds() {
+        let config = |one: Duration| RedisConfig::new(["h"]).unwrap().request_timeout(one).counter_ttl(one);
+        let [least, most] = [Duration::ZERO, Duration::MAX].map(config);
+        assert_eq!((least.request_timeout, most.request_timeout), (REQUEST_TIMEOUT_MIN, REQUEST_TIMEOUT_MAX));
+        assert_eq!((least.counter_ttl, most.counter_ttl), (COUNTER_TTL_MIN, COUNTER_TTL_MAX));
+    }
 }

@@ -294,6 +294,10 @@ mod tests {
         }
         assert_eq!(fault("ERR", "x -READONLY You can't write").breaks, Breaks::Connection);
         assert_eq!(fault("OOM", "").breaks, Breaks::Nothing);
+        // The next connection logs in again.
+        assert_eq!(fault("NOAUTH", "Authentication required.").breaks, Breaks::Connection);
+        let no_node = RedisError::from((redis::ErrorKind::ClusterConnectionNotFound, "No connections found"));
+        assert_eq!(RequestError::from(no_node).breaks, Breaks::Cluster);
     }
 
     #[test]

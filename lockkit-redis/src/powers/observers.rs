@@ -249,3 +249,26 @@ impl Drop for RedisLeaderWatch {
         self.observers.leave(&self.channel);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pinned lock that is left may expire before the end that was known.
+    #[tokio::test(start_paused = true)]
+    async fn watch_wakes_at_the_end_that_was_noted_last() {
+        let observers = Arc::<Observers>::default();
+        let mut watch = RedisLeaderWatch::new(Arc::clone(&observers), "channel".to_owned());
+        let start = Instant::now();
+        let after = |seconds| Some(start + Duration::from_secs(seconds));
+        observers.note_end("channel", after(3600));
+        let note_another = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            observers.note_end("channel", after(60));
+        };
+        tokio::join!(watch.changed(), note_another);
+        assert_eq!(start.elapsed().as_secs(), 60);
+        let again = timeout(Duration::from_secs(7200), watch.changed()).await;
+        assert!(again.is_err(), "it has woken for this end");
+    }
+}

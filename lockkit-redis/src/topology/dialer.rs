@@ -206,3 +206,21 @@ fn text(value: &Value) -> Option<&str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer whose packets are lost answers nothing; the kernel would wait for a quarter of an hour.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn peer_that_acknowledges_nothing_is_given_up_within_the_time_limit() {
+        let timeout = Duration::from_secs(7);
+        let dialer = Dialer { login: Login::default(), tls: None, timeout };
+        let info = dialer.info(&Address::Tcp("h".to_owned(), 1), ProtocolVersion::RESP3).unwrap();
+        assert_eq!(
+            (info.tcp_settings().user_timeout(), info.tcp_settings().nodelay()),
+            (Some(timeout), true)
+        );
+    }
+}

@@ -303,7 +303,10 @@ impl Connector {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    };
 
     use redis::Value;
 
@@ -335,5 +338,33 @@ mod tests {
         handle(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
         handle(message("after"));
         assert_eq!(*received.lock().unwrap(), ["before"]);
+    }
+
+    /// Counts the gaps.
+    impl Listener for AtomicUsize {
+        fn channels(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn message(&self, _: &str, _: &str) {}
+
+        fn gap(&self) {
+            self.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// The client crate does not always subscribe again, and never says what was published meanwhile.
+    #[test]
+    fn cut_connection_to_a_node_of_a_cluster_is_a_gap_and_replaces_them_all_soon() {
+        let gaps = Arc::<AtomicUsize>::default();
+        let handler = PushHandler { listener: gaps.clone(), ..PushHandler::ignore_all() };
+        let handle = handler.clone().for_cluster();
+        let push = |kind| handle(PushInfo { kind, data: Vec::new() });
+        let state =
+            || (gaps.load(SeqCst), handler.replace_soon.is_cancelled(), handler.broken.is_cancelled());
+        push(PushKind::Subscribe);
+        assert_eq!(state(), (1, false, false));
+        push(PushKind::Disconnection);
+        assert_eq!(state(), (2, true, false));
     }
 }

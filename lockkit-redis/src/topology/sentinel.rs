@@ -282,6 +282,20 @@ mod tests {
         noticed.expect("the Sentinels report the new master");
     }
 
+    /// Else nothing of the time limit for connecting would be left for the master that the others name.
+    #[tokio::test(start_paused = true)]
+    async fn hanging_sentinel_takes_half_of_the_time() {
+        // The kernel accepts, and nobody answers.
+        let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp("127.0.0.1".to_owned(), hanging.local_addr().unwrap().port());
+        let sentinels = Sentinels { addresses: vec![address.clone()], master: "main".to_owned() };
+        let dialer = Dialer { login: Login::default(), tls: None, timeout: NEVER };
+        let start = tokio::time::Instant::now();
+        let fault = sentinels.find(&dialer).await.unwrap_err();
+        assert!(fault.is_transient() && fault.message().contains(&address.to_string()), "{fault:?}");
+        assert!(start.elapsed() < NEVER * 3 / 4, "{:?}", start.elapsed());
+    }
+
     fn master(epoch: u64, port: u16) -> Master {
         Master { epoch, address: Address::Tcp("h".to_owned(), port) }
     }

@@ -184,6 +184,20 @@ async fn unconfirmed_release_is_forgotten_when_the_lock_must_have_expired() {
     assert!(begun.elapsed() > SHORT, "the server may restart and still have the lock");
 }
 
+/// The claim may still be granted the lock by the server, until its deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_reports_a_withdrawal_that_is_not_answered() {
+    let mut redis = Redis::start().unwrap();
+    let (one, other, name) = (session(&redis, LONG).await, session(&redis, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let waiting = enqueued(&other, &name).await;
+    redis.kill().unwrap();
+    waiting.control.give_up();
+    assert_eq!(other.close().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(!matches!(waiting.ends().await, Ok(Acquired::Granted(_))));
+    drop(held);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn acquire_given_up_at_a_frozen_server_leaves_nothing() {
     let redis = Redis::start().unwrap();

@@ -34,6 +34,20 @@ fn grant_by_the_withdrawal_of_a_candidate_is_published() {
     assert_eq!(next.confirm().0, "granted");
 }
 
+/// The lock may have been handed over by a script that names no observers, of another claim.
+#[test]
+fn confirm_of_a_new_leader_is_published() {
+    let (redis, name) = (Redis::start().unwrap(), fresh_name());
+    let [dead, next] = [(); 2].map(|()| Claimant::new(&redis, &name));
+    for claimant in [&dead, &next] {
+        claimant.acquire();
+    }
+    redis.cli(&["DEL", name.as_str()]).unwrap();
+    let before = redis.calls("publish").unwrap();
+    assert_eq!(claim_state(&next.run(CONFIRM, &["c0ffee", OBSERVERS])).0, "granted");
+    assert_eq!(redis.calls("publish").unwrap(), before + 1);
+}
+
 /// Candidates confirm now and then while they lead.
 #[test]
 fn confirm_of_a_leader_extends_the_lifetime_of_its_metadata() {

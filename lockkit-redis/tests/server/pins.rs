@@ -143,6 +143,50 @@ async fn left_lock_is_granted_when_its_pin_ends() {
     release(&other, &next).await;
 }
 
+/// Heartbeats shorten lifetimes that are too long, so they must know of the pin before its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_before_the_answer_to_a_pin_does_not_shorten_it() {
+    let (redis, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    let session = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
+    let held = acquire(&session, &name).await;
+    // The server must know the script: to send it in full takes an answer.
+    bounded(session.renew(std::slice::from_ref(&held))).await;
+    proxy.set(Direction::Replies, Flow::Hold);
+    let pinning = tokio::spawn({
+        let (session, held) = (Arc::clone(&session), held.clone());
+        async move { pin(&session, &held, 10 * LONG).await }
+    });
+    let left = |ms: Duration| i64::try_from(ms.as_millis()).unwrap();
+    until("the lock is pinned", async || pttl(redis, &name) > left(2 * LONG)).await;
+    let before = proxy.counts().to_server;
+    let beating = tokio::spawn({
+        let (session, held) = (Arc::clone(&session), held.clone());
+        async move { session.renew(&[held]).await }
+    });
+    until("the heartbeat is sent", async || proxy.counts().to_server > before).await;
+    proxy.set(Direction::Replies, Flow::Pass);
+    assert!(bounded(pinning).await.unwrap());
+    let renewal = only_renewal(bounded(beating).await.unwrap());
+    assert!(matches!(renewal, Renewal::Renewed { .. }), "{renewal:?}");
+    assert!(pttl(redis, &name) > left(2 * LONG));
+    release(&session, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn left_hold_is_left_once() {
+    let redis = Redis::start().unwrap();
+    let (session, name) = (session(&redis, LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    assert!(pin(&session, &held, 10 * LONG).await);
+    leave(&session, &held).await;
+    let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
+    let before = scripts();
+    leave(&session, &held).await;
+    bounded(session.close()).await.unwrap();
+    assert_eq!(scripts(), before, "nothing is known of it any more");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn release_ends_a_pin() {
     let (redis, name) = (shared(), fresh_name());

@@ -211,6 +211,24 @@ async fn one_waiter_rechecks_when_the_lock_is_free() {
     assert!(scripts() - before <= 4, "{}", scripts() - before);
 }
 
+/// A place is not that of a waiter who has left.
+#[test]
+fn newcomers_are_behind_all_waiters_after_others_have_left() {
+    let (redis, name) = (shared(), fresh_name());
+    let [holder, first, second, third, late] = [(); 5].map(|()| Claimant::new(redis, &name));
+    holder.acquire();
+    for waiter in [&first, &second, &third] {
+        waiter.acquire();
+    }
+    for waiter in [&first, &second] {
+        assert_eq!(waiter.release(), 0);
+    }
+    late.acquire();
+    let queue = redis.cli(&["ZRANGE", &side(&name, "queue"), "0", "-1"]).unwrap();
+    let claims: Vec<&str> = queue.list().iter().map(|claim| claim.text()).collect();
+    assert_eq!(claims, [&third.claim, &late.claim]);
+}
+
 #[test]
 fn no_script_drops_more_than_500_lapsed_waiters() {
     let redis = Redis::start().unwrap();
