@@ -17,6 +17,7 @@
 //!
 //! `cargo run -p lockkit-models` prints the table and, with a model's name, the counterexamples.
 
+mod actions;
 pub mod etcd;
 pub mod etcd_modes;
 pub mod explore;

@@ -38,6 +38,8 @@ mod ranks;
 mod scenes;
 mod server;
 
+pub use self::model::Action;
+
 /// A revision of the store; 0 for none. Create revisions, which are the tokens too, are never compared with those of
 /// epochs: they are two domains (and one more for the second client's epoch).
 type Revision = Rank;
@@ -249,57 +251,6 @@ enum Deletion {
     Done,
     KeyGone,
     KeyRemains(Revision),
-}
-
-/// What may happen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A caller asks for the lock.
-    Start(ClaimNo),
-    /// The claim sends the next request of its phase.
-    Send(ClaimNo),
-    /// As `Send`, after a stale answer to the read for the successor.
-    SendAfterStaleRead(ClaimNo),
-    /// The enqueue is sent, and executed at a later time or never; its sender stops waiting for the reply.
-    SendLate(ClaimNo),
-    /// The server executes the request that ends the claim, and answers.
-    Execute(ClaimNo),
-    /// The reply to the enqueue arrives.
-    Receive(ClaimNo),
-    /// The reply is lost; the request is lost, late, or was executed.
-    LoseReply(ClaimNo),
-    /// The server executes a request whose sender no longer waits.
-    ExecuteLate(usize),
-    /// The caller gives up.
-    GiveUp(ClaimNo),
-    /// The oldest handoff arrives at a client.
-    Deliver(usize),
-    /// The oldest handoff to a client is lost.
-    LoseHandoff(usize),
-    /// The re-check and, unless it finds both keys, the read of the queue.
-    Recheck(ClaimNo),
-    /// The watch reports the end of the predecessor.
-    Notify(ClaimNo),
-    /// That event is lost.
-    LoseEvent(ClaimNo),
-    /// The guard is dropped.
-    Release(ClaimNo),
-    /// The heartbeat does not find the key of a hold.
-    Miss(ClaimNo),
-    /// A client's deadline passes without an acknowledged heartbeat.
-    Lapse(usize),
-    /// The server ends the lease of a client.
-    Expire(usize),
-    /// An operator deletes a key.
-    Delete(ClaimNo),
-    /// The server refuses the claim's request.
-    Refuse(ClaimNo),
-    /// Another program's contender enters the queue.
-    ForeignComes,
-    /// It finds itself first.
-    ForeignIsFirst,
-    /// It releases.
-    ForeignGoes,
 }
 
 impl Etcd {

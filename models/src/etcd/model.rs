@@ -3,7 +3,65 @@
 use stateright::{Model, Property};
 
 use super::*;
-use crate::frame::recorded;
+use crate::{actions::actions, frame::recorded};
+
+actions! { |model: &Etcd, state: State|
+    /// A caller asks for the lock.
+    Start(claim: ClaimNo) => state.start(model, claim),
+    /// The claim sends the next request of its phase.
+    Send(claim: ClaimNo) fair => state.send(model, claim, false),
+    /// As `Send`, after a stale answer to the read for the successor.
+    SendAfterStaleRead(claim: ClaimNo) => state.send(model, claim, true),
+    /// The enqueue is sent, and executed at a later time or never; its sender stops waiting for the reply.
+    SendLate(claim: ClaimNo) => state.send_late(model, claim),
+    /// The server executes the request that ends the claim, and answers.
+    Execute(claim: ClaimNo) fair => state.end(model, claim),
+    /// The reply to the enqueue arrives.
+    Receive(claim: ClaimNo) fair => state.receive(model, claim),
+    /// The reply is lost; the request is lost, late, or was executed.
+    LoseReply(claim: ClaimNo) => state.lose_reply(claim),
+    /// The server executes a request whose sender no longer waits.
+    ExecuteLate(nth: usize) fair => {
+        let request = state.late.remove(nth);
+        state.execute(model, request);
+    },
+    /// The caller gives up.
+    GiveUp(claim: ClaimNo) => state.give_up(claim),
+    /// The oldest handoff arrives at a client.
+    Deliver(client: usize) fair => state.deliver(model, client),
+    /// The oldest handoff to a client is lost.
+    LoseHandoff(client: usize) => state.lose_handoff(client),
+    /// The re-check and, unless it finds both keys, the read of the queue.
+    Recheck(claim: ClaimNo) fair => state.read_queue(model, claim),
+    /// The watch reports the end of the predecessor.
+    Notify(claim: ClaimNo) fair => match model.has(Step::ReadBeforeGrant) {
+        true => state.claims[claim.index()].notified = true,
+        false => state.grant(claim, false),
+    },
+    /// That event is lost.
+    LoseEvent(claim: ClaimNo) => state.claims[claim.index()].predecessor = None,
+    /// The guard is dropped.
+    Release(claim: ClaimNo) fair => state.claims[claim.index()].phase = Phase::Leaving,
+    /// The heartbeat does not find the key of a hold.
+    Miss(claim: ClaimNo) fair => state.claims[claim.index()].phase = Phase::Leaving,
+    /// A client's deadline passes without an acknowledged heartbeat.
+    Lapse(client: usize) => {
+        state.faults.lapses -= 1;
+        state.end_session(model, client);
+    },
+    /// The server ends the lease of a client.
+    Expire(client: usize) fair if state.clients[client].session_ended => state.expire(client),
+    /// An operator deletes a key.
+    Delete(key: ClaimNo) => state.delete(key),
+    /// The server refuses the claim's request.
+    Refuse(claim: ClaimNo) => state.refuse(model, claim),
+    /// Another program's contender enters the queue.
+    ForeignComes => state.foreign_comes(),
+    /// It finds itself first.
+    ForeignIsFirst fair => state.foreign_holds = true,
+    /// It releases.
+    ForeignGoes fair => state.foreign_goes(),
+}
 
 impl Model for Etcd {
     type State = State;
@@ -58,41 +116,7 @@ impl Model for Etcd {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
-        match action {
-            Action::Start(claim) => state.start(self, claim),
-            Action::Send(claim) => state.send(self, claim, false),
-            Action::SendAfterStaleRead(claim) => state.send(self, claim, true),
-            Action::SendLate(claim) => state.send_late(self, claim),
-            Action::Execute(claim) => state.end(self, claim),
-            Action::Receive(claim) => state.receive(self, claim),
-            Action::LoseReply(claim) => state.lose_reply(claim),
-            Action::ExecuteLate(nth) => {
-                let request = state.late.remove(nth);
-                state.execute(self, request);
-            }
-            Action::GiveUp(claim) => state.give_up(claim),
-            Action::Deliver(client) => state.deliver(self, client),
-            Action::LoseHandoff(client) => state.lose_handoff(client),
-            Action::Recheck(claim) => state.read_queue(self, claim),
-            Action::Notify(claim) if self.has(Step::ReadBeforeGrant) => {
-                state.claims[claim.index()].notified = true
-            }
-            Action::Notify(claim) => state.grant(claim, false),
-            Action::LoseEvent(claim) => state.claims[claim.index()].predecessor = None,
-            Action::Release(claim) | Action::Miss(claim) => {
-                state.claims[claim.index()].phase = Phase::Leaving
-            }
-            Action::Lapse(client) => {
-                state.faults.lapses -= 1;
-                state.end_session(self, client);
-            }
-            Action::Refuse(claim) => state.refuse(self, claim),
-            Action::ForeignComes => state.foreign_comes(),
-            Action::ForeignIsFirst => state.foreign_holds = true,
-            Action::ForeignGoes => state.foreign_goes(),
-            Action::Expire(client) => state.expire(client),
-            Action::Delete(key) => state.delete(key),
-        }
+        action.apply(self, &mut state);
         state.forget_old_tokens();
         let highest = rank::compress(&mut state);
         state.created_last = highest[CREATED];

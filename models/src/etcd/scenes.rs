@@ -64,20 +64,6 @@ impl Protocol for Etcd {
 
     /// Requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session expires.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        match action {
-            Action::Send(_)
-            | Action::Execute(_)
-            | Action::Receive(_)
-            | Action::ExecuteLate(_)
-            | Action::Deliver(_)
-            | Action::Recheck(_)
-            | Action::Notify(_)
-            | Action::Release(_)
-            | Action::Miss(_)
-            | Action::ForeignIsFirst
-            | Action::ForeignGoes => true,
-            Action::Expire(client) => state.clients[*client].session_ended,
-            _ => false,
-        }
+        action.is_fair(self, state)
     }
 }

@@ -30,6 +30,8 @@ mod property;
 mod scenes;
 mod server;
 
+pub use self::model::Action;
+
 /// A revision of the store; 0 for none. Create revisions and those that become tokens are never compared with each
 /// other.
 type Revision = Rank;
@@ -159,45 +161,6 @@ struct EnqueueReply {
     revision: Revision,
     own: Revision,
     is_admitted: bool,
-}
-
-/// What may happen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A caller asks for the lock.
-    Start(ClaimNo, Mode),
-    /// The enqueue is executed; its reply is on its way.
-    Enqueue(ClaimNo),
-    /// The reply to the enqueue arrives.
-    Receive(ClaimNo),
-    /// That reply is lost.
-    LoseReply(ClaimNo),
-    /// The handoff to a claim arrives.
-    Deliver(ClaimNo),
-    /// That handoff is lost.
-    LoseHandoff(ClaimNo),
-    /// The waiter reads the queue.
-    Recheck(ClaimNo),
-    /// The guard is dropped.
-    Release(ClaimNo),
-    /// The heartbeat does not find the key of a hold.
-    Miss(ClaimNo),
-    /// The caller gives up.
-    GiveUp(ClaimNo),
-    /// The queue is read before the key is created or deleted.
-    ReadQueue(ClaimNo),
-    /// The key is deleted, and the queue behind it read.
-    Delete(ClaimNo),
-    /// The same; the reply is lost.
-    DeleteUnanswered(ClaimNo),
-    /// The handoffs are written.
-    HandOff(ClaimNo),
-    /// A client's deadline passes without an acknowledged heartbeat.
-    Lapse(usize),
-    /// The server ends the lease of a client.
-    Expire(usize),
-    /// An operator deletes a key.
-    OperatorDeletes(ClaimNo),
 }
 
 impl EtcdModes {

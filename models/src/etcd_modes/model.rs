@@ -3,7 +3,47 @@
 use stateright::{Model, Property};
 
 use super::*;
-use crate::frame::recorded;
+use crate::{actions::actions, frame::recorded};
+
+actions! { |model: &EtcdModes, state: State|
+    /// A caller asks for the lock.
+    Start(claim: ClaimNo, mode: Mode) => state.start(claim, mode),
+    /// The enqueue is executed; its reply is on its way.
+    Enqueue(claim: ClaimNo) fair => state.enqueue(model, claim),
+    /// The reply to the enqueue arrives.
+    Receive(claim: ClaimNo) fair => state.receive(model, claim),
+    /// That reply is lost.
+    LoseReply(claim: ClaimNo) => state.lose_reply(claim),
+    /// The handoff to a claim arrives.
+    Deliver(claim: ClaimNo) fair => state.deliver(model, claim),
+    /// That handoff is lost.
+    LoseHandoff(claim: ClaimNo) => state.lose_handoff(claim),
+    /// The waiter reads the queue.
+    Recheck(claim: ClaimNo) fair => state.recheck(model, claim),
+    /// The guard is dropped.
+    Release(claim: ClaimNo) fair => state.claims[claim.index()].phase = Phase::Leaving,
+    /// The heartbeat does not find the key of a hold.
+    Miss(claim: ClaimNo) fair => state.claims[claim.index()].phase = Phase::Leaving,
+    /// The caller gives up.
+    GiveUp(claim: ClaimNo) => state.give_up(claim),
+    /// The queue is read before the key is created or deleted.
+    ReadQueue(claim: ClaimNo) fair => state.read_queue(model, claim),
+    /// The key is deleted, and the queue behind it read.
+    Delete(claim: ClaimNo) fair => state.leave(model, claim),
+    /// The same; the reply is lost.
+    DeleteUnanswered(claim: ClaimNo) => state.leave_unanswered(model, claim),
+    /// The handoffs are written.
+    HandOff(claim: ClaimNo) fair => {
+        state.hand_off(model, claim);
+        state.end(claim);
+    },
+    /// A client's deadline passes without an acknowledged heartbeat.
+    Lapse(client: usize) => state.end_session(client),
+    /// The server ends the lease of a client.
+    Expire(client: usize) fair if state.clients[client].session_ended => state.expire(client),
+    /// An operator deletes a key.
+    OperatorDeletes(claim: ClaimNo) => state.operator_deletes(model, claim),
+}
 
 impl Model for EtcdModes {
     type State = State;
@@ -37,29 +77,7 @@ impl Model for EtcdModes {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
-        match action {
-            Action::Start(claim, mode) => state.start(claim, mode),
-            Action::Enqueue(claim) => state.enqueue(self, claim),
-            Action::Receive(claim) => state.receive(self, claim),
-            Action::LoseReply(claim) => state.lose_reply(claim),
-            Action::Deliver(claim) => state.deliver(self, claim),
-            Action::LoseHandoff(claim) => state.lose_handoff(claim),
-            Action::Recheck(claim) => state.recheck(self, claim),
-            Action::Release(claim) | Action::Miss(claim) => {
-                state.claims[claim.index()].phase = Phase::Leaving;
-            }
-            Action::GiveUp(claim) => state.give_up(claim),
-            Action::ReadQueue(claim) => state.read_queue(self, claim),
-            Action::Delete(claim) => state.leave(self, claim),
-            Action::DeleteUnanswered(claim) => state.leave_unanswered(self, claim),
-            Action::HandOff(claim) => {
-                state.hand_off(self, claim);
-                state.end(claim);
-            }
-            Action::Lapse(client) => state.end_session(client),
-            Action::Expire(client) => state.expire(client),
-            Action::OperatorDeletes(claim) => state.operator_deletes(self, claim),
-        }
+        action.apply(self, &mut state);
         state.forget_ended();
         state.created_last = rank::compress(&mut state)[CREATED];
         Some(state)

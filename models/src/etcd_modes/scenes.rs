@@ -52,18 +52,6 @@ impl Protocol for EtcdModes {
 
     /// Requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session expires.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        match action {
-            Action::Enqueue(_)
-            | Action::Receive(_)
-            | Action::Deliver(_)
-            | Action::Recheck(_)
-            | Action::Release(_)
-            | Action::Miss(_)
-            | Action::ReadQueue(_)
-            | Action::Delete(_)
-            | Action::HandOff(_) => true,
-            Action::Expire(client) => state.clients[*client].session_ended,
-            _ => false,
-        }
+        action.is_fair(self, state)
     }
 }

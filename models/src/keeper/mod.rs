@@ -22,6 +22,8 @@ mod property;
 mod scenes;
 mod session_task;
 
+pub use self::model::Action;
+
 use crate::{frame::Faults, scope::Scope};
 
 /// Ticks of a lifetime.
@@ -232,53 +234,4 @@ impl Caller {
     fn has_guard_of(&self) -> Option<usize> {
         if let CallerState::Guard(task) = self.state { Some(task) } else { None }
     }
-}
-
-/// What may happen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A caller asks for the lock, and waits.
-    Ask(usize),
-    /// A caller tries to get the lock.
-    Try(usize),
-    /// A caller drops its ticket.
-    Leave(usize),
-    /// A caller drops its guard.
-    Drop(usize),
-    /// A caller asks its guard whether the lock is held.
-    IsHeld(usize),
-    /// A claim task takes its next step.
-    RunTask(usize),
-    /// The server grants the claim.
-    Grant(usize),
-    /// The server answers a try that the lock is held.
-    Busy(usize),
-    /// The server executes the release and answers.
-    Release(usize),
-    /// The release, or its answer (true), is lost.
-    LoseRelease(usize, bool),
-    /// The server has refused the release for a ttl.
-    GiveUpRelease(usize),
-    /// The session task sends a heartbeat, and the server executes it.
-    SendHeartbeat,
-    /// The answer arrives.
-    ReceiveHeartbeat,
-    /// The heartbeat or its answer is lost.
-    LoseHeartbeat,
-    /// The answer arrives without naming the hold.
-    ReceiveHeartbeatOfSessionOnly,
-    /// The session task notices the end of the session.
-    EndSession,
-    /// The session task marks the session's holds as lost.
-    LoseAll(usize),
-    /// The next session is opened.
-    OpenSession,
-    /// The server ends a session that the client has closed.
-    CloseSession(usize),
-    /// The lifetime of a session ends at the server.
-    Expire(usize),
-    /// An operator ends a session.
-    Revoke(usize),
-    /// Half a ttl passes.
-    Tick,
 }

@@ -3,7 +3,74 @@
 use stateright::{Model, Property};
 
 use super::*;
-use crate::frame::recorded;
+use crate::{actions::actions, frame::recorded};
+
+actions! { |model: &Keeper, state: State|
+    /// A caller asks for the lock, and waits.
+    Ask(caller: usize) => state.ask(model, caller, false),
+    /// A caller tries to get the lock.
+    Try(caller: usize) => state.ask(model, caller, true),
+    /// A caller drops its ticket.
+    Leave(caller: usize) => state.leave(caller),
+    /// A caller drops its guard.
+    Drop(caller: usize) fair => state.drop_guard(caller),
+    /// A caller asks its guard whether the lock is held.
+    IsHeld(caller: usize) => state.ask_guard(model, caller),
+    /// A claim task takes its next step.
+    RunTask(task: usize) fair => state.run_task(model, task),
+    /// The server grants the claim.
+    Grant(task: usize) fair => {
+        state.entry = ServerEntry::Of { task, session: state.tasks[task].session };
+        state.tasks[task].phase = Phase::Granted;
+    },
+    /// The server answers a try that the lock is held.
+    Busy(task: usize) fair => state.settle_busy(task),
+    /// The server executes the release and answers.
+    Release(task: usize) fair => state.release(task),
+    /// The release, or its answer (true), is lost.
+    LoseRelease(task: usize, done: bool) => state.lose_release(model, task, done),
+    /// The server has refused the release for a ttl.
+    GiveUpRelease(task: usize) fair => state.give_up_release(model, task),
+    /// The session task sends a heartbeat, and the server executes it.
+    SendHeartbeat fair => state.send_heartbeat(model),
+    /// The answer arrives.
+    ReceiveHeartbeat fair => state.receive_heartbeat(model, false),
+    /// The heartbeat or its answer is lost.
+    LoseHeartbeat => {
+        state.faults.lost -= 1;
+        state.heartbeat = Heartbeat::None;
+    },
+    /// The answer arrives without naming the hold.
+    ReceiveHeartbeatOfSessionOnly => {
+        state.faults.lost -= 1;
+        state.receive_heartbeat(model, true);
+    },
+    /// The session task notices the end of the session.
+    EndSession fair => {
+        if let Some(session) = state.current.take() {
+            state.sessions[session].ended = true;
+        }
+    },
+    /// The session task marks the session's holds as lost.
+    LoseAll(session: usize) fair => state.lose_all(session),
+    /// The next session is opened.
+    OpenSession fair => {
+        state.sessions[1] = Session::opened();
+        state.current = Some(1);
+    },
+    /// The server ends a session that the client has closed.
+    CloseSession(session: usize) fair => state.end_at_server(session),
+    /// The lifetime of a session ends at the server.
+    Expire(session: usize) fair => state.end_at_server(session),
+    /// An operator ends a session.
+    Revoke(session: usize) => {
+        state.faults.revoked -= 1;
+        state.sessions[session].revoked = true;
+        state.end_at_server(session);
+    },
+    /// Half a ttl passes.
+    Tick fair if !state.has_heartbeat_due(model) => state.tick(model),
+}
 
 impl Model for Keeper {
     type State = State;
@@ -49,49 +116,7 @@ impl Model for Keeper {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
-        match action {
-            Action::Ask(caller) => state.ask(self, caller, false),
-            Action::Try(caller) => state.ask(self, caller, true),
-            Action::Leave(caller) => state.leave(caller),
-            Action::Drop(caller) => state.drop_guard(caller),
-            Action::IsHeld(caller) => state.ask_guard(self, caller),
-            Action::RunTask(task) => state.run_task(self, task),
-            Action::Grant(task) => {
-                state.entry = ServerEntry::Of { task, session: state.tasks[task].session };
-                state.tasks[task].phase = Phase::Granted;
-            }
-            Action::Busy(task) => state.settle_busy(task),
-            Action::Release(task) => state.release(task),
-            Action::GiveUpRelease(task) => state.give_up_release(self, task),
-            Action::LoseRelease(task, done) => state.lose_release(self, task, done),
-            Action::SendHeartbeat => state.send_heartbeat(self),
-            Action::ReceiveHeartbeat => state.receive_heartbeat(self, false),
-            Action::LoseHeartbeat => {
-                state.faults.lost -= 1;
-                state.heartbeat = Heartbeat::None;
-            }
-            Action::ReceiveHeartbeatOfSessionOnly => {
-                state.faults.lost -= 1;
-                state.receive_heartbeat(self, true);
-            }
-            Action::EndSession => {
-                if let Some(session) = state.current.take() {
-                    state.sessions[session].ended = true;
-                }
-            }
-            Action::LoseAll(session) => state.lose_all(session),
-            Action::OpenSession => {
-                state.sessions[1] = Session::opened();
-                state.current = Some(1);
-            }
-            Action::CloseSession(session) | Action::Expire(session) => state.end_at_server(session),
-            Action::Revoke(session) => {
-                state.faults.revoked -= 1;
-                state.sessions[session].revoked = true;
-                state.end_at_server(session);
-            }
-            Action::Tick => state.tick(self),
-        }
+        action.apply(self, &mut state);
         state.forget_finished();
         (state != *last).then_some(state)
     }

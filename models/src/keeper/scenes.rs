@@ -49,26 +49,6 @@ impl Protocol for Keeper {
     /// Tasks proceed, the server answers, guards are dropped. Time passes, but a due heartbeat is never late for it: a
     /// session that can be kept is kept.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        match action {
-            Action::Drop(_)
-            | Action::RunTask(_)
-            | Action::Grant(_)
-            | Action::Busy(_)
-            | Action::Release(_)
-            | Action::GiveUpRelease(_)
-            | Action::SendHeartbeat
-            | Action::ReceiveHeartbeat
-            | Action::EndSession
-            | Action::LoseAll(_)
-            | Action::OpenSession
-            | Action::CloseSession(_)
-            | Action::Expire(_) => true,
-            Action::Tick => {
-                let mut others = Vec::new();
-                state.actions_of_sessions(self, &mut others);
-                !others.iter().any(|other| matches!(other, Action::SendHeartbeat | Action::ReceiveHeartbeat))
-            }
-            _ => false,
-        }
+        action.is_fair(self, state)
     }
 }

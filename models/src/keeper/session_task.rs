@@ -48,6 +48,13 @@ impl State {
         }
     }
 
+    /// Whether the session task sends or receives a heartbeat next.
+    pub(super) fn has_heartbeat_due(&self, model: &Keeper) -> bool {
+        let mut actions = Vec::new();
+        self.actions_of_sessions(model, &mut actions);
+        actions.iter().any(|action| matches!(action, Action::SendHeartbeat | Action::ReceiveHeartbeat))
+    }
+
     pub(super) fn send_heartbeat(&mut self, model: &Keeper) {
         let Some(session) = self.current else { return };
         let mut carried = None;

@@ -55,7 +55,7 @@ impl State {
         if self.faults.deaths > 0 && lives {
             actions.push(Action::Die(number));
         }
-        let may_lapse = claim.phase == Phase::Dead || claim.excused || self.faults.lapses > 0;
+        let may_lapse = claim.is_left() || self.faults.lapses > 0;
         if may_lapse && self.server.queue.contains(&number) && !self.server.lapsed[number.index()] {
             actions.push(Action::Lapse(number));
         }
@@ -280,6 +280,11 @@ impl State {
 }
 
 impl Claim {
+    /// Whether nobody renews or removes its entry any more.
+    pub(super) fn is_left(&self) -> bool {
+        self.phase == Phase::Dead || self.excused
+    }
+
     pub(super) fn forget_message(&mut self) {
         (self.message, self.late_token, self.expired) = (Message::None, 0, false);
         self.pushed_by_new_master = false;

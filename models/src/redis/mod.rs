@@ -35,6 +35,8 @@ mod property;
 mod scenes;
 mod scripts;
 
+pub use self::model::Action;
+
 type Token = Rank;
 
 const TOKEN: Domain = 0;
@@ -213,57 +215,6 @@ enum Reply {
     Queued,
     EntryGone,
     Done,
-}
-
-/// What may happen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A caller asks for the lock.
-    Start(ClaimNo),
-    /// The claim's script runs and is answered.
-    Run(ClaimNo),
-    /// The claim's script runs; the answer is lost.
-    LoseReply(ClaimNo),
-    /// The claim's script will run later; its sender stops waiting.
-    Delay(ClaimNo),
-    /// A waiter's heartbeat is delayed.
-    DelayHeartbeat(ClaimNo),
-    /// A holder's heartbeat is delayed.
-    DelayRenewal(ClaimNo),
-    /// A delayed script runs.
-    RunLate(usize),
-    /// The claim's script runs; its answer is late.
-    RunWithLateReply(ClaimNo),
-    /// The late answer arrives.
-    ReceiveLate(ClaimNo),
-    /// The late answer to a waiter arrives.
-    ReceiveLateWait(ClaimNo),
-    /// The server refuses the claim's request.
-    Refuse(ClaimNo),
-    /// The caller gives up.
-    GiveUp(ClaimNo),
-    /// The holder's heartbeat runs and is answered.
-    Renew(ClaimNo),
-    /// The guard is dropped.
-    Release(ClaimNo),
-    /// The lock's key expires.
-    Expire,
-    /// A waiter's deadline passes at the server.
-    Lapse(ClaimNo),
-    /// A client dies.
-    Die(ClaimNo),
-    /// The message that a claim is next arrives.
-    Deliver(ClaimNo),
-    /// That message is lost.
-    LoseMessage(ClaimNo),
-    /// That message arrives, and will arrive again.
-    DeliverTwice(ClaimNo),
-    /// It arrives again; this claim takes it.
-    DeliverAgain(ClaimNo),
-    /// A replica falls behind.
-    FallBehind,
-    /// The replica becomes the master.
-    FailOver,
 }
 
 impl Redis {

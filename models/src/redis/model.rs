@@ -3,7 +3,72 @@
 use stateright::{Model, Property};
 
 use super::*;
-use crate::frame::recorded;
+use crate::{actions::actions, frame::recorded};
+
+actions! { |model: &Redis, state: State|
+    /// A caller asks for the lock.
+    Start(claim: ClaimNo) => state.start(claim),
+    /// The claim's script runs and is answered.
+    Run(claim: ClaimNo) fair => state.call(model, claim),
+    /// The claim's script runs; the answer is lost.
+    LoseReply(claim: ClaimNo) => state.lose_reply(model, claim),
+    /// The claim's script will run later; its sender stops waiting.
+    Delay(claim: ClaimNo) => state.delay(state.request(claim, state.script_of(claim))),
+    /// A waiter's heartbeat is delayed.
+    DelayHeartbeat(claim: ClaimNo) => state.delay(state.request(claim, Script::Heartbeat)),
+    /// A holder's heartbeat is delayed.
+    DelayRenewal(claim: ClaimNo) => state.delay(state.request(claim, Script::Renew)),
+    /// A delayed script runs.
+    RunLate(nth: usize) fair => state.run_late(model, nth),
+    /// The claim's script runs; its answer is late.
+    RunWithLateReply(claim: ClaimNo) => state.call_with_late_reply(model, claim),
+    /// The late answer arrives.
+    ReceiveLate(claim: ClaimNo) fair => state.receive_late(model, claim),
+    /// The late answer to a waiter arrives.
+    ReceiveLateWait(claim: ClaimNo) fair => state.receive_late_wait(claim),
+    /// The server refuses the claim's request.
+    Refuse(claim: ClaimNo) => state.refuse(model, claim),
+    /// The caller gives up.
+    GiveUp(claim: ClaimNo) => {
+        state.faults.cancels -= 1;
+        state.give_up(claim);
+    },
+    /// The holder's heartbeat runs and is answered.
+    Renew(claim: ClaimNo) fair => state.renew(model, claim),
+    /// The guard is dropped.
+    Release(claim: ClaimNo) fair => state.claim(claim).phase = Phase::Releasing,
+    /// The lock's key expires.
+    Expire fair => state.expire(),
+    /// A waiter's deadline passes at the server.
+    Lapse(claim: ClaimNo) fair if state.claims[claim.index()].is_left() => state.lapse(claim),
+    /// A client dies.
+    Die(claim: ClaimNo) => state.die(claim),
+    /// The message that a claim is next arrives.
+    Deliver(claim: ClaimNo) fair => state.deliver(model, claim),
+    /// That message is lost.
+    LoseMessage(claim: ClaimNo) => {
+        state.faults.lost -= 1;
+        state.claim(claim).forget_message();
+    },
+    /// That message arrives, and will arrive again.
+    DeliverTwice(claim: ClaimNo) => {
+        state.faults.duplicates -= 1;
+        state.copy = Some(state.push_to(claim));
+        state.deliver(model, claim);
+    },
+    /// It arrives again; this claim takes it.
+    DeliverAgain(claim: ClaimNo) fair => state.receive_copy(model, claim),
+    /// A replica falls behind.
+    FallBehind => {
+        state.faults.failovers -= 1;
+        state.replica = Some(state.server);
+    },
+    /// The replica becomes the master.
+    FailOver => {
+        state.server = state.replica.take().unwrap_or_default();
+        state.has_failed_over = true;
+    },
+}
 
 impl Model for Redis {
     type State = State;
@@ -37,47 +102,7 @@ impl Model for Redis {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
-        match action {
-            Action::Start(claim) => state.start(claim),
-            Action::Run(claim) => state.call(self, claim),
-            Action::LoseReply(claim) => state.lose_reply(self, claim),
-            Action::Delay(claim) => state.delay(state.request(claim, state.script_of(claim))),
-            Action::DelayHeartbeat(claim) => state.delay(state.request(claim, Script::Heartbeat)),
-            Action::DelayRenewal(claim) => state.delay(state.request(claim, Script::Renew)),
-            Action::RunWithLateReply(claim) => state.call_with_late_reply(self, claim),
-            Action::ReceiveLate(claim) => state.receive_late(self, claim),
-            Action::ReceiveLateWait(claim) => state.receive_late_wait(claim),
-            Action::Refuse(claim) => state.refuse(self, claim),
-            Action::RunLate(nth) => state.run_late(self, nth),
-            Action::GiveUp(claim) => {
-                state.faults.cancels -= 1;
-                state.give_up(claim);
-            }
-            Action::Renew(claim) => state.renew(self, claim),
-            Action::Release(claim) => state.claim(claim).phase = Phase::Releasing,
-            Action::Expire => state.expire(),
-            Action::Lapse(claim) => state.lapse(claim),
-            Action::Die(claim) => state.die(claim),
-            Action::Deliver(claim) => state.deliver(self, claim),
-            Action::LoseMessage(claim) => {
-                state.faults.lost -= 1;
-                state.claim(claim).forget_message();
-            }
-            Action::DeliverTwice(claim) => {
-                state.faults.duplicates -= 1;
-                state.copy = Some(state.push_to(claim));
-                state.deliver(self, claim);
-            }
-            Action::DeliverAgain(claim) => state.receive_copy(self, claim),
-            Action::FallBehind => {
-                state.faults.failovers -= 1;
-                state.replica = Some(state.server);
-            }
-            Action::FailOver => {
-                state.server = state.replica.take().unwrap_or_default();
-                state.has_failed_over = true;
-            }
-        }
+        action.apply(self, &mut state);
         state.forget_old_tokens();
         rank::compress(&mut state);
         (state != *last).then_some(state)
@@ -125,7 +150,7 @@ impl State {
 
     fn lapse(&mut self, number: ClaimNo) {
         let claim = self.claim(number);
-        if claim.phase != Phase::Dead && !claim.excused {
+        if !claim.is_left() {
             self.faults.lapses -= 1;
         }
         self.server.lapsed[number.index()] = true;

@@ -64,21 +64,6 @@ impl Protocol for Redis {
 
     /// Scripts run, answers arrive, holders release, and the entries of dead clients lapse.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        match action {
-            Action::Run(_)
-            | Action::RunLate(_)
-            | Action::ReceiveLate(_)
-            | Action::ReceiveLateWait(_)
-            | Action::Renew(_)
-            | Action::Release(_)
-            | Action::Expire
-            | Action::Deliver(_)
-            | Action::DeliverAgain(_) => true,
-            Action::Lapse(claim) => {
-                let claim = &state.claims[claim.index()];
-                claim.phase == Phase::Dead || claim.excused
-            }
-            _ => false,
-        }
+        action.is_fair(self, state)
     }
 }

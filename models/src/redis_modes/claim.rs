@@ -116,6 +116,10 @@ impl State {
         self.server.lapsed[number.index()] = true;
     }
 
+    pub(super) fn has_ended(&self, number: ClaimNo) -> bool {
+        matches!(self.claims[number.index()].phase, Phase::Ended | Phase::Dead)
+    }
+
     fn end(&mut self, number: ClaimNo, phase: Phase) {
         let Claim { mode, .. } = self.claims[number.index()];
         self.claims[number.index()] = Claim { phase, mode, ..Claim::default() };
@@ -125,14 +129,13 @@ impl State {
     /// Forgets of ended claims what nothing is compared with.
     pub(super) fn forget_ended(&mut self) {
         let phase = |claim: ClaimNo| self.claims[claim.index()].phase;
-        let has_ended = |claim: ClaimNo| matches!(phase(claim), Phase::Ended | Phase::Dead);
         let acquires = |claim| matches!(phase(claim), Phase::Acquiring | Phase::Counted | Phase::Waiting);
-        self.tokens.forget_old(acquires, has_ended);
+        self.tokens.forget_old(acquires, |claim| matches!(phase(claim), Phase::Ended | Phase::Dead));
         for number in ClaimNo::all() {
-            let claim = &mut self.claims[number.index()];
             let has_entry = self.server.holders[number.index()] > 0 || self.server.queue.contains(&number);
             let may_get_one = self.late.iter().any(|renewal| renewal.claim == number);
-            let has_ended = matches!(claim.phase, Phase::Ended | Phase::Dead);
+            let has_ended = self.has_ended(number);
+            let claim = &mut self.claims[number.index()];
             if has_ended && !has_entry && !may_get_one {
                 *claim = Claim { phase: claim.phase, ..Claim::default() };
             } else if has_ended {

@@ -32,6 +32,8 @@ mod property;
 mod scenes;
 mod scripts;
 
+pub use self::model::Action;
+
 type Token = Rank;
 
 const TOKEN: Domain = 0;
@@ -150,37 +152,6 @@ enum Reply {
     Queued,
     EntryGone,
     Done,
-}
-
-/// What may happen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A caller asks for the lock.
-    Start(ClaimNo, Mode),
-    /// The claim's script runs and is answered.
-    Run(ClaimNo),
-    /// The claim's script runs; the answer is lost.
-    LoseReply(ClaimNo),
-    /// The message that a claim was granted the lock arrives.
-    Deliver(ClaimNo),
-    /// That message is lost.
-    LoseMessage(ClaimNo),
-    /// The guard is dropped.
-    Release(ClaimNo),
-    /// The heartbeat does not find the entry of a hold.
-    Miss(ClaimNo),
-    /// A renewal is delayed.
-    DelayRenewal(ClaimNo),
-    /// A delayed renewal is executed.
-    RenewLate(usize),
-    /// The caller gives up.
-    GiveUp(ClaimNo),
-    /// The lifetime of a holder's entry passes.
-    Expire(ClaimNo),
-    /// A waiter's deadline passes at the server.
-    Lapse(ClaimNo),
-    /// A client dies.
-    Die(ClaimNo),
 }
 
 impl RedisModes {

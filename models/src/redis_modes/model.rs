@@ -3,7 +3,42 @@
 use stateright::{Model, Property};
 
 use super::*;
-use crate::frame::recorded;
+use crate::{actions::actions, frame::recorded};
+
+actions! { |model: &RedisModes, state: State|
+    /// A caller asks for the lock.
+    Start(claim: ClaimNo, mode: Mode) => state.start(claim, mode),
+    /// The claim's script runs and is answered.
+    Run(claim: ClaimNo) fair => state.call(model, claim),
+    /// The claim's script runs; the answer is lost.
+    LoseReply(claim: ClaimNo) => state.lose_reply(model, claim),
+    /// The message that a claim was granted the lock arrives.
+    Deliver(claim: ClaimNo) fair => state.claims[claim.index()].message = Message::Arrived,
+    /// That message is lost.
+    LoseMessage(claim: ClaimNo) => {
+        state.faults.lost -= 1;
+        state.claims[claim.index()].message = Message::None;
+    },
+    /// The guard is dropped.
+    Release(claim: ClaimNo) fair => state.claims[claim.index()].phase = Phase::Releasing,
+    /// The heartbeat does not find the entry of a hold.
+    Miss(claim: ClaimNo) fair => state.claims[claim.index()].phase = Phase::Releasing,
+    /// A renewal is delayed.
+    DelayRenewal(claim: ClaimNo) => state.delay_renewal(claim),
+    /// A delayed renewal is executed.
+    RenewLate(nth: usize) fair => {
+        let renewal = state.late.remove(nth);
+        state.renew_late(model, renewal);
+    },
+    /// The caller gives up.
+    GiveUp(claim: ClaimNo) => state.give_up(claim),
+    /// The lifetime of a holder's entry passes.
+    Expire(claim: ClaimNo) fair if state.has_ended(claim) => state.expire(model, claim),
+    /// A waiter's deadline passes at the server.
+    Lapse(claim: ClaimNo) fair if state.has_ended(claim) => state.lapse(claim),
+    /// A client dies.
+    Die(claim: ClaimNo) => state.die(claim),
+}
 
 impl Model for RedisModes {
     type State = State;
@@ -25,28 +60,7 @@ impl Model for RedisModes {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
-        match action {
-            Action::Start(claim, mode) => state.start(claim, mode),
-            Action::Run(claim) => state.call(self, claim),
-            Action::LoseReply(claim) => state.lose_reply(self, claim),
-            Action::Deliver(claim) => state.claims[claim.index()].message = Message::Arrived,
-            Action::LoseMessage(claim) => {
-                state.faults.lost -= 1;
-                state.claims[claim.index()].message = Message::None;
-            }
-            Action::Release(claim) | Action::Miss(claim) => {
-                state.claims[claim.index()].phase = Phase::Releasing;
-            }
-            Action::DelayRenewal(claim) => state.delay_renewal(claim),
-            Action::RenewLate(nth) => {
-                let renewal = state.late.remove(nth);
-                state.renew_late(self, renewal);
-            }
-            Action::GiveUp(claim) => state.give_up(claim),
-            Action::Expire(claim) => state.expire(self, claim),
-            Action::Lapse(claim) => state.lapse(claim),
-            Action::Die(claim) => state.die(claim),
-        }
+        action.apply(self, &mut state);
         state.forget_ended();
         rank::compress(&mut state);
         (state != *last).then_some(state)

@@ -49,16 +49,6 @@ impl Protocol for RedisModes {
 
     /// Scripts run, messages arrive, holders release, and the entries of dead clients end.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        match action {
-            Action::Run(_)
-            | Action::Deliver(_)
-            | Action::Release(_)
-            | Action::Miss(_)
-            | Action::RenewLate(_) => true,
-            Action::Expire(claim) | Action::Lapse(claim) => {
-                matches!(state.claims[claim.index()].phase, Phase::Ended | Phase::Dead)
-            }
-            _ => false,
-        }
+        action.is_fair(self, state)
     }
 }

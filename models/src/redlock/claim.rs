@@ -171,11 +171,16 @@ impl State {
     /// A heartbeat renews if a majority has answered it, counting only nodes that still had the key.
     pub(super) fn renew(&mut self, model: &Redlock, client: usize) {
         let claim = self.claim(client);
-        let had_it = self.nodes.iter().filter(|node| node.key == Some(claim)).count();
-        let renewed = had_it >= MAJORITY || !model.has(Step::RenewalNeedsMajority);
+        let renewed = !self.lacks_majority(client) || !model.has(Step::RenewalNeedsMajority);
         if renewed && model.has(Step::RenewalDropsEmptiedNode) {
             self.nodes.iter_mut().for_each(|node| node.waits_for.remove(claim));
         }
+    }
+
+    /// Whether less than a majority of the nodes has the key of the client's claim.
+    pub(super) fn lacks_majority(&self, client: usize) -> bool {
+        let claim = self.claim(client);
+        self.nodes.iter().filter(|node| node.key == Some(claim)).count() < MAJORITY
     }
 
     pub(super) fn restore(&mut self, model: &Redlock, client: usize, node: usize) {

@@ -35,6 +35,8 @@ mod model;
 mod nodes;
 mod scenes;
 
+pub use self::model::Action;
+
 const NODES: usize = 3;
 const MAJORITY: usize = 2;
 const CLIENTS: usize = 2;
@@ -179,39 +181,6 @@ enum Phase {
     Asking,
     WritingBack,
     Held,
-}
-
-/// What may happen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A client makes a claim and proposes a time.
-    Start(usize, u8),
-    /// A node executes the request of the client's claim and answers.
-    Execute(usize, usize),
-    /// The connection breaks; the request that was sent over it is still on its way.
-    Break(usize, usize),
-    /// Such a request is executed.
-    ExecuteLate(usize, usize),
-    /// A majority has answered with different values, and the claim does not wait for the rest: it writes back.
-    WriteBack(usize),
-    /// The claim gives up, or its deadline passes.
-    GiveUp(usize),
-    /// The holder's heartbeat is answered.
-    Renew(usize),
-    /// The holder's heartbeat restores the key at a node.
-    Restore(usize, usize),
-    /// The guard is dropped, or its deadline passes.
-    Release(usize),
-    /// The release of a claim is executed at a node.
-    ExecuteRelease(usize, ClaimNo),
-    /// The key at a node expires.
-    Expire(usize),
-    /// A node restarts empty.
-    Restart(usize),
-    /// The counters of the others are read for a node that was emptied.
-    Learn(usize),
-    /// The marker of that node is written again.
-    Mark(usize),
 }
 
 impl ClaimSet {

@@ -3,7 +3,42 @@
 use stateright::{Model, Property};
 
 use super::*;
-use crate::frame::recorded;
+use crate::{actions::actions, frame::recorded};
+
+actions! { |model: &Redlock, state: State|
+    /// A client makes a claim and proposes a time.
+    Start(client: usize, proposal: u8) => state.start(client, proposal),
+    /// A node executes the request of the client's claim and answers.
+    Execute(client: usize, node: usize) fair => state.execute(model, client, node),
+    /// The connection breaks; the request that was sent over it is still on its way.
+    Break(client: usize, node: usize) => state.break_connection(client, node),
+    /// Such a request is executed.
+    ExecuteLate(node: usize, nth: usize) fair => state.execute_late(model, node, nth),
+    /// A majority has answered with different values, and the claim does not wait for the rest: it writes back.
+    WriteBack(client: usize) fair => state.write_back(client),
+    /// The claim gives up, or its deadline passes.
+    GiveUp(client: usize) fair => state.end(client),
+    /// The holder's heartbeat is answered.
+    Renew(client: usize) fair => state.renew(model, client),
+    /// The holder's heartbeat restores the key at a node.
+    Restore(client: usize, node: usize) fair => state.restore(model, client, node),
+    /// The guard is dropped, or its deadline passes.
+    Release(client: usize) fair if state.lacks_majority(client) => {
+        state.releases.add(state.claim(client));
+        state.end(client);
+    },
+    /// The release of a claim is executed at a node.
+    ExecuteRelease(node: usize, claim: ClaimNo) fair => state.execute_release(model, node, claim),
+    /// The key at a node expires.
+    Expire(node: usize)
+        fair if state.nodes[node].key.is_some_and(|claim| !state.is_active(claim)) => state.expire(node),
+    /// A node restarts empty.
+    Restart(node: usize) => state.restart(model, node),
+    /// The counters of the others are read for a node that was emptied.
+    Learn(node: usize) fair => state.learn(node),
+    /// The marker of that node is written again.
+    Mark(node: usize) fair => state.mark(model, node),
+}
 
 impl Model for Redlock {
     type State = State;
@@ -37,25 +72,7 @@ impl Model for Redlock {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
-        match action {
-            Action::Start(client, proposal) => state.start(client, proposal),
-            Action::Execute(client, node) => state.execute(self, client, node),
-            Action::Break(client, node) => state.break_connection(client, node),
-            Action::ExecuteLate(node, nth) => state.execute_late(self, node, nth),
-            Action::WriteBack(client) => state.write_back(client),
-            Action::GiveUp(client) => state.end(client),
-            Action::Renew(client) => state.renew(self, client),
-            Action::Restore(client, node) => state.restore(self, client, node),
-            Action::Release(client) => {
-                state.releases.add(state.claim(client));
-                state.end(client);
-            }
-            Action::ExecuteRelease(node, claim) => state.execute_release(self, node, claim),
-            Action::Expire(node) => state.expire(node),
-            Action::Restart(node) => state.restart(self, node),
-            Action::Learn(node) => state.learn(node),
-            Action::Mark(node) => state.mark(self, node),
-        }
+        action.apply(self, &mut state);
         state.forget_finished();
         state.nodes.sort_unstable();
         (state != *last).then_some(state)

@@ -56,22 +56,6 @@ impl Protocol for Redlock {
     /// Requests are executed, claims without a majority give up, keys of ended claims expire, clients bring nodes back.
     /// Holders need not release, but a hold whose heartbeat no majority answers ends with its deadline.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        match action {
-            Action::Execute(..)
-            | Action::ExecuteLate(..)
-            | Action::WriteBack(_)
-            | Action::GiveUp(_)
-            | Action::Renew(_)
-            | Action::Restore(..)
-            | Action::ExecuteRelease(..)
-            | Action::Learn(_)
-            | Action::Mark(_) => true,
-            Action::Expire(node) => state.nodes[*node].key.is_some_and(|claim| !state.is_active(claim)),
-            Action::Release(client) => {
-                let claim = state.claim(*client);
-                state.nodes.iter().filter(|node| node.key == Some(claim)).count() < MAJORITY
-            }
-            Action::Start(..) | Action::Break(..) | Action::Restart(_) => false,
-        }
+        action.is_fair(self, state)
     }
 }

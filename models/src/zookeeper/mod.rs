@@ -35,6 +35,8 @@ mod model;
 mod property;
 mod scenes;
 
+pub use self::model::Action;
+
 /// A transaction of the store. That of a create is the token.
 type Zxid = Rank;
 
@@ -146,51 +148,6 @@ enum Phase {
     /// Released or withdrawn.
     Deleting,
     Ended,
-}
-
-/// What may happen.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A caller asks for the lock.
-    Start(ClaimNo),
-    /// The create is executed and answered.
-    Create(ClaimNo),
-    /// The answer is lost; true: the create was executed.
-    LoseCreate(ClaimNo, bool),
-    /// The claim's node is looked up.
-    LookUp(ClaimNo),
-    /// The list is read.
-    List(ClaimNo),
-    /// The list is read, and its answer is late.
-    ListLate(ClaimNo),
-    /// The late answer arrives.
-    ReceiveLate(ClaimNo),
-    /// The server refuses the claim's request.
-    Refuse(ClaimNo),
-    /// A waiter checks its own node and its predecessor.
-    Recheck(ClaimNo),
-    /// The watch reports that the predecessor is gone.
-    Notify(ClaimNo),
-    /// That event is lost.
-    LoseEvent(ClaimNo),
-    /// The claim's own node is deleted.
-    Delete(ClaimNo),
-    /// The answer is lost; true: the deletion was executed.
-    LoseDelete(ClaimNo, bool),
-    /// The caller gives up.
-    GiveUp(ClaimNo),
-    /// The guard is dropped.
-    Release(ClaimNo),
-    /// A client's heartbeat ends. Its server shows the nodes of its holds, or they are lost.
-    Heartbeat(usize),
-    /// A client's server catches up with the leader.
-    CatchUp(usize),
-    /// A client's deadline passes; it continues in a new session.
-    Lapse(usize),
-    /// The server ends a client's first session.
-    Expire(usize),
-    /// An operator deletes a node.
-    Break(usize),
 }
 
 impl ZooKeeper {

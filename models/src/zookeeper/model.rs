@@ -3,7 +3,63 @@
 use stateright::{Model, Property};
 
 use super::*;
-use crate::frame::recorded;
+use crate::{actions::actions, frame::recorded};
+
+actions! { |model: &ZooKeeper, state: State|
+    /// A caller asks for the lock.
+    Start(claim: ClaimNo) => state.start(claim),
+    /// The create is executed and answered.
+    Create(claim: ClaimNo) fair => {
+        let own = state.create(claim);
+        state.created(claim, own);
+    },
+    /// The answer is lost; true: the create was executed.
+    LoseCreate(claim: ClaimNo, done: bool) => state.lose_create(claim, done),
+    /// The claim's node is looked up.
+    LookUp(claim: ClaimNo) fair => state.look_up(model, claim),
+    /// The list is read.
+    List(claim: ClaimNo) fair => state.list(model, claim),
+    /// The list is read, and its answer is late.
+    ListLate(claim: ClaimNo) => state.list_late(claim),
+    /// The late answer arrives.
+    ReceiveLate(claim: ClaimNo) fair => state.grant(model, claim),
+    /// The server refuses the claim's request.
+    Refuse(claim: ClaimNo) => state.refuse(model, claim),
+    /// A waiter checks its own node and its predecessor.
+    Recheck(claim: ClaimNo) fair => state.recheck(claim),
+    /// The watch reports that the predecessor is gone.
+    Notify(claim: ClaimNo) fair => state.notify(model, claim),
+    /// That event is lost.
+    LoseEvent(claim: ClaimNo) => {
+        state.faults.lost -= 1;
+        state.claim(claim).event_lost = true;
+    },
+    /// The claim's own node is deleted.
+    Delete(claim: ClaimNo) fair => {
+        state.delete(claim);
+        state.sync_with_leader(claim);
+        state.forget(claim);
+    },
+    /// The answer is lost; true: the deletion was executed.
+    LoseDelete(claim: ClaimNo, done: bool) => state.lose_delete(model, claim, done),
+    /// The caller gives up.
+    GiveUp(claim: ClaimNo) => state.give_up(model, claim),
+    /// The guard is dropped.
+    Release(claim: ClaimNo) fair => state.claim(claim).phase = Phase::Deleting,
+    /// A client's heartbeat ends. Its server shows the nodes of its holds, or they are lost.
+    Heartbeat(client: usize) fair => state.heartbeat(model, client),
+    /// A client's server catches up with the leader.
+    CatchUp(client: usize) fair => state.clients[client].view = state.nodes,
+    /// A client's deadline passes; it continues in a new session.
+    Lapse(client: usize) => {
+        state.faults.lapses -= 1;
+        state.end_session(model, client);
+    },
+    /// The server ends a client's first session.
+    Expire(client: usize) fair if state.clients[client].second_session => state.expire(client),
+    /// An operator deletes a node.
+    Break(nth: usize) => state.operator_deletes(nth),
+}
 
 impl Model for ZooKeeper {
     type State = State;
@@ -42,41 +98,7 @@ impl Model for ZooKeeper {
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = *last;
-        match action {
-            Action::Start(claim) => state.start(claim),
-            Action::Create(claim) => {
-                let own = state.create(claim);
-                state.created(claim, own);
-            }
-            Action::LoseCreate(claim, done) => state.lose_create(claim, done),
-            Action::LookUp(claim) => state.look_up(self, claim),
-            Action::List(claim) => state.list(self, claim),
-            Action::ListLate(claim) => state.list_late(claim),
-            Action::ReceiveLate(claim) => state.grant(self, claim),
-            Action::Refuse(claim) => state.refuse(self, claim),
-            Action::Recheck(claim) => state.recheck(claim),
-            Action::Notify(claim) => state.notify(self, claim),
-            Action::LoseEvent(claim) => {
-                state.faults.lost -= 1;
-                state.claim(claim).event_lost = true;
-            }
-            Action::Delete(claim) => {
-                state.delete(claim);
-                state.sync_with_leader(claim);
-                state.forget(claim);
-            }
-            Action::LoseDelete(claim, done) => state.lose_delete(self, claim, done),
-            Action::GiveUp(claim) => state.give_up(self, claim),
-            Action::Release(claim) => state.claim(claim).phase = Phase::Deleting,
-            Action::Heartbeat(client) => state.heartbeat(self, client),
-            Action::CatchUp(client) => state.clients[client].view = state.nodes,
-            Action::Lapse(client) => {
-                state.faults.lapses -= 1;
-                state.end_session(self, client);
-            }
-            Action::Expire(client) => state.expire(client),
-            Action::Break(nth) => state.operator_deletes(nth),
-        }
+        action.apply(self, &mut state);
         state.forget_old_tokens();
         rank::compress(&mut state);
         (state != *last).then_some(state)

@@ -46,19 +46,6 @@ impl Protocol for ZooKeeper {
 
     /// Requests are answered, events arrive, holders release, and a session that its client has left expires.
     fn is_fair(&self, state: &State, action: &Action) -> bool {
-        match action {
-            Action::Create(_)
-            | Action::LookUp(_)
-            | Action::List(_)
-            | Action::ReceiveLate(_)
-            | Action::Recheck(_)
-            | Action::Notify(_)
-            | Action::Delete(_)
-            | Action::Release(_)
-            | Action::Heartbeat(_)
-            | Action::CatchUp(_) => true,
-            Action::Expire(client) => state.clients[*client].second_session,
-            _ => false,
-        }
+        action.is_fair(self, state)
     }
 }
