@@ -312,12 +312,6 @@ impl Proxy {
         lock(&self.shared.rules).swallow_next(count);
     }
 
-    /// ZooKeeper: refuses the next `count` requests of a kind (`ZooDefs.OpCode`) with this error
-    /// (`KeeperException.Code`), until [`pass`](Self::pass). They have no effect, and count as dropped.
-    pub fn refuse_requests(&self, kind: i32, error: i32, count: u64) {
-        lock(&self.shared.rules).refuse_requests(kind, error, count);
-    }
-
     /// Holds messages with events until [`pass`](Self::pass), which delivers them.
     ///
     /// On etcd's streams, all later messages are held too. For Redis and ZooKeeper, replies still pass. Needs

@@ -2,7 +2,11 @@
 
 use std::collections::VecDeque;
 
-use super::rules::{Forwarded, Message, Rules};
+use super::{
+    Proxy,
+    rules::{Forwarded, Message, Rules},
+};
+use crate::sync::lock;
 
 /// The length prefix of each packet.
 const LENGTH_BYTES: usize = 4;
@@ -18,6 +22,14 @@ const EXISTS: i32 = 3;
 
 /// The bytes of a reply without a body: number, transaction, error.
 const HEADER_BYTES: usize = 16;
+
+impl Proxy {
+    /// ZooKeeper: refuses the next `count` requests of a kind (`ZooDefs.OpCode`) with this error
+    /// (`KeeperException.Code`), until [`pass`](Self::pass). They have no effect, and count as dropped.
+    pub fn refuse_requests(&self, kind: i32, error: i32, count: u64) {
+        lock(&self.shared.rules).refuse_requests(kind, error, count);
+    }
+}
 
 /// What a client sends on one connection.
 #[derive(Debug, Default)]
@@ -65,7 +77,11 @@ impl Requests {
     /// Returns what the client gets instead of this reply, if its request was refused.
     fn refusal(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let number = i32_at(packet, LENGTH_BYTES);
-        let (_, error) = self.refused.pop_front_if(|(refused, _)| Some(*refused) == number)?;
+        let (refused, error) = *self.refused.front()?;
+        if Some(refused) != number {
+            return None;
+        }
+        self.refused.pop_front();
         let header = packet.get(LENGTH_BYTES..LENGTH_BYTES + HEADER_BYTES - 4)?;
         Some(packet_of(&[header, &error.to_be_bytes()].concat()))
     }
