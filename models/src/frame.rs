@@ -166,3 +166,17 @@ macro_rules! recorded {
     };
 }
 pub(crate) use recorded;
+
+/// Declares the safety steps of a model: each with the property that breaks without it, and a scene in which it does.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $step:ident: $property:ident in $scene:literal),+ $(,)?) => {
+        /// The safety steps.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Step {
+            $($(#[$doc])* $step,)+
+        }
+
+        const REMOVALS: &[(Step, &str, &str)] = &[$((Step::$step, $property, $scene)),+];
+    };
+}
+pub(crate) use steps;

@@ -1,9 +1,10 @@
 //! The protocols of lockkit as models, checked exhaustively within a small scope.
 //!
 //! Every model is a folder. `mod.rs` says what the model contains, names its states as the code does, and lists the
-//! safety steps of the protocol (`Step`). `model.rs` says what may happen and what must be true, `property.rs` how that
-//! is judged, `scenes.rs` which scopes are explored and what liveness means. Every other file is one role: the clients' claims, the server, a
-//! task. [`modes`] is the rule that two models share.
+//! safety steps of the protocol (`Step`), each with what breaks without it. `model.rs` lists what may happen (`Action`),
+//! and what must be true; `property.rs` says how that is judged, `scenes.rs` which scopes are explored and what liveness
+//! means. Every other file is one role: the clients' claims, the server, a task. [`modes`] is the rule that two models
+//! share.
 //!
 //! The full protocol has no counterexample in any of its scenes. Without any one of its steps there is one, and the
 //! tests assert which property breaks.

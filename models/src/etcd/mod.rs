@@ -25,7 +25,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens},
+    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -64,45 +64,43 @@ const EVENTUALLY: &str = "eventually every claim is granted or ends";
 /// The last claim is a try.
 const TRY: &str = "a try";
 
-/// The safety steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+steps! {
     /// A claim that ends with copies of its enqueue unanswered raises the epoch, which every copy compares.
-    EpochBump,
+    EpochBump: NO_ORPHAN in "2 + 1, two lost, cancel",
     /// So does a claim whose key is already gone when it leaves.
-    EpochBumpWhenKeyGone,
+    EpochBumpWhenKeyGone: NO_ORPHAN in "2 + 1, lost, operator",
     /// No two claims use one key at the same time.
-    KeyPerClaim,
+    KeyPerClaim: ONE_HOLDER in "2 + 1",
     /// A key with an unconfirmed request is not reused.
-    UnconfirmedKeyRetired,
+    UnconfirmedKeyRetired: NO_FOREIGN_DELETE in "2 + 1, two lost, cancel",
     /// Only the bumps after the last copy was sent fence a claim's copies.
-    LastCopyTagsTheClaim,
+    LastCopyTagsTheClaim: NO_ORPHAN in "2, three lost, two cancels",
     /// A claim whose copies are fenced deletes its key all the same: one of them may have created it before.
-    FencedCopyMayHaveCreated,
+    FencedCopyMayHaveCreated: NO_ORPHAN in "2, two lost, two cancels",
     /// A handoff counts only for the create revision that it names.
-    HandoffNamesRevision,
+    HandoffNamesRevision: ONE_HOLDER in "2 + 1, another program, cancel",
     /// The transaction of a handoff compares that its receiver, who may have been read long ago, is still there.
-    HandoffComparesReceiver,
+    HandoffComparesReceiver: ONE_HOLDER in "2 + 1, operator",
     /// What is known of the order is forgotten when that compare fails.
-    WrongOrderForgotten,
+    WrongOrderForgotten: EVENTUALLY in "2 + 1, cancel",
     /// The end of the predecessor causes a read of the queue; only the read grants.
-    ReadBeforeGrant,
+    ReadBeforeGrant: ONE_HOLDER in "2 + 1, cancel",
     /// A read of the queue grants only if it finds the claim's own key, and none in front of it.
-    ReadFindsOwnKey,
+    ReadFindsOwnKey: ONE_HOLDER in "2 + 1, operator",
     /// A waiter reads the queue now and then, also without a notification.
-    Recheck,
+    Recheck: EVENTUALLY in "2 + 1, lost",
     /// The re-check compares create revisions: a later claim may reuse the predecessor's key.
-    RecheckComparesRevisions,
+    RecheckComparesRevisions: EVENTUALLY in "2 + 1, lost",
     /// A try is queued only when the queue is empty.
-    TryNeedsEmptyQueue,
+    TryNeedsEmptyQueue: ONE_HOLDER in "2 + 1, a try",
     /// A client stops relying on its holds before the server ends its lease.
-    DeadlineBeforeExpiry,
+    DeadlineBeforeExpiry: ONE_HOLDER in "2 + 1, lease ends",
     /// The deadline also covers a grant that was answered before it and arrives later.
-    DeadlineOfLateGrants,
+    DeadlineOfLateGrants: ONE_HOLDER in "2 + 1, lease ends",
     /// A hold can end without a handoff, where the next contender reads none.
-    ReleaseWithoutHandoff,
+    ReleaseWithoutHandoff: EVENTUALLY in "2 + 1, another program",
     /// A refused deletion ends the session.
-    RefusalEndsSession,
+    RefusalEndsSession: NO_ORPHAN in "2 + 1, refused",
 }
 
 /// The model.

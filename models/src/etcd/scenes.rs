@@ -1,4 +1,4 @@
-//! The scenes, and the property that breaks without each step.
+//! The scenes, and what liveness means.
 
 use super::*;
 use crate::explore::Protocol;
@@ -31,26 +31,7 @@ impl Protocol for Etcd {
         "2 x 2, lost, cancel",
         "2 x 2, operator",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
-        (Step::EpochBump, NO_ORPHAN, "2 + 1, two lost, cancel"),
-        (Step::EpochBumpWhenKeyGone, NO_ORPHAN, "2 + 1, lost, operator"),
-        (Step::LastCopyTagsTheClaim, NO_ORPHAN, "2, three lost, two cancels"),
-        (Step::FencedCopyMayHaveCreated, NO_ORPHAN, "2, two lost, two cancels"),
-        (Step::HandoffComparesReceiver, ONE_HOLDER, "2 + 1, operator"),
-        (Step::WrongOrderForgotten, EVENTUALLY, "2 + 1, cancel"),
-        (Step::KeyPerClaim, ONE_HOLDER, "2 + 1"),
-        (Step::UnconfirmedKeyRetired, NO_FOREIGN_DELETE, "2 + 1, two lost, cancel"),
-        (Step::HandoffNamesRevision, ONE_HOLDER, "2 + 1, another program, cancel"),
-        (Step::ReadBeforeGrant, ONE_HOLDER, "2 + 1, cancel"),
-        (Step::ReadFindsOwnKey, ONE_HOLDER, "2 + 1, operator"),
-        (Step::Recheck, EVENTUALLY, "2 + 1, lost"),
-        (Step::RecheckComparesRevisions, EVENTUALLY, "2 + 1, lost"),
-        (Step::TryNeedsEmptyQueue, ONE_HOLDER, "2 + 1, a try"),
-        (Step::DeadlineBeforeExpiry, ONE_HOLDER, "2 + 1, lease ends"),
-        (Step::DeadlineOfLateGrants, ONE_HOLDER, "2 + 1, lease ends"),
-        (Step::ReleaseWithoutHandoff, EVENTUALLY, "2 + 1, another program"),
-        (Step::RefusalEndsSession, NO_ORPHAN, "2 + 1, refused"),
-    ];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[TRY], without)

@@ -18,7 +18,7 @@
 //! part of the queue: here every read is of all keys.
 
 use crate::{
-    frame::{CLAIMS, ClaimNo, Faults},
+    frame::{CLAIMS, ClaimNo, Faults, steps},
     modes::{self, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
@@ -49,37 +49,35 @@ const EVENTUALLY: &str = "eventually every claim is granted or ends";
 /// Waiters do not re-check.
 const HANDOFFS_ALONE: &str = "handoffs alone";
 
-/// The safety steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+steps! {
     /// A claim heeds the limits of the claims before it as well as its own.
-    HeedsLimitsBefore,
+    HeedsLimitsBefore: LIMITS in "2 + 1, handoffs alone",
     /// It counts the claims before it only, not all.
-    CountsThoseBefore,
+    CountsThoseBefore: EVENTUALLY in "2 + 1",
     /// It counts those that wait as well: a shared claim does not join the shared holders past an exclusive waiter.
-    CountsWaiters,
+    CountsWaiters: IN_ORDER in "2 + 1, read-write, handoffs alone",
     /// It counts at the revision of its enqueue or later, not before.
-    CountsWithEnqueue,
+    CountsWithEnqueue: LIMITS in "2 + 1, handoffs alone",
     /// A read of the queue grants only if it finds the claim's own key.
-    ReadFindsOwnKey,
+    ReadFindsOwnKey: LIMITS in "2 + 1, read-write, operator",
     /// A deletion hands off to all claims that it admits, not only to the first.
-    HandsOffToAll,
+    HandsOffToAll: EVENTUALLY in "2 + 1, read-write, handoffs alone",
     /// The queue is read in the transaction that deletes, not before it.
-    QueueReadWithDeletion,
+    QueueReadWithDeletion: EVENTUALLY in "2 + 1, read-write, handoffs alone",
     /// The end of a shared hold hands off as well.
-    SharedHoldHandsOff,
+    SharedHoldHandsOff: EVENTUALLY in "2 + 1, read-write, handoffs alone",
     /// So does the withdrawal of a waiter: without an exclusive waiter between them, shared claims hold together.
-    WithdrawalHandsOff,
+    WithdrawalHandsOff: EVENTUALLY in "2 + 1, read-write, handoffs alone, cancel",
     /// A repeated deletion that finds no key hands off to all admitted claims: what the first one admitted is unknown.
-    RepetitionHandsOff,
+    RepetitionHandsOff: EVENTUALLY in "2 + 1, read-write, handoffs alone, lost",
     /// A handoff counts only for the create revision that it names.
-    HandoffNamesKey,
+    HandoffNamesKey: LIMITS in "2 + 1, read-write, lost, operator",
     /// A handoff's token is the revision at which its claim was admitted, not that of the handoff.
-    HandoffNamesAdmission,
+    HandoffNamesAdmission: TOKENS_RISE in "2 + 1, read-write, operator",
     /// A waiter reads the queue now and then, also without a handoff.
-    Recheck,
+    Recheck: EVENTUALLY in "2 + 1, read-write, lost",
     /// A client stops relying on its holds before the server ends its lease.
-    DeadlineBeforeExpiry,
+    DeadlineBeforeExpiry: LIMITS in "2 + 1, read-write, handoffs alone, lease ends",
 }
 
 /// The model.

@@ -1,4 +1,4 @@
-//! The scenes, and the property that breaks without each step.
+//! The scenes, and what liveness means.
 
 use super::*;
 use crate::explore::Protocol;
@@ -23,22 +23,7 @@ impl Protocol for EtcdModes {
         "2 + 1, two lost, cancel",
         "2 + 1, lost, operator",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
-        (Step::HeedsLimitsBefore, LIMITS, "2 + 1, handoffs alone"),
-        (Step::CountsThoseBefore, EVENTUALLY, "2 + 1"),
-        (Step::CountsWaiters, IN_ORDER, "2 + 1, read-write, handoffs alone"),
-        (Step::CountsWithEnqueue, LIMITS, "2 + 1, handoffs alone"),
-        (Step::ReadFindsOwnKey, LIMITS, "2 + 1, read-write, operator"),
-        (Step::HandsOffToAll, EVENTUALLY, "2 + 1, read-write, handoffs alone"),
-        (Step::QueueReadWithDeletion, EVENTUALLY, "2 + 1, read-write, handoffs alone"),
-        (Step::SharedHoldHandsOff, EVENTUALLY, "2 + 1, read-write, handoffs alone"),
-        (Step::WithdrawalHandsOff, EVENTUALLY, "2 + 1, read-write, handoffs alone, cancel"),
-        (Step::RepetitionHandsOff, EVENTUALLY, "2 + 1, read-write, handoffs alone, lost"),
-        (Step::HandoffNamesKey, LIMITS, "2 + 1, read-write, lost, operator"),
-        (Step::HandoffNamesAdmission, TOKENS_RISE, "2 + 1, read-write, operator"),
-        (Step::Recheck, EVENTUALLY, "2 + 1, read-write, lost"),
-        (Step::DeadlineBeforeExpiry, LIMITS, "2 + 1, read-write, handoffs alone, lease ends"),
-    ];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[READ_WRITE, HANDOFFS_ALONE], without)

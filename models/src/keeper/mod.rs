@@ -24,7 +24,10 @@ mod session_task;
 
 pub use self::model::Action;
 
-use crate::{frame::Faults, scope::Scope};
+use crate::{
+    frame::{Faults, steps},
+    scope::Scope,
+};
 
 /// Ticks of a lifetime.
 const TTL: u8 = 2;
@@ -52,35 +55,33 @@ const SECOND_TRIES: &str = "the second tries";
 /// The server refuses all releases.
 const RELEASES_REFUSED: &str = "releases refused";
 
-/// The safety steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+steps! {
     /// A deadline counts from the sending of a heartbeat, not from its answer.
-    DeadlineFromSending,
+    DeadlineFromSending: BELIEF_IS_TRUE in "2 + 1, one session",
     /// A deadline that was seen to pass is latched.
-    LossIsLatched,
+    LossIsLatched: LOST_IS_FINAL in "2 + 1, one session",
     /// A heartbeat carries no hold that is being released.
-    NoRenewalOnceReleasing,
+    NoRenewalOnceReleasing: NO_LATE_RENEWAL in "2 + 1, one session",
     /// A grant that no caller takes is released.
-    UntakenGrantReleased,
+    UntakenGrantReleased: NO_ORPHAN in "2 + 1, one session",
     /// A release is repeated until it is confirmed or the session has ended.
-    ReleaseRepeats,
+    ReleaseRepeats: NO_ORPHAN in "2 + 1, one session, lost",
     /// A hold that has passed its deadline makes the client abandon the session.
-    DeadHoldEndsSession,
+    DeadHoldEndsSession: DEAD_HOLD_ENDS in "2 + 1, one session, lost",
     /// A new hold checks, once it is in the table, whether its session has ended meanwhile.
-    NewHoldChecksSession,
+    NewHoldChecksSession: SESSION_END_ENDS_HOLDS in "2 + 1, one session, revoked",
     /// No caller joins an attempt that gives up.
-    NoJoinAfterGiveUp,
+    NoJoinAfterGiveUp: TRUE_ANSWER in "2 + 1, one session",
     /// The re-entry table gets the hold in the same step that ends the attempt.
-    TableUpdatedWithAnswers,
+    TableUpdatedWithAnswers: NO_SELF_WAIT in "2 + 1, one session",
     /// The shares of all callers are counted before one of them can leave.
-    SharesCountedFirst,
+    SharesCountedFirst: SHARE_IS_HELD in "2 + 1, one session",
     /// A try that is granted is shared with the owner's waiting callers.
-    GrantServesTheOwner,
+    GrantServesTheOwner: NO_SELF_WAIT in "2 + 1, the second tries, one session",
     /// An attempt whose session ends continues in the next one.
-    AttemptOutlivesSession,
+    AttemptOutlivesSession: EVENTUALLY in "1 + 1, revoked",
     /// A release that is not confirmed for a ttl makes the client abandon the session.
-    RefusedReleaseEndsSession,
+    RefusedReleaseEndsSession: NO_ORPHAN in "2 + 1, releases refused, one session",
 }
 
 /// The model.

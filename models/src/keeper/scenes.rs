@@ -1,4 +1,4 @@
-//! The scenes, and the property that breaks without each step.
+//! The scenes, and what liveness means.
 
 use super::*;
 use crate::explore::Protocol;
@@ -19,21 +19,7 @@ impl Protocol for Keeper {
     ];
     const LONG_SCENES: &'static [&'static str] =
         &["2 x 2, one session, lost", "2 x 2, one session, revoked", "2 x 2, the second tries, one session"];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
-        (Step::DeadlineFromSending, BELIEF_IS_TRUE, "2 + 1, one session"),
-        (Step::LossIsLatched, LOST_IS_FINAL, "2 + 1, one session"),
-        (Step::NoRenewalOnceReleasing, NO_LATE_RENEWAL, "2 + 1, one session"),
-        (Step::UntakenGrantReleased, NO_ORPHAN, "2 + 1, one session"),
-        (Step::ReleaseRepeats, NO_ORPHAN, "2 + 1, one session, lost"),
-        (Step::DeadHoldEndsSession, DEAD_HOLD_ENDS, "2 + 1, one session, lost"),
-        (Step::NewHoldChecksSession, SESSION_END_ENDS_HOLDS, "2 + 1, one session, revoked"),
-        (Step::NoJoinAfterGiveUp, TRUE_ANSWER, "2 + 1, one session"),
-        (Step::TableUpdatedWithAnswers, NO_SELF_WAIT, "2 + 1, one session"),
-        (Step::SharesCountedFirst, SHARE_IS_HELD, "2 + 1, one session"),
-        (Step::AttemptOutlivesSession, EVENTUALLY, "1 + 1, revoked"),
-        (Step::GrantServesTheOwner, NO_SELF_WAIT, "2 + 1, the second tries, one session"),
-        (Step::RefusedReleaseEndsSession, NO_ORPHAN, "2 + 1, releases refused, one session"),
-    ];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[ONE_SESSION, SECOND_TRIES, RELEASES_REFUSED], without)

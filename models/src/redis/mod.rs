@@ -24,7 +24,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens},
+    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -58,49 +58,47 @@ const NOTIFIED: &str = "notified";
 /// These messages grant.
 const PUSHED: &str = "pushed";
 
-/// The safety steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+steps! {
     /// An acquire serves the queue before it takes the free lock.
-    QueueBeforeNewcomers,
+    QueueBeforeNewcomers: IN_ORDER in "2 x 2",
     /// An acquire enters the queue if it could not serve it to its end.
-    UnservedQueueIsNotFree,
+    UnservedQueueIsNotFree: IN_ORDER in "2 x 2, lapse",
     /// A token is not below the server's clock.
-    TokenFromClock,
+    TokenFromClock: TOKENS_RISE in "2 + 1, failover",
     /// A release deletes only the lock of its own claim.
-    ReleaseChecksClaim,
+    ReleaseChecksClaim: NO_FOREIGN_RELEASE in "2 + 1",
     /// A release removes the claim from the queue as well.
-    ReleaseLeavesQueue,
+    ReleaseLeavesQueue: NO_ORPHAN in "2 + 1, cancel",
     /// The heartbeat of a hold checks whose lock it prolongs: it may be executed after the end of the hold.
-    HeartbeatChecksHolder,
+    HeartbeatChecksHolder: NO_STALE_RENEWAL in "2 + 1, lost",
     /// It compares the token as well as the claim.
-    HeartbeatChecksToken,
+    HeartbeatChecksToken: NO_STALE_RENEWAL in "2 + 1, failover",
     /// The heartbeat of a waiter never puts it into the queue.
-    HeartbeatNeverAdds,
+    HeartbeatNeverAdds: NO_ORPHAN in "2 + 1, lost, cancel",
     /// The message that a claim is next does not grant; only a confirm does.
-    ConfirmBeforeGrant,
+    ConfirmBeforeGrant: ONE_HOLDER in "2 + 1",
     /// A waiter confirms now and then, also without a message.
-    Recheck,
+    Recheck: EVENTUALLY in "2 + 1, notified, lost",
     /// A confirm finds that its claim was given the lock.
-    ConfirmFindsGrant,
+    ConfirmFindsGrant: NOT_TURNED_AWAY in "2 + 1",
     /// A confirm serves the queue: after a holder's death nothing else does.
-    ConfirmServesQueue,
+    ConfirmServesQueue: EVENTUALLY in "2 + 1, death",
     /// A client stops relying on a hold before its key expires.
-    DeadlineBeforeExpiry,
+    DeadlineBeforeExpiry: ONE_HOLDER in "2 + 1",
     /// That deadline counts from the sending of the request: an answer that comes after it does not grant.
-    DeadlineFromSending,
+    DeadlineFromSending: ONE_HOLDER in "2 + 1, late answer",
     /// A refused claim withdraws what an earlier request of it may have left.
-    RefusalWithdraws,
+    RefusalWithdraws: NO_ORPHAN in "2 + 1, lost, refused",
     /// A push grants only if its token is above the counter in the last answer: then the lock was granted after it.
-    PushAfterAnswer,
+    PushAfterAnswer: ONE_HOLDER in "2 x 2, pushed, lost",
     /// The lifetime of a pushed grant counts from the sending of the request that had this answer.
-    PushCountsFromAnswer,
+    PushCountsFromAnswer: ONE_HOLDER in "2 + 1, pushed",
     /// A push grants only the claim that it names, not another one of its client.
-    PushNamesClaim,
+    PushNamesClaim: ONE_HOLDER in "2 + 1, pushed, duplicate",
     /// A push grants only a claim that waits, not one whose hold has ended.
-    PushGrantsWaiter,
+    PushGrantsWaiter: ONE_HOLDER in "2 + 1, pushed, duplicate",
     /// A push grants only if it is of the master that gave this answer.
-    PushOfSameMaster,
+    PushOfSameMaster: NO_FORMER_GRANT in "2 + 1, pushed, failover",
 }
 
 /// The model.

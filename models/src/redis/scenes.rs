@@ -1,4 +1,4 @@
-//! The scenes, and the property that breaks without each step.
+//! The scenes, and what liveness means.
 
 use super::*;
 use crate::explore::Protocol;
@@ -28,28 +28,7 @@ impl Protocol for Redis {
         "2 + 1, lost, failover",
     ];
     const LONG_SCENES: &'static [&'static str] = &["2 x 2, failover", "2 x 2, lost, cancel"];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
-        (Step::QueueBeforeNewcomers, IN_ORDER, "2 x 2"),
-        (Step::UnservedQueueIsNotFree, IN_ORDER, "2 x 2, lapse"),
-        (Step::TokenFromClock, TOKENS_RISE, "2 + 1, failover"),
-        (Step::ReleaseChecksClaim, NO_FOREIGN_RELEASE, "2 + 1"),
-        (Step::ReleaseLeavesQueue, NO_ORPHAN, "2 + 1, cancel"),
-        (Step::HeartbeatChecksHolder, NO_STALE_RENEWAL, "2 + 1, lost"),
-        (Step::HeartbeatChecksToken, NO_STALE_RENEWAL, "2 + 1, failover"),
-        (Step::HeartbeatNeverAdds, NO_ORPHAN, "2 + 1, lost, cancel"),
-        (Step::ConfirmBeforeGrant, ONE_HOLDER, "2 + 1"),
-        (Step::Recheck, EVENTUALLY, "2 + 1, notified, lost"),
-        (Step::ConfirmFindsGrant, NOT_TURNED_AWAY, "2 + 1"),
-        (Step::ConfirmServesQueue, EVENTUALLY, "2 + 1, death"),
-        (Step::DeadlineBeforeExpiry, ONE_HOLDER, "2 + 1"),
-        (Step::DeadlineFromSending, ONE_HOLDER, "2 + 1, late answer"),
-        (Step::RefusalWithdraws, NO_ORPHAN, "2 + 1, lost, refused"),
-        (Step::PushAfterAnswer, ONE_HOLDER, "2 x 2, pushed, lost"),
-        (Step::PushCountsFromAnswer, ONE_HOLDER, "2 + 1, pushed"),
-        (Step::PushOfSameMaster, NO_FORMER_GRANT, "2 + 1, pushed, failover"),
-        (Step::PushNamesClaim, ONE_HOLDER, "2 + 1, pushed, duplicate"),
-        (Step::PushGrantsWaiter, ONE_HOLDER, "2 + 1, pushed, duplicate"),
-    ];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[NOTIFIED, PUSHED], without)

@@ -20,7 +20,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens},
+    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
     modes::{self, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
@@ -48,33 +48,31 @@ const EVENTUALLY: &str = "eventually every claim is granted or ends";
 /// Waiters confirm after a message only.
 const MESSAGES_ALONE: &str = "messages alone";
 
-/// The safety steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+steps! {
     /// A claim heeds the limits of the holders as well as its own.
-    HeedsLimitsOfHolders,
+    HeedsLimitsOfHolders: LIMITS in "2 + 1, messages alone",
     /// A script counts the holders and adds one, not two scripts.
-    CountsAndTakesAtOnce,
+    CountsAndTakesAtOnce: LIMITS in "2 + 1, messages alone",
     /// A claim that would be admitted enters the queue if others wait.
-    QueueBeforeNewcomers,
+    QueueBeforeNewcomers: IN_ORDER in "2 + 1, read-write, messages alone",
     /// A script grants the lock to all waiters that are admitted, not only to the first.
-    ServesAll,
+    ServesAll: SERVED in "2 + 1, read-write, messages alone",
     /// The end of a shared hold serves the queue.
-    SharedReleaseServes,
+    SharedReleaseServes: SERVED in "2 + 1, read-write, messages alone",
     /// So does the withdrawal of a waiter, although the lock is not free.
-    WithdrawalServes,
+    WithdrawalServes: SERVED in "2 + 1, read-write, messages alone, cancel",
     /// A script drops the holders whose lifetime has passed before it counts.
-    DropsExpired,
+    DropsExpired: EVENTUALLY in "2 + 1, read-write, death",
     /// Each holder has a lifetime of its own.
-    LifetimePerHolder,
+    LifetimePerHolder: LIMITS in "2 + 1, read-write, death",
     /// A renewal never adds a holder: it may be executed after the end of the hold.
-    RenewalNeverAdds,
+    RenewalNeverAdds: NO_ORPHAN in "2 + 1, read-write, lost",
     /// A shared grant has a token of its own, above all earlier ones.
-    SharedTokenRises,
+    SharedTokenRises: TOKENS_RISE in "2 + 1, read-write, messages alone",
     /// A waiter confirms now and then, also without a message.
-    Recheck,
+    Recheck: EVENTUALLY in "2 + 1, read-write, lost",
     /// A client stops relying on a hold before its lifetime at the server has passed.
-    DeadlineBeforeExpiry,
+    DeadlineBeforeExpiry: LIMITS in "2 + 1, read-write, messages alone",
 }
 
 /// The model.

@@ -1,4 +1,4 @@
-//! The scenes, and the property that breaks without each step.
+//! The scenes, and what liveness means.
 
 use super::*;
 use crate::explore::Protocol;
@@ -21,20 +21,7 @@ impl Protocol for RedisModes {
         "2 x 2, messages alone",
         "2 + 1, lost, lapse, death",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
-        (Step::HeedsLimitsOfHolders, LIMITS, "2 + 1, messages alone"),
-        (Step::CountsAndTakesAtOnce, LIMITS, "2 + 1, messages alone"),
-        (Step::QueueBeforeNewcomers, IN_ORDER, "2 + 1, read-write, messages alone"),
-        (Step::ServesAll, SERVED, "2 + 1, read-write, messages alone"),
-        (Step::SharedReleaseServes, SERVED, "2 + 1, read-write, messages alone"),
-        (Step::WithdrawalServes, SERVED, "2 + 1, read-write, messages alone, cancel"),
-        (Step::DropsExpired, EVENTUALLY, "2 + 1, read-write, death"),
-        (Step::LifetimePerHolder, LIMITS, "2 + 1, read-write, death"),
-        (Step::RenewalNeverAdds, NO_ORPHAN, "2 + 1, read-write, lost"),
-        (Step::SharedTokenRises, TOKENS_RISE, "2 + 1, read-write, messages alone"),
-        (Step::Recheck, EVENTUALLY, "2 + 1, read-write, lost"),
-        (Step::DeadlineBeforeExpiry, LIMITS, "2 + 1, read-write, messages alone"),
-    ];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[READ_WRITE, MESSAGES_ALONE], without)

@@ -26,7 +26,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults},
+    frame::{CLAIMS, ClaimNo, Faults, steps},
     scope::Scope,
 };
 
@@ -53,36 +53,34 @@ const COUNTERS_APART: &str = "counters apart";
 /// Claims may propose different times.
 const CLOCKS_APART: &str = "clocks apart";
 
-/// The safety steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+steps! {
     /// Only a value that a majority answered alike is a token without a write-back.
-    FastPathNeedsOneValue,
+    FastPathNeedsOneValue: UNIQUE in "2 + 1, early",
     /// A write-back counts only where the key is the claim's.
-    WriteBackChecksOwner,
+    WriteBackChecksOwner: UNIQUE in "2 + 1, early",
     /// A write-back counts only where the counter is not above the token.
-    WriteBackChecksCounter,
+    WriteBackChecksCounter: UNIQUE in "2 + 1, lost, early",
     /// A restore counts only where the counter is not above the token.
-    RestoreChecksCounter,
+    RestoreChecksCounter: NO_REVIVAL in "1 + 1, lost",
     /// The release of a grant for which a restore was sent raises the counter above its token, no matter whose key it
     /// finds.
-    ReleaseRaisesCounter,
+    ReleaseRaisesCounter: NO_REVIVAL in "1 + 1, lost",
     /// A refused ask is withdrawn nevertheless if an earlier copy of it may be executed later.
-    UncertainAskWithdrawn,
+    UncertainAskWithdrawn: NO_RESIDUE in "1 + 1, lost",
     /// The answers of a node without its marker do not count.
-    MarkerIsTested,
+    MarkerIsTested: ONE_HOLDER in "1 + 1, restart",
     /// The marker is written again only after a ttl.
-    MarkerWaits,
+    MarkerWaits: ONE_HOLDER in "1 + 1, restart",
     /// A holder that was renewed without an emptied node no longer relies on it: it may hold for ever.
-    RenewalDropsEmptiedNode,
+    RenewalDropsEmptiedNode: EVENTUALLY in "1 + 1, restart",
     /// A holder's heartbeat does so only if a majority still had the key.
-    RenewalNeedsMajority,
+    RenewalNeedsMajority: ONE_HOLDER in "1 + 1, restart",
     /// The marker is written again only with a counter that is not below those of the others.
-    MarkerRaisesCounter,
+    MarkerRaisesCounter: UNIQUE in "1 + 1, restart",
     /// Those others are a majority.
-    MarkerNeedsMajority,
+    MarkerNeedsMajority: UNIQUE in "1 + 1, two restarts",
     /// The marker replaces only the note that was there during the wait: a node that was emptied again has another one.
-    MarkerNamesItsNote,
+    MarkerNamesItsNote: ONE_HOLDER in "1 + 1, two restarts",
 }
 
 /// The model.

@@ -1,4 +1,4 @@
-//! The scenes, and the property that breaks without each step.
+//! The scenes, and what liveness means.
 
 use super::*;
 use crate::explore::Protocol;
@@ -27,21 +27,7 @@ impl Protocol for Redlock {
         "1 + 1, two restarts, lost",
         "2 + 1, lost, restart",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
-        (Step::FastPathNeedsOneValue, UNIQUE, "2 + 1, early"),
-        (Step::WriteBackChecksOwner, UNIQUE, "2 + 1, early"),
-        (Step::WriteBackChecksCounter, UNIQUE, "2 + 1, lost, early"),
-        (Step::RestoreChecksCounter, NO_REVIVAL, "1 + 1, lost"),
-        (Step::ReleaseRaisesCounter, NO_REVIVAL, "1 + 1, lost"),
-        (Step::UncertainAskWithdrawn, NO_RESIDUE, "1 + 1, lost"),
-        (Step::MarkerIsTested, ONE_HOLDER, "1 + 1, restart"),
-        (Step::MarkerWaits, ONE_HOLDER, "1 + 1, restart"),
-        (Step::RenewalNeedsMajority, ONE_HOLDER, "1 + 1, restart"),
-        (Step::RenewalDropsEmptiedNode, EVENTUALLY, "1 + 1, restart"),
-        (Step::MarkerRaisesCounter, UNIQUE, "1 + 1, restart"),
-        (Step::MarkerNeedsMajority, UNIQUE, "1 + 1, two restarts"),
-        (Step::MarkerNamesItsNote, ONE_HOLDER, "1 + 1, two restarts"),
-    ];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[COUNTERS_APART, CLOCKS_APART], without)

@@ -24,7 +24,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens},
+    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -52,35 +52,33 @@ const IN_ORDER: &str = "first come, first served";
 const NO_ORPHAN: &str = "no orphan at rest";
 const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
-/// The safety steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+steps! {
     /// A node is looked up after a request that went through the leader.
-    LookUpAfterLeader,
+    LookUpAfterLeader: NO_ORPHAN in "2 + 1, lost",
     /// A node that is found belongs to the claim only if this session owns it.
-    OwnerIsThisSession,
+    OwnerIsThisSession: ONE_HOLDER in "2 + 1, lost, session ends",
     /// A claim that is given up waits until it knows whether its create was executed.
-    CancelAwaitsCreate,
+    CancelAwaitsCreate: NO_ORPHAN in "2 + 1, lost, cancel",
     /// A list without the claim's own node grants nothing.
-    ListShowsOwnNode,
+    ListShowsOwnNode: ONE_HOLDER in "2 + 1, operator",
     /// After the end of the predecessor the list is read again; only the list grants.
-    ListAfterPredecessor,
+    ListAfterPredecessor: ONE_HOLDER in "2 + 1, cancel",
     /// A waiter checks its own node and its predecessor now and then, also without a notification.
-    Recheck,
+    Recheck: EVENTUALLY in "2 + 1, lost",
     /// A heartbeat reads the nodes of holds after its check was answered, which went through the leader.
-    HoldsReadAfterCheck,
+    HoldsReadAfterCheck: ONE_HOLDER in "2 + 1, operator",
     /// Sequence numbers are compared modulo their wrap.
-    OrderWraps,
+    OrderWraps: ONE_HOLDER in "2 + 1",
     /// The token is the create's transaction, not the sequence number.
-    TokenIsZxid,
+    TokenIsZxid: TOKENS_RISE in "2 + 1",
     /// A deletion is repeated until it is answered.
-    DeleteRepeats,
+    DeleteRepeats: NO_ORPHAN in "2 + 1, lost",
     /// A client stops relying on its holds before the server ends its session.
-    DeadlineBeforeExpiry,
+    DeadlineBeforeExpiry: ONE_HOLDER in "2 + 1, session ends",
     /// The deadline also covers a grant whose list was answered before it and arrives later.
-    DeadlineOfLateGrants,
+    DeadlineOfLateGrants: ONE_HOLDER in "2 + 1, session ends, late list",
     /// A refused deletion ends the session.
-    RefusalEndsSession,
+    RefusalEndsSession: NO_ORPHAN in "2 + 1, refused",
 }
 
 /// The model.

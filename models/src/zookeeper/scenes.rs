@@ -1,4 +1,4 @@
-//! The scenes, and the property that breaks without each step.
+//! The scenes, and what liveness means.
 
 use super::*;
 use crate::explore::Protocol;
@@ -18,21 +18,7 @@ impl Protocol for ZooKeeper {
         "2 + 1, session ends, late list",
     ];
     const LONG_SCENES: &'static [&'static str] = &["2 x 2, lost, cancel", "2 x 2, operator"];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = &[
-        (Step::LookUpAfterLeader, NO_ORPHAN, "2 + 1, lost"),
-        (Step::OwnerIsThisSession, ONE_HOLDER, "2 + 1, lost, session ends"),
-        (Step::CancelAwaitsCreate, NO_ORPHAN, "2 + 1, lost, cancel"),
-        (Step::ListShowsOwnNode, ONE_HOLDER, "2 + 1, operator"),
-        (Step::ListAfterPredecessor, ONE_HOLDER, "2 + 1, cancel"),
-        (Step::Recheck, EVENTUALLY, "2 + 1, lost"),
-        (Step::HoldsReadAfterCheck, ONE_HOLDER, "2 + 1, operator"),
-        (Step::OrderWraps, ONE_HOLDER, "2 + 1"),
-        (Step::TokenIsZxid, TOKENS_RISE, "2 + 1"),
-        (Step::DeleteRepeats, NO_ORPHAN, "2 + 1, lost"),
-        (Step::DeadlineBeforeExpiry, ONE_HOLDER, "2 + 1, session ends"),
-        (Step::DeadlineOfLateGrants, ONE_HOLDER, "2 + 1, session ends, late list"),
-        (Step::RefusalEndsSession, NO_ORPHAN, "2 + 1, refused"),
-    ];
+    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[], without)
