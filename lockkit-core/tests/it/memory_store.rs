@@ -20,10 +20,11 @@ fn claim(name: &str, wait: bool) -> Claim {
 }
 
 pub(crate) async fn granted(session: &dyn Session, name: &str) -> Grant {
-    match session.acquire(claim(name, false)).await.unwrap() {
-        Acquired::Granted(grant) => grant,
-        other => panic!("not granted: {other:?}"),
-    }
+    let granted = match session.acquire(claim(name, false)).await.unwrap() {
+        Acquired::Granted(grant) => Some(grant),
+        _ => None,
+    };
+    granted.expect("granted")
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

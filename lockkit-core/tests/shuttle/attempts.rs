@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, task::Poll};
 
-use lockkit_core::{Error, ErrorKind, Owner};
+use lockkit_core::{Error, ErrorKind, Metadata, Owner, backend::Claim};
 use shuttle::thread;
 
 use crate::{
@@ -62,6 +62,20 @@ fn share_that_its_caller_does_not_take_is_given_back() {
             assert!(matches!(hold.end(), Some(HoldEnd::Released)), "the hold has no share left");
         },
         ITERATIONS,
+    );
+}
+
+/// The keeper's thread may grant the lock while the caller's thread notices the limit.
+#[test]
+fn caller_at_its_time_limit_takes_the_grant_that_is_there() {
+    shuttle::check_random(
+        || {
+            let (attempt, ticket) = Attempt::begin(name(), &Unsent::default());
+            Claim::new(name(), true, Metadata::of_this_process(None), attempt.control()).note_contended();
+            Attempt::grant(&attempt, None, &new_hold()).announce();
+            assert!(matches!(ticket.timed_out(), Ok(Some(_))));
+        },
+        1,
     );
 }
 
