@@ -83,6 +83,17 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn session_that_waits_learns_of_a_broken_hold() {
+        let (broken, hold) = (BrokenHolds::default(), ClaimId::random());
+        let reported = async {
+            tokio::task::yield_now().await;
+            broken.add(hold);
+        };
+        let waiting = tokio::time::timeout(std::time::Duration::from_secs(1), broken.next());
+        assert_eq!(tokio::join!(waiting, reported).0.unwrap(), hold);
+    }
+
     #[tokio::test]
     async fn each_broken_hold_is_reported_once() {
         let (broken, holds) = (BrokenHolds::default(), [ClaimId::random(), ClaimId::random()]);

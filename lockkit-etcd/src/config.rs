@@ -272,6 +272,14 @@ mod tests {
     }
 
     #[test]
+    fn time_limit_of_a_request_is_bounded() {
+        for (millis, bounded) in [(0, 10), (500, 500), (3_600_000, 60_000)] {
+            let config = EtcdConfig::new(["h"]).unwrap().request_timeout(Duration::from_millis(millis));
+            assert_eq!(config.request_timeout, Duration::from_millis(bounded));
+        }
+    }
+
+    #[test]
     fn defaults_of_the_prefix() {
         assert_eq!(queue_of_x(&from("etcd://h").unwrap()), "lockkit/x/");
         assert_eq!(queue_of_x(&from("etcd://h/?names=raw").unwrap()), "x/");

@@ -232,6 +232,16 @@ mod tests {
         (fault.effect, fault.kind)
     }
 
+    /// Hyper reports the same code for a stream that was reset, whose request may have been executed.
+    #[test]
+    fn request_on_a_closed_connection_was_not_sent() {
+        for (cause, effect) in [(CLOSED, Effect::NotSent), ("stream reset", Effect::Unknown)] {
+            let mut status = Status::cancelled("operation was canceled");
+            status.set_source(Arc::new(std::io::Error::other(cause)));
+            assert_eq!(RequestError::from(status).effect, effect, "{cause}");
+        }
+    }
+
     #[test]
     fn errors_are_classified() {
         use Effect::{Busy, LeaseGone, LoginStale, NoLeader, Refused, Unknown};

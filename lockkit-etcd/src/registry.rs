@@ -234,6 +234,19 @@ mod tests {
         assert!(again.await.is_err());
     }
 
+    /// Its grant may be on the way.
+    #[tokio::test]
+    async fn waiter_whose_hold_is_reported_broken_looks_at_its_queue() {
+        let (claims, entry) = claims_with_one();
+        claims.place(&entry, 10);
+        let broken = BrokenHold { key: entry.key.clone(), created: 10 };
+        assert_eq!(claims.broken(&broken), None);
+        let gone = tokio::time::timeout(std::time::Duration::ZERO, entry.when_predecessor_gone());
+        assert_eq!(gone.await, Ok(0));
+        entry.grant(false);
+        assert!(claims.broken(&broken).is_some());
+    }
+
     #[test]
     fn forgotten_claim_leaves_nothing() {
         let claims = ClaimRegistry::default();

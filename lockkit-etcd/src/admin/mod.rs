@@ -187,8 +187,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::scripted::Script,
-        tests::{config, server},
+        client::scripted::{Fate, Script},
+        tests::{config, first, server},
     };
 
     fn put(script: &Script, name: &LockName, lease: LeaseId) {
@@ -215,6 +215,33 @@ mod tests {
         assert_eq!(inspect().await, (34, INSPECTED_LEASES_MAX));
     }
 
+    /// Values of other programs may be longer than a message may be.
+    #[tokio::test(start_paused = true)]
+    async fn look_that_is_refused_is_repeated_without_values() {
+        use tonic::Code::{OutOfRange, Unavailable};
+        let (script, name) = (Script::default(), LockName::new("x").unwrap());
+        let (server, keys) = (server(&script, 1), LockKeys::of(&config(1).layout(), &name).unwrap());
+        put(&script, &name, 7);
+        for (code, is_repeated) in [(OutOfRange, true), (Unavailable, false)] {
+            script.rule(first(1, "Range", Fate::Refused(code, "message length too large")));
+            script.take_calls();
+            assert_eq!(keys.look(&server, 2).await.is_ok(), is_repeated);
+            assert_eq!(script.count("Range"), 1 + usize::from(is_repeated));
+        }
+    }
+
+    /// A caller may ask for more.
+    #[tokio::test(start_paused = true)]
+    async fn page_reads_a_bounded_number_of_keys() {
+        let script = Script::default();
+        let pages = config(1).layout().pages("").unwrap();
+        let server = server(&script, 1);
+        for (wanted, read) in [(0, 1), (10, 10), (100_000, 1_000)] {
+            pages.read(&server, pages.cursor(None).unwrap(), wanted).await.unwrap();
+            assert_eq!(script.take_calls()[0].limit(), read);
+        }
+    }
+
     /// The next one in the queue gives up between each look and its transaction.
     #[tokio::test(start_paused = true)]
     async fn break_whose_handoffs_fail_ends_without_one() {
@@ -231,7 +258,7 @@ mod tests {
                 changing.delete(&changing.keys(&queue)[0]);
                 put(&changing, &LockName::new("x").unwrap(), 8);
             }
-            crate::client::scripted::Fate::Served
+            Fate::Served
         });
         script.take_calls();
         assert!(break_lock::break_hold(&server, &layout, &keys, &contender).await.unwrap());

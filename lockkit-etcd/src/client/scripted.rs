@@ -54,6 +54,11 @@ impl Call {
         self.range().serializable
     }
 
+    /// Returns how many keys a read returns at most.
+    pub(crate) fn limit(&self) -> i64 {
+        self.range().limit
+    }
+
     /// Returns how many operations a transaction has if its compares hold.
     pub(crate) fn operations(&self) -> usize {
         pb::TxnRequest::decode(&*self.message).unwrap().success.len()
@@ -179,7 +184,7 @@ impl Script {
             "LeaseKeepAlive" => {
                 let id = parsed::<pb::LeaseKeepAliveRequest>(message).id;
                 let ttl = store.leases.get(&id).copied().unwrap_or(0);
-                pb::LeaseKeepAliveResponse { ttl, ..Default::default() }.encode_to_vec()
+                pb::LeaseKeepAliveResponse { ttl }.encode_to_vec()
             }
             "Authenticate" => pb::AuthenticateResponse { token: "token".to_owned() }.encode_to_vec(),
             "Lock" => {
@@ -262,6 +267,10 @@ impl Service<Request<Streaming<Vec<u8>>>> for Handler {
             let (sender, replies) = mpsc::unbounded_channel();
             match script.fate(&method, &first) {
                 Fate::Served => script.execute(&method, &first, &sender)?,
+                // The stream is open, and stays silent.
+                Fate::Unanswered if method == "Watch" => {
+                    return Ok(Response::new(Box::pin(stream::pending()) as BoxStream<_>));
+                }
                 Fate::Unanswered => {
                     script.execute(&method, &first, &sender)?;
                     std::future::pending::<()>().await;
@@ -304,7 +313,7 @@ impl OpenStream {
                 request = self.requests.message(), if is_stream => {
                     let Ok(Some(message)) = request else { return None };
                     let open = self.watch.as_ref().map(mpsc::WeakUnboundedSender::upgrade);
-                    let Some(replies) = open.unwrap_or_else(|| self.keeps.clone()) else { return None };
+                    let replies = open.unwrap_or_else(|| self.keeps.clone())?;
                     match self.script.fate(&self.method, &message) {
                         Fate::Served => {
                             if let Err(status) = self.script.execute(&self.method, &message, &replies) {

@@ -285,6 +285,21 @@ mod tests {
         assert_eq!(session.renewed_at_most(held.claim(), armed_at), armed_at);
     }
 
+    /// The heartbeat of the other holds does not wait for them.
+    #[tokio::test(start_paused = true)]
+    async fn moves_of_a_heartbeat_end_with_its_step() {
+        let script = Script::default();
+        let long = config(1).request_timeout(TTL);
+        let slow = crate::call::Server::over(crate::client::Client::scripted(&script), &long);
+        let session = Arc::new(EtcdSession::open(slow, long.layout(), TTL, Clock::tokio()).await.unwrap());
+        let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
+        session.pin(&held, Duration::from_secs(1)).await.unwrap();
+        script.rule(|_| crate::client::scripted::Fate::Lost);
+        let (step, since) = (Duration::from_secs(2), tokio::time::Instant::now());
+        session.end_pins(&[held], session.lease.now().after(TTL), step).await;
+        assert_eq!(since.elapsed(), step);
+    }
+
     /// Its key would end with the session.
     #[tokio::test(start_paused = true)]
     async fn hold_that_is_left_while_a_heartbeat_waits_is_not_moved_back() {

@@ -95,3 +95,22 @@ async fn session_that_is_dropped_sends_nothing_more() {
     tokio::time::sleep(TTL).await;
     assert!(script.take_calls().is_empty());
 }
+
+/// The hold was released, so the session's lease may end its pin.
+#[tokio::test(start_paused = true)]
+async fn released_pin_that_was_moved_back_does_not_keep_the_lease_of_its_session() {
+    for is_released in [true, false] {
+        let script = Script::default();
+        let session = session(&script).await;
+        let held = acquire(&session, &fresh_name()).await;
+        assert!(session.pins().unwrap().pin(&held, TTL / 2).await.unwrap());
+        session.renew(std::slice::from_ref(&held)).await;
+        script.rule(busy("Txn"));
+        if is_released {
+            session.release(&held).await.unwrap_err();
+        }
+        script.serve();
+        bounded(session.close()).await.unwrap();
+        assert_eq!(script.keys("").is_empty(), is_released);
+    }
+}

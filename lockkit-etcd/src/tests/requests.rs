@@ -273,6 +273,8 @@ async fn session_is_set_up_by_a_lease_its_keys_and_then_their_watch() {
     let session = queue_session(&script).await;
     let methods: Vec<String> = script.take_calls().into_iter().map(|call| call.method).collect();
     assert_eq!(methods, ["LeaseGrant", "Txn", "Watch"]);
+    // The first enqueue compares the epoch, and a heartbeat knows that a member lags behind.
+    assert_eq!((session.epoch.current(), session.server.highest_revision()), (1, 1));
     let another: Lease = session.lease.another(&session.server, Duration::from_millis(2_001)).await.unwrap();
     assert_eq!(another.ttl(), Duration::from_secs(3));
 }
@@ -287,4 +289,68 @@ async fn claim_that_gave_up_before_its_enqueue_sends_nothing() {
     script.take_calls();
     bounded(session.acquire(claim)).await.unwrap();
     assert!(script.take_calls().is_empty());
+}
+
+/// The first reply ends the outage.
+#[tokio::test(start_paused = true)]
+async fn request_after_an_outage_does_not_wait_for_its_turn() {
+    let script = Script::default();
+    let server = server(&script, 1);
+    script.rule(first(6, "Range", Fate::NotSent));
+    for _ in 0..2 {
+        server.range("x", GetOptions::new()).await.unwrap_err();
+    }
+    server.range("x", GetOptions::new()).await.unwrap();
+    let since = Instant::now();
+    server.range("x", GetOptions::new()).await.unwrap();
+    assert_eq!(since.elapsed(), Duration::ZERO);
+}
+
+/// Half of its time is left for the request itself.
+#[tokio::test(start_paused = true)]
+async fn requests_of_an_outage_wait_for_their_turn_for_half_of_their_time() {
+    const REQUESTS: usize = 50;
+    let script = Script::default();
+    let server = server(&script, 1);
+    script.rule(|_| Fate::NotSent);
+    server.range("x", GetOptions::new()).await.unwrap_err();
+    let since = Instant::now();
+    let all = (0..REQUESTS).map(|_| server.range("x", GetOptions::new()));
+    let failed = futures_util::future::join_all(all).await;
+    assert!(failed.iter().all(Result::is_err));
+    assert!(since.elapsed() <= REQUEST / 2 + Duration::from_millis(1), "{:?}", since.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn either_half_of_a_heartbeat_shows_that_the_lease_has_ended() {
+    for lost in ["LeaseKeepAlive", "LeaseTimeToLive"] {
+        let script = Script::default();
+        let queue = queue_session(&script).await;
+        let session: Arc<dyn Session> = queue.clone();
+        let held = acquire(&session, &fresh_name()).await;
+        script.mute_watches();
+        queue.lease.revoke(&queue.server).await.unwrap();
+        script.rule(move |call| if call.is(lost) { Fate::Lost } else { Fate::Served });
+        let renewals = session.renew(&[held]).await;
+        assert!(matches!(renewals.session, Renewal::Gone), "{lost} {renewals:?}");
+        assert!(matches!(renewals.holds[0].1, Renewal::Gone), "{lost} {renewals:?}");
+    }
+}
+
+/// A copy may be executed at any later time, under a claim that uses the key again.
+#[tokio::test(start_paused = true)]
+async fn key_of_an_unanswered_proclamation_is_not_reused() {
+    for fate in [Fate::Served, Fate::Unanswered] {
+        let is_reused = matches!(fate, Fate::Served);
+        let script = Script::default();
+        let (session, name) = (session(&script).await, fresh_name());
+        let held = acquire(&session, &name).await;
+        let key = script.keys("lockkit/test")[0].clone();
+        script.rule(first(1, "Txn", fate));
+        assert_eq!(proclaim(&session, &held, 1).await.is_ok(), is_reused);
+        release(&session, &held).await;
+        let again = acquire(&session, &name).await;
+        assert_eq!(script.keys("lockkit/test")[0] == key, is_reused);
+        release(&session, &again).await;
+    }
 }

@@ -88,3 +88,16 @@ async fn observers_are_notified_once_the_reopened_stream_has_their_watch() {
     // And by nothing else.
     assert!(timeout(Duration::from_secs(60), changes.notified()).await.is_err());
 }
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_is_not_confirmed_in_time_is_given_up() {
+    let script = Script::default();
+    let (session, changes) = (queue_session(&script).await, Arc::default());
+    let _watch = observe(&session, &changes);
+    bounded(changes.notified()).await;
+    script.rule(super::first(1, "Watch", Fate::Unanswered));
+    let since = Instant::now();
+    script.end_watches();
+    changes.notified().await;
+    assert!(since.elapsed() < super::REQUEST + Duration::from_secs(1), "{:?}", since.elapsed());
+}

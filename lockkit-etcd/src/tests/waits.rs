@@ -209,17 +209,22 @@ async fn recheck_of_the_first_in_a_guarded_queue_finds_its_entry_gone() {
 /// A try that found the lock held reads the next time, for a second.
 #[tokio::test(start_paused = true)]
 async fn repeated_try_reads_before_it_writes() {
-    let script = Script::default();
-    let (session, name) = (session(&script).await, fresh_name());
-    script.put(&foreign(&name), "");
-    for (waited, reads, writes) in [(0, 0, 1), (900, 1, 0), (1_000, 0, 1)] {
-        advance(Duration::from_millis(waited)).await;
-        script.take_calls();
-        assert!(is_gave_up(&try_acquire(&session, &name).await));
-        assert_eq!((script.count("Range"), script.count("Txn")), (reads, writes), "after {waited} ms");
+    for form in [Form::Queue, Form::Single] {
+        let script = Script::default();
+        let session: std::sync::Arc<dyn Session> = session_of(&script, &config(1).form(form)).await;
+        let name = fresh_name();
+        let key = if form == Form::Single { format!("lockkit/{name}") } else { foreign(&name) };
+        script.put(&key, "");
+        for (waited, reads, writes) in [(0, 0, 1), (900, 1, 0), (1_000, 0, 1)] {
+            advance(Duration::from_millis(waited)).await;
+            script.take_calls();
+            assert!(is_gave_up(&try_acquire(&session, &name).await));
+            let sent = (script.count("Range"), script.count("Txn"));
+            assert_eq!(sent, (reads, writes), "{form:?} after {waited} ms");
+        }
+        script.delete(&key);
+        release(&session, &acquire(&session, &name).await).await;
     }
-    script.delete(&foreign(&name));
-    release(&session, &acquire(&session, &name).await).await;
 }
 
 /// Its copies may be executed at any later time.

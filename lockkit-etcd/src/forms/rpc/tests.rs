@@ -10,7 +10,7 @@ use lockkit_conformance::direct::{
 };
 use lockkit_core::{
     Clock, ErrorKind,
-    backend::{ClaimId, Session},
+    backend::{ClaimId, Renewal, Session},
 };
 use tokio::time::Instant;
 use tonic::Code;
@@ -200,4 +200,92 @@ async fn only_waiters_and_the_holds_of_a_heartbeat_are_renewed() {
     script.take_calls();
     assert_eq!(session.release(&held[0]).await.unwrap_err().kind(), ErrorKind::Closed);
     assert!(script.take_calls().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_whose_lease_has_ended_starts_again() {
+    let script = Script::default();
+    let session = session(&script).await;
+    script.rule(first(1, "Lock", Fate::Refused(Code::NotFound, "etcdserver: requested lease not found")));
+    let held = acquire(&session, &fresh_name()).await;
+    assert_eq!(script.count("Lock"), 2);
+    release(&session, &held).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_behind_another_notes_that_before_its_first_look() {
+    let script = Script::default();
+    let (session, name) = (session(&script).await, fresh_name());
+    script.put(&foreign(&name), "");
+    script.rule(|call| if call.is("Lock") { Fate::Unanswered } else { Fate::Served });
+    let waiting = start(&session, &name);
+    after_requests(&script, "Lock", 1).await;
+    assert!(waiting.control.was_contended() && script.count("Txn") == 0);
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_that_gives_up_during_a_look_ends_at_once() {
+    let script = Script::default();
+    let session = session(&script).await;
+    script.rule(|call| match &*call.method {
+        "Lock" => Fate::Unanswered,
+        "Txn" => Fate::Lost,
+        _ => Fate::Served,
+    });
+    let waiting = start(&session, &fresh_name());
+    after_requests(&script, "Txn", 1).await;
+    let since = Instant::now();
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(since.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn look_that_confirms_is_retried_with_growing_pauses() {
+    let script = Script::default();
+    let session = session(&script).await;
+    script.rule(busy("Txn"));
+    let since = Instant::now();
+    let waiting = start(&session, &fresh_name());
+    after_requests(&script, "Txn", 9).await;
+    assert!(since.elapsed() > Duration::from_secs(3), "{:?}", since.elapsed());
+    script.serve();
+    release(&session, &waiting.granted().await).await;
+}
+
+/// The RPC was late: its key came behind that of another claim, after a look that had found no key.
+#[tokio::test(start_paused = true)]
+async fn claim_that_finds_itself_behind_another_is_not_silent_any_more() {
+    let script = Script::default();
+    let (queue, name) = (open(&script).await, fresh_name());
+    let session: Arc<dyn Session> = queue.clone();
+    script.rule(|call| if call.is("Lock") { Fate::Lost } else { Fate::Served });
+    let waiting = start(&session, &name);
+    after_requests(&script, "Txn", 1).await;
+    let own =
+        queue.table().values().map(|entry| String::from_utf8(entry.key.clone()).unwrap()).next().unwrap();
+    script.put(&foreign(&name), "");
+    script.put(&own, "");
+    after_requests(&script, "Txn", 1).await;
+    script.take_calls();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(script.take_calls().is_empty() && waiting.is_waiting());
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+}
+
+/// The read of its key may fail at the same time.
+#[tokio::test(start_paused = true)]
+async fn hold_whose_lease_has_ended_is_gone() {
+    let script = Script::default();
+    let queue = open(&script).await;
+    let session: Arc<dyn Session> = queue.clone();
+    let held = acquire(&session, &fresh_name()).await;
+    let entry = queue.table().values().next().unwrap().clone();
+    entry.lease.revoke(&queue.server).await.unwrap();
+    script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
+    let renewals = session.renew(&[held]).await;
+    assert!(matches!(renewals.holds[0].1, Renewal::Gone), "{renewals:?}");
 }
