@@ -181,7 +181,7 @@ async fn release_of_a_pinned_hold_removes_its_key_and_its_lease() {
 async fn close_ends_a_pin_whose_release_was_not_confirmed() {
     let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    // The close revokes the lease once: that request must not fail on a busy machine.
+    // The close revokes the lease twice at most: both requests must not fail on a busy machine.
     let url = format!("etcd://{}/?request_timeout=20s", proxy.endpoint());
     let session = session_at(&url, LONG).await;
     let held = acquire(&session, &fresh_name()).await;
