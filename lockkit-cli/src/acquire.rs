@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use lockkit::{LockClient, LockGuard, LockName, Turn};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::{
     describe::held_by,
     enclosing_locks::EnclosingLocks,
     end_schedule::lead,
     exit::{Failure, NOT_ACQUIRED, USAGE},
-    waiting::INSPECT_MAX,
+    waiting::inspected,
 };
 
 /// Pause between two checks whether a late grant was renewed.
@@ -61,8 +61,8 @@ pub(crate) async fn acquire(
             Turn::Done => return Ok(None),
             _ => {
                 let limit = if left.is_some_and(|left| left.is_zero()) { "" } else { " within --timeout" };
-                let holder = timeout(INSPECT_MAX, client.inspect(name.as_str())).await;
-                let holder = holder.ok().and_then(Result::ok).unwrap_or_default();
+                let holder = inspected(client.inspect(name.as_str())).await;
+                let holder = holder.and_then(Result::ok).unwrap_or_default();
                 let message = format!("lock {:?} not acquired{limit}: {}", name.as_str(), held_by(&holder));
                 return Err(Failure::new(NOT_ACQUIRED, message));
             }

@@ -149,6 +149,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn holder_that_is_gone_when_it_is_confirmed_is_not_broken() {
+        let (server, name) = (MemoryServer::new(), LockName::new("a").unwrap());
+        let client = LockClient::builder(server.backend()).build().await.unwrap();
+        let _held = client.lock("a").unwrap().acquire().await.unwrap();
+        let operator = LockClient::builder(server.backend()).build().await.unwrap();
+        let gone = || {
+            server.expire_all();
+            Ok(true)
+        };
+        assert_eq!(break_holder(&operator, &name, gone, |_| Ok(())).await.unwrap(), CHANGED);
+    }
+
+    #[tokio::test]
     async fn holder_that_came_meanwhile_is_not_broken() {
         let client = LockClient::builder(MemoryServer::new().backend()).build().await.unwrap();
         let shown = client.lock("a").unwrap().acquire().await.unwrap();

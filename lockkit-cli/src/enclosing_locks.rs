@@ -80,6 +80,11 @@ mod tests {
             "a lock of the same process, but not this one"
         );
         assert!(!enclosing.is_holder_of(&name, &held_by(1)), "another process holds it by now");
+        let mut elsewhere = held_by(me);
+        if let Some(metadata) = elsewhere.holder.as_mut().and_then(|holder| holder.metadata.as_mut()) {
+            metadata.host.push('x');
+        }
+        assert!(!enclosing.is_holder_of(&name, &elsewhere), "a process of this number on another host");
         assert!(!enclosing.is_holder_of(&name, &Inspection::default()), "nobody holds it by now");
     }
 

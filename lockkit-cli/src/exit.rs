@@ -115,3 +115,24 @@ pub(crate) fn printable(text: &str) -> String {
     };
     text.chars().map(escape).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_error_has_its_status() {
+        for (kind, status) in [
+            (ErrorKind::InvalidName, USAGE),
+            (ErrorKind::InvalidConfig, CONFIG),
+            (ErrorKind::Unsupported, CONFIG),
+            (ErrorKind::Unavailable, UNAVAILABLE),
+            (ErrorKind::Closed, UNAVAILABLE),
+            (ErrorKind::Denied, DENIED),
+            (ErrorKind::Lost, LOST),
+            (ErrorKind::Unexpected, UNEXPECTED),
+        ] {
+            assert_eq!(Failure::from(Error::new(kind, "acquire")).status, status, "{kind:?}");
+        }
+    }
+}

@@ -33,10 +33,10 @@ async fn list(
     mut print: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut listing = client.list(&arguments.prefix);
-    let mut listed = HashSet::new();
+    let mut listed = Listed { entries: HashSet::new(), entries_max: REMEMBERED_MAX };
     while let Some(page) = listing.next_page().await? {
         for lock in page {
-            if listed.contains(&lock.entry) {
+            if !listed.is_first(&lock.entry) {
                 continue;
             }
             let found = match &lock.name {
@@ -48,12 +48,28 @@ async fn list(
             } else {
                 text_line(&lock, found.as_ref())
             })?;
-            if listed.len() < REMEMBERED_MAX {
-                listed.insert(lock.entry);
-            }
         }
     }
     Ok(())
+}
+
+/// The entries that were listed, up to a bound.
+struct Listed {
+    entries: HashSet<String>,
+    entries_max: usize,
+}
+
+impl Listed {
+    /// Whether the entry is not known as listed; it is known from now on.
+    fn is_first(&mut self, entry: &str) -> bool {
+        if self.entries.contains(entry) {
+            return false;
+        }
+        if self.entries.len() < self.entries_max {
+            self.entries.insert(entry.to_owned());
+        }
+        true
+    }
 }
 
 fn json_line(lock: &ListedLock, found: Option<&Inspection>) -> String {
@@ -135,6 +151,16 @@ mod tests {
         assert_eq!((&json["name"], &json["holder"]["label"]), (&"orders/7".into(), &"x".into()));
         assert!(json["waiters"].as_array().unwrap().len() == 1 && json["entry"].is_string(), "{json}");
         waiter.abort();
+    }
+
+    #[test]
+    fn entry_is_listed_once_while_it_is_remembered() {
+        let mut listed = Listed { entries: HashSet::new(), entries_max: 2 };
+        assert_eq!(
+            ["a", "b", "a", "b", "c", "c"].map(|entry| listed.is_first(entry)),
+            [true, true, false, false, true, true]
+        );
+        assert_eq!(listed.entries.len(), 2);
     }
 
     #[test]

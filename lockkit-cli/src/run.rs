@@ -64,12 +64,7 @@ impl LockedCommand {
             return Ok(status);
         }
         // The lock may have been lost at the moment at which the job ended.
-        if let Err(lost) = guard.check() {
-            return Err(Failure::new(
-                LOST,
-                format!("the command ended with status {status}, but its lock was lost: {lost:#}"),
-            ));
-        }
+        let status = ended_under_lock(status, guard.check())?;
         release(guard, client).await;
         Ok(status)
     }
@@ -88,6 +83,13 @@ impl LockedCommand {
         job.finish();
         Ok(status)
     }
+}
+
+/// Returns the status of a command that has ended, if its lock was held until then.
+fn ended_under_lock(status: u8, checked: lockkit::Result<()>) -> Result<u8, Failure> {
+    checked.map(|()| status).map_err(|lost| {
+        Failure::new(LOST, format!("the command ended with status {status}, but its lock was lost: {lost:#}"))
+    })
 }
 
 /// A lock, and how long it may be held.
@@ -119,3 +121,17 @@ impl Hold for LimitedHold<'_> {
 
 /// Moments that differ less are the same: two clocks were read one after the other.
 const SAME: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use lockkit::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn command_whose_lock_was_lost_at_its_end_has_not_succeeded() {
+        assert_eq!(ended_under_lock(5, Ok(())).unwrap(), 5);
+        let lost = ended_under_lock(0, Err(Error::new(ErrorKind::Lost, "hold"))).unwrap_err();
+        assert!(lost.status == LOST && lost.message.contains("ended with status 0"), "{}", lost.message);
+    }
+}

@@ -120,14 +120,47 @@ struct RemainingProcesses {
 }
 
 impl RemainingProcesses {
+    /// Whether the wait has become long enough for a message, which comes once.
+    fn is_to_be_noticed(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let is_long = now.duration_since(since) >= NOTICE_DELAY;
+        is_long && !std::mem::replace(&mut self.notified, is_long)
+    }
+
     /// Returns the time until the next check.
     fn pause(&mut self) -> Duration {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if !self.notified && since.elapsed() >= NOTICE_DELAY {
-            self.notified = true;
+        if self.is_to_be_noticed(Instant::now()) {
             say("the command has ended; the lock is held until the rest of its process group ends");
         }
         self.pause = (self.pause * 2).clamp(GROUP_CHECK_PAUSE_MIN, GROUP_CHECK_PAUSE_MAX);
         self.pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_between_checks_of_the_group_double_up_to_their_bound() {
+        let mut remaining = RemainingProcesses::default();
+        let pauses: Vec<u128> = (0..8).map(|_| remaining.pause().as_millis()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 50, 50]);
+    }
+
+    #[test]
+    fn the_rest_of_the_group_is_noticed_once() {
+        let since = Instant::now().checked_sub(NOTICE_DELAY).expect("this host runs for longer");
+        let mut remaining = RemainingProcesses { since: Some(since), ..RemainingProcesses::default() };
+        assert!(remaining.is_to_be_noticed(since + NOTICE_DELAY));
+        assert!(!remaining.is_to_be_noticed(since + NOTICE_DELAY * 2));
+    }
+
+    #[test]
+    fn the_first_reason_counts() {
+        let mut end = EarlyEnd::default();
+        end.record(Failure::new(LOST, "first"));
+        end.record(Failure::new(LOST + 1, "second"));
+        assert_eq!(end.0, Some(LOST));
     }
 }

@@ -20,7 +20,7 @@ const INSPECT_PAUSE_MIN: Duration = Duration::from_secs(1);
 const INSPECT_PAUSE_MAX: Duration = Duration::from_secs(15);
 
 /// Time limit of an inspection, for which nobody should wait long.
-pub(crate) const INSPECT_MAX: Duration = Duration::from_secs(2);
+const INSPECT_MAX: Duration = Duration::from_secs(2);
 
 /// Runs `wait` to its end, and meanwhile `notice`, if there is one.
 pub(crate) async fn with_notice<T>(
@@ -66,16 +66,26 @@ async fn report_holder(
     let mut pause = INSPECT_PAUSE_MIN;
     let mut reported = None;
     loop {
-        let found = timeout(INSPECT_MAX, client.inspect(name.as_str())).await;
-        if let Some(seen) = Seen::of(found.ok(), own)
+        let found = inspected(client.inspect(name.as_str())).await;
+        if let Some(seen) = Seen::of(found, own)
             && reported.as_ref() != Some(&seen)
         {
             report(&format!("waiting for lock {:?}: {}", name.as_str(), seen.text()));
             reported = Some(seen);
         }
         sleep(pause).await;
-        pause = (pause * 2).min(INSPECT_PAUSE_MAX);
+        pause = longer(pause);
     }
+}
+
+/// Awaits an inspection; `None` if it takes too long.
+pub(crate) async fn inspected<T>(inspection: impl Future<Output = T>) -> Option<T> {
+    timeout(INSPECT_MAX, inspection).await.ok()
+}
+
+/// Returns the pause after this one.
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).min(INSPECT_PAUSE_MAX)
 }
 
 /// What a waiter wants to know.
@@ -168,6 +178,23 @@ mod tests {
         );
         assert_ne!(one, seen(Some(of_other("next")), vec![own()]));
         assert_ne!(one, seen(Some(of_other("holder")), vec![of_other("a"), own()]));
+    }
+
+    #[test]
+    fn pauses_between_inspections_double_up_to_their_bound() {
+        let pauses = std::iter::successors(Some(INSPECT_PAUSE_MIN), |pause| Some(longer(*pause)));
+        assert_eq!(pauses.take(6).map(|pause| pause.as_secs()).collect::<Vec<_>>(), [1, 2, 4, 8, 15, 15]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn inspection_is_awaited_for_a_bounded_time() {
+        let begin = tokio::time::Instant::now();
+        let pending = inspected(std::future::pending::<()>());
+        assert_eq!(timeout(INSPECT_MAX * 2, pending).await, Ok(None));
+        assert_eq!(begin.elapsed(), INSPECT_MAX);
+        assert_eq!(inspected(std::future::ready(7)).await, Some(7));
+        let said = Seen::of(None, &Metadata::of_this_process(None)).unwrap().text();
+        assert_eq!(said, "its holder is unknown: no answer within 2s");
     }
 
     #[tokio::test(start_paused = true)]

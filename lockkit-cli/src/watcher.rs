@@ -130,6 +130,11 @@ impl WatchState {
         }
     }
 
+    /// Returns the time until the group must be killed, if there is a deadline.
+    fn left(&self, now: Duration) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_sub(now + MARGIN))
+    }
+
     /// Applies every complete line of `text` and keeps the rest there.
     fn apply_lines(&mut self, text: &mut Vec<u8>) {
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
@@ -154,11 +159,11 @@ fn watch(pipe: impl AsFd) -> Option<Group> {
     let mut watch = WatchState::default();
     let mut unread = Vec::new();
     while !watch.done {
-        let left = watch.deadline.map(|deadline| deadline.saturating_sub(clock::now() + MARGIN));
+        let left = watch.left(clock::now());
         if left == Some(Duration::ZERO) {
             return watch.group;
         }
-        let pause = left.map_or(CLOCK_CHECK_MAX, |left| left.min(CLOCK_CHECK_MAX));
+        let pause = pause(left);
         let pause = Timespec { tv_sec: 0, tv_nsec: i64::from(pause.subsec_nanos()) };
         let readable = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&pause));
         if readable != Ok(0) {
@@ -173,6 +178,11 @@ fn watch(pipe: impl AsFd) -> Option<Group> {
         }
     }
     None
+}
+
+/// Returns how long the watcher sleeps.
+fn pause(left: Option<Duration>) -> Duration {
+    left.map_or(CLOCK_CHECK_MAX, |left| left.min(CLOCK_CHECK_MAX))
 }
 
 /// Closes all inherited descriptors except the standard streams: some ancestor left them open for the job. No value of
@@ -203,6 +213,25 @@ mod tests {
         text.extend(b"deadline never\ndone\n");
         watch.apply_lines(&mut text);
         assert_eq!(watch, WatchState { group: Group::from_number(12), deadline: None, done: true });
+    }
+
+    #[test]
+    fn group_is_killed_before_the_deadline_and_the_clock_is_checked_until_then() {
+        let ms = Duration::from_millis;
+        let mut watch = WatchState::default();
+        assert_eq!(watch.left(ms(7)), None);
+        watch.apply_line("deadline 10000000000");
+        assert_eq!(watch.left(ms(9_000)), Some(ms(950)));
+        assert_eq!(watch.left(ms(9_950)), Some(Duration::ZERO));
+        assert_eq!(watch.left(ms(11_000)), Some(Duration::ZERO));
+        assert_eq!([None, Some(ms(950)), Some(ms(20))].map(pause), [ms(250), ms(250), ms(20)]);
+    }
+
+    #[test]
+    fn line_without_an_end_is_cut() {
+        let (mut watch, mut text) = (WatchState::default(), vec![b'x'; 10 * LINE_BYTES_MAX]);
+        watch.apply_lines(&mut text);
+        assert_eq!(text.len(), LINE_BYTES_MAX);
     }
 
     #[test]

@@ -46,11 +46,15 @@ async fn once(
 ) -> Result<u8, Failure> {
     let found = client.inspect(name.as_str()).await?;
     show(&found)?;
-    Ok(match (&found.holder, found.waiters.is_empty()) {
+    Ok(status(&found))
+}
+
+fn status(found: &Inspection) -> u8 {
+    match (&found.holder, found.waiters.is_empty()) {
         (Some(_), _) => HELD,
         (None, true) => FREE,
         (None, false) => BETWEEN,
-    })
+    }
 }
 
 /// Prints every change until a signal; a store that does not answer is waited for.
@@ -61,7 +65,7 @@ async fn watch(
 ) -> Result<u8, Failure> {
     let mut signals = Signals::listen(ENDING)?;
     let mut shown: Option<Inspection> = None;
-    let mut is_away = false;
+    let mut outage = Outage::default();
     let watching = async {
         loop {
             match client.inspect(name.as_str()).await {
@@ -70,10 +74,10 @@ async fn watch(
                         show(&found)?;
                         shown = Some(found);
                     }
-                    is_away = false;
+                    outage.end();
                 }
                 Err(error) if error.is_temporary() => {
-                    if !std::mem::replace(&mut is_away, true) {
+                    if outage.begin() {
                         warn(format_args!("{error:#}; trying again"));
                     }
                 }
@@ -85,6 +89,21 @@ async fn watch(
     match unless_ended(&mut signals, watching).await {
         Ok(outcome) => outcome,
         Err(signal) => Ok(status_of_signal(signal.as_raw())),
+    }
+}
+
+/// Whether the store does not answer at present.
+#[derive(Debug, Default)]
+struct Outage(bool);
+
+impl Outage {
+    /// Notes an inspection without an answer; returns whether it is the first one.
+    fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.0, true)
+    }
+
+    fn end(&mut self) {
+        self.0 = false;
     }
 }
 
@@ -100,4 +119,32 @@ fn as_text(name: &LockName, found: &Inspection) -> String {
         let _ = writeln!(text, "{}. waits: {}", place + 1, describe(waiter));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit::backend::Contender;
+
+    use super::*;
+
+    #[test]
+    fn status_is_that_of_the_lock() {
+        let somebody = || Contender::new("k", None, None);
+        for (holder, waiters, expected) in [
+            (Some(somebody()), vec![somebody()], HELD),
+            (Some(somebody()), vec![], HELD),
+            (None, vec![somebody()], BETWEEN),
+            (None, vec![], FREE),
+        ] {
+            assert_eq!(status(&Inspection::new(holder, waiters)), expected);
+        }
+    }
+
+    #[test]
+    fn each_outage_is_said_once() {
+        let mut outage = Outage::default();
+        assert_eq!([outage.begin(), outage.begin()], [true, false]);
+        outage.end();
+        assert_eq!([outage.begin(), outage.begin()], [true, false]);
+    }
 }

@@ -189,7 +189,7 @@ fn add_clock(health: &Health, report: &mut Report) {
 
 #[cfg(test)]
 mod tests {
-    use lockkit::backend::BackendUrl;
+    use lockkit::{backend::BackendUrl, memory::MemoryServer};
 
     use super::*;
 
@@ -197,6 +197,23 @@ mod tests {
         let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
         add(&mut report);
         report.as_text()
+    }
+
+    #[tokio::test]
+    async fn late_and_missing_renewals_are_found() {
+        let client = LockClient::builder(MemoryServer::new().backend()).build().await.unwrap();
+        let guard = client.lock("a").unwrap().acquire().await.unwrap();
+        let (second, ttl) = (Duration::from_secs(1), Duration::from_secs(6));
+        for (renewals, least_left, expected) in [
+            (3, 4 * second, "fine     renew"),
+            (3, 3 * second, "fine     renew"),
+            (3, 2 * second, "warning  renew: 3 renewals; at least 2.0s of 6s"),
+            (0, 4 * second, "fault    renew: no renewal"),
+        ] {
+            let health = Health { renewals, least_left, ttl, ..Health::default() };
+            let text = text_of(|report| add_renewals(&health, &guard, DURATION_MIN, report));
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
     }
 
     #[test]

@@ -62,4 +62,14 @@ mod tests {
         assert_eq!(collector.take(), ["may evict (policy: allkeys-lru)", "no file"]);
         assert_eq!(collector.take(), [""; 0]);
     }
+
+    #[test]
+    fn bounded_number_of_warnings_is_kept() {
+        let collector = Collector::default();
+        let subscriber = tracing_subscriber::registry().with(collector.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            (0..2 * KEPT_MAX).for_each(|number| warn!(target: "lockkit_core", number, "odd"));
+        });
+        assert_eq!(collector.take().len(), KEPT_MAX);
+    }
 }

@@ -43,17 +43,20 @@ impl Lines {
         let Some(printed) = &self.printed else { return false };
         let mut hasher = DefaultHasher::new();
         (event.metadata().callsite(), &text.subject).hash(&mut hasher);
-        let (key, now) = (hasher.finish(), Instant::now());
-        let mut printed = lock(printed);
-        if printed.get(&key).is_some_and(|at| now.duration_since(*at) < REPEAT_PAUSE) {
-            return true;
-        }
-        if printed.len() >= REMEMBERED_MAX {
-            printed.clear();
-        }
-        printed.insert(key, now);
-        false
+        !is_due(&mut lock(printed), hasher.finish(), Instant::now())
     }
+}
+
+/// Whether this warning was not printed a short time ago; it is printed now, then.
+fn is_due(printed: &mut HashMap<u64, Instant>, key: u64, now: Instant) -> bool {
+    if printed.get(&key).is_some_and(|at| now.duration_since(*at) < REPEAT_PAUSE) {
+        return false;
+    }
+    if printed.len() >= REMEMBERED_MAX {
+        printed.clear();
+    }
+    printed.insert(key, now);
+    true
 }
 
 impl<S: Subscriber> Layer<S> for Lines {
@@ -162,6 +165,18 @@ mod tests {
         };
         assert_eq!(printed(false, true, both).len(), 2);
         assert_eq!(printed(false, false, both).len(), 4);
+    }
+
+    #[test]
+    fn warning_is_printed_again_after_a_minute_and_a_bounded_number_is_remembered() {
+        let (mut printed, now) = (HashMap::new(), Instant::now());
+        assert!(is_due(&mut printed, 0, now));
+        assert!(!is_due(&mut printed, 0, now + REPEAT_PAUSE - Duration::from_millis(1)));
+        assert!(is_due(&mut printed, 0, now + REPEAT_PAUSE));
+        for key in 1..=10 * REMEMBERED_MAX as u64 {
+            assert!(is_due(&mut printed, key, now));
+            assert!(printed.len() <= REMEMBERED_MAX);
+        }
     }
 
     #[test]

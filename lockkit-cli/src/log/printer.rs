@@ -100,6 +100,8 @@ impl Printer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -109,5 +111,22 @@ mod tests {
         let printed: Vec<String> = (0..=WAITING_MAX).map(|_| printer.next()).collect();
         assert_eq!(printed[WAITING_MAX - 1], (WAITING_MAX - 1).to_string());
         assert!(printed[WAITING_MAX].ends_with("not printed: 3\n"), "{}", printed[WAITING_MAX]);
+        // They are counted from the start again.
+        (0..WAITING_MAX + 1).for_each(|number| printer.print(number.to_string()));
+        let last = (0..=WAITING_MAX).map(|_| printer.next()).last().unwrap();
+        assert!(last.ends_with("not printed: 1\n"), "{last}");
+    }
+
+    #[test]
+    fn end_waits_for_a_line_that_is_being_printed_for_a_bounded_time() {
+        let printer = Printer::idle();
+        let begin = Instant::now();
+        printer.finish();
+        assert!(begin.elapsed() < FINISH_MAX, "nothing is printed");
+        printer.print("slow".into());
+        assert_eq!(printer.next(), "slow");
+        let begin = Instant::now();
+        printer.finish();
+        assert!((FINISH_MAX..FINISH_MAX * 30).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     }
 }

@@ -55,7 +55,14 @@ impl ConfigFile {
         let found = file.metadata().map_err(|cause| failed(cause.to_string()))?;
         check_owner(&found).map_err(failed)?;
         let mut text = String::new();
-        file.by_ref().take(BYTES_MAX).read_to_string(&mut text).map_err(|cause| failed(cause.to_string()))?;
+        // One byte more, to detect a longer file: what it says at its end must not be ignored.
+        file.by_ref()
+            .take(BYTES_MAX + 1)
+            .read_to_string(&mut text)
+            .map_err(|cause| failed(cause.to_string()))?;
+        if text.len() as u64 > BYTES_MAX {
+            return Err(failed(format!("it has more than {BYTES_MAX} bytes")));
+        }
         // Not the error itself, which repeats the line: it may contain the password.
         let mut config: Self = toml::from_str(&text).map_err(|error| {
             let line = error
@@ -137,6 +144,18 @@ mod tests {
             assert_eq!(refused.is_some(), is_refused, "{mode:o}");
             assert!(refused.is_none_or(|failure| !failure.message.contains(SECRET)));
         }
+    }
+
+    #[test]
+    fn file_that_is_too_long_is_refused_and_not_read_to_its_end() {
+        let longest = format!("#{}", "x".repeat(BYTES_MAX as usize - 1));
+        assert!(read(&longest, 0o600).is_ok());
+        let refused = read(&format!("{longest}\nttl = 5"), 0o600).unwrap_err();
+        assert_eq!(refused.status, CONFIG);
+        assert!(refused.message.contains("more than 65536 bytes"), "{}", refused.message);
+        // It has no end.
+        let endless = ConfigFile::read_from(Path::new("/dev/zero")).unwrap_err();
+        assert!(endless.message.contains("more than 65536 bytes"), "{}", endless.message);
     }
 
     #[test]

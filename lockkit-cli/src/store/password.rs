@@ -67,8 +67,12 @@ fn read_password(file: &Path) -> Result<String, Failure> {
     };
     let mut text = String::new();
     fs::File::open(file)
-        .and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text))
+        // One byte more, to detect a longer file: a part of a password is another one.
+        .and_then(|file| file.take(PASSWORD_BYTES_MAX + 1).read_to_string(&mut text))
         .map_err(|cause| failed(cause.to_string()))?;
+    if text.len() as u64 > PASSWORD_BYTES_MAX {
+        return Err(failed(format!("it has more than {PASSWORD_BYTES_MAX} bytes")));
+    }
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(failed("it is empty".into())),
@@ -101,6 +105,21 @@ mod tests {
             assert_eq!(url_with(url, "hunter2").unwrap_err().status, USAGE, "{url}");
         }
         assert_eq!(url_with("etcd://me@h:1", "\n").unwrap_err().status, CONFIG);
+    }
+
+    #[test]
+    fn password_file_that_is_too_long_is_refused_and_not_read_to_its_end() {
+        let longest = "x".repeat(PASSWORD_BYTES_MAX as usize);
+        let url = BackendUrl::parse(&url_with("etcd://me@h:1", &longest).unwrap()).unwrap();
+        assert_eq!(url.password(), Some(&*longest));
+        for refused in [
+            url_with("etcd://me@h:1", &format!("{longest}x")).map(drop),
+            read_password(Path::new("/dev/zero")).map(drop),
+        ] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.status, CONFIG);
+            assert!(refused.message.contains("more than 4096 bytes"), "{}", refused.message);
+        }
     }
 
     #[test]

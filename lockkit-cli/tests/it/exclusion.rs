@@ -47,7 +47,9 @@ fn the_lock_is_held_until_the_last_process_of_the_group_has_ended() {
     }
     std::fs::write(home.path("enough"), "").unwrap();
     assert_eq!(done(home.run(&["a"], "exit 0")).status, 0);
-    assert_eq!(job.done().status, 7);
+    let ended = job.done();
+    assert_eq!(ended.status, 7);
+    assert!(ended.message().contains("until the rest of its process group ends"), "{}", ended.stderr);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use lockkit_testbed::eventually;
 
 use crate::{
     harness::{Home, Started, done},
-    processes::{Process, alive, command_of, members, watcher_of},
+    processes::{Process, alive, blocks_all_signals, command_of, members, watcher_of},
 };
 
 /// A job of several processes that ignores signals.
@@ -123,10 +123,17 @@ fn watcher_keeps_only_its_pipe_and_the_lock_open() {
     eventually("nothing else", || (numbers(&watcher) == [0, 1, 2]).then_some(()));
     assert!(watcher.descriptors()[0].1.starts_with("pipe:"));
     assert!(watcher.descriptors()[1].1.ends_with("/a.lock"), "{:?}", watcher.descriptors());
-    assert_ne!(watcher.group, command_of(lockkit.pid()).group);
+    assert_eq!(watcher.group, watcher.pid, "it has its own group");
+    let folder = std::fs::read_link(format!("/proc/{}/cwd", watcher.pid)).unwrap();
+    assert_eq!(folder, std::path::Path::new("/"), "it would keep a file system mounted");
+    assert!(blocks_all_signals(&format!("{}", watcher.pid)));
     // The command inherits the descriptors that are meant for it, and none of ours.
     let command = command_of(lockkit.pid());
     assert!(numbers(&command).contains(&9));
+    let mut bare = home.command("sh");
+    bare.args(["-c", "exec 9<\"$LOCKKIT\"; sh -c 'echo started; exec sleep 1000' & wait"]);
+    let bare = Started::until_started(&mut bare);
+    assert_eq!(numbers(&command), numbers(&command_of(bare.pid())), "as without lockkit");
     for (_, ours) in &watcher.descriptors()[..2] {
         assert!(
             command.descriptors().iter().all(|(_, target)| target != ours),
@@ -134,6 +141,42 @@ fn watcher_keeps_only_its_pipe_and_the_lock_open() {
             command.descriptors()
         );
     }
+}
+
+#[test]
+fn command_does_not_start_without_the_go_ahead() {
+    let home = Home::new();
+    let ended = done(home.lockkit(["exec-at-gate", "0", "--", "echo", "ran"]));
+    assert_eq!((ended.status, &*ended.stdout), (71, ""));
+}
+
+/// A watcher whose pipe is full, because it does not read.
+#[cfg(feature = "redis")]
+#[test]
+fn stopped_watcher_is_replaced_and_delays_nothing() {
+    use std::io::Write;
+
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    let options = ["--backend", &redis.url(), "--ttl", "2s", "a"];
+    let mut job =
+        Started::until_started(home.run(&options, "echo started; read line; exit 5").stdin(Stdio::piped()));
+    let watcher = watcher_of(job.pid()).unwrap();
+    let stopped = Pid::from_raw(watcher.pid).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
+    let pipe = format!("/proc/{}/fd/0", watcher.pid);
+    let mut pipe = std::fs::OpenOptions::new().write(true).open(pipe).unwrap();
+    rustix::io::ioctl_fionbio(&pipe, true).unwrap();
+    while pipe.write(&[b'\n'; 64]).is_ok() {}
+    eventually("another watcher", || {
+        let other = watcher_of(job.pid())?;
+        (other.pid != watcher.pid).then_some(())
+    });
+    eventually("the end of the stopped one", || {
+        alive().iter().all(|process| process.pid != watcher.pid).then_some(())
+    });
+    job.close_stdin();
+    assert_eq!(job.done().status, 5);
 }
 
 #[test]

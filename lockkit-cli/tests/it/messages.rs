@@ -49,6 +49,16 @@ fn library_messages_are_printed_as_asked() {
 }
 
 #[test]
+fn holder_that_others_cannot_see_is_warned_of() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path("locks/a.holder")).unwrap();
+    let ran = done(home.run(&["a"], "exit 3"));
+    let warnings = ran.warnings();
+    assert_eq!((ran.status, warnings.len()), (3, 1), "{}", ran.stderr);
+    assert!(warnings[0].contains("inspections will not show this holder"), "{warnings:?}");
+}
+
+#[test]
 fn colours_are_for_terminals_without_no_color() {
     for (variables, warning) in [
         ("TERM=xterm", "lockkit: \u{1b}[33mwarning\u{1b}[0m: no store"),

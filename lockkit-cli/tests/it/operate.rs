@@ -218,6 +218,16 @@ fn break_without_a_terminal_must_be_confirmed_in_the_arguments() {
 }
 
 #[test]
+fn break_asks_only_where_both_question_and_answer_are_at_the_terminal() {
+    let home = Home::new();
+    for redirected in ["2>log", "</dev/null"] {
+        let script = format!("\"$LOCKKIT\" break a {redirected}; echo ended with $?");
+        let mut terminal = Terminal::with_shell(&home, &script);
+        terminal.shows("ended with 64");
+    }
+}
+
+#[test]
 fn lock_file_cannot_be_broken() {
     let home = Home::new();
     let _hold = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));

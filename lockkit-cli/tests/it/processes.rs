@@ -88,3 +88,13 @@ fn child_of(lockkit: Pid, wanted: impl Fn(&Process) -> bool) -> Option<Process> 
     let parent = lockkit.as_raw_nonzero().get();
     alive().into_iter().find(|process| process.parent == parent && wanted(process))
 }
+
+/// Whether a process, or one of its threads (`PID/task/TID`), blocks every signal that can be blocked.
+pub(crate) fn blocks_all_signals(process: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    // KILL and STOP cannot be blocked, and the C library keeps 32 and 33.
+    let ordinary = |signal: u32| !matches!(signal, 9 | 19);
+    (1..32).filter(|signal| ordinary(*signal)).all(|signal| mask & (1 << (signal - 1)) != 0)
+}

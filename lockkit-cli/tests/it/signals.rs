@@ -6,7 +6,7 @@ use lockkit_testbed::eventually;
 
 use crate::{
     harness::{Home, Started, done},
-    processes::command_of,
+    processes::{blocks_all_signals, command_of},
 };
 
 #[test]
@@ -98,6 +98,26 @@ fn ignored_signals_stay_ignored() {
     lockkit.send(Signal::HUP);
     lockkit.close_stdin();
     assert_eq!(lockkit.done().status, 1, "read found the end of its input; no signal has ended it");
+}
+
+/// Signals are the main thread's. One that blocks the signals of the terminal can use it from the background.
+#[test]
+fn threads_that_read_and_write_leave_signals_alone() {
+    let home = Home::new();
+    let mut hold = Started::new(home.lockkit(["hold", "a"]).stdin(std::process::Stdio::piped()));
+    assert!(!hold.line().is_empty());
+    for name in ["lockkit-log", "lockkit-input"] {
+        eventually("the thread", || {
+            let tasks = format!("{}/task", hold.pid().as_raw_nonzero());
+            let mut tasks = std::fs::read_dir(format!("/proc/{tasks}"))
+                .unwrap()
+                .map(|task| format!("{tasks}/{}", task.unwrap().file_name().to_str().unwrap()));
+            let thread = tasks.find(|task| {
+                std::fs::read_to_string(format!("/proc/{task}/comm")).is_ok_and(|comm| comm.trim() == name)
+            })?;
+            blocks_all_signals(&thread).then_some(())
+        });
+    }
 }
 
 /// Whether the process has a handler for this signal.

@@ -26,6 +26,8 @@ fn command_that_cannot_run_is_126_or_127() {
     let missing = done(home.lockkit(["run", "a", "--", "no-such-command"]));
     assert_eq!(missing.status, 127);
     assert!(missing.message().contains("no-such-command"));
+    let odd = done(home.lockkit(["run", "a", "--", "no\nsuch"]));
+    assert!(odd.status == 127 && odd.message().contains("no such"), "one line: {}", odd.stderr);
     std::fs::write(home.path("plain"), "").unwrap();
     let plain = done(home.lockkit(["run", "a", "--", "./plain"]));
     assert_eq!(plain.status, 126);

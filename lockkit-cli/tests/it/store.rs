@@ -1,6 +1,6 @@
 //! Which store is used, and that none is used in silence.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use crate::harness::{Done, Home, done};
 
@@ -26,7 +26,8 @@ fn the_argument_wins_over_the_environment_and_both_over_the_default() {
     assert_eq!((both.status, &*both.stderr), (0, ""));
     assert!(home.path("argument").is_dir() && !home.path("variable2").exists());
     assert_eq!(done(unset(home.run(&["a"], "exit 0"))).status, 0);
-    assert!(home.path("state/lockkit/locks").is_dir());
+    let folder = std::fs::metadata(home.path("state/lockkit/locks")).unwrap();
+    assert_eq!((folder.is_dir(), folder.permissions().mode() & 0o777), (true, 0o700), "for its user only");
 }
 
 #[test]
