@@ -25,10 +25,13 @@ pub struct Case {
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
     /// Of a case of the suite, for every backend.
-    Suite(fn(Cx) -> CaseFuture),
+    Suite(SuiteCase),
     /// Of a case of one backend, which makes its own stores.
     Own(fn() -> CaseFuture),
 }
+
+/// The body of a case of the suite.
+pub(crate) type SuiteCase = fn(Cx) -> CaseFuture;
 
 /// A running case; `Err` says what does not hold.
 pub type CaseFuture = Pin<Box<dyn Future<Output = Result<()>>>>;

@@ -129,10 +129,17 @@ pub trait Harness: Debug + Send + Sync + 'static {
         bail!("the harness declares {:?}, but has no clock", Hook::WallClock)
     }
 
-    /// Returns why clients may leave this [entry](Entry::place) in a store for good; `None` when they must not.
-    fn may_stay(&self, place: &str) -> Option<&'static str> {
-        let _ = place;
+    /// Returns why clients may leave this entry in a store; `None` when they must not. An entry that may stay for a time
+    /// only must [be bounded](Entry::is_bounded).
+    fn may_stay(&self, entry: &Entry) -> Option<&'static str> {
+        let _ = entry;
         None
+    }
+
+    /// Returns how many entries a case may leave in a store of its own for each of its locks, including those that the
+    /// store removes by itself. As many may belong to no lock. Unlimited by default.
+    fn left_per_lock(&self) -> usize {
+        usize::MAX
     }
 
     /// Returns the cases that only this backend has; they run and count like those of the suite.

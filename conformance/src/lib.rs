@@ -16,8 +16,9 @@
 //!   [needs](Need).
 //! * A case whose needs a backend does not claim, or its harness has no hook for, is *ignored with the reason*. It
 //!   never counts as passed.
-//! * After every case the suite checks for residue: each lock that the case used must be free again, and a store of the
-//!   case's own must hold no permanent entries but the permitted ones. The shared store is checked after the last case.
+//! * After every case the suite checks for residue: each lock that the case used must be free again, no connection may be
+//!   left open, and a store of the case's own must hold no permanent entries but the permitted ones, and not more entries
+//!   per lock than the harness states. The shared store is checked after the last case.
 //! * Every bound on time is computed from what the backend declares (see [`Bounds`]).
 //! * The suite itself is tested: [`broken`] holds wrong backends, and `tests/self_check/` lists the cases that fail on
 //!   each.
@@ -32,6 +33,7 @@ pub mod direct;
 mod case;
 mod cases;
 mod context;
+mod descriptors;
 mod fault;
 mod harness;
 pub mod history;

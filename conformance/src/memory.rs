@@ -75,6 +75,11 @@ impl Harness for MemoryHarness {
         Ok(Arc::new(MemoryStore::new(|server| AnyBackend::new(server.backend()))))
     }
 
+    /// Its list has one entry for all queues.
+    fn left_per_lock(&self) -> usize {
+        1
+    }
+
     fn connect(&self, _: &str) -> Result<AnyBackend> {
         bail!("a memory server exists in one process only")
     }

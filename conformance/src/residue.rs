@@ -6,7 +6,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{ErrorKind, LockClient, LockName};
 use tokio::time::{Instant, sleep};
 
-use crate::{Entry, Harness, Hook, Sharing, Store, context::Context};
+use crate::{
+    Harness, Hook, Sharing, Store,
+    case::SuiteCase,
+    context::{Context, Cx},
+    descriptors::Descriptors,
+};
 
 /// Locks that the check for residue acquires again, per case.
 const LOCKS_MAX: usize = 8;
@@ -17,9 +22,31 @@ const LIST_PAUSE: Duration = Duration::from_millis(100);
 /// How long background work may run after the last case.
 const END_MAX: Duration = Duration::from_secs(10);
 
+/// The same of clients whose holds have no ttl, after each case.
+const CLOSE_MAX: Duration = Duration::from_secs(120);
+
+/// Runs a case, and checks what it leaves.
+pub(crate) async fn run_and_check(run: SuiteCase, context: &Cx) -> Result<()> {
+    let descriptors = Descriptors::of_this_runtime()?;
+    run(Arc::clone(context)).await?;
+    let bound = context.check_residue().await?;
+    // A client that was dropped closes its connections in the background.
+    let start = Instant::now();
+    loop {
+        let left = descriptors.left_open();
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(start.elapsed() <= bound.min(CLOSE_MAX), "residue: connections are left open: {left:?}");
+        sleep(LIST_PAUSE).await;
+    }
+}
+
 impl Context {
     /// Checks after the case that every lock is free again, and that its store holds nothing that must not stay.
-    pub(crate) async fn check_residue(&self) -> Result<()> {
+    ///
+    /// Returns the longest time in which what its clients do in the background ends.
+    async fn check_residue(&self) -> Result<Duration> {
         let names: Vec<LockName> = self.names().into_iter().take(LOCKS_MAX).collect();
         let clients = self.take_clients();
         let longest = clients.iter().map(LockClient::ttl).filter(|ttl| *ttl < Duration::MAX).max();
@@ -59,39 +86,44 @@ impl Context {
         if self.harness().hooks().contains(&Hook::Contents) && self.sharing() != Sharing::Shared {
             self.nothing_is_left(false, bound).await?;
         }
-        Ok(())
+        Ok(bound)
     }
 
     /// Waits until the store holds only what may stay, see [`nothing_is_left`].
     pub(crate) async fn nothing_is_left(&self, also_bounded: bool, within: Duration) -> Result<()> {
-        nothing_is_left(self.harness(), self.store(), also_bounded, within).await
+        // One more, for what belongs to no lock.
+        let most = self.harness().left_per_lock().saturating_mul(self.names().len() + 1);
+        nothing_is_left(self.harness(), self.store(), also_bounded, most, within).await
     }
 }
 
 /// Checks after the last case that the shared store holds no permanent entries that must not stay.
 pub(crate) async fn check_shared(harness: &Arc<dyn Harness>) -> Result<()> {
     let store = harness.store(Sharing::Shared)?;
-    nothing_is_left(&**harness, &*store, false, END_MAX).await
+    nothing_is_left(&**harness, &*store, false, usize::MAX, END_MAX).await
 }
 
 /// Waits until the store holds only what may stay and, unless `also_bounded`, what it removes by itself: clients that
-/// died or were cut off leave such entries.
+/// died or were cut off leave such entries. All together may be `most`.
 async fn nothing_is_left(
     harness: &dyn Harness,
     store: &dyn Store,
     also_bounded: bool,
+    most: usize,
     within: Duration,
 ) -> Result<()> {
     let start = Instant::now();
     loop {
         let mut left = store.contents().await.context("the store does not list its entries")?;
-        left.retain(|Entry { place, is_bounded }| {
-            (also_bounded || !is_bounded) && harness.may_stay(place).is_none()
-        });
-        if left.is_empty() {
+        let all = left.clone();
+        left.retain(|entry| (also_bounded || !entry.is_bounded) && harness.may_stay(entry).is_none());
+        if left.is_empty() && all.len() <= most {
             return Ok(());
         }
-        ensure!(start.elapsed() <= within, "residue: left in the store are {left:?}");
+        if start.elapsed() > within {
+            ensure!(left.is_empty(), "residue: left in the store are {left:?}");
+            bail!("residue: {} entries instead of at most {most}: {all:?}", all.len());
+        }
         sleep(LIST_PAUSE).await;
     }
 }

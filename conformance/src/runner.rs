@@ -257,11 +257,7 @@ fn drive(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<Figures> {
             Run::Suite(run) => {
                 // Before the time limit starts: starting a server has a bound of its own.
                 let context = Context::new(harness, case, seed)?;
-                let work = async {
-                    run(Arc::clone(&context)).await?;
-                    context.check_residue().await
-                };
-                within(longest, "the case", work).await??;
+                within(longest, "the case", residue::run_and_check(run, &context)).await??;
                 Ok(context.figures())
             }
         }

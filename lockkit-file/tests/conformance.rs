@@ -114,8 +114,8 @@ impl Harness for FileHarness {
         Ok(Box::new(ServerClock::new()?))
     }
 
-    fn may_stay(&self, place: &str) -> Option<&'static str> {
-        match Path::new(place).extension()?.to_str()? {
+    fn may_stay(&self, entry: &Entry) -> Option<&'static str> {
+        match Path::new(&entry.place).extension()?.to_str()? {
             "lock" => {
                 Some("it holds the last token, and deleting it could delete the file of the next holder")
             }
@@ -123,6 +123,11 @@ impl Harness for FileHarness {
             "record" => Some("it outlives every hold; the next record replaces it"),
             _ => None,
         }
+    }
+
+    /// A file for the lock, its holder and its record.
+    fn left_per_lock(&self) -> usize {
+        3
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

@@ -18,7 +18,7 @@ use lockkit_core::{
 };
 
 use self::store::{BrokenStore, SIMULATED_HOOKS};
-use crate::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, memory::MEMORY_HOOKS};
+use crate::{AnyBackend, Entry, Harness, Hook, Rounds, Sharing, Store, Time, memory::MEMORY_HOOKS};
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +98,12 @@ pub enum Defect {
     FullStoreAsBusy,
     /// A release leaves something in the store for good.
     LeftEntry,
+    /// A release leaves a counter without a ttl, while only counters with one may stay.
+    CounterWithoutTtl,
+    /// Each release leaves an entry of its own, which expires.
+    EntryPerRelease,
+    /// A closed session leaves a connection open.
+    LeftConnection,
     /// A wait leaves a watch at the server.
     LeftWatch,
     /// The client relies on a lease for longer than the server grants.
@@ -178,7 +184,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 75] = [
+    pub const ALL: [Self; 78] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -216,6 +222,9 @@ impl Defect {
         Self::PrintedSecret,
         Self::FullStoreAsBusy,
         Self::LeftEntry,
+        Self::CounterWithoutTtl,
+        Self::EntryPerRelease,
+        Self::LeftConnection,
         Self::LeftWatch,
         Self::LifetimeTooLong,
         Self::ShortTtl,
@@ -297,6 +306,14 @@ impl Harness for BrokenHarness {
 
     fn store(&self, _: Sharing) -> Result<Arc<dyn Store>> {
         Ok(Arc::new(BrokenStore::new(self.0)))
+    }
+
+    fn may_stay(&self, entry: &Entry) -> Option<&'static str> {
+        (entry.is_bounded && entry.place.starts_with("counter")).then_some("kept for a time")
+    }
+
+    fn left_per_lock(&self) -> usize {
+        1
     }
 
     fn connect(&self, _: &str) -> Result<AnyBackend> {

@@ -91,7 +91,12 @@ impl Store for BrokenStore {
     async fn contents(&self) -> Result<Vec<Entry>> {
         let mut entries = self.inner.contents().await?;
         let left = self.shared.state().left_entries;
-        entries.extend((0..left).map(|number| Entry::new(format!("entry {number}"), false)));
+        let (what, is_bounded) = match self.defect {
+            Defect::EntryPerRelease => ("counter", true),
+            Defect::CounterWithoutTtl => ("counter", false),
+            _ => ("entry", false),
+        };
+        entries.extend((0..left).map(|number| Entry::new(format!("{what} {number}"), is_bounded)));
         Ok(entries)
     }
 

@@ -304,7 +304,9 @@ impl Session for BrokenSession {
     async fn release(&self, grant: &Grant) -> Result<()> {
         match self.defect {
             Defect::EmptyRelease => return Ok(()),
-            Defect::LeftEntry => self.shared.state().left_entries += 1,
+            Defect::LeftEntry | Defect::CounterWithoutTtl | Defect::EntryPerRelease => {
+                self.shared.state().left_entries += 1
+            }
             Defect::StickyPin => return Pins::leave(self, grant).await,
             Defect::ForeignRelease => {
                 let holds = self.shared.state().holds.remove(grant.name()).unwrap_or_default();
@@ -347,6 +349,9 @@ impl Session for BrokenSession {
         }
         if self.defect == Defect::CloseOnce && self.closed.swap(true, Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Closed, "close"));
+        }
+        if self.defect == Defect::LeftConnection {
+            std::mem::forget(tokio::net::UnixStream::pair());
         }
         self.inner.close().await
     }

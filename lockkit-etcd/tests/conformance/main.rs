@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use lockkit_conformance::{AnyBackend, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
+use lockkit_conformance::{AnyBackend, Entry, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{LINK_HOOKS, SERVER_HOOKS, ServerClock, SmallDisk, StartedOnce};
@@ -128,8 +128,13 @@ impl Harness for EtcdHarness {
         Ok(Box::new(ServerClock::new()?))
     }
 
-    fn may_stay(&self, place: &str) -> Option<&'static str> {
-        (place == BALLAST).then_some("written by this harness to fill a disk")
+    fn may_stay(&self, entry: &Entry) -> Option<&'static str> {
+        (entry.place == BALLAST).then_some("written by this harness to fill a disk")
+    }
+
+    /// The key of a client that died, until its lease ends.
+    fn left_per_lock(&self) -> usize {
+        2
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {

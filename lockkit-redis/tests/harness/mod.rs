@@ -124,11 +124,20 @@ impl<S: Servers> Harness for RedisHarness<S> {
         backend(address)
     }
 
-    fn may_stay(&self, place: &str) -> Option<&'static str> {
+    fn may_stay(&self, Entry { place, is_bounded, .. }: &Entry) -> Option<&'static str> {
+        // Clients give all of them a ttl.
+        if !is_bounded {
+            return None;
+        }
         if place.ends_with(":record") {
             return Some("kept as long as its writer has asked");
         }
         place.ends_with(":fence").then_some("no later token may be below one that was granted")
+    }
+
+    /// Its counter.
+    fn left_per_lock(&self) -> usize {
+        1
     }
 
     fn own_cases(&self) -> Vec<Case> {

@@ -12,7 +12,7 @@ mod store;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
-use lockkit_conformance::{AnyBackend, Case, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
+use lockkit_conformance::{AnyBackend, Case, Entry, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_testbed::{LINK_HOOKS, SERVER_HOOKS, ServerClock, StartedOnce};
 use lockkit_zk::{ZkBackend, ZkConfig};
@@ -100,7 +100,8 @@ impl Harness for ZkHarness {
         Ok(Box::new(ServerClock::new()?))
     }
 
-    fn may_stay(&self, place: &str) -> Option<&'static str> {
+    fn may_stay(&self, entry: &Entry) -> Option<&'static str> {
+        let place = &*entry.place;
         if access::CHROOTS.contains(&place) {
             return Some("of the harness: the chroot of a client");
         }
@@ -111,6 +112,11 @@ impl Harness for ZkHarness {
         // `/lockkit`, and below it one for each lock, one for all clients and one for all records.
         let is_directory = place.split('/').count() <= 3 && place.starts_with("/lockkit");
         is_directory.then_some("a container: the server removes it some time after it has become empty")
+    }
+
+    /// Its directory and its record, and the node of a client that died until its session ends.
+    fn left_per_lock(&self) -> usize {
+        4
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
