@@ -13,8 +13,8 @@ use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
     LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, is_gave_up, is_renewed, mark, node,
-    own_server, queue, release, session, session_at, start, try_acquire, undisturbed, until, url_through,
-    watching,
+    own_server, patient_url, queue, release, session, session_at, start, try_acquire, undisturbed, until,
+    url_through, watching,
 };
 use crate::elections::{lead, proclaim};
 
@@ -283,8 +283,7 @@ async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64)
 async fn overtaken_write_is_repeated_behind_one_request_through_the_leader() {
     let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) =
-        (session_at(&format!("zk://{}/?request_timeout=60s", proxy.endpoint()), LONG).await, fresh_name());
+    let (session, name) = (session_at(&patient_url(&proxy), LONG).await, fresh_name());
     let grant = lead(&session, &name, "first").await;
     let node = format!("{}/{}", node(&name), queue(&server, &name)[0]);
     let record = format!("/lockkit/:records/{name}");

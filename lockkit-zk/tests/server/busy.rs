@@ -11,8 +11,8 @@ use lockkit_testbed::Proxy;
 
 use crate::{
     common::{
-        LONG, acquire, backend, bounded, enqueued, fresh_name, inspect, is_gave_up, refusal, release,
-        session, session_at, shared, start, try_acquire, until, url_through,
+        LONG, acquire, backend, bounded, enqueued, fresh_name, inspect, is_gave_up, patient_url, refusal,
+        release, session, session_at, shared, start, try_acquire, until, url_through,
     },
     elections::{elections, lead},
 };
@@ -128,7 +128,7 @@ async fn directory_that_others_write_is_marked_again_with_growing_pauses() {
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let _held = acquire(&session, &name).await;
     let holder = inspect(&url, &name).await.holder.unwrap();
-    let operator = backend(&format!("zk://{}/?form=bare&request_timeout=60s", proxy.endpoint()));
+    let operator = backend(&format!("{}&form=bare", patient_url(&proxy)));
     let break_lock = async || bounded(operator.admin().unwrap().break_lock(&name, &holder)).await;
     // It gives up only after the last of five.
     proxy.refuse_requests(SET_DATA, BAD_VERSION, 1 + REFUSALS);
@@ -172,7 +172,7 @@ async fn try_whose_create_is_refused_is_not_repeated() {
 async fn server_without_multi_reads_opens_no_session() {
     let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
     proxy.refuse_requests(MULTI_READ, UNIMPLEMENTED, 1);
-    let error = refusal(&url_through(&proxy)).await;
+    let error = refusal(&patient_url(&proxy)).await;
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("use ZooKeeper 3.6 or later"), "{error}");
 }
@@ -181,7 +181,7 @@ async fn server_without_multi_reads_opens_no_session() {
 async fn directories_are_persistent_where_the_server_has_no_containers() {
     let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
     proxy.refuse_requests(CREATE_CONTAINER, UNIMPLEMENTED, u64::MAX);
-    let url = format!("{}&root=/{}", url_through(&proxy), fresh_name());
+    let url = format!("{}&root=/{}", patient_url(&proxy), fresh_name());
     let session = bounded(backend(&url).open_session(LONG, Clock::boot())).await.unwrap();
     release(&session, &acquire(&session, &fresh_name()).await).await;
     assert!(proxy.counts().dropped > 0, "it asked for no container");

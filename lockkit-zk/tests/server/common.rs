@@ -120,6 +120,12 @@ pub(crate) fn url_through(proxy: &Proxy) -> String {
     format!("zk://{}/?request_timeout=1500ms", proxy.endpoint())
 }
 
+/// Returns the URL of the server through this proxy, for requests that are refused and never lost: on a busy machine no
+/// answer is too late.
+pub(crate) fn patient_url(proxy: &Proxy) -> String {
+    format!("zk://{}/?request_timeout=60s", proxy.endpoint())
+}
+
 /// Starts a claim, and returns when it watches its predecessor; for servers without other watches.
 pub(crate) async fn watching(
     server: &ZooKeeper,

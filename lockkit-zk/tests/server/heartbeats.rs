@@ -15,7 +15,8 @@ use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 use crate::budget::spent;
 use crate::common::{
     LONG, SHORT, acquire, backend, bounded, fresh_name, heartbeat, is_renewed, node, own_ensemble,
-    own_server, plain, queue, release, session, session_at, shared, shifted_clock, start, until, url_through,
+    own_server, patient_url, plain, queue, release, session, session_at, shared, shifted_clock, start, until,
+    url_through,
 };
 use crate::elections::{elections, lead, proclaim};
 
@@ -220,7 +221,7 @@ async fn requests_without_a_connection_are_not_sent_later() {
 async fn heartbeat_with_a_lost_reply_extends_no_lease() {
     let (proxy, (clock, ahead)) = (Proxy::start_zookeeper(shared().endpoint()).unwrap(), shifted_clock());
     // Half a tick is a quarter of the ttl.
-    let session = backend(&url_through(&proxy)).open_session(LONG, clock).await.unwrap();
+    let session = backend(&patient_url(&proxy)).open_session(LONG, clock).await.unwrap();
     let armed_at = async || match heartbeat(&session, &[]).await.session {
         Renewal::Renewed { armed_at } => armed_at,
         other => panic!("{other:?}"),
@@ -262,7 +263,7 @@ async fn result_of_a_heartbeat_is_reported_once() {
     let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
     let session = session_at(&url_through(&proxy), LONG).await;
     let held = acquire(&session, &fresh_name()).await;
-    assert!(is_renewed(&heartbeat(&session, &[&held]).await.holds[0].1));
+    until("it is renewed", async || is_renewed(&heartbeat(&session, &[&held]).await.holds[0].1)).await;
     proxy.set(Direction::Replies, Flow::Hold);
     let unanswered = heartbeat(&session, &[&held]).await;
     assert!(matches!(unanswered.session, Renewal::Unknown(_)), "{unanswered:?}");
@@ -274,7 +275,7 @@ async fn result_of_a_heartbeat_is_reported_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn holds_with_recurring_names_are_looked_for_at_once() {
     let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
-    let session = session_at(&format!("{}&form=bare", url_through(&proxy)), LONG).await;
+    let session = session_at(&format!("{}&form=bare", patient_url(&proxy)), LONG).await;
     let held = hold(&session, 3).await;
     let paths: Vec<String> = held.iter().map(|grant| format!("{}/", node(grant.name()))).collect();
     // The check before these names the client's own node.

@@ -90,7 +90,7 @@ async fn ensemble_without_a_quorum_is_recognised() {
 #[cfg(feature = "tls")]
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_on_one_side_alone_is_recognised() {
-    use lockkit_testbed::{Certificates, ServerCertificate};
+    use lockkit_testbed::{Certificates, ServerCertificate, ZooKeeper};
     let authority = Certificates::new().unwrap();
     let with_tls = ZooKeeper::start_tls(&authority, ServerCertificate::Good, false).unwrap();
     let error = refused_by(&[with_tls.endpoint()]).await;
