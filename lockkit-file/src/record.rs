@@ -57,16 +57,15 @@ fn parse(operation: &'static str, file: File, path: &Path) -> Result<String> {
 mod tests {
     use super::*;
 
-    /// Returns how many bytes this thread has read.
-    fn bytes_read() -> u64 {
-        let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
-        let count = counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
-        count.parse().unwrap()
-    }
-
     #[test]
     fn foreign_file_is_not_read_beyond_the_length_of_a_record() {
         const LENGTH: u64 = 64 * RECORD_BYTES_MAX;
+        // How many bytes this thread has read.
+        let bytes_read = || {
+            let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+            let count = counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap();
+            count.parse::<u64>().unwrap()
+        };
         let path = tempfile::tempdir().unwrap();
         let (folder, file) = (Folder::new(path.path()), path.path().join("a.record"));
         File::create(&file).unwrap().set_len(LENGTH).unwrap();

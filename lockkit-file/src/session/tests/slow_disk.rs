@@ -28,7 +28,11 @@ async fn polls_of_a_hanging_disk(
         let (polled, ()) = tokio::join!(polling, end(&waiting));
         polled
     };
-    let polled = polling.await.ok().map(|polled| polled.map(|locked| locked.is_some()));
+    let polled = match polling.await {
+        Ok(Ok(locked)) => Some(Ok(locked.is_some())),
+        Ok(Err(end)) => Some(Err(end)),
+        Err(_) => None,
+    };
     (polls, polled)
 }
 
