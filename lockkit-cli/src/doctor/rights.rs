@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkit::{Error, ErrorKind, LockClient, LockGuard, Metadata, Result};
+use lockkit::{Error, ErrorKind, FencingToken, LockClient, LockGuard, Metadata, Result};
 use tokio::time::{sleep, timeout};
 
 use super::report::{Level, Report};
@@ -114,20 +114,9 @@ async fn hand_over(
     }
     let took = granted.saturating_duration_since(begin);
     match waited {
-        Ok(Some(next)) if next.token() <= token => {
-            let what = format!("token {} after token {token}: tokens must rise", next.token());
-            report.add("hand over", Level::Fault, what, "do not rely on tokens here, and report this");
-            Some(next)
-        }
         Ok(Some(next)) => {
-            let what = format!("a waiter got the lock {took:.1?} after its release began");
-            if took > HANDOFF_SLOW {
-                let remedy =
-                    "notifications may not arrive: check proxies, and the rights to watch or subscribe";
-                report.add("hand over", Level::Warning, what, remedy);
-            } else {
-                report.fine("hand over", what);
-            }
+            let (level, what, remedy) = judge(token, next.token(), took);
+            report.add("hand over", level, what, remedy);
             Some(next)
         }
         Ok(None) => {
@@ -140,6 +129,20 @@ async fn hand_over(
             None
         }
     }
+}
+
+/// Judges a handoff: the tokens before and after it, and how long it took.
+fn judge(token: FencingToken, next: FencingToken, took: Duration) -> (Level, String, &'static str) {
+    if next <= token {
+        let what = format!("token {next} after token {token}: tokens must rise");
+        return (Level::Fault, what, "do not rely on tokens here, and report this");
+    }
+    let what = format!("a waiter got the lock {took:.1?} after its release began");
+    if took > HANDOFF_SLOW {
+        let remedy = "notifications may not arrive: check proxies, and the rights to watch or subscribe";
+        return (Level::Warning, what, remedy);
+    }
+    (Level::Fine, what, "")
 }
 
 /// Breaks the lock of the guard.
@@ -195,4 +198,20 @@ pub(super) fn add_error(report: &mut Report, check: &'static str, error: &Error)
         _ => (Level::Fault, "see what the error names"),
     };
     report.add(check, level, format!("{error:#}"), remedy);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handoff_with_a_token_that_does_not_rise_or_that_is_slow_is_found() {
+        let level = |next, took| judge(FencingToken::new(7), FencingToken::new(next), took).0;
+        assert_eq!(
+            [6, 7, 8].map(|next| level(next, HANDOFF_SLOW)),
+            [Level::Fault, Level::Fault, Level::Fine]
+        );
+        assert_eq!(level(8, HANDOFF_SLOW * 2), Level::Warning);
+        assert_eq!(level(7, HANDOFF_SLOW * 2), Level::Fault);
+    }
 }
