@@ -1,4 +1,4 @@
-//! The runtime of the tests, for `#[tokio::test(crate = "crate::checked", crate = "crate::checked")]`. When a test has ended, none of its clients
+//! The runtime of the tests, for `#[tokio::test(crate = "crate::checked")]`. When a test has ended, none of its clients
 //! may have anything left: every table is empty, and no task uses the keeper any more.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
