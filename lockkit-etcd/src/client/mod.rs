@@ -15,9 +15,7 @@ mod kv;
 mod lease;
 mod pb;
 #[cfg(test)]
-pub(crate) mod scripted;
-#[cfg(test)]
-mod store;
+mod tests;
 mod watch;
 
 use std::{
@@ -42,7 +40,9 @@ use self::pb::{
     v3lockpb::lock_client::LockClient,
 };
 #[cfg(test)]
-use self::scripted::Channel;
+pub(crate) use self::tests::scripted;
+#[cfg(test)]
+use self::tests::scripted::Channel;
 pub(crate) use self::{
     kv::{
         Compare, CompareOp, GetOptions, GetResponse, KeyValue, KvClient, PutOptions, ResponseHeader,

@@ -25,7 +25,8 @@ use tonic::{
     transport::{Endpoint, channel::Change},
 };
 
-use super::{Client, pb::etcdserverpb as pb, store::Store};
+use super::store::Store;
+use crate::client::{Client, pb::etcdserverpb as pb};
 
 /// etcd's limit for one transaction.
 const OPERATIONS_MAX: usize = 128;
@@ -208,7 +209,7 @@ pub(crate) struct Channel(Option<Script>);
 
 impl Channel {
     /// As tonic's; a test that connects to an address reaches nobody.
-    pub(super) fn balance_channel<K>(capacity: usize) -> (Self, mpsc::Sender<Change<K, Endpoint>>) {
+    pub(crate) fn balance_channel<K>(capacity: usize) -> (Self, mpsc::Sender<Change<K, Endpoint>>) {
         (Self(None), mpsc::channel(capacity).0)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::pb::{
+use crate::client::pb::{
     etcdserverpb::{self as pb, compare::TargetUnion, request_op::Request, response_op::Response},
     mvccpb::{Event, KeyValue, event::EventType},
     v3lockpb::LockRequest,
