@@ -46,7 +46,7 @@ const RUSTDOC: &str = "xtask/src/rustdoc.sh";
 /// How much the test programs that run at a time may take together on two cores, in [tenths of a core](LONGEST_FIRST).
 /// When three of them ran beside the compiler, the load reached 40, and clients that got no answer for a ttl lost their
 /// locks.
-const PROGRAMS: Width = Width { beside: 18, alone: 22 };
+const PROGRAMS: Width = Width { beside: 14, alone: 18 };
 
 /// The test programs that take longest, in the order in which they start, and how much each takes of a core, in tenths:
 /// its CPU time over its duration. Most wait most of the time.
