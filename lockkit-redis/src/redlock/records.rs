@@ -165,6 +165,11 @@ mod tests {
         assert_eq!(reading(&[lacks(8), has(8, 1, 0)], 2), newest("8-1"));
         assert_eq!(reading(&[has(9, 1, 8), has(7, 1, 0)], 2), newest("9-1"));
         assert_eq!(
+            reading(&[has(7, 1, 8), has(7, 1, 0)], 2),
+            Reading::MayBeLost,
+            "it may have had a later one"
+        );
+        assert_eq!(
             reading(&[lacks(8), lacks(0), lacks(0)], 2),
             Reading::Newest(None),
             "the two others suffice"

@@ -174,3 +174,71 @@ impl Drop for RedlockSession {
         self.closed.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lockkit_core::{
+        Clock, FencingToken, LockName, lease,
+        limits::{RELEASE_ANSWER_MAX, TTL_MAX},
+    };
+
+    use super::{
+        super::{
+            config::RedlockConfig,
+            hints::Hints,
+            membership::Rejoiner,
+            sent::SentRequests,
+            wire::{Attempt, RequestBuilder},
+        },
+        *,
+    };
+    use crate::{RedisConfig, keys::Names};
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// A session at addresses where no server listens.
+    fn session() -> RedlockSession {
+        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        let (hints, broken) = Hints::of_session();
+        let nodes = RedlockConfig::new(unreachable).unwrap().connect_with(Duration::from_secs(1), hints);
+        let (clock, closed) = (Clock::boot(), CancellationToken::new());
+        let context = SessionContext {
+            nodes: nodes.clone(),
+            requests: RequestBuilder { ttl_ms: 60_000, keep_ms: 60_000 },
+            ttl: TTL,
+            clock: clock.clone(),
+            rejoiner: Rejoiner::new(nodes, TTL_MAX, clock, closed.clone()),
+        };
+        RedlockSession::new(context, Layout::new("", Names::Encoded, false), closed, broken)
+    }
+
+    /// Adds a hold that may have keys at all nodes.
+    fn add_hold(session: &RedlockSession) -> ClaimId {
+        let (claim, sent) = (ClaimId::random(), Arc::new(SentRequests::default()));
+        (0..session.context.nodes.count()).for_each(|node| {
+            sent.mark_touched(node);
+            drop(sent.settle_on_drop(node));
+        });
+        let keys = session.layout.keys(&LockName::new("x").unwrap()).unwrap();
+        let attempt = Attempt { id: ClaimId::random(), keys: Arc::new(keys) };
+        let now = session.context.clock.now();
+        session.add_hold(claim, WonAttempt::new(attempt, FencingToken::new(7), now, &"{}".into(), sent));
+        claim
+    }
+
+    /// Sooner, a caller that waits for the end of its release would get a false confirmation.
+    #[tokio::test(start_paused = true)]
+    async fn heartbeat_forgets_an_unconfirmed_release_in_time() {
+        let session = session();
+        let claim = add_hold(&session);
+        assert!(session.release_claim(claim).await.is_err());
+        let keys_expired = lease::quarantine(TTL) + Duration::from_millis(1);
+        for (later, is_forgotten) in [(keys_expired, false), (RELEASE_ANSWER_MAX, true)] {
+            tokio::time::advance(later).await;
+            session.heartbeat(&[]).await;
+            assert_eq!(session.release_claim(claim).await.is_ok(), is_forgotten, "{later:?} later");
+        }
+    }
+}

@@ -195,3 +195,28 @@ pub(crate) fn same_server(nodes: &Nodes, address: usize, other: usize) -> Reques
 pub(crate) fn invalid(message: String) -> RequestError {
     RequestError::new(Effect::Refused, ErrorKind::InvalidConfig, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RedisConfig, redlock::RedlockConfig};
+
+    /// With a shorter one than the nodes were set up for, a client would bring an emptied node back too early.
+    #[tokio::test]
+    async fn longest_ttl_must_be_that_of_the_set() {
+        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        let nodes = RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1));
+        let identity = NodeIdentity { set: "5f0c".to_owned(), max_ttl_ms: 60_000, number: 1, set_size: 3 };
+        let found =
+            NodeState { marker: identity.ready(), highest: 0, names: String::new(), records_last_us: 0 };
+        for (max_ttl_ms, refused) in [
+            (59_999, Some(ErrorKind::InvalidConfig)),
+            (60_000, None),
+            (60_001, Some(ErrorKind::InvalidConfig)),
+        ] {
+            let max_ttl = Duration::from_millis(max_ttl_ms);
+            let checked = check_one_set(&nodes, [(0, &found)].into_iter(), max_ttl);
+            assert_eq!(checked.err().map(|fault| fault.kind()), refused, "{max_ttl:?}");
+        }
+    }
+}

@@ -296,6 +296,24 @@ mod tests {
         assert!(marker().text().starts_with("empty "));
     }
 
+    /// A lock may be granted until then, with a higher token.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn emptied_node_learns_what_the_others_have_after_the_quarantine() {
+        let masters = RedisMasters::start(3).unwrap();
+        let names = [0, 1, 2].map(|node| masters.node(node).endpoint());
+        let (nodes, clock) = (set_of(&masters, &names, 2), HeldClock::default());
+        let source = Clock::new(clock.clone());
+        let rejoiner = Rejoiner::new(nodes, Duration::from_millis(1), source, CancellationToken::new());
+        let rejoining = tokio::spawn(async move { rejoiner.try_rejoin(2).await });
+        let field = |name| masters.node(2).cli(&["HGET", NODE, name]).unwrap();
+        until("the note is written", async || field("marker").text().starts_with("empty ")).await;
+        masters.node(1).cli(&["HSET", NODE, "highest", "7"]).unwrap();
+        clock.is_started.store(true, SeqCst);
+        let step = tokio::time::timeout(HANG, rejoining).await.unwrap().unwrap();
+        assert!(matches!(step, Ok(RejoinStep::Done)));
+        assert_eq!(field("highest").text(), "7");
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn node_that_is_emptied_again_waits_again() {
         let masters = RedisMasters::start(3).unwrap();
