@@ -142,11 +142,14 @@ async fn release_that_fails_in_several_ways_returns_its_last_error() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn claim_that_is_given_up_in_its_pause_sends_no_further_request() {
+async fn claim_that_is_given_up_in_its_pause_ends_at_once() {
     let backend = Scripted::new(Lifetime::Session);
-    let lock = backend.client().await.lock(NAME).unwrap();
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
     backend.script.entries_vanish.store(true, Ordering::SeqCst);
     assert!(timeout(RETRY_PAUSE_MIN / 2, lock.acquire()).await.is_err());
+    settle().await;
+    assert!(format!("{client:?}").contains("parked: Parked { is_taken: false"), "{client:?}");
     sleep(TTL).await;
     assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
 }

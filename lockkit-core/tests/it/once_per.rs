@@ -139,6 +139,38 @@ async fn work_begins_after_an_outage() {
     assert!(start.elapsed() <= TTL + TRY_ANSWER_MAX, "{:?}", start.elapsed());
 }
 
+/// The store has reported another holder, whatever it answers to the last look.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn busy_turn_stays_busy_if_the_last_look_fails() {
+    let server = MemoryServer::new();
+    let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
+    let guard = one.lock(NAME).unwrap().acquire().await.unwrap();
+    let waiting = work(&other, start, Duration::ZERO);
+    let (turn, ()) = tokio::join!(waiting.begin_timeout(ONCE_LOOK_PAUSE * 2), async {
+        sleep(ONCE_LOOK_PAUSE * 3 / 2).await;
+        server.hold_requests();
+    });
+    assert!(matches!(turn, Ok(Turn::Busy)), "{turn:?}");
+    server.deliver_requests();
+    drop(guard);
+}
+
+/// The pauses between two attempts last up to two seconds.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn node_that_pauses_in_an_outage_is_closed_at_once() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let work = work(&client, Instant::now(), Duration::ZERO);
+    server.lose_replies(usize::MAX);
+    let beginning = tokio::spawn(async move { work.begin().await });
+    sleep(TTL / 2).await;
+    server.lose_replies(0);
+    let start = Instant::now();
+    client.close().await.unwrap();
+    assert_eq!(kind(in_time(beginning).await.unwrap()), ErrorKind::Closed);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_record_of_a_far_future_is_an_error() {
     let server = MemoryServer::new();
