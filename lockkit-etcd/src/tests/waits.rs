@@ -206,6 +206,34 @@ async fn recheck_of_the_first_in_a_guarded_queue_finds_its_entry_gone() {
     assert!(since.elapsed() <= latest_recheck(TTL) + Duration::from_millis(1));
 }
 
+/// The watch begins at the revision that follows the read.
+#[tokio::test(start_paused = true)]
+async fn key_that_is_deleted_right_after_the_read_is_missed_by_no_watch() {
+    let name = fresh_name();
+    for (config, key) in [
+        (config(1).form(Form::Single), format!("lockkit/{name}")),
+        (config(1).guard("guards/"), format!("guards/{name}")),
+    ] {
+        let script = Script::default();
+        let session: std::sync::Arc<dyn Session> = session_of(&script, &config).await;
+        script.put(&key, "");
+        let (server, mut found) = (script.clone(), Some(key));
+        script.rule(move |call| {
+            if call.is("Watch")
+                && let Some(key) = found.take()
+            {
+                server.delete(&key);
+            }
+            Fate::Served
+        });
+        let since = Instant::now();
+        release(&session, &acquire(&session, &name).await).await;
+        assert!(since.elapsed() < earliest_recheck(TTL), "{:?}", since.elapsed());
+        // The rule refers to its own server.
+        script.serve();
+    }
+}
+
 /// A try that found the lock held reads the next time, for a second.
 #[tokio::test(start_paused = true)]
 async fn repeated_try_reads_before_it_writes() {
