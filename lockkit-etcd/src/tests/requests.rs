@@ -10,10 +10,10 @@ use lockkit_core::{
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::{REQUEST, TTL, busy, config, first, queue_session, server, session, session_of, times};
+use super::{REQUEST, TTL, busy, config, first, foreign, queue_session, server, session, session_of, times};
 use crate::{
     client::{
-        GetOptions,
+        GetOptions, Txn,
         scripted::{Fate, Script},
     },
     lease::Lease,
@@ -147,6 +147,20 @@ async fn list_of_a_member_that_lags_behind_is_ignored() {
     assert_eq!(list().await.unwrap().len(), 2);
     session.server.saw(session.server.highest_revision() + 1);
     assert_eq!(list().await.unwrap().len(), 0);
+}
+
+/// A list that is older than what a read has shown is stale, too.
+#[tokio::test(start_paused = true)]
+async fn each_read_and_each_transaction_shows_how_far_the_store_is() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = queue_session(&script).await;
+    let before = session.server.highest_revision();
+    script.put(&foreign(&name), "");
+    session.server.range(foreign(&name), GetOptions::new()).await.unwrap();
+    assert_eq!(session.server.highest_revision(), before + 1);
+    script.delete(&foreign(&name));
+    session.server.txn(Txn::new()).await.unwrap();
+    assert_eq!(session.server.highest_revision(), before + 2);
 }
 
 /// etcd refuses transactions of more than 128 operations.
