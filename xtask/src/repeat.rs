@@ -17,9 +17,6 @@ use crate::{
     report::Report,
 };
 
-/// The unit of CPU times in `/proc`, on all architectures that have a Rust toolchain: USER_HZ in time(7).
-const TICK: Duration = Duration::from_millis(10);
-
 /// The chore that [`keep_busy`] is.
 const BUSY: &str = "busy";
 
@@ -74,8 +71,9 @@ fn cpu_time() -> Result<Duration> {
     let status = fs::read_to_string("/proc/self/stat")?;
     // proc_pid_stat(5): field 2 is a name in parentheses; 16 and 17 are `cutime` and `cstime`.
     let fields = status.rsplit_once(')').map(|(_, behind)| behind.split_whitespace().skip(13).take(2));
-    let ticks = fields.context("/proc/self/stat has no name")?.map(str::parse::<u32>);
-    Ok(TICK * ticks.sum::<Result<u32, _>>()?)
+    let ticks = fields.context("/proc/self/stat has no name")?.map(str::parse::<u64>);
+    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_secs_f64(ticks.sum::<Result<u64, _>>()? as f64 / ticks_per_second as f64))
 }
 
 /// Keeps threads busy until the end of the input.

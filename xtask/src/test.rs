@@ -31,11 +31,12 @@ const CARGO: [(&str, &str); 2] = [
     // cargo would compile a hundred crates once more.
     (
         NO_FEATURES,
-        "test --test connect -p lockkit \
+        "test --test connect --no-default-features -p lockkit -p lockkit-cli \
          -p lockkit-conformance -p lockkit-core -p lockkit-etcd -p lockkit-file -p lockkit-redis -p lockkit-zk \
          -p lockkit-models -p lockkit-testbed -p xtask \
          --features lockkit-core/metrics,lockkit-core/testing,lockkit-etcd/tls,lockkit-redis/tls,lockkit-zk/tls \
-         --features lockkit-zk/sasl,lockkit-conformance/linearizability,lockkit-testbed/conformance,lockkit-testbed/tls",
+         --features lockkit-zk/sasl,lockkit-conformance/linearizability \
+         --features lockkit-etcd/_fuzzing,lockkit-file/_fuzzing,lockkit-redis/_fuzzing",
     ),
     (DOC_TESTS, "test --workspace --all-features --doc --no-fail-fast"),
 ];
