@@ -114,6 +114,25 @@ async fn waiter_behind_a_claim_of_its_client_looks_as_soon_as_that_has_left() {
     release(&session, &behind.granted().await).await;
 }
 
+/// As when an operator breaks the hold of a claim that does not know of its grant yet.
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_claim_of_its_client_reads_the_queue_when_it_is_notified() {
+    let script = Script::default();
+    let queue = super::queue_session(&script).await;
+    let (session, name): (std::sync::Arc<dyn Session>, _) = (queue.clone(), fresh_name());
+    script.put(&foreign(&name), "");
+    let [front, behind] = [enqueued(&session, &name).await, enqueued(&session, &name).await];
+    sleep(Duration::from_secs(1)).await;
+    script.take_calls();
+    queue.claims.get(behind.claim.id()).unwrap().predecessor_gone(0);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(script.count("Range"), 1);
+    for waiting in [behind, front] {
+        waiting.control.give_up();
+        assert!(is_gave_up(&waiting.ends().await));
+    }
+}
+
 /// The predecessor was a waiter too.
 #[tokio::test(start_paused = true)]
 async fn deletion_of_a_predecessor_makes_its_waiter_read_once() {
