@@ -75,8 +75,9 @@ async fn candidates_lead_one_after_another(cx: Cx) -> Result<()> {
         ensure!(seen.value == value && Some(seen.token) == last, "{seen:?} instead of {value}, {last:?}");
         leadership.resign().await?;
     }
-    ensure!(clients[0].election(name.as_str())?.leader().await?.is_none(), "the last one has resigned");
-    Ok(())
+    // An early candidate that the store did not answer in time may lead until its withdrawal arrives.
+    let bound = sight(cx.bounds_of(&clients[0]));
+    told(&mut clients[0].election(name.as_str())?.observe(), bound, None).await
 }
 
 async fn observers_see_leaders_and_their_values(cx: Cx) -> Result<()> {
