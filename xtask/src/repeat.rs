@@ -28,7 +28,7 @@ pub(crate) struct Repetition {
     pub(crate) runs: Option<usize>,
     /// Meanwhile keeps this many threads busy.
     #[arg(long, value_name = "THREADS", requires = "runs", default_value_t = 0)]
-    pub(crate) beside: usize,
+    pub(crate) busy: usize,
 }
 
 impl Repetition {
@@ -44,7 +44,7 @@ impl Repetition {
         let busy = |threads: usize| {
             Attached::start(Command::new(env::current_exe()?).args([BUSY, &threads.to_string()]))
         };
-        let _busy = (self.beside > 0).then(|| busy(self.beside)).transpose()?;
+        let _busy = (self.busy > 0).then(|| busy(self.busy)).transpose()?;
         let mut red = 0;
         for number in 1..=runs {
             let (start, before, mut report) = (Instant::now(), cpu_time()?, Report::default());
@@ -105,7 +105,7 @@ mod tests {
             Ok(vec![Job { name: "a".to_owned(), command, weight: 1 }])
         };
         let (width, logs) = (Width { beside: 1, alone: 1 }, folder.path().join("logs"));
-        let three = Repetition { runs: Some(3), beside: 0 };
+        let three = Repetition { runs: Some(3), busy: 0 };
         let error = three.run(3, job, width, &logs).unwrap_err().to_string();
         assert!(error.starts_with("1 of 3 runs are red"), "{error}");
         assert!(fs::read_to_string(logs.join("run-3/a.log")).unwrap().starts_with("words\n"));

@@ -6,7 +6,7 @@ use super::{
     grpc::Grpc,
     redis::Values,
     redis_group::Hosts,
-    zookeeper::{Election, Packets},
+    zookeeper::{Connection, Election},
 };
 use crate::sync::lock;
 
@@ -165,7 +165,7 @@ enum Parser {
     },
     Grpc(Grpc),
     Redis(Values),
-    ZooKeeper(Packets),
+    ZooKeeper(Connection),
     Election(Election),
 }
 
@@ -175,7 +175,7 @@ impl Inspector {
             Protocol::Any | Protocol::Quorum => Parser::Any { awaits_reply: false },
             Protocol::Grpc => Parser::Grpc(Grpc::default()),
             Protocol::Redis => Parser::Redis(Values::default()),
-            Protocol::ZooKeeper => Parser::ZooKeeper(Packets::default()),
+            Protocol::ZooKeeper => Parser::ZooKeeper(Connection::default()),
             Protocol::Election => Parser::Election(Election::default()),
         }))
     }

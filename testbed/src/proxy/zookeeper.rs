@@ -14,7 +14,7 @@ const LENGTH_BYTES: usize = 4;
 /// A larger length is the beginning of a reply in text, to a four-letter command.
 const PACKET_BYTES_MAX: usize = 0x0fff_ffff;
 
-/// The number of a packet that reports a watch event. Replies to pings and other internal requests are negative too.
+/// The number of a packet that reports a watch event. Connection to pings and other internal requests are negative too.
 const NOTIFICATION: i32 = -1;
 
 /// The kind of a request that asks whether a node exists.
@@ -31,14 +31,38 @@ impl Proxy {
     }
 }
 
-/// What a client sends on one connection.
+/// What one side sends on one connection of a client, split into packets.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+struct Packets {
     buffered: Vec<u8>,
     /// The first packet, which has no number, has passed.
     is_greeted: bool,
-    /// The connection carries a four-letter command.
+    /// The connection carries a four-letter command or its reply.
     is_text: bool,
+}
+
+impl Packets {
+    /// Returns the next packet that has arrived whole, and whether it has a number.
+    fn next(&mut self) -> Option<(Vec<u8>, bool)> {
+        let length = packet_length(&self.buffered)?;
+        self.is_text |= length > PACKET_BYTES_MAX;
+        if self.is_text || self.buffered.len() < LENGTH_BYTES + length {
+            return None;
+        }
+        let packet = self.buffered.drain(..LENGTH_BYTES + length).collect();
+        Some((packet, std::mem::replace(&mut self.is_greeted, true)))
+    }
+
+    /// Returns what has arrived of a text, which has no packets.
+    fn text(&mut self) -> Vec<u8> {
+        if self.is_text { std::mem::take(&mut self.buffered) } else { Vec::new() }
+    }
+}
+
+/// What a client sends on one connection.
+#[derive(Debug, Default)]
+struct Requests {
+    packets: Packets,
     /// The requests that were refused and not answered yet: their numbers and errors.
     refused: VecDeque<(i32, i32)>,
 }
@@ -47,15 +71,9 @@ impl Requests {
     /// Takes bytes of the client; returns what is forwarded. A request that the rules refuse is replaced by one without
     /// effect, whose reply becomes the error: replies must keep the order of the requests.
     fn forwarded(&mut self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
-        self.buffered.extend(bytes);
+        self.packets.buffered.extend(bytes);
         let mut forwarded = Vec::new();
-        while let Some(length) = packet_length(&self.buffered) {
-            self.is_text |= length > PACKET_BYTES_MAX;
-            if self.is_text || self.buffered.len() < LENGTH_BYTES + length {
-                break;
-            }
-            let packet: Vec<u8> = self.buffered.drain(..LENGTH_BYTES + length).collect();
-            let is_numbered = std::mem::replace(&mut self.is_greeted, true);
+        while let Some((packet, is_numbered)) = self.packets.next() {
             let (number, kind) = (i32_at(&packet, LENGTH_BYTES), i32_at(&packet, 2 * LENGTH_BYTES));
             match number.zip(kind.filter(|_| is_numbered).and_then(|kind| rules.refuses(kind))) {
                 Some((number, error)) => {
@@ -68,9 +86,7 @@ impl Requests {
                 None => forwarded.extend(packet),
             }
         }
-        if self.is_text {
-            forwarded.append(&mut self.buffered);
-        }
+        forwarded.extend(self.packets.text());
         forwarded
     }
 
@@ -100,20 +116,16 @@ fn i32_at(packet: &[u8], offset: usize) -> Option<i32> {
     packet.get(offset..)?.first_chunk().map(|number| i32::from_be_bytes(*number))
 }
 
-/// What the server sends on one connection of a client.
+/// What both sides send on one connection of a client.
 #[derive(Debug, Default)]
-pub(super) struct Packets {
+pub(super) struct Connection {
     requests: Requests,
-    buffered: Vec<u8>,
-    /// The first packet, which has no number, has passed.
-    is_greeted: bool,
-    /// The connection carries a reply to a four-letter command.
-    is_text: bool,
+    packets: Packets,
     /// Notifications that are held.
     held: Vec<u8>,
 }
 
-impl Packets {
+impl Connection {
     /// Takes bytes of the client; returns what is forwarded.
     pub(super) fn requests(&mut self, bytes: &[u8], rules: &mut Rules) -> Vec<u8> {
         self.requests.forwarded(bytes, rules)
@@ -121,15 +133,9 @@ impl Packets {
 
     /// Takes bytes of the server; returns what is forwarded, or `None` if a reply is swallowed.
     pub(super) fn replies(&mut self, bytes: &[u8], rules: &mut Rules) -> Option<Forwarded> {
-        self.buffered.extend(bytes);
+        self.packets.buffered.extend(bytes);
         let mut forwarded = Forwarded::default();
-        while let Some(length) = packet_length(&self.buffered) {
-            self.is_text |= length > PACKET_BYTES_MAX;
-            if self.is_text || self.buffered.len() < LENGTH_BYTES + length {
-                break;
-            }
-            let packet: Vec<u8> = self.buffered.drain(..LENGTH_BYTES + length).collect();
-            let is_numbered = std::mem::replace(&mut self.is_greeted, true);
+        while let Some((packet, is_numbered)) = self.packets.next() {
             let packet = self.requests.refusal(&packet).unwrap_or(packet);
             let number = i32_at(&packet, LENGTH_BYTES);
             match number.filter(|_| is_numbered) {
@@ -139,9 +145,7 @@ impl Packets {
                 _ => forwarded.to_client.extend(packet),
             }
         }
-        if self.is_text {
-            forwarded.to_client.append(&mut self.buffered);
-        }
+        forwarded.to_client.extend(self.packets.text());
         Some(forwarded)
     }
 
@@ -188,7 +192,7 @@ mod tests {
 
     /// What is forwarded of these packets, sent byte by byte; `None` if one was swallowed.
     fn forwarded(packets: &[Vec<u8>], rules: &mut Rules) -> Option<Vec<u8>> {
-        let mut connection = Packets::default();
+        let mut connection = Connection::default();
         let bytes = packets.concat();
         let forwarded = bytes.iter().map(|byte| Some(connection.replies(&[*byte], rules)?.to_client));
         forwarded.collect::<Option<Vec<_>>>().map(|parts| parts.concat())
@@ -212,7 +216,7 @@ mod tests {
 
     #[test]
     fn held_notifications_arrive_late_and_once() {
-        let (mut rules, mut connection) = (Rules::default(), Packets::default());
+        let (mut rules, mut connection) = (Rules::default(), Connection::default());
         rules.holds_events = true;
         let sent = [greeting(), numbered(-1), numbered(1), numbered(-1), numbered(-2)];
         let forwarded = connection.replies(&sent.concat(), &mut rules).unwrap();
@@ -236,7 +240,7 @@ mod tests {
         let request = |number: i32, kind: i32| {
             packet_of(&[&number.to_be_bytes()[..], &kind.to_be_bytes(), b"\0\0\0\x05/lock"].concat())
         };
-        let (mut rules, mut connection) = (Rules::default(), Packets::default());
+        let (mut rules, mut connection) = (Rules::default(), Connection::default());
         rules.refuse_requests(CREATE, -127, 1);
         let sent = [greeting(), request(1, 12), request(2, CREATE), request(3, CREATE)];
         let forwarded: Vec<u8> =
