@@ -10,6 +10,7 @@ use lockkit_core::{
     backend::{Backend, Renewal},
 };
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
+use tokio::time::sleep;
 
 use crate::common::{
     LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, is_gave_up, is_renewed, mark, node,
@@ -27,15 +28,23 @@ fn packets(server: &ZooKeeper) -> (u64, u64) {
 /// Reads of the counters, at most, until they are stable.
 const COUNTER_READS_MAX: u64 = 1000;
 
-/// Returns the packets so far, the cost of one read of the counters, and the number of reads. A packet is counted a
-/// moment after it was sent, perhaps when its client has gone on already.
-fn settled(server: &ZooKeeper) -> ((u64, u64), (u64, u64), u64) {
-    let mut seen = [packets(server), packets(server), packets(server)];
+/// How late the server counts a packet, on a busy machine: after it was sent, perhaps when its client has gone on
+/// already. No event says that it has.
+const COUNT_DELAY: Duration = Duration::from_millis(100);
+
+/// Returns the packets so far, the cost of one read of the counters, and the number of reads.
+async fn settled(server: &ZooKeeper) -> ((u64, u64), (u64, u64), u64) {
+    let (mut seen, mut has_waited) = ([packets(server), packets(server), packets(server)], false);
     for reads in 3..COUNTER_READS_MAX {
         let costs =
             [0, 1].map(|index| (seen[index + 1].0 - seen[index].0, seen[index + 1].1 - seen[index].1));
-        if costs[0] == costs[1] {
+        let is_stable = costs[0] == costs[1];
+        if is_stable && has_waited {
             return (seen[2], costs[0], reads);
+        }
+        has_waited = is_stable;
+        if is_stable {
+            sleep(COUNT_DELAY).await;
         }
         seen = [seen[1], seen[2], packets(server)];
     }
@@ -44,9 +53,9 @@ fn settled(server: &ZooKeeper) -> ((u64, u64), (u64, u64), u64) {
 
 /// Returns the packets that the work costs, without those of reading the counters.
 pub(crate) async fn spent(server: &ZooKeeper, work: impl AsyncFnOnce()) -> (u64, u64) {
-    let (before, read_cost, _) = settled(server);
+    let (before, read_cost, _) = settled(server).await;
     work().await;
-    let (after, _, reads) = settled(server);
+    let (after, _, reads) = settled(server).await;
     (after.0 - before.0 - reads * read_cost.0, after.1 - before.1 - reads * read_cost.1)
 }
 
