@@ -31,7 +31,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-const REQUEST_MAX: Duration = Duration::from_secs(1);
+/// A connection that a busy server has no room for is tried again after a second.
+const REQUEST_MAX: Duration = Duration::from_secs(3);
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
 fn main() -> anyhow::Result<ExitCode> {
