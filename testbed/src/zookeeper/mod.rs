@@ -1,6 +1,7 @@
 //! One ZooKeeper server, of Debian's package `libzookeeper-java` or another release; in the folder, an ensemble of
 //! them.
 
+mod archive;
 mod clear;
 mod commands;
 mod ensemble;
@@ -70,6 +71,8 @@ pub struct ZooKeeper {
     daemon: Daemon,
     java: PathBuf,
     classpath: String,
+    /// The option of java about its [archive](archive) of classes.
+    archive: Option<String>,
     options: ZooKeeperOptions,
     address: Ipv4Addr,
     client_port: u16,
@@ -156,6 +159,10 @@ impl ZooKeeper {
 
     /// A server that is not started yet.
     fn prepare(options: ZooKeeperOptions) -> Result<Self> {
+        Self::prepare_with(options, archive::option())
+    }
+
+    fn prepare_with(options: ZooKeeperOptions, archive: Option<String>) -> Result<Self> {
         let java = find_program("java", "default-jre-headless")?;
         let address = own_address();
         let [client_port, secure_port] = free_ports(address)?;
@@ -163,6 +170,7 @@ impl ZooKeeper {
             daemon: Daemon::new("zookeeper")?,
             java,
             classpath: classpath()?,
+            archive,
             options,
             address,
             client_port,
@@ -269,6 +277,7 @@ impl ZooKeeper {
         }
         fs::write(folder.join("zoo.cfg"), self.configuration().join("\n"))?;
         let mut arguments: Vec<String> = JAVA.map(str::to_owned).into();
+        arguments.extend(self.archive.clone());
         if let Some(login) = self.options.login_module() {
             fs::write(folder.join("jaas.conf"), login)?;
             let file = folder.join("jaas.conf");

@@ -24,6 +24,14 @@ fn servers_share_nothing() {
     assert!(one.delete("/a/b").unwrap() && one.delete("/a").unwrap() && !one.delete("/a").unwrap());
 }
 
+/// Without it each start takes a quarter more computing, and nothing else would tell.
+#[test]
+fn virtual_machine_maps_the_archive_of_classes() {
+    let server = ZooKeeper::start().unwrap();
+    let maps = fs::read_to_string(format!("/proc/{}/maps", server.pid().unwrap())).unwrap();
+    assert!(maps.contains("/zookeeper.jsa"), "{maps}");
+}
+
 #[test]
 fn server_reports_its_counters() {
     let server = ZooKeeper::start().unwrap();
