@@ -1,126 +1,102 @@
 //! Which process a connection belongs to.
+//!
+//! The kernel is asked for one socket, sock_diag(7). Its table of all of them, `/proc/net/tcp`, takes some milliseconds
+//! to read, and may leave out a connection while others open and close.
 
 use std::{
-    collections::{HashMap, HashSet},
-    fs,
-    net::{IpAddr, SocketAddr},
-    sync::{LazyLock, mpsc},
-    thread,
+    ffi::OsString,
+    fs, io,
+    net::{SocketAddr, SocketAddrV4},
 };
 
-use tokio::sync::oneshot;
-
-/// How often the kernel's table is read for one connection. The table is not a snapshot: while other connections open
-/// and close, it may leave some out.
-const TABLE_READS_MAX: usize = 5;
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, netlink, recv, send,
+        socket_with,
+    },
+};
 
 /// Whether this process owns the socket at the `own` end of the connection to `other`; `None` when no process owns it,
-/// or the kernel's table leaves it out.
-///
-/// Queries that arrive at the same time share one read of the table. A read takes long on a busy machine, and clients
-/// that get no answer in time connect again, which adds queries.
-pub(crate) async fn owns_socket(pid: u32, own: SocketAddr, other: SocketAddr) -> Option<bool> {
-    static QUERIES: LazyLock<mpsc::Sender<OwnerQuery>> = LazyLock::new(|| {
-        let (sender, queries) = mpsc::channel();
-        // Without a thread every answer is `None`.
-        let _ = thread::Builder::new().name("testbed-owners".to_owned()).spawn(|| answer(queries));
-        sender
-    });
-    let (answer, answered) = oneshot::channel();
-    QUERIES.send(OwnerQuery { pid, ends: [own, other], answer }).ok()?;
-    answered.await.ok()?
+/// or the kernel does not say.
+pub(crate) fn owns_socket(pid: u32, own: SocketAddr, other: SocketAddr) -> Option<bool> {
+    // The testbed's servers have no other addresses.
+    let (SocketAddr::V4(own), SocketAddr::V4(other)) = (own, other) else { return None };
+    let inode = inode(own, other).ok().flatten()?;
+    let link = OsString::from(format!("socket:[{inode}]"));
+    let mut files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    Some(files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == link)))
 }
 
-/// Asks whether a process owns the socket at the first of these ends.
-#[derive(Debug)]
-struct OwnerQuery {
-    pid: u32,
-    ends: [SocketAddr; 2],
-    answer: oneshot::Sender<Option<bool>>,
+/// `SOCK_DIAG_BY_FAMILY`, the type of a request and of its reply.
+const BY_FAMILY: u16 = 20;
+/// The type of a message with an error.
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+
+/// `struct nlmsghdr` and `struct inet_diag_req_v2`.
+const REQUEST_BYTES: usize = 16 + 56;
+/// `struct nlmsghdr` and `struct inet_diag_msg`.
+const REPLY_BYTES: usize = 16 + 72;
+
+/// Where a reply has its fields.
+const TYPE_AT: usize = 4;
+const ERROR_AT: usize = 16;
+const OTHER_PORT_AT: usize = 22;
+const INODE_AT: usize = REPLY_BYTES - 4;
+
+/// Returns the inode of the socket at the `own` end; `None` when there is none, or its process has closed it.
+fn inode(own: SocketAddrV4, other: SocketAddrV4) -> io::Result<Option<u32>> {
+    let kernel = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    send(&kernel, &request(own, other), SendFlags::empty())?;
+    let mut reply = [0; 2 * REPLY_BYTES];
+    let (_, length) = recv(&kernel, &mut reply, RecvFlags::empty())?;
+    inode_in(&reply[..length], other.port())
 }
 
-fn answer(queries: mpsc::Receiver<OwnerQuery>) {
-    while let Ok(first) = queries.recv() {
-        let mut open: Vec<OwnerQuery> = std::iter::once(first).chain(queries.try_iter()).collect();
-        for _ in 0..TABLE_READS_MAX {
-            let table = table();
-            let mut of_processes = HashMap::new();
-            let mut unanswered = Vec::new();
-            for query in open {
-                let inodes = of_processes.entry(query.pid).or_insert_with(|| inodes_of(query.pid));
-                match has(&table, inodes, query.ends) {
-                    // It fails when the receiver was dropped.
-                    Some(has) => drop(query.answer.send(Some(has))),
-                    None => unanswered.push(query),
-                }
-            }
-            open = unanswered;
-            if open.is_empty() {
-                break;
-            }
+fn request(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
+    let mut request = Vec::with_capacity(REQUEST_BYTES);
+    request.extend((REQUEST_BYTES as u32).to_ne_bytes());
+    request.extend([BY_FAMILY, NLM_F_REQUEST].map(u16::to_ne_bytes).concat());
+    // The number of the request and the process: there is only one.
+    request.extend([0; 8]);
+    let tcp = ipproto::TCP.as_raw().get() as u8;
+    request.extend([AddressFamily::INET.as_raw() as u8, tcp, 0, 0]);
+    // In any state.
+    request.extend(u32::MAX.to_ne_bytes());
+    request.extend([own.port(), other.port()].map(u16::to_be_bytes).concat());
+    for end in [own, other] {
+        request.extend(end.ip().octets());
+        // An address of IPv6 is longer.
+        request.extend([0; 12]);
+    }
+    // Any interface, and any cookie.
+    request.extend([0; 4]);
+    request.extend([u8::MAX; 8]);
+    request
+}
+
+fn inode_in(reply: &[u8], other_port: u16) -> io::Result<Option<u32>> {
+    let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let at = |place: usize, length: usize| reply.get(place..place + length).ok_or_else(short);
+    match u16::from_ne_bytes(at(TYPE_AT, 2)?.try_into().map_err(|_| short())?) {
+        BY_FAMILY => {
+            // Without a connection, the kernel looks for a listener at the own end.
+            let is_connection = at(OTHER_PORT_AT, 2)? == other_port.to_be_bytes();
+            let inode = u32::from_ne_bytes(at(INODE_AT, 4)?.try_into().map_err(|_| short())?);
+            Ok((is_connection && inode != 0).then_some(inode))
         }
-    }
-}
-
-/// The sockets of one process at one moment.
-#[derive(Debug)]
-pub(crate) struct ProcessSockets {
-    inodes: HashSet<String>,
-    table: Table,
-}
-
-impl ProcessSockets {
-    /// Reads the sockets of this process.
-    pub(crate) fn by(pid: u32) -> Self {
-        let table = table();
-        Self { inodes: inodes_of(pid), table }
-    }
-
-    /// As [`owns_socket`], without further reads for a connection that the table left out.
-    pub(crate) fn has(&self, own: SocketAddr, other: SocketAddr) -> Option<bool> {
-        has(&self.table, &self.inodes, [own, other])
-    }
-}
-
-/// The inodes of all connections, by their two ends. There may be several, because an earlier connection between the
-/// same ends may linger.
-type Table = HashMap<[String; 2], Vec<String>>;
-
-/// The kernel's table of connections, proc_pid_net(5): columns 1 and 2 are the two ends, column 9 is the inode.
-fn table() -> Table {
-    let mut table = Table::new();
-    for line in fs::read_to_string("/proc/net/tcp").unwrap_or_default().lines() {
-        let mut row = line.split_ascii_whitespace();
-        // A socket that no process owns any more has inode 0.
-        if let (Some(own), Some(other), Some(inode)) = (row.nth(1), row.next(), row.nth(6))
-            && inode != "0"
-        {
-            table.entry([own.to_owned(), other.to_owned()]).or_default().push(inode.to_owned());
+        NLMSG_ERROR => {
+            let negative = i32::from_ne_bytes(at(ERROR_AT, 4)?.try_into().map_err(|_| short())?);
+            let error = Errno::from_raw_os_error(negative.saturating_neg());
+            if error == Errno::NOENT { Ok(None) } else { Err(error.into()) }
         }
-    }
-    table
-}
-
-/// The inodes of a process; none when it has ended.
-fn inodes_of(pid: u32) -> HashSet<String> {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let inodes = files.filter_map(|file| {
-        let link = fs::read_link(file.path()).ok()?;
-        Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
-    });
-    inodes.collect()
-}
-
-fn has(table: &Table, inodes: &HashSet<String>, ends: [SocketAddr; 2]) -> Option<bool> {
-    let found = table.get(&ends.map(in_table))?;
-    Some(found.iter().any(|inode| inodes.contains(inode)))
-}
-
-fn in_table(address: SocketAddr) -> String {
-    match address.ip() {
-        IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port()),
-        // These are in another table, and the testbed does not use them.
-        IpAddr::V6(_) => String::new(),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
@@ -130,23 +106,40 @@ mod tests {
 
     use super::*;
 
-    fn asked(pid: u32, own: SocketAddr, other: SocketAddr) -> Option<bool> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(owns_socket(pid, own, other))
-    }
-
     #[test]
     fn connection_belongs_to_the_process_that_opened_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-        assert_eq!(ProcessSockets::by(std::process::id()).has(own, other), Some(true));
-        assert_eq!(ProcessSockets::by(1).has(own, other), Some(false));
-        assert_eq!(ProcessSockets::by(1).has(own, "127.0.0.1:1".parse().unwrap()), None);
-        let at_once = [(std::process::id(), true), (1, false)]
-            .map(|(pid, is_own)| thread::spawn(move || assert_eq!(asked(pid, own, other), Some(is_own))));
-        at_once.into_iter().for_each(|asked| asked.join().unwrap());
-        drop((client, listener));
-        assert_eq!(asked(std::process::id(), own, other), None);
+        assert_eq!(owns_socket(std::process::id(), own, other), Some(true));
+        assert_eq!(owns_socket(1, own, other), Some(false));
+        let accepted = listener.accept().unwrap();
+        assert_eq!(owns_socket(std::process::id(), other, own), Some(true));
+        drop((client, accepted));
+        assert_eq!(owns_socket(std::process::id(), own, other), None);
+    }
+
+    #[test]
+    fn listener_is_no_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap();
+        assert_eq!(owns_socket(std::process::id(), own, "127.0.0.1:1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn refusal_and_a_short_reply_are_errors() {
+        let message = |kind: u16, error: i32| {
+            [&36_u32.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], &error.to_ne_bytes(), &[0; 16]]
+                .concat()
+        };
+        assert_eq!(inode_in(&message(NLMSG_ERROR, -2), 1).unwrap(), None);
+        assert_eq!(
+            inode_in(&message(NLMSG_ERROR, -1), 1).unwrap_err().kind(),
+            io::ErrorKind::PermissionDenied
+        );
+        for reply in [&message(BY_FAMILY, 0)[..], &[]] {
+            assert_eq!(inode_in(reply, 0).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        }
+        assert_eq!(inode_in(&message(3, 0), 1).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

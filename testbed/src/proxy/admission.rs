@@ -36,11 +36,11 @@ enum Admission {
 
 impl Shared {
     /// Decides on a connection that was just accepted.
-    async fn admission(&self, client: SocketAddr) -> Admission {
+    fn admission(&self, client: SocketAddr) -> Admission {
         let blocked = self.blocked.borrow().clone();
         let (mut cut_off, mut is_unknown) = (None, false);
         for origin in blocked {
-            match self.comes_from(client, origin).await {
+            match self.comes_from(client, origin) {
                 Some(true) => cut_off = Some(origin),
                 Some(false) => {}
                 None => is_unknown = true,
@@ -54,9 +54,9 @@ impl Shared {
         }
     }
 
-    async fn comes_from(&self, client: SocketAddr, origin: Origin) -> Option<bool> {
+    fn comes_from(&self, client: SocketAddr, origin: Origin) -> Option<bool> {
         match origin {
-            Origin::Process(pid) => owns_socket(pid, client, self.address).await,
+            Origin::Process(pid) => owns_socket(pid, client, self.address),
             Origin::Address(address) => Some(client.ip() == address),
         }
     }
@@ -97,7 +97,7 @@ async fn connect(client: TcpStream, address: SocketAddr, shared: Arc<Shared>) {
     lock(&shared.connections).push(Arc::clone(&connection));
     // It cannot fail: `shared` owns the sender.
     let _ = shared.is_holding_new.subscribe().wait_for(|is_holding| !is_holding).await;
-    match shared.admission(address).await {
+    match shared.admission(address) {
         // From here on a cut or a refusal finds the connection on the list.
         Admission::Served => match shared.reach_server(&connection).await {
             Ok(server) => connection::serve(&connection, client, server, &shared).await,

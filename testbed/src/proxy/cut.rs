@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Proxy, Shared, connection::ConnectionState};
-use crate::{socket_owner::ProcessSockets, sync::lock};
+use crate::{socket_owner::owns_socket, sync::lock};
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,26 +17,11 @@ impl Proxy {
     /// answered, until [`let_in`](Self::let_in) or [`pass`](Self::pass) resets them. (If they were refused, the client
     /// would retry at once, without end.)
     pub fn cut_off(&self, pid: u32) {
-        Self::cut_off_all([self], pid);
-    }
-
-    /// As [`cut_off`](Self::cut_off) at several proxies. The kernel's tables, which are long on a busy machine, are
-    /// read once for all connections.
-    pub(crate) fn cut_off_all<'a>(proxies: impl IntoIterator<Item = &'a Self>, pid: u32) {
-        let proxies: Vec<&Self> = proxies.into_iter().collect();
-        for proxy in &proxies {
-            proxy.shared.block(Origin::Process(pid));
-        }
-        // The second read is for what the first one left out.
-        let reads = [ProcessSockets::by(pid), ProcessSockets::by(pid)];
-        for proxy in proxies {
-            for connection in proxy.connections() {
-                let is_of_process =
-                    reads.iter().find_map(|sockets| sockets.has(connection.client, proxy.address));
-                // Also reset in doubt: another process just reconnects.
-                if is_of_process != Some(false) {
-                    connection.advance_to(ConnectionState::Reset);
-                }
+        self.shared.block(Origin::Process(pid));
+        for connection in self.connections() {
+            // Also reset in doubt: another process just reconnects.
+            if owns_socket(pid, connection.client, self.address) != Some(false) {
+                connection.advance_to(ConnectionState::Reset);
             }
         }
     }

@@ -84,8 +84,7 @@ pub trait BehindProxies {
 
     /// Cuts the client with this process id from all servers, as [`Proxy::cut_off`] does.
     fn cut_client(&self, pid: u32) {
-        let servers = self.servers();
-        Proxy::cut_off_all(servers.iter().flat_map(|server| server.proxies()), pid);
+        self.servers().iter().flat_map(|server| server.proxies()).for_each(|proxy| proxy.cut_off(pid));
     }
 
     /// Lets a client reach the servers again.
