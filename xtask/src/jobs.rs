@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     path::Path,
     process::Command,
-    sync::mpsc,
+    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
 };
@@ -13,22 +13,21 @@ use anyhow::{Context, Error, Result, ensure};
 
 use crate::project;
 
+/// How often it is asked whether the processors idle.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
 /// A command and its name.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) command: Command,
-    /// How much of the [width](Width) of a queue it takes; the serial jobs take nothing.
-    pub(crate) weight: usize,
 }
 
-/// How much of a queue runs at a time: the sum of the weights of its jobs. A job that is heavier runs alone.
+/// How many jobs of a queue run at a time: always `min`, and up to `max` as long as the processors idle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Width {
-    /// While one of the other jobs runs.
-    pub(crate) beside: usize,
-    /// When the other jobs have ended.
-    pub(crate) alone: usize,
+    pub(crate) min: usize,
+    pub(crate) max: usize,
 }
 
 /// A job that has ended.
@@ -43,20 +42,23 @@ pub(crate) struct Ended {
 /// What the jobs report to the thread that starts them.
 enum Event {
     /// One of the queue has ended.
-    Queued(Ended, usize),
+    Queued(Ended),
     /// A serial one has ended.
     Serial(Ended),
     /// All serial ones have.
     SerialOver,
 }
 
-/// Runs the jobs of `serial` one after the other, and meanwhile those of `queue`: always the first that the width has
-/// room for. Reports each end at once. The output of each job is in a file in `folder`.
+/// Runs the jobs of `serial` one after the other, and meanwhile those of `queue`, in their order. Reports each end at
+/// once. The output of each job is in a file in `folder`.
+///
+/// `is_idle` is asked every two seconds, so that a job has begun to compute when it is asked for the next one.
 pub(crate) fn run(
     serial: Vec<Job>,
     queue: Vec<Job>,
     width: Width,
     folder: &Path,
+    mut is_idle: impl FnMut() -> bool,
     mut ended: impl FnMut(Ended),
 ) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -71,40 +73,45 @@ pub(crate) fn run(
             }
             send(&serial_sender, Event::SerialOver);
         });
-        let (mut queue, mut total, mut used, mut is_serial_over) = (queue, width.beside, 0, false);
+        let (mut queue, mut running, mut is_serial_over) = (queue.into_iter(), 0, false);
+        let (mut looked, mut has_room) = (Instant::now(), false);
         loop {
-            while let Some(job) = next(&mut queue, total, used) {
-                used += job.weight;
+            while (running < width.min || has_room)
+                && let Some(job) = queue.next()
+            {
+                (running, has_room) = (running + 1, false);
                 let sender = sender.clone();
-                scope.spawn(move || {
-                    let weight = job.weight;
-                    send(&sender, Event::Queued(job.run(folder), weight));
-                });
+                scope.spawn(move || send(&sender, Event::Queued(job.run(folder))));
             }
-            if is_serial_over && used == 0 {
+            if is_serial_over && running == 0 {
                 break;
             }
-            let Ok(event) = events.recv() else { break };
-            match event {
-                Event::Queued(job, weight) => {
-                    used -= weight;
+            match events.recv_timeout(LOOK_EVERY.saturating_sub(looked.elapsed())) {
+                Ok(Event::Queued(job)) => {
+                    running -= 1;
                     ended(job);
                 }
-                Event::Serial(job) => ended(job),
-                Event::SerialOver => (total, is_serial_over) = (width.alone, true),
+                Ok(Event::Serial(job)) => ended(job),
+                Ok(Event::SerialOver) => is_serial_over = true,
+                Err(RecvTimeoutError::Timeout) => {
+                    (looked, has_room) = (Instant::now(), running < width.max && is_idle());
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
     });
     Ok(())
 }
 
-/// Removes the first job of the queue that there is room for.
-fn next(queue: &mut Vec<Job>, total: usize, used: usize) -> Option<Job> {
-    let fits = |job: &Job| used == 0 || used + job.weight <= total;
-    Some(queue.remove(queue.iter().position(fits)?))
-}
-
 impl Job {
+    /// The same job, which only gets the time that others leave: clients of servers that do not reply in time lose their
+    /// locks.
+    pub(crate) fn at_lowest_priority(self) -> Self {
+        let mut nice = Command::new("nice");
+        nice.args(["-n", "19"]);
+        Self { command: project::wrapped(nice, &self.command), ..self }
+    }
+
     fn run(mut self, folder: &Path) -> Ended {
         let start = Instant::now();
         let file = folder.join(format!("{}.log", self.name.replace([' ', ',', '/'], "-")));
@@ -132,24 +139,25 @@ mod tests {
     fn shell(name: &str, script: &str) -> Job {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Job { name: name.to_owned(), command, weight: 1 }
+        Job { name: name.to_owned(), command }
     }
 
-    fn run_all(serial: Vec<Job>, queue: Vec<Job>, width: Width) -> Vec<Ended> {
+    fn run_all(serial: Vec<Job>, queue: Vec<Job>, width: Width, is_idle: impl FnMut() -> bool) -> Vec<Ended> {
         let (folder, mut all) = (tempfile::tempdir().unwrap(), Vec::new());
-        run(serial, queue, width, folder.path(), |ended| all.push(ended)).unwrap();
+        run(serial, queue, width, folder.path(), is_idle, |ended| all.push(ended)).unwrap();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 
-    fn same(width: usize) -> Width {
-        Width { beside: width, alone: width }
+    /// As many as this run at a time.
+    fn run_at_a_time(count: usize, serial: Vec<Job>, queue: Vec<Job>) -> Vec<Ended> {
+        run_all(serial, queue, Width { min: count, max: count }, || true)
     }
 
     #[test]
     fn output_is_in_one_piece_and_a_failure_is_reported_with_it() {
         let jobs = vec![shell("a", "echo out; echo err >&2"), shell("b", "echo last words; exit 3")];
-        let [a, b] = run_all(vec![], jobs, same(2)).try_into().unwrap();
+        let [a, b] = run_at_a_time(2, vec![], jobs).try_into().unwrap();
         assert_eq!((a.output.as_str(), a.error.is_none()), ("out\nerr\n", true));
         assert_eq!(b.output, "last words\n");
         let error = b.error.unwrap().to_string();
@@ -167,60 +175,50 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let meet = |name, others| meet(folder.path(), name, others);
         let queue = vec![meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"]), meet("c", ["cd", "dc"])];
-        let ended = run_all(vec![meet("d", ["dc", "cd"])], queue, same(2));
+        let ended = run_at_a_time(2, vec![meet("d", ["dc", "cd"])], queue);
         assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n"; 4]);
     }
 
     #[test]
-    fn more_jobs_of_the_queue_run_when_the_serial_ones_have_ended() {
+    fn one_more_job_runs_after_each_look_at_idle_processors() {
         let folder = tempfile::tempdir().unwrap();
-        let meet = |name, others| meet(folder.path(), name, others);
-        let queue = vec![meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"])];
-        let ended = run_all(vec![shell("first", "echo x")], queue, Width { beside: 1, alone: 2 });
-        assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n"; 3]);
+        let (meet, mut looks) = (|name, others| meet(folder.path(), name, others), 0);
+        let queue = vec![meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"]), shell("c", "true")];
+        let is_idle = || {
+            looks += 1;
+            looks == 2
+        };
+        let ended = run_all(vec![], queue, Width { min: 1, max: 9 }, is_idle);
+        assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n", "x\n", ""]);
+        assert_eq!(looks, 2);
     }
 
     #[test]
     fn no_more_jobs_run_than_the_width_allows() {
         let folder = tempfile::tempdir().unwrap();
         let alone = folder.path().join("alone").display().to_string();
-        let jobs =
-            (0..8).map(|number| shell(&number.to_string(), &format!("mkdir {alone} && rmdir {alone}")));
-        for serial in [true, false] {
-            let (jobs, none) = (jobs.clone().collect(), vec![]);
-            let (serial, queue) = if serial { (jobs, none) } else { (none, jobs) };
-            let ended = run_all(serial, queue, same(1));
-            assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 8, "{ended:?}");
+        // Longer than the pause between two looks.
+        let script = format!("mkdir {alone} && sleep 2.5 && rmdir {alone}");
+        for (min, max, is_idle) in [(1, 1, true), (1, 9, false)] {
+            let jobs = ["a", "b"].map(|name| shell(name, &script)).into();
+            let ended = run_all(vec![], jobs, Width { min, max }, || is_idle);
+            assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 2, "{ended:?}");
         }
     }
 
     #[test]
-    fn heavy_jobs_do_not_run_beside_others_that_exceed_the_width() {
+    fn serial_jobs_run_one_after_the_other() {
         let folder = tempfile::tempdir().unwrap();
         let alone = folder.path().join("alone").display().to_string();
-        let script = format!("mkdir {alone} && rmdir {alone}");
-        let job = |(number, weight): (usize, usize)| Job { weight, ..shell(&number.to_string(), &script) };
-        // Any two together are more than three, and one is so by itself.
-        let jobs = [2, 3, 2, 4, 3].into_iter().enumerate().map(job).collect();
-        let ended = run_all(vec![], jobs, same(3));
-        assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 5, "{ended:?}");
-    }
-
-    #[test]
-    fn first_job_with_room_is_next() {
-        let job = |weight| Job { weight, ..shell(&weight.to_string(), "true") };
-        let mut queue = vec![job(2), job(3), job(1)];
-        let mut weight = |total, used| next(&mut queue, total, used).map(|job| job.weight);
-        assert_eq!(
-            [weight(3, 2), weight(3, 2), weight(3, 1), weight(2, 0)],
-            [Some(1), None, Some(2), Some(3)]
-        );
+        let jobs = ["a", "b", "c"].map(|name| shell(name, &format!("mkdir {alone} && rmdir {alone}")));
+        let ended = run_at_a_time(1, jobs.into(), vec![]);
+        assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 3, "{ended:?}");
     }
 
     #[test]
     fn missing_program_is_an_error_of_its_job() {
-        let job = Job { name: "a".to_owned(), command: Command::new("/nowhere/at/all"), weight: 1 };
-        let ended = run_all(vec![], vec![job, shell("b", "true")], same(3));
+        let job = Job { name: "a".to_owned(), command: Command::new("/nowhere/at/all") };
+        let ended = run_at_a_time(3, vec![], vec![job, shell("b", "true")]);
         assert!(ended[0].error.is_some() && ended[1].error.is_none(), "{ended:?}");
     }
 }

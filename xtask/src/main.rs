@@ -17,6 +17,7 @@ mod guarantees;
 mod jobs;
 mod mutate;
 mod package;
+mod processors;
 mod programs;
 mod project;
 mod repeat;

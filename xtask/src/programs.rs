@@ -15,14 +15,19 @@ use crate::{project, project::Project};
 /// Builds unit and integration tests, examples, and the programs that these start.
 const BUILD: &str = "test --workspace --all-features --no-run --message-format json-render-diagnostics";
 
+/// For the runtime of etcd's servers: on two processors, etcd's tests take a fifth less computing if each server uses one
+/// and collects its garbage less often.
+const GO_RUNTIME: [(&str, &str); 2] = [("GOMAXPROCS", "1"), ("GOGC", "400")];
+
 /// A program that was built.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     /// Package folder and target, such as `lockkit-etcd server`; unit tests have the name of their library or program.
     pub(crate) name: String,
-    /// The folder of its package, where cargo runs its tests.
+    /// The name of its package, such as `lockkit-models`.
     pub(crate) package: String,
     pub(crate) target: Target,
+    /// The folder of its package, where cargo runs its tests.
     folder: PathBuf,
     executable: PathBuf,
     is_test: bool,
@@ -97,7 +102,7 @@ impl Program {
     /// Returns a command that runs it in the folder and with the variables of `cargo test`.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
-        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).envs(GO_RUNTIME);
         command
     }
 }

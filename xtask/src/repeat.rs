@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     attached::Attached,
     jobs::{self, Job, Width},
+    processors::Processors,
     report::Report,
 };
 
@@ -32,12 +33,12 @@ pub(crate) struct Repetition {
 }
 
 impl Repetition {
-    /// Runs the jobs `runs` times, and prints what each run took and what failed. The outputs are in a folder per run.
-    /// An error if something failed.
+    /// Runs serial and other jobs `runs` times, and prints what each run took and what failed. The outputs are in a
+    /// folder per run. An error if something failed.
     pub(crate) fn run(
         self,
         runs: usize,
-        jobs: impl Fn() -> Result<Vec<Job>>,
+        jobs: impl Fn() -> Result<(Vec<Job>, Vec<Job>)>,
         width: Width,
         logs: &Path,
     ) -> Result<()> {
@@ -49,7 +50,10 @@ impl Repetition {
         for number in 1..=runs {
             let (start, before, mut report) = (Instant::now(), cpu_time()?, Report::default());
             let folder = logs.join(format!("run-{number}"));
-            jobs::run(Vec::new(), jobs()?, width, &folder, |ended| report.record_job(ended))?;
+            let (serial, queue) = jobs()?;
+            let mut processors = Processors::now()?;
+            let is_idle = || processors.were_idle();
+            jobs::run(serial, queue, width, &folder, is_idle, |ended| report.record_job(ended))?;
             let (took, cpu) = (start.elapsed().as_secs_f64(), (cpu_time()? - before).as_secs_f64());
             let load = fs::read_to_string("/proc/loadavg")?;
             let load = load.split(' ').next().unwrap_or_default();
@@ -102,9 +106,9 @@ mod tests {
         let job = || {
             let mut command = Command::new("sh");
             command.current_dir(folder.path()).args(["-c", "echo words; mkdir first || mkdir second"]);
-            Ok(vec![Job { name: "a".to_owned(), command, weight: 1 }])
+            Ok((vec![], vec![Job { name: "a".to_owned(), command }]))
         };
-        let (width, logs) = (Width { beside: 1, alone: 1 }, folder.path().join("logs"));
+        let (width, logs) = (Width { min: 1, max: 1 }, folder.path().join("logs"));
         let three = Repetition { runs: Some(3), busy: 0 };
         let error = three.run(3, job, width, &logs).unwrap_err().to_string();
         assert!(error.starts_with("1 of 3 runs are red"), "{error}");

@@ -1,8 +1,7 @@
 //! `cargo xtask test`: every check of the project.
 //!
 //! The fastest checks run first. Once everything is built, test programs run side by side, as most of them wait for
-//! servers and ttls. Checks that compile run at the same time, but one after the other: cargo would make them wait for
-//! each other anyway.
+//! servers and ttls. What only computes (checks that compile, models) uses the time that they leave, one after the other.
 
 use std::{env, process::Command};
 
@@ -11,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{
     backends,
     jobs::{self, Job, Width},
+    processors::Processors,
     programs::{self, Program},
     project,
     project::Project,
@@ -44,36 +44,35 @@ const CARGO: [(&str, &str); 2] = [
 /// Documents a library before its doc tests.
 const RUSTDOC: &str = "xtask/src/rustdoc.sh";
 
-/// How much the test programs that run at a time may take together on two cores, in [tenths of a core](LONGEST_FIRST).
-/// When three of them ran beside the compiler, the load reached 40, and clients that got no answer for a ttl lost their
-/// locks.
-const PROGRAMS: Width = Width { beside: 14, alone: 18 };
+/// How many test programs run at a time. When three that compute much ran beside the compiler, the load reached 40, and
+/// clients that got no answer for a ttl lost their locks.
+const PROGRAMS: Width = Width { min: 2, max: 6 };
 
-/// The test programs that take longest, in the order in which they start, and how much each takes of a core, in tenths:
-/// its CPU time over its duration. Most wait most of the time.
-const LONGEST_FIRST: [(&str, usize); 18] = [
-    ("lockkit-etcd conformance", 11),
-    ("lockkit-zk conformance", 10),
-    ("lockkit-etcd server", 3),
-    ("lockkit-zk server", 4),
-    ("lockkit-redis server", 3),
-    ("chaos short_runs", 4),
-    ("lockkit-cli it", 4),
-    ("testbed it", 4),
-    ("lockkit leader", 1),
-    ("models etcd", 5),
-    ("lockkit-redis conformance_redlock", 5),
-    ("lockkit-redis conformance_cluster", 7),
-    ("lockkit-redis conformance", 4),
-    ("lockkit-redis masters", 4),
-    ("lockkit-redis conformance_redlock_3", 4),
-    ("lockkit-redis conformance_sentinel", 5),
-    ("lockkit-core it", 7),
-    ("recipes it", 7),
+/// As above, while other threads keep the processors busy: these never idle.
+const PROGRAMS_BUSY: Width = Width { min: 4, max: 4 };
+
+/// The test programs that take longest, in the order in which they start.
+const LONGEST_FIRST: [&str; 16] = [
+    "lockkit-etcd conformance",
+    "lockkit-redis server",
+    "lockkit-zk server",
+    "chaos short_runs",
+    "lockkit-etcd server",
+    "lockkit-zk conformance",
+    "lockkit-cli it",
+    "testbed it",
+    "lockkit leader",
+    "lockkit-redis conformance_cluster",
+    "lockkit-redis conformance_sentinel",
+    "lockkit-redis conformance",
+    "lockkit-redis conformance_redlock",
+    "lockkit-redis masters",
+    "lockkit-core it",
+    "recipes it",
 ];
 
-/// What the other ones take.
-const OTHERS: usize = 5;
+/// The package whose test programs only compute, on all processors.
+const MODELS: &str = "lockkit-models";
 
 /// The sale, and the program that starts servers for it, among the programs that are built for the tests.
 const SALE_PROGRAMS: [&str; 2] = ["demo flash_sale", "testbed testbed"];
@@ -100,9 +99,13 @@ pub(crate) fn run(project: &Project, repetition: Repetition) -> Result<()> {
     }
     let logs = project.root().join("target/logs");
     if let Some(runs) = repetition.runs {
-        return repetition.run(runs, || programs(&built), PROGRAMS, &logs);
+        let width = if repetition.busy > 0 { PROGRAMS_BUSY } else { PROGRAMS };
+        return repetition.run(runs, || programs(&built), width, &logs);
     }
-    jobs::run(cargo(project), programs(&built)?, PROGRAMS, &logs, |ended| report.ended(ended))?;
+    let (models, programs) = programs(&built)?;
+    let serial = cargo(project).into_iter().chain(models).map(Job::at_lowest_priority).collect();
+    let mut processors = Processors::now()?;
+    jobs::run(serial, programs, PROGRAMS, &logs, || processors.were_idle(), |ended| report.ended(ended))?;
     report.close()
 }
 
@@ -113,36 +116,22 @@ fn cargo(project: &Project) -> Vec<Job> {
         project::compile_with_clippy(&mut command);
         command.env("RUSTDOC", project.root().join(RUSTDOC));
         command.env("DOCUMENTATION", project.root().join("target/doc"));
-        // The compiler has the lowest priority: clients of servers that do not reply in time lose their locks.
-        Job { name: name.to_owned(), command: project::wrapped(lowest_priority(), &command), weight: 0 }
+        Job { name: name.to_owned(), command }
     };
     CARGO.map(job).into()
 }
 
-fn lowest_priority() -> Command {
-    let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]);
-    nice
-}
-
-/// Models only compute, on all cores: what waits for servers comes first.
-fn command_of(test: &Program) -> Command {
-    let command = test.command();
-    if test.name.starts_with("models ") { project::wrapped(lowest_priority(), &command) } else { command }
-}
-
-/// Test programs and sales.
-fn programs(built: &[Program]) -> Result<Vec<Job>> {
-    let (mut tests, others): (Vec<&Program>, Vec<&Program>) =
-        built.iter().partition(|program| program.is_test());
+/// Models, and all other test programs and sales.
+fn programs(built: &[Program]) -> Result<(Vec<Job>, Vec<Job>)> {
+    let (tests, others): (Vec<&Program>, Vec<&Program>) = built.iter().partition(|program| program.is_test());
     ensure!(!tests.is_empty(), "cargo has built no test program");
-    let place = |test: &Program| LONGEST_FIRST.iter().position(|(name, _)| *name == test.name);
-    tests.sort_by_key(|test| place(test).unwrap_or(usize::MAX));
-    let job = |test: &Program| {
-        let weight = place(test).map_or(OTHERS, |place| LONGEST_FIRST[place].1);
-        Job { name: test.name.clone(), command: command_of(test), weight }
-    };
-    let mut jobs: Vec<Job> = tests.into_iter().map(job).collect();
+    let (models, mut tests): (Vec<_>, Vec<_>) = tests.into_iter().partition(|test| test.package == MODELS);
+    tests.sort_by_key(|test| {
+        LONGEST_FIRST.iter().position(|name| *name == test.name).unwrap_or(LONGEST_FIRST.len())
+    });
+    let job = |test: &Program| Job { name: test.name.clone(), command: test.command() };
+    let (models, mut jobs): (Vec<_>, Vec<_>) =
+        (models.into_iter().map(job).collect(), tests.into_iter().map(job).collect());
     let find = |name: &str| {
         let program = others.iter().find(|program| program.name == name);
         program.map(|program| program.executable()).with_context(|| format!("cargo has built no {name}"))
@@ -151,7 +140,7 @@ fn programs(built: &[Program]) -> Result<Vec<Job>> {
     for backend in backends::with_sale() {
         let mut command = Command::new(env::current_exe()?);
         command.args(["demo", "--backend", backend]).arg("--sale").arg(sale).arg("--servers").arg(servers);
-        jobs.push(Job { name: format!("flash sale, {backend}"), command, weight: OTHERS });
+        jobs.push(Job { name: format!("flash sale, {backend}"), command });
     }
-    Ok(jobs)
+    Ok((models, jobs))
 }

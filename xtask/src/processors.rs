@@ -1,0 +1,86 @@
+//! What the processors of the machine do.
+
+use std::{fs, mem};
+
+use anyhow::{Context, Result};
+
+/// The share of their time that is free for another test program.
+const FREE_SHARE: f64 = 0.2;
+
+/// The processors since an earlier moment.
+#[derive(Debug)]
+pub(crate) struct Processors {
+    before: Ticks,
+}
+
+/// Sums of all processors since the machine started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    /// Waiting, or computing at a lowered priority.
+    free: u64,
+    all: u64,
+}
+
+impl Processors {
+    /// # Errors
+    ///
+    /// When the system does not say what they do.
+    pub(crate) fn now() -> Result<Self> {
+        Ok(Self { before: Ticks::now()? })
+    }
+
+    /// Whether they had time for more since the last call.
+    pub(crate) fn were_idle(&mut self) -> bool {
+        Ticks::now().is_ok_and(|now| now.had_room_since(mem::replace(&mut self.before, now)))
+    }
+}
+
+impl Ticks {
+    fn now() -> Result<Self> {
+        Self::parse(&fs::read_to_string("/proc/stat")?)
+    }
+
+    fn had_room_since(self, before: Self) -> bool {
+        // The idle time of a processor may go back a little.
+        let [free, all] = [self.free.saturating_sub(before.free), self.all.saturating_sub(before.all)];
+        free as f64 > FREE_SHARE * all as f64
+    }
+
+    /// proc_stat(5): `user nice system idle iowait irq softirq steal` after the name `cpu`; later columns are part of
+    /// the first two.
+    fn parse(text: &str) -> Result<Self> {
+        let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
+        let columns = line.context("/proc/stat does not begin with all processors")?.split_whitespace();
+        let columns = columns.take(8).map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        let [_, nice, _, idle, waiting, ..] = columns[..] else { anyhow::bail!("/proc/stat is too short") };
+        Ok(Self { free: nice + idle + waiting, all: columns.iter().sum() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn low_priority_and_waiting_are_free() {
+        let ticks = Ticks::parse("cpu  1 20 300 4000 50000 6 7 8 900000 0\ncpu0 1 2\n").unwrap();
+        assert_eq!(ticks, Ticks { free: 54_020, all: 54_342 });
+        assert!(Ticks::parse("cpu  1 2 3\n").is_err() && Ticks::parse("").is_err());
+    }
+
+    #[test]
+    fn more_than_a_fifth_of_the_time_is_room() {
+        let ticks = |free, all| Ticks { free, all };
+        assert!(ticks(121, 1_100).had_room_since(ticks(100, 1_000)));
+        assert!(!ticks(120, 1_100).had_room_since(ticks(100, 1_000)));
+        assert!(!ticks(99, 1_100).had_room_since(ticks(100, 1_000)));
+    }
+
+    #[test]
+    fn each_look_begins_where_the_last_one_ended() {
+        let mut processors = Processors { before: Ticks { free: 0, all: 0 } };
+        processors.were_idle();
+        let [before, now] = [processors.before.all, Ticks::now().unwrap().all];
+        assert!(before > 0 && now - before < before, "{before} {now}");
+    }
+}
