@@ -10,8 +10,12 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result, ensure};
+use rustix::{
+    io::retry_on_intr,
+    process::{Pid, WaitId, WaitIdOptions, waitid},
+};
 
-use crate::project;
+use crate::{processors::cpu_time, project};
 
 /// How often it is asked whether the processors idle.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -37,6 +41,8 @@ pub(crate) struct Ended {
     pub(crate) error: Option<Error>,
     pub(crate) output: String,
     pub(crate) took: Duration,
+    /// The CPU time of its processes, if it could be read.
+    pub(crate) cpu: Option<Duration>,
 }
 
 /// What the jobs report to the thread that starts them.
@@ -115,18 +121,25 @@ impl Job {
     fn run(mut self, folder: &Path) -> Ended {
         let start = Instant::now();
         let file = folder.join(format!("{}.log", self.name.replace([' ', ',', '/'], "-")));
-        let error = self.run_into(&file).err();
+        let mut cpu = None;
+        let error = self.run_into(&file, &mut cpu).err();
         let output = fs::read(&file).map(|output| String::from_utf8_lossy(&output).into_owned());
-        Ended { name: self.name, error, output: output.unwrap_or_default(), took: start.elapsed() }
+        Ended { name: self.name, error, output: output.unwrap_or_default(), took: start.elapsed(), cpu }
     }
 
-    fn run_into(&mut self, file: &Path) -> Result<()> {
+    fn run_into(&mut self, file: &Path, cpu: &mut Option<Duration>) -> Result<()> {
         // A file instead of a pipe: it can be read meanwhile, and a process that the job leaves behind does not keep it
         // open.
         let output = File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
         self.command.stdout(output.try_clone()?).stderr(output);
         let shown = project::shown(&self.command);
-        let status = self.command.status().with_context(|| format!("cannot start {shown}"))?;
+        let mut child = self.command.spawn().with_context(|| format!("cannot start {shown}"))?;
+        // Not reaped yet: then nobody knows its CPU time any more.
+        retry_on_intr(|| {
+            waitid(WaitId::Pid(Pid::from_child(&child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        })?;
+        *cpu = cpu_time(child.id()).ok();
+        let status = child.wait()?;
         ensure!(status.success(), "`{shown}`: {status}");
         Ok(())
     }
@@ -160,6 +173,7 @@ mod tests {
         let [a, b] = run_at_a_time(2, vec![], jobs).try_into().unwrap();
         assert_eq!((a.output.as_str(), a.error.is_none()), ("out\nerr\n", true));
         assert_eq!(b.output, "last words\n");
+        assert!(a.cpu.is_some() && b.cpu.is_some(), "{:?} {:?}", a.cpu, b.cpu);
         let error = b.error.unwrap().to_string();
         assert!(error.contains("exit status: 3"), "{error}");
     }

@@ -1,6 +1,6 @@
 //! What the processors of the machine do.
 
-use std::{fs, mem};
+use std::{fmt::Display, fs, mem, time::Duration};
 
 use anyhow::{Context, Result};
 
@@ -57,9 +57,31 @@ impl Ticks {
     }
 }
 
+/// Returns the CPU time of a process, which may have ended and wait to be reaped, and of those of its child processes
+/// that were reaped.
+pub(crate) fn cpu_time(process: impl Display) -> Result<Duration> {
+    let status = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // proc_pid_stat(5): field 2 is a name in parentheses; 14 to 17 are the times.
+    let fields = status.rsplit_once(')').map(|(_, behind)| behind.split_whitespace().skip(11).take(4));
+    let ticks = fields.context("the state of a process has no name")?.map(str::parse::<u64>);
+    let ticks_per_second = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_secs_f64(ticks.sum::<Result<u64, _>>()? as f64 / ticks_per_second as f64))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn cpu_time_counts_child_processes() {
+        let before = cpu_time("self").unwrap();
+        let count =
+            Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status();
+        assert!(count.unwrap().success());
+        assert!(cpu_time("self").unwrap() > before);
+    }
 
     #[test]
     fn low_priority_and_waiting_are_free() {

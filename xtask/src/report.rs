@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use crate::{counts::TestCounts, failures::Failures, jobs::Ended};
+use crate::{counts::TestCounts, failures::Failures, jobs::Ended, processors::cpu_time};
 
 /// The steps so far.
 #[derive(Debug, Default)]
@@ -36,29 +36,31 @@ struct Row {
     error: Option<anyhow::Error>,
     tests: Tests,
     took: Duration,
+    cpu: Option<Duration>,
 }
 
 impl Report {
     /// Prints the output of a job that ran in parallel with others, and records its outcome.
-    pub(crate) fn ended(&mut self, Ended { name, error, output, took }: Ended) {
-        println!("\n==> {name} ({:.1} s)\n{}", took.as_secs_f64(), output.trim_end());
-        self.record_job(Ended { name, error, output, took });
+    pub(crate) fn ended(&mut self, job: Ended) {
+        println!("\n==> {} ({:.1} s)\n{}", job.name, job.took.as_secs_f64(), job.output.trim_end());
+        self.record_job(job);
     }
 
     /// Records the outcome of a job without its output.
-    pub(crate) fn record_job(&mut self, Ended { name, error, output, took }: Ended) {
+    pub(crate) fn record_job(&mut self, Ended { name, error, output, took, cpu }: Ended) {
         let mut tests = Tests::default();
         output.lines().for_each(|line| tests.read(line));
-        self.record(Row { name, error, tests, took });
+        self.record(Row { name, error, tests, took, cpu });
     }
 
     /// Runs one step under a heading. Returns whether it succeeded.
     pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(&mut Tests) -> Result<()>) -> bool {
         println!("\n==> {name}");
-        let (start, mut tests) = (Instant::now(), Tests::default());
+        let (start, before, mut tests) = (Instant::now(), cpu_time("self").ok(), Tests::default());
         let error = work(&mut tests).err();
         let succeeded = error.is_none();
-        self.record(Row { name: name.to_owned(), error, tests, took: start.elapsed() });
+        let cpu = before.and_then(|before| Some(cpu_time("self").ok()? - before));
+        self.record(Row { name: name.to_owned(), error, tests, took: start.elapsed(), cpu });
         succeeded
     }
 
@@ -112,9 +114,11 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
-        for Row { name, error, tests, took } in &self.rows {
+        writeln!(f, "{:width$}  {:6}  {:>8}  {:>8}", "step", "", "took", "CPU")?;
+        for Row { name, error, tests, took, cpu } in &self.rows {
             let outcome = if error.is_none() { "ok" } else { "FAILED" };
-            write!(f, "{name:width$}  {outcome:6}  {:>6.1} s", took.as_secs_f64())?;
+            let cpu = cpu.map_or(String::new(), |cpu| format!("{:.1} s", cpu.as_secs_f64()));
+            write!(f, "{name:width$}  {outcome:6}  {:>6.1} s  {cpu:>8}", took.as_secs_f64())?;
             let counts = tests.counts;
             writeln!(
                 f,
