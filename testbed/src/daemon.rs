@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use crate::supervised::{KILLED, Supervised};
@@ -14,7 +14,10 @@ use crate::supervised::{KILLED, Supervised};
 /// Longest time until a started server answers: three Java virtual machines on a busy machine take half a minute.
 const START_MAX: Duration = Duration::from_secs(120);
 
-/// Pause between two health checks of a started server.
+/// Longest time until a server ends that is asked to.
+const END_MAX: Duration = Duration::from_secs(60);
+
+/// Pause between two health checks of a server that starts, or ends.
 const START_POLL: Duration = Duration::from_millis(20);
 
 /// A server's folder, and its process while it runs. Every server dereferences to its own.
@@ -107,6 +110,17 @@ impl Daemon {
     /// When the watcher of the server cannot be reached.
     pub fn kill(&mut self) -> Result<()> {
         self.server.take().map_or(Ok(()), Supervised::kill)
+    }
+
+    /// Asks the server to end (SIGTERM), and waits until it has.
+    pub(crate) fn end_by_itself(&mut self) -> Result<()> {
+        let (server, asked) = (self.running()?, Instant::now());
+        server.ask_to_end()?;
+        while !server.has_ended() {
+            ensure!(asked.elapsed() < END_MAX, "{} does not end", self.name);
+            std::thread::sleep(START_POLL);
+        }
+        self.kill()
     }
 
     /// Kills the server if it runs, and deletes all its data.

@@ -6,7 +6,8 @@
 use std::{
     ffi::OsString,
     fs, io,
-    net::{SocketAddr, SocketAddrV4},
+    net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream},
+    sync::LazyLock,
 };
 
 use rustix::{
@@ -26,6 +27,20 @@ pub(crate) fn owns_socket(pid: u32, own: SocketAddr, other: SocketAddr) -> Optio
     let link = OsString::from(format!("socket:[{inode}]"));
     let mut files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     Some(files.any(|file| fs::read_link(file.path()).is_ok_and(|target| target == link)))
+}
+
+/// Whether the kernel says who owns a socket. It is asked for a connection of this process: without the module
+/// `tcp_diag`, it replies that there is no such connection.
+pub(crate) fn owners_are_known() -> bool {
+    static ARE_KNOWN: LazyLock<bool> = LazyLock::new(|| {
+        let known = || {
+            let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+            let client = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+            owns_socket(std::process::id(), client.local_addr().ok()?, client.peer_addr().ok()?)
+        };
+        known() == Some(true)
+    });
+    *ARE_KNOWN
 }
 
 /// `SOCK_DIAG_BY_FAMILY`, the type of a request and of its reply.
@@ -63,7 +78,7 @@ fn request(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
     let mut request = Vec::with_capacity(REQUEST_BYTES);
     request.extend((REQUEST_BYTES as u32).to_ne_bytes());
     request.extend([BY_FAMILY, NLM_F_REQUEST].map(u16::to_ne_bytes).concat());
-    // The number of the request and the process: there is only one.
+    // Sequence number and port id: unused.
     request.extend([0; 8]);
     let tcp = ipproto::TCP.as_raw().get() as u8;
     request.extend([AddressFamily::INET.as_raw() as u8, tcp, 0, 0]);
@@ -102,8 +117,6 @@ fn inode_in(reply: &[u8], other_port: u16) -> io::Result<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
-
     use super::*;
 
     #[test]
@@ -111,6 +124,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (own, other) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        assert!(owners_are_known());
         assert_eq!(owns_socket(std::process::id(), own, other), Some(true));
         assert_eq!(owns_socket(1, own, other), Some(false));
         let accepted = listener.accept().unwrap();
@@ -120,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn listener_is_no_connection() {
+    fn listener_is_not_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap();
         assert_eq!(owns_socket(std::process::id(), own, "127.0.0.1:1".parse().unwrap()), None);

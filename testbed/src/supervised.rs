@@ -100,6 +100,11 @@ impl Supervised {
         self.signal(Signal::CONT)
     }
 
+    /// Asks the server to end by itself.
+    pub(crate) fn ask_to_end(&self) -> Result<()> {
+        self.signal(Signal::TERM)
+    }
+
     /// Whether the server is stopped.
     pub(crate) fn is_frozen(&self) -> bool {
         self.thread_states().is_ok_and(|states| states.into_iter().all(|state| state == 'T'))

@@ -3,7 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Proxy, Shared, connection::ConnectionState};
-use crate::{socket_owner::owns_socket, sync::lock};
+use crate::{
+    socket_owner::{owners_are_known, owns_socket},
+    sync::lock,
+};
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +19,29 @@ impl Proxy {
     /// Resets all connections of this process, which runs on the same machine. New ones are accepted and never
     /// answered, until [`let_in`](Self::let_in) or [`pass`](Self::pass) resets them. (If they were refused, the client
     /// would retry at once, without end.)
+    ///
+    /// # Panics
+    ///
+    /// When the kernel does not say which process owns a socket.
     pub fn cut_off(&self, pid: u32) {
-        self.shared.block(Origin::Process(pid));
-        for connection in self.connections() {
-            // Also reset in doubt: another process just reconnects.
-            if owns_socket(pid, connection.client, self.address) != Some(false) {
-                connection.advance_to(ConnectionState::Reset);
+        Self::cut_off_all(&[self], pid);
+    }
+
+    /// As [`cut_off`](Self::cut_off) at several proxies: none serves a new connection when the first one is reset.
+    pub(crate) fn cut_off_all(proxies: &[&Self], pid: u32) {
+        assert!(
+            owners_are_known(),
+            "this kernel does not say who owns a socket: it lacks tcp_diag, sock_diag(7)"
+        );
+        for proxy in proxies {
+            proxy.shared.block(Origin::Process(pid));
+        }
+        for proxy in proxies {
+            for connection in proxy.connections() {
+                // Also reset in doubt: another process just reconnects.
+                if owns_socket(pid, connection.client, proxy.address) != Some(false) {
+                    connection.advance_to(ConnectionState::Reset);
+                }
             }
         }
     }

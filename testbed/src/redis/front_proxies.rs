@@ -84,7 +84,9 @@ pub trait BehindProxies {
 
     /// Cuts the client with this process id from all servers, as [`Proxy::cut_off`] does.
     fn cut_client(&self, pid: u32) {
-        self.servers().iter().flat_map(|server| server.proxies()).for_each(|proxy| proxy.cut_off(pid));
+        let servers = self.servers();
+        let proxies: Vec<&Proxy> = servers.iter().flat_map(|server| server.proxies()).collect();
+        Proxy::cut_off_all(&proxies, pid);
     }
 
     /// Lets a client reach the servers again.

@@ -1,34 +1,55 @@
 //! The classes of a server as the virtual machine needs them in memory: with this archive, a start takes a quarter less
 //! computing (JEP 350, dynamic archives of class data sharing).
 
-use std::{env, fs, path::Path, sync::OnceLock};
+use std::{
+    env, fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 use anyhow::{Context, Result};
+use tempfile::NamedTempFile;
 
 use super::{ZooKeeper, ZooKeeperOptions};
 
-/// Returns the option of java that uses the archive; `None` if none can be made. A virtual machine of another version
-/// ignores it.
+/// Returns the archive for this java and these classes; `None` if none can be made.
 ///
-/// The archive is next to the program that runs. The first one there starts a server that only makes it.
-pub(super) fn option() -> Option<String> {
-    static OPTION: OnceLock<Option<String>> = OnceLock::new();
-    let make_once = || {
-        let archive = env::current_exe().ok()?.with_file_name("zookeeper.jsa");
-        let exists = archive.exists() || make(&archive).is_ok();
-        exists.then(|| format!("-XX:SharedArchiveFile={}", archive.display()))
+/// It is next to the program that runs. The first program in a folder starts a server to write it.
+pub(super) fn path(java: &Path, classpath: &str) -> Option<PathBuf> {
+    static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let path_once = || {
+        let path = env::current_exe().ok()?.with_file_name(file_name(java, classpath).ok()?);
+        (path.exists() || write(&path).is_ok()).then_some(path)
     };
-    OPTION.get_or_init(make_once).clone()
+    PATH.get_or_init(path_once).clone()
 }
 
-fn make(archive: &Path) -> Result<()> {
-    let unfinished = archive.with_extension(std::process::id().to_string());
-    let option = format!("-XX:ArchiveClassesAtExit={}", unfinished.display());
-    let server = ZooKeeper::prepare_with(ZooKeeperOptions::default(), Some(option))?;
-    // It does not write when it is killed.
-    let mut server = ZooKeeper { daemon: server.daemon.ended_by("TERM"), ..server };
+/// A virtual machine that finds the archive of another version, or of other jars, uses none at all, not even its own:
+/// each of them has a file.
+fn file_name(java: &Path, classpath: &str) -> io::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    classpath.hash(&mut hasher);
+    let java = fs::canonicalize(java)?;
+    let jars = classpath.split(':').map(Path::new).filter(|jar| jar.exists());
+    for file in jars.chain([&*java]) {
+        let metadata = fs::metadata(file)?;
+        (file, metadata.len(), metadata.modified()?).hash(&mut hasher);
+    }
+    Ok(format!("zookeeper-{:016x}.jsa", hasher.finish()))
+}
+
+fn write(path: &Path) -> Result<()> {
+    let mut file = NamedTempFile::new_in(path.parent().context("a program is in a folder")?)?;
+    let mut server = ZooKeeper::without_archive(ZooKeeperOptions::default())?;
+    let written = server.folder().join("classes.jsa");
+    server.written_archive = Some(written.clone());
     server.restart()?;
-    server.kill()?;
+    // It does not write when it is killed.
+    server.daemon.end_by_itself()?;
+    io::copy(&mut fs::File::open(written)?, &mut file)?;
     // Another program may do the same meanwhile: a file of that name is whole.
-    fs::rename(&unfinished, archive).context("the virtual machine wrote no archive")
+    file.persist(path)?;
+    Ok(())
 }

@@ -71,8 +71,10 @@ pub struct ZooKeeper {
     daemon: Daemon,
     java: PathBuf,
     classpath: String,
-    /// The option of java about its [archive](archive) of classes.
-    archive: Option<String>,
+    /// The [archive](archive) of classes to start from.
+    archive: Option<PathBuf>,
+    /// Where to write one at the end.
+    written_archive: Option<PathBuf>,
     options: ZooKeeperOptions,
     address: Ipv4Addr,
     client_port: u16,
@@ -159,10 +161,12 @@ impl ZooKeeper {
 
     /// A server that is not started yet.
     fn prepare(options: ZooKeeperOptions) -> Result<Self> {
-        Self::prepare_with(options, archive::option())
+        let mut server = Self::without_archive(options)?;
+        server.archive = archive::path(&server.java, &server.classpath);
+        Ok(server)
     }
 
-    fn prepare_with(options: ZooKeeperOptions, archive: Option<String>) -> Result<Self> {
+    fn without_archive(options: ZooKeeperOptions) -> Result<Self> {
         let java = find_program("java", "default-jre-headless")?;
         let address = own_address();
         let [client_port, secure_port] = free_ports(address)?;
@@ -170,7 +174,8 @@ impl ZooKeeper {
             daemon: Daemon::new("zookeeper")?,
             java,
             classpath: classpath()?,
-            archive,
+            archive: None,
+            written_archive: None,
             options,
             address,
             client_port,
@@ -277,7 +282,11 @@ impl ZooKeeper {
         }
         fs::write(folder.join("zoo.cfg"), self.configuration().join("\n"))?;
         let mut arguments: Vec<String> = JAVA.map(str::to_owned).into();
-        arguments.extend(self.archive.clone());
+        // `cargo clean` may have removed it, and without the file java would not use its own archive either.
+        let archive = self.archive.iter().filter(|archive| archive.exists());
+        arguments.extend(archive.map(|archive| format!("-XX:SharedArchiveFile={}", archive.display())));
+        let written = self.written_archive.iter();
+        arguments.extend(written.map(|archive| format!("-XX:ArchiveClassesAtExit={}", archive.display())));
         if let Some(login) = self.options.login_module() {
             fs::write(folder.join("jaas.conf"), login)?;
             let file = folder.join("jaas.conf");

@@ -24,12 +24,12 @@ fn servers_share_nothing() {
     assert!(one.delete("/a/b").unwrap() && one.delete("/a").unwrap() && !one.delete("/a").unwrap());
 }
 
-/// Without it each start takes a quarter more computing, and nothing else would tell.
+/// Without it each start takes a quarter more computing, and no other test fails.
 #[test]
 fn virtual_machine_maps_the_archive_of_classes() {
     let server = ZooKeeper::start().unwrap();
     let maps = fs::read_to_string(format!("/proc/{}/maps", server.pid().unwrap())).unwrap();
-    assert!(maps.contains("/zookeeper.jsa"), "{maps}");
+    assert!(maps.contains("/zookeeper-"), "{maps}");
 }
 
 #[test]
