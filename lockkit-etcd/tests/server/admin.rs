@@ -81,11 +81,13 @@ async fn value_of_a_foreign_key_that_excludes_is_not_shown() {
     for (options, key) in [("form=single", "lockkit/x"), ("names=raw&guard=/locks/", "/locks/x")] {
         let mut other = plain(&etcd).await;
         let lease = other.lease_grant(FOREIGN_TTL, None).await.unwrap().id();
-        other.put(key, "0123456789abcdef", Some(PutOptions::new().with_lease(lease))).await.unwrap();
+        let put = other.put(key, "0123456789abcdef", Some(PutOptions::new().with_lease(lease)));
+        let created = put.await.unwrap().header().unwrap().revision();
         let seen = backend(&format!("{}/?{options}", etcd.url())).inspect(&name("x")).await.unwrap();
         assert!(!format!("{seen:?}").contains("0123456789abcdef"), "{options}");
         let holder = seen.holder.unwrap();
         assert_eq!((&*holder.entry, holder.session), (key, Some(format!("{lease:016x}"))), "{options}");
+        assert_eq!(holder.token.map(|token| token.get()), u64::try_from(created).ok(), "{options}");
         assert!(holder.remaining.is_some(), "{options}");
         etcd.delete(key).unwrap();
     }
