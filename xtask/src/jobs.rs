@@ -17,9 +17,6 @@ use rustix::{
 
 use crate::{processors::cpu_time, project};
 
-/// How often it is asked whether the processors idle.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-
 /// A command and its name.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -32,6 +29,8 @@ pub(crate) struct Job {
 pub(crate) struct Width {
     pub(crate) min: usize,
     pub(crate) max: usize,
+    /// Pause between two looks at the processors.
+    pub(crate) look_every: Duration,
 }
 
 /// A job that has ended.
@@ -58,7 +57,8 @@ enum Event {
 /// Runs the jobs of `serial` one after the other, and meanwhile those of `queue`, in their order. Reports each end at
 /// once. The output of each job is in a file in `folder`.
 ///
-/// `is_idle` is asked every two seconds, so that a job has begun to compute when it is asked for the next one.
+/// `is_idle` says whether the processors had room since it was asked last. The first answer after the
+/// start of a job does not count: the job has not computed all that time.
 pub(crate) fn run(
     serial: Vec<Job>,
     queue: Vec<Job>,
@@ -80,19 +80,19 @@ pub(crate) fn run(
             send(&serial_sender, Event::SerialOver);
         });
         let (mut queue, mut running, mut is_serial_over) = (queue.into_iter(), 0, false);
-        let (mut looked, mut has_room) = (Instant::now(), false);
+        let (mut looked, mut has_room, mut has_started) = (Instant::now(), false, false);
         loop {
             while (running < width.min || has_room)
                 && let Some(job) = queue.next()
             {
-                (running, has_room) = (running + 1, false);
+                (running, has_room, has_started) = (running + 1, false, true);
                 let sender = sender.clone();
                 scope.spawn(move || send(&sender, Event::Queued(job.run(folder))));
             }
             if is_serial_over && running == 0 {
                 break;
             }
-            match events.recv_timeout(LOOK_EVERY.saturating_sub(looked.elapsed())) {
+            match events.recv_timeout(width.look_every.saturating_sub(looked.elapsed())) {
                 Ok(Event::Queued(job)) => {
                     running -= 1;
                     ended(job);
@@ -100,7 +100,8 @@ pub(crate) fn run(
                 Ok(Event::Serial(job)) => ended(job),
                 Ok(Event::SerialOver) => is_serial_over = true,
                 Err(RecvTimeoutError::Timeout) => {
-                    (looked, has_room) = (Instant::now(), running < width.max && is_idle());
+                    let is_idle = is_idle() && !has_started;
+                    (looked, has_room, has_started) = (Instant::now(), is_idle && running < width.max, false);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -149,6 +150,8 @@ impl Job {
 mod tests {
     use super::*;
 
+    const LOOK: Duration = Duration::from_millis(100);
+
     fn shell(name: &str, script: &str) -> Job {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -164,7 +167,7 @@ mod tests {
 
     /// As many as this run at a time.
     fn run_at_a_time(count: usize, serial: Vec<Job>, queue: Vec<Job>) -> Vec<Ended> {
-        run_all(serial, queue, Width { min: count, max: count }, || true)
+        run_all(serial, queue, Width { min: count, max: count, look_every: LOOK }, || true)
     }
 
     #[test]
@@ -178,10 +181,11 @@ mod tests {
         assert!(error.contains("exit status: 3"), "{error}");
     }
 
-    /// Each job opens a named pipe that only the other one opens too.
+    /// Each job opens a named pipe that only the other one opens too. Alone, it fails after a minute.
     fn meet(folder: &Path, name: &str, others: [&str; 2]) -> Job {
         let [writes, reads] = others.map(|pipe| folder.join(pipe).display().to_string());
-        shell(name, &format!("mkfifo {writes} {reads} 2>/dev/null; echo x >{writes} & cat {reads}; wait"))
+        let meet = format!("echo x >{writes} & timeout 60 cat {reads}; wait");
+        shell(name, &format!("mkfifo {writes} {reads} 2>/dev/null; {meet}"))
     }
 
     #[test]
@@ -193,30 +197,46 @@ mod tests {
         assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n"; 4]);
     }
 
+    /// The last job fails if it starts before the other ones have ended, as it does if one look starts two jobs.
     #[test]
-    fn one_more_job_runs_after_each_look_at_idle_processors() {
+    fn one_more_job_runs_after_a_look_at_idle_processors() {
         let folder = tempfile::tempdir().unwrap();
-        let (meet, mut looks) = (|name, others| meet(folder.path(), name, others), 0);
-        let queue = vec![meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"]), shell("c", "true")];
+        let [first, over] = ["first", "over"].map(|file| folder.path().join(file).display().to_string());
+        let queue = vec![
+            shell("a", &format!("mkfifo {first}; timeout 60 cat {first} && touch {over}")),
+            shell("b", &format!("sleep 0.5; echo x > {first}")),
+            shell("c", &format!("test -e {over}")),
+        ];
+        let mut looks = 0;
         let is_idle = || {
             looks += 1;
             looks == 2
         };
-        let ended = run_all(vec![], queue, Width { min: 1, max: 9 }, is_idle);
-        assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n", "x\n", ""]);
-        assert_eq!(looks, 2);
+        let ended = run_all(vec![], queue, Width { min: 1, max: 9, look_every: LOOK }, is_idle);
+        assert!(ended.iter().all(|job| job.error.is_none()), "{ended:?}");
+    }
+
+    #[test]
+    fn first_look_after_a_start_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let over = folder.path().join("over").display().to_string();
+        let jobs =
+            vec![shell("a", &format!("sleep 1.5; touch {over}")), shell("b", &format!("test -e {over}"))];
+        let width = Width { min: 1, max: 9, look_every: Duration::from_secs(1) };
+        let ended = run_all(vec![], jobs, width, || true);
+        assert!(ended.iter().all(|job| job.error.is_none()), "{ended:?}");
     }
 
     #[test]
     fn no_more_jobs_run_than_the_width_allows() {
         let folder = tempfile::tempdir().unwrap();
         let alone = folder.path().join("alone").display().to_string();
-        // Longer than the pause between two looks.
-        let script = format!("mkdir {alone} && sleep 2.5 && rmdir {alone}");
+        // Longer than several looks.
+        let script = format!("mkdir {alone} && sleep 0.5 && rmdir {alone}");
         for (min, max, is_idle) in [(1, 1, true), (1, 9, false)] {
             let jobs = ["a", "b"].map(|name| shell(name, &script)).into();
-            let ended = run_all(vec![], jobs, Width { min, max }, || is_idle);
-            assert_eq!(ended.iter().filter(|job| job.error.is_none()).count(), 2, "{ended:?}");
+            let ended = run_all(vec![], jobs, Width { min, max, look_every: LOOK }, || is_idle);
+            assert!(ended.iter().all(|job| job.error.is_none()), "{ended:?}");
         }
     }
 

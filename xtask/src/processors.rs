@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 const FREE_SHARE: f64 = 0.2;
 
 /// The processors since an earlier moment.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Processors {
-    before: Ticks,
+    before: Option<Ticks>,
 }
 
 /// Sums of all processors since the machine started.
@@ -22,16 +22,12 @@ struct Ticks {
 }
 
 impl Processors {
-    /// # Errors
-    ///
-    /// When the system does not say what they do.
-    pub(crate) fn now() -> Result<Self> {
-        Ok(Self { before: Ticks::now()? })
-    }
-
-    /// Whether they had time for more since the last call.
+    /// Returns whether more than a fifth of the time since the last call was free. The first time, and if the system
+    /// does not say, it was not.
     pub(crate) fn were_idle(&mut self) -> bool {
-        Ticks::now().is_ok_and(|now| now.had_room_since(mem::replace(&mut self.before, now)))
+        let now = Ticks::now().ok();
+        let before = mem::replace(&mut self.before, now);
+        now.zip(before).is_some_and(|(now, before)| now.had_room_since(before))
     }
 }
 
@@ -100,9 +96,11 @@ mod tests {
 
     #[test]
     fn each_look_begins_where_the_last_one_ended() {
-        let mut processors = Processors { before: Ticks { free: 0, all: 0 } };
+        let mut processors = Processors::default();
+        assert!(!processors.were_idle(), "there was no look before");
+        let before = processors.before.unwrap();
+        processors.before = Some(Ticks { free: 0, all: before.all });
         processors.were_idle();
-        let [before, now] = [processors.before.all, Ticks::now().unwrap().all];
-        assert!(before > 0 && now - before < before, "{before} {now}");
+        assert!(processors.before.unwrap().free.abs_diff(before.free) < before.free.div_ceil(2));
     }
 }

@@ -1,6 +1,7 @@
 //! The programs of the workspace that cargo builds for its tests.
 
 use std::{
+    env,
     io::BufReader,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -99,10 +100,11 @@ impl Program {
         &self.executable
     }
 
-    /// Returns a command that runs it in the folder and with the variables of `cargo test`.
+    /// Returns a command that runs it in the folder and with the variables of `cargo test`, and those of servers.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.executable);
-        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).envs(GO_RUNTIME);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command.envs(GO_RUNTIME.into_iter().filter(|(name, _)| env::var_os(name).is_none()));
         command
     }
 }

@@ -51,7 +51,7 @@ impl Repetition {
             let (start, before, mut report) = (Instant::now(), cpu_time("self")?, Report::default());
             let folder = logs.join(format!("run-{number}"));
             let (serial, queue) = jobs()?;
-            let mut processors = Processors::now()?;
+            let mut processors = Processors::default();
             let is_idle = || processors.were_idle();
             jobs::run(serial, queue, width, &folder, is_idle, |ended| report.record_job(ended))?;
             let (took, cpu) = (start.elapsed().as_secs_f64(), (cpu_time("self")? - before).as_secs_f64());
@@ -88,6 +88,8 @@ pub(crate) fn keep_busy(threads: usize, mut input: impl io::Read) -> Result<()> 
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -98,7 +100,8 @@ mod tests {
             command.current_dir(folder.path()).args(["-c", "echo words; mkdir first || mkdir second"]);
             Ok((vec![], vec![Job { name: "a".to_owned(), command }]))
         };
-        let (width, logs) = (Width { min: 1, max: 1 }, folder.path().join("logs"));
+        let (width, logs) =
+            (Width { min: 1, max: 1, look_every: Duration::from_secs(1) }, folder.path().join("logs"));
         let three = Repetition { runs: Some(3), busy: 0 };
         let error = three.run(3, job, width, &logs).unwrap_err().to_string();
         assert!(error.starts_with("1 of 3 runs are red"), "{error}");

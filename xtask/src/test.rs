@@ -3,7 +3,7 @@
 //! The fastest checks run first. Once everything is built, test programs run side by side, as most of them wait for
 //! servers and ttls. What only computes (checks that compile, models) uses the time that they leave, one after the other.
 
-use std::{env, process::Command};
+use std::{env, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 
@@ -46,18 +46,18 @@ const RUSTDOC: &str = "xtask/src/rustdoc.sh";
 
 /// How many test programs run at a time. When three that compute much ran beside the compiler, the load reached 40, and
 /// clients that got no answer for a ttl lost their locks.
-const PROGRAMS: Width = Width { min: 2, max: 6 };
+const PROGRAMS: Width = Width { min: 2, max: 6, look_every: Duration::from_secs(2) };
 
 /// As above, while other threads keep the processors busy: these never idle.
-const PROGRAMS_BUSY: Width = Width { min: 4, max: 4 };
+const PROGRAMS_BUSY: Width = Width { min: 4, max: 4, ..PROGRAMS };
 
 /// The test programs that take longest, in the order in which they start.
 const LONGEST_FIRST: [&str; 16] = [
     "lockkit-etcd conformance",
+    "lockkit-etcd server",
     "lockkit-redis server",
     "lockkit-zk server",
     "chaos short_runs",
-    "lockkit-etcd server",
     "lockkit-zk conformance",
     "lockkit-cli it",
     "testbed it",
@@ -99,12 +99,20 @@ pub(crate) fn run(project: &Project, repetition: Repetition) -> Result<()> {
     }
     let logs = project.root().join("target/logs");
     if let Some(runs) = repetition.runs {
-        let width = if repetition.busy > 0 { PROGRAMS_BUSY } else { PROGRAMS };
-        return repetition.run(runs, || programs(&built), width, &logs);
+        return if repetition.busy > 0 {
+            // At the lowest priority, the models would not end.
+            repetition.run(runs, || programs(&built), PROGRAMS_BUSY, &logs)
+        } else {
+            let programs = || {
+                let (models, others) = programs(&built)?;
+                Ok((models.into_iter().map(Job::at_lowest_priority).collect(), others))
+            };
+            repetition.run(runs, programs, PROGRAMS, &logs)
+        };
     }
     let (models, programs) = programs(&built)?;
     let serial = cargo(project).into_iter().chain(models).map(Job::at_lowest_priority).collect();
-    let mut processors = Processors::now()?;
+    let mut processors = Processors::default();
     jobs::run(serial, programs, PROGRAMS, &logs, || processors.were_idle(), |ended| report.ended(ended))?;
     report.close()
 }
