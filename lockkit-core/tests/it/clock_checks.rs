@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use crate::common::suspendable_clock;
 use crate::common::{NAME, TTL, client, eventually, in_time, kind, settle};
-use crate::deadlines::suspendable_clock;
 use crate::scripted::Scripted;
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime,

@@ -7,9 +7,17 @@
     reason = "for tests only; each file uses some of it"
 )]
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
-use lockkit_core::{Clock, Error, ErrorKind, Lock, LockClient, LockName, memory::MemoryServer};
+use lockkit_core::{
+    BootInstant, Clock, Error, ErrorKind, Lock, LockClient, LockName, TimeSource, memory::MemoryServer,
+};
 
 /// Time limit of a step that would hang, where the clock is not paused.
 pub const HANG: Duration = Duration::from_secs(30);
@@ -27,6 +35,18 @@ pub async fn client(server: &MemoryServer) -> LockClient {
 
 pub async fn lock_of_new_client(server: &MemoryServer) -> Lock {
     client(server).await.lock(NAME).unwrap()
+}
+
+/// Returns a clock that moves ahead of tokio's timers, as on a suspended machine, and by how many milliseconds it is ahead.
+pub fn suspendable_clock() -> (Clock, Arc<AtomicU64>) {
+    struct Suspendable(Clock, Arc<AtomicU64>);
+    impl TimeSource for Suspendable {
+        fn now(&self) -> BootInstant {
+            self.0.now().after(Duration::from_millis(self.1.load(SeqCst)))
+        }
+    }
+    let ahead_ms = Arc::new(AtomicU64::new(0));
+    (Clock::new(Suspendable(Clock::tokio(), Arc::clone(&ahead_ms))), ahead_ms)
 }
 
 /// Runs all ready tasks without moving the clock.

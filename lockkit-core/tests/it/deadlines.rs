@@ -1,18 +1,17 @@
 //! Deadlines count from the sending of a request, and a loss is final.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use crate::common::{NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use crate::common::{
+    NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle, suspendable_clock,
+};
 use crate::scripted::Scripted;
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, Owner, Status, TimeSource, backend::Lifetime,
-    limits::CLOCK_LOOK_PAUSE_MAX, memory::MemoryServer,
+    ErrorKind, LockClient, Owner, Status, backend::Lifetime, limits::CLOCK_LOOK_PAUSE_MAX,
+    memory::MemoryServer,
 };
 use tokio::time::{Instant, advance, sleep};
 
@@ -176,21 +175,6 @@ async fn deleted_entry_loses_only_its_lock_within_one_heartbeat() {
     assert!(start.elapsed() <= TTL / 3 + Duration::from_millis(10));
     sleep(TTL).await;
     assert!(other.is_held());
-}
-
-/// A client clock that moves ahead of tokio's timers, as on a suspended machine.
-struct Suspendable(Clock, Arc<AtomicU64>);
-
-impl TimeSource for Suspendable {
-    fn now(&self) -> BootInstant {
-        self.0.now().after(Duration::from_millis(self.1.load(Ordering::SeqCst)))
-    }
-}
-
-/// Returns such a clock, and by how many milliseconds it is ahead.
-pub(crate) fn suspendable_clock() -> (Clock, Arc<AtomicU64>) {
-    let suspended_ms = Arc::new(AtomicU64::new(0));
-    (Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms))), suspended_ms)
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

@@ -1,30 +1,15 @@
 //! Work under a lock: what its caller gets if the lock is lost.
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
-use crate::common::{NAME, TTL, in_time, lock_of_new_client, name};
-use lockkit_core::{
-    BootInstant, Clock, ErrorKind, Lock, LockClient, RunError, TimeSource, memory::MemoryServer,
-};
+use crate::common::{NAME, TTL, in_time, lock_of_new_client, name, suspendable_clock};
+use lockkit_core::{ErrorKind, Lock, LockClient, RunError, memory::MemoryServer};
 
-/// A clock that work can move past every deadline while it does not await.
-#[derive(Clone)]
-struct Suspendable(Clock, Arc<AtomicU64>);
-
-impl TimeSource for Suspendable {
-    fn now(&self) -> BootInstant {
-        self.0.now().after(Duration::from_millis(self.1.load(Ordering::SeqCst)))
-    }
-}
-
+/// A lock whose work can move the clock past every deadline while it does not await.
 async fn suspendable_lock() -> (Lock, Arc<AtomicU64>) {
-    let suspended_ms = Arc::new(AtomicU64::new(0));
-    let clock = Clock::new(Suspendable(Clock::tokio(), Arc::clone(&suspended_ms)));
+    let (clock, suspended_ms) = suspendable_clock();
     let client =
         LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock).build().await.unwrap();
     (client.lock(NAME).unwrap(), suspended_ms)

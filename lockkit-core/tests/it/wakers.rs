@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{NAME, TTL, client, lock_of_new_client, settle};
+use crate::common::{NAME, TTL, client, lock_of_new_client, settle, suspendable_clock};
 use crate::scripted::Scripted;
-use lockkit_core::{Lock, LockGuard, Owner, backend::Lifetime, memory::MemoryServer};
+use lockkit_core::{Lock, LockClient, LockGuard, Owner, backend::Lifetime, memory::MemoryServer};
 use tokio::{runtime::Builder, time::advance};
 
 /// A waker may read a guard, or be the last owner of a task that holds one.
@@ -44,12 +44,13 @@ fn waker_that_reads_the_guard_does_not_deadlock() {
     waited.recv_timeout(Duration::from_secs(30)).expect("no deadlock");
 }
 
-/// A waker may also acquire the same lock again before it returns.
+/// A waker may also acquire the same lock again before it returns. It runs in the call that first sees the deadline.
 #[test]
 fn a_waker_that_acquires_again_does_not_deadlock() {
-    struct Acquires(Lock);
+    struct Acquires(Lock, AtomicBool);
     impl Wake for Acquires {
         fn wake(self: Arc<Self>) {
+            self.1.store(true, Ordering::SeqCst);
             let mut acquire = Box::pin(self.0.acquire());
             let _ = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
@@ -58,14 +59,25 @@ fn a_waker_that_acquires_again_does_not_deadlock() {
     std::thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let lock = client(&MemoryServer::new()).await.lock(NAME).unwrap().reentrant(&Owner::new());
-            let guard = lock.acquire().await.unwrap();
-            let waker = Arc::new(Acquires(lock.clone())).into();
-            let mut lost = Box::pin(guard.lost());
-            assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-            // Past the deadline, which no task has noticed: the acquire is the first to see it, and runs the waker.
-            advance(TTL).await;
-            assert!(lock.acquire().await.unwrap().is_held());
+            for is_try in [false, true] {
+                let (clock, ahead_ms) = suspendable_clock();
+                let client = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock);
+                let lock = client.build().await.unwrap().lock(NAME).unwrap().reentrant(&Owner::new());
+                let guard = lock.acquire().await.unwrap();
+                let acquires = Arc::new(Acquires(lock.clone(), AtomicBool::new(false)));
+                let waker = Arc::clone(&acquires).into();
+                let mut lost = Box::pin(guard.lost());
+                assert!(lost.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                // Past the deadline, which no task has noticed: the acquire is the first to see it, and runs the waker.
+                ahead_ms.store(TTL.as_millis() as u64, Ordering::SeqCst);
+                assert!(!acquires.1.load(Ordering::SeqCst));
+                if is_try {
+                    let _ = lock.try_acquire().await.unwrap();
+                } else {
+                    assert!(lock.acquire().await.unwrap().is_held());
+                }
+                assert!(acquires.1.load(Ordering::SeqCst));
+            }
         });
         done.send(()).unwrap();
     });
