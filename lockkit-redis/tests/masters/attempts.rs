@@ -60,7 +60,7 @@ async fn get(masters: &Masters, node: usize, key: &str) -> String {
 
 /// Loads the script of a release at the first node, and returns how requests name it.
 async fn digest_of_release(masters: &Masters) -> String {
-    command(masters, 0, &["SCRIPT", "LOAD", raw::RELEASE]).await
+    command(masters, 0, &["SCRIPT", "LOAD", *raw::RELEASE]).await
 }
 
 async fn calls(masters: &Masters, node: usize, command: &'static str) -> u64 {
@@ -77,7 +77,7 @@ async fn write_back_without_a_majority_is_unavailable_and_names_the_nodes() {
     until("the node has executed INFO", async || calls(&masters, 1, "info").await > 0).await;
     let prepared = masters.with(|nodes| {
         nodes.node_mut(2).kill()?;
-        nodes.node(1).cli(&["SCRIPT", "LOAD", raw::WRITE_BACK]).map(drop)
+        nodes.node(1).cli(&["SCRIPT", "LOAD", *raw::WRITE_BACK]).map(drop)
     });
     prepared.await.unwrap();
     // Without the third node, each of these waits for the reply of the second one: no reply is on its way after them.

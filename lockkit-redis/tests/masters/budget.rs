@@ -25,7 +25,7 @@ fn name(text: &str) -> LockName {
 /// A session of which no request is on its way. Every node has every script, so that none is sent twice.
 async fn session(masters: &Masters) -> Arc<dyn Session> {
     let load = masters.with(|nodes| {
-        let scripts = [raw::LOOK, raw::ASK, raw::WRITE_BACK, raw::RENEW, raw::RELEASE];
+        let scripts = [*raw::LOOK, *raw::ASK, *raw::WRITE_BACK, *raw::RENEW, *raw::RELEASE];
         (0..nodes.len()).try_for_each(|node| {
             scripts.iter().try_for_each(|script| nodes.node(node).cli(&["SCRIPT", "LOAD", script]).map(drop))
         })

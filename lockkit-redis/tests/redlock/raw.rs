@@ -1,6 +1,6 @@
 //! The backend's own script files, sent without the backend.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use lockkit_core::{LockName, Metadata, Proposal, backend::ClaimId};
@@ -9,24 +9,28 @@ use lockkit_testbed::{Redis, RedisMasters, Reply};
 use super::encoded;
 
 macro_rules! script {
-    ($($file:literal),+) => { concat!($(include_str!(concat!("../../src/redlock/scripts/", $file, ".lua"))),+) };
+    ($($file:literal),+) => {
+        LazyLock::new(|| concat!($(include_str!(concat!("../../src/redlock/scripts/", $file, ".lua"))),+))
+    };
 }
 
-pub const ASK: &str = script!("fields", "has", "lock", "ask_free", "number", "node", "counter", "ask");
-pub const WRITE_BACK: &str = script!("fields", "number", "node", "has", "lock", "counter", "write_back");
-pub const PROCLAIM: &str =
+pub static ASK: LazyLock<&str> =
+    script!("fields", "has", "lock", "ask_free", "number", "node", "counter", "ask");
+pub static WRITE_BACK: LazyLock<&str> =
+    script!("fields", "number", "node", "has", "lock", "counter", "write_back");
+pub static PROCLAIM: LazyLock<&str> =
     script!("fields", "number", "node", "has", "lock", "counter", "proposal", "proclaim");
-pub const RELEASE: &str = script!("has", "lock", "hint", "release");
-pub const RELEASE_RESTORED: &str =
+pub static RELEASE: LazyLock<&str> = script!("has", "lock", "hint", "release");
+pub static RELEASE_RESTORED: LazyLock<&str> =
     script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "hint", "release");
-pub const RESTORE: &str =
+pub static RESTORE: LazyLock<&str> =
     script!("fields", "number", "node", "has", "lock", "counter", "proposal", "restore");
-pub const WRITE_RECORD: &str = script!("number", "node", "state", "has", "lock", "write_record");
-pub const READ_RECORD: &str = script!("number", "node", "read_record");
-pub const RENEW: &str = script!("node", "has", "renew");
-pub const NOTE_EMPTY: &str = script!("number", "node", "state", "note_empty");
-pub const LOOK: &str = script!("number", "node", "state", "look");
-pub const MARK: &str = script!("number", "node", "state", "mark");
+pub static WRITE_RECORD: LazyLock<&str> = script!("number", "node", "state", "has", "lock", "write_record");
+pub static READ_RECORD: LazyLock<&str> = script!("number", "node", "read_record");
+pub static RENEW: LazyLock<&str> = script!("node", "has", "renew");
+pub static NOTE_EMPTY: LazyLock<&str> = script!("number", "node", "state", "note_empty");
+pub static LOOK: LazyLock<&str> = script!("number", "node", "state", "look");
+pub static MARK: LazyLock<&str> = script!("number", "node", "state", "mark");
 
 /// How long counters outlive their last use, in ms.
 pub const KEEP_MS: &str = "100000";
@@ -78,11 +82,11 @@ impl Claimant {
     /// The counter; 0: busy, -1: the node does not count.
     pub fn ask(&self, node: &Redis, proposal: u64) -> Result<i64> {
         let ttl = self.ttl_ms.to_string();
-        self.run_on_counter(node, ASK, &[&metadata(1), &ttl, KEEP_MS, &proposal.to_string()])
+        self.run_on_counter(node, *ASK, &[&metadata(1), &ttl, KEEP_MS, &proposal.to_string()])
     }
 
     pub fn write_back(&self, node: &Redis, token: i64) -> Result<i64> {
-        self.run_on_counter(node, WRITE_BACK, &[&token.to_string(), KEEP_MS])
+        self.run_on_counter(node, *WRITE_BACK, &[&token.to_string(), KEEP_MS])
     }
 
     /// With the first proposal.
@@ -92,21 +96,21 @@ impl Claimant {
 
     pub fn restore_with(&self, node: &Redis, token: i64, proposal: u64) -> Result<i64> {
         let ttl = self.ttl_ms.to_string();
-        self.run_on_counter(node, RESTORE, &[&metadata(proposal), &ttl, KEEP_MS, &token.to_string()])
+        self.run_on_counter(node, *RESTORE, &[&metadata(proposal), &ttl, KEEP_MS, &token.to_string()])
     }
 
     pub fn proclaim(&self, node: &Redis, number: u64) -> Result<i64> {
-        self.run_on_counter(node, PROCLAIM, &[&metadata(number), KEEP_MS])
+        self.run_on_counter(node, *PROCLAIM, &[&metadata(number), KEEP_MS])
     }
 
     pub fn write_record(&self, node: &Redis, token: i64, number: u64, text: &str) -> Result<i64> {
         let more = [&token.to_string(), &number.to_string(), text, RECORD_KEEP_MS];
-        self.run(node, WRITE_RECORD, &self.side("record"), &more)
+        self.run(node, *WRITE_RECORD, &self.side("record"), &more)
     }
 
     /// The record, and the token up to which records may be lost; `None` from a node that has lost its data.
     pub fn read_record(&self, node: &Redis) -> Result<Option<(String, i64)>> {
-        let reply = node.cli(&["EVAL", READ_RECORD, "2", &self.side("record"), NODE, &self.marker])?;
+        let reply = node.cli(&["EVAL", *READ_RECORD, "2", &self.side("record"), NODE, &self.marker])?;
         match reply.list() {
             [] => Ok(None),
             [record, lost] => Ok(Some((record.text().to_owned(), lost.number().context("no number")?))),
@@ -124,18 +128,18 @@ impl Claimant {
 
     /// Releases a grant, or cleans up if there is no channel. Returns 1 if the claim had the lock, otherwise 0.
     pub fn release(&self, node: &Redis, channel: &str) -> Result<i64> {
-        node.cli(&["EVAL", RELEASE, "1", &self.lock, &self.claim, channel])?.number().context("no number")
+        node.cli(&["EVAL", *RELEASE, "1", &self.lock, &self.claim, channel])?.number().context("no number")
     }
 
     /// Releases a grant for which a restore was sent.
     pub fn release_restored(&self, node: &Redis, token: i64) -> Result<i64> {
-        self.run_on_counter(node, RELEASE_RESTORED, &["released", &token.to_string(), KEEP_MS])
+        self.run_on_counter(node, *RELEASE_RESTORED, &["released", &token.to_string(), KEEP_MS])
     }
 
     /// 1, 0 or -1; `None` from a node that has lost its data.
     pub fn renew(&self, node: &Redis) -> Result<Option<i64>> {
         let (fence, ttl) = (self.side("fence"), self.ttl_ms.to_string());
-        let keys = ["EVAL", RENEW, "3", &self.lock, &fence, NODE];
+        let keys = ["EVAL", *RENEW, "3", &self.lock, &fence, NODE];
         let words = [&keys[..], &[&ttl, KEEP_MS, &self.claim, &self.marker]].concat();
         Ok(node.cli(&words)?.list().first().and_then(Reply::number))
     }

@@ -182,7 +182,7 @@ async fn close_releases_the_grant_of_a_running_acquire() {
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let session = session_at(&format!("redis://{}/{PATIENT}", proxy.endpoint()), LONG).await;
     let name = fresh_name();
-    redis.cli(&["SCRIPT", "LOAD", raw::RELEASE]).unwrap();
+    redis.cli(&["SCRIPT", "LOAD", *raw::RELEASE]).unwrap();
     proxy.set(Direction::Requests, Flow::Hold);
     let acquiring = start(&session, &name);
     until("the acquire is on its way", async || proxy.holds("EVALSHA")).await;

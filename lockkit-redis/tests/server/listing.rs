@@ -107,7 +107,7 @@ async fn queue_is_listed_unless_its_lock_is_found_by_its_key() {
     };
     let is_listed = |began: &str| {
         let sides = ["queue", "deadlines"].map(|what| side(&name, what));
-        redis.cli(&["EVAL", WAITED_FOR, "3", name.as_str(), &sides[0], &sides[1], began]).unwrap().list()[0]
+        redis.cli(&["EVAL", *WAITED_FOR, "3", name.as_str(), &sides[0], &sides[1], began]).unwrap().list()[0]
             .number()
             == Some(1)
     };

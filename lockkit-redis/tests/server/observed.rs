@@ -15,7 +15,7 @@ const OBSERVERS: &str = "lockkit:leader:{x}";
 fn grant_to_a_candidate_behind_lapsed_waiters_is_published() {
     let (redis, name) = (Redis::start().unwrap(), fresh_name());
     add_lapsed_waiters(&redis, &name, 2);
-    let answer = Claimant::new(&redis, &name).run(ACQUIRE, &["c0ffee", "wait", "{}", OBSERVERS]);
+    let answer = Claimant::new(&redis, &name).run(*ACQUIRE, &["c0ffee", "wait", "{}", OBSERVERS]);
     assert_eq!(claim_state(&answer).0, "granted");
     assert_eq!(redis.calls("publish").unwrap(), 1);
 }
@@ -29,7 +29,7 @@ fn grant_by_the_withdrawal_of_a_candidate_is_published() {
     }
     // As if it had expired.
     redis.cli(&["DEL", name.as_str()]).unwrap();
-    candidate.run(RELEASE, &[OBSERVERS]);
+    candidate.run(*RELEASE, &[OBSERVERS]);
     assert_eq!(redis.calls("publish").unwrap(), 2, "to the client of the next one, and to observers");
     assert_eq!(next.confirm().0, "granted");
 }
@@ -44,7 +44,7 @@ fn confirm_of_a_new_leader_is_published() {
     }
     redis.cli(&["DEL", name.as_str()]).unwrap();
     let before = redis.calls("publish").unwrap();
-    assert_eq!(claim_state(&next.run(CONFIRM, &["c0ffee", OBSERVERS])).0, "granted");
+    assert_eq!(claim_state(&next.run(*CONFIRM, &["c0ffee", OBSERVERS])).0, "granted");
     assert_eq!(redis.calls("publish").unwrap(), before + 1);
 }
 
@@ -56,7 +56,7 @@ fn confirm_of_a_leader_extends_the_lifetime_of_its_metadata() {
     leader.acquire();
     for (arguments, extends) in [(&["c0ffee"][..], false), (&["c0ffee", OBSERVERS], true)] {
         redis.cli(&["PEXPIRE", &counter, "50000"]).unwrap();
-        assert_eq!(claim_state(&leader.run(CONFIRM, arguments)).0, "granted");
+        assert_eq!(claim_state(&leader.run(*CONFIRM, arguments)).0, "granted");
         let left = redis.cli(&["PTTL", &counter]).unwrap().number();
         assert_eq!(left > Some(100_000), extends, "{left:?}");
     }

@@ -72,8 +72,8 @@ async fn no_request_of_the_holder_shortens_a_pin() {
     }
     // Late copies of the requests that were granted the lock.
     let late = Claimant { claim: held.claim().to_string(), ttl: "1000", ..Claimant::new(redis, &name) };
-    late.run(ACQUIRE, &["c0ffee", "wait", "{}"]);
-    late.run(CONFIRM, &["c0ffee"]);
+    late.run(*ACQUIRE, &["c0ffee", "wait", "{}"]);
+    late.run(*CONFIRM, &["c0ffee"]);
     assert!(pttl(redis, &name) > 50_000, "after late copies");
     // Lost by a failover: a heartbeat brings it back.
     redis.cli(&["PEXPIRE", name.as_str(), "1000"]).unwrap();

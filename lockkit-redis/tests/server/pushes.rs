@@ -30,7 +30,7 @@ fn scripts(redis: &Redis) -> u64 {
 /// Starts a server that has every script that is counted, so that none is sent twice.
 fn start() -> Redis {
     let redis = Redis::start().unwrap();
-    for script in [raw::ACQUIRE, raw::CONFIRM, raw::RELEASE, raw::HEARTBEAT] {
+    for script in [*raw::ACQUIRE, *raw::CONFIRM, *raw::RELEASE, *raw::HEARTBEAT] {
         redis.cli(&["SCRIPT", "LOAD", script]).unwrap();
     }
     redis
@@ -277,12 +277,12 @@ fn answer_to_a_waiter_separates_earlier_tokens_from_later_ones() {
     let last = |answer: &lockkit_testbed::Reply| answer.list()[2].number().unwrap();
     let token = Claimant::token(holder.acquire());
     let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let first = last(&waiter.run(raw::ACQUIRE, &["c0ffee", "wait", "{}"]));
+    let first = last(&waiter.run(*raw::ACQUIRE, &["c0ffee", "wait", "{}"]));
     assert!(first >= token && first >= i64::try_from(begun.as_micros()).unwrap());
-    assert!(last(&waiter.run(raw::CONFIRM, &["c0ffee"])) >= first);
+    assert!(last(&waiter.run(*raw::CONFIRM, &["c0ffee"])) >= first);
     let ahead = 1_i64 << 52;
     redis.cli(&["SET", &counter, &ahead.to_string()]).unwrap();
-    assert_eq!(last(&waiter.run(raw::CONFIRM, &["c0ffee"])), ahead);
+    assert_eq!(last(&waiter.run(*raw::CONFIRM, &["c0ffee"])), ahead);
     holder.release();
     assert_eq!(Claimant::token(waiter.confirm()), ahead + 1);
 }

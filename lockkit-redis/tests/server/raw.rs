@@ -1,48 +1,27 @@
 //! Runs single scripts from the files of the backend, without a session.
 
+use std::sync::LazyLock;
+
 use lockkit_core::{LockName, backend::ClaimId};
 use lockkit_testbed::{Redis, Reply};
 
 use crate::common::side;
 
-pub(crate) const ACQUIRE: &str = concat!(
-    include_str!("../../src/scripts/base.lua"),
-    include_str!("../../src/scripts/counter.lua"),
-    include_str!("../../src/scripts/grant.lua"),
-    include_str!("../../src/scripts/take.lua"),
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/scripts/lock.lua"),
-    include_str!("../../src/scripts/wait.lua"),
-    include_str!("../../src/scripts/acquire.lua")
-);
-pub(crate) const CONFIRM: &str = concat!(
-    include_str!("../../src/scripts/base.lua"),
-    include_str!("../../src/scripts/counter.lua"),
-    include_str!("../../src/scripts/grant.lua"),
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/scripts/lock.lua"),
-    include_str!("../../src/scripts/wait.lua"),
-    include_str!("../../src/scripts/confirm.lua")
-);
-pub(crate) const RELEASE: &str = concat!(
-    include_str!("../../src/scripts/base.lua"),
-    include_str!("../../src/scripts/free.lua"),
-    include_str!("../../src/scripts/let_go.lua"),
-    include_str!("../../src/scripts/counter.lua"),
-    include_str!("../../src/scripts/grant.lua"),
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/scripts/lock.lua"),
-    include_str!("../../src/scripts/release.lua")
-);
-pub(crate) const RENEW: &str =
-    concat!(include_str!("../../src/scripts/value.lua"), include_str!("../../src/scripts/renew.lua"));
-pub(crate) const WAITED_FOR: &str = concat!(
-    include_str!("../../src/scripts/value.lua"),
-    include_str!("../../src/scripts/holder.lua"),
-    include_str!("../../src/scripts/waited_for.lua")
-);
-pub(crate) const HEARTBEAT: &str =
-    concat!(include_str!("../../src/scripts/counter.lua"), include_str!("../../src/scripts/heartbeat.lua"));
+macro_rules! script {
+    ($($file:literal),+) => {
+        LazyLock::new(|| concat!($(include_str!(concat!("../../src/scripts/", $file, ".lua"))),+))
+    };
+}
+
+pub(crate) static ACQUIRE: LazyLock<&str> =
+    script!("base", "counter", "grant", "take", "value", "lock", "wait", "acquire");
+pub(crate) static CONFIRM: LazyLock<&str> =
+    script!("base", "counter", "grant", "value", "lock", "wait", "confirm");
+pub(crate) static RELEASE: LazyLock<&str> =
+    script!("base", "free", "let_go", "counter", "grant", "value", "lock", "release");
+pub(crate) static RENEW: LazyLock<&str> = script!("value", "renew");
+pub(crate) static WAITED_FOR: LazyLock<&str> = script!("value", "holder", "waited_for");
+pub(crate) static HEARTBEAT: LazyLock<&str> = script!("counter", "heartbeat");
 
 /// Longer than any test.
 pub(crate) const TTL: &str = "60000";
@@ -76,22 +55,22 @@ impl<'a> Claimant<'a> {
         let sides = ["fence", "queue", "deadlines"].map(|what| side(self.name, what));
         let mut arguments = vec!["EVAL", script, "4", self.name.as_str()];
         arguments.extend(sides.iter().map(String::as_str));
-        let lifetime = if script == RELEASE { COUNTER_TTL } else { self.ttl };
+        let lifetime = if script == *RELEASE { COUNTER_TTL } else { self.ttl };
         arguments.extend([&*self.claim, LINGER, lifetime]);
         arguments.extend(more);
         self.redis.cli(&arguments)
     }
 
     pub(crate) fn acquire(&self) -> (String, i64) {
-        claim_state(&self.run(ACQUIRE, &["c0ffee", "wait", "{}"]))
+        claim_state(&self.run(*ACQUIRE, &["c0ffee", "wait", "{}"]))
     }
 
     pub(crate) fn try_once(&self) -> (String, i64) {
-        claim_state(&self.run(ACQUIRE, &["c0ffee", "try", "{}"]))
+        claim_state(&self.run(*ACQUIRE, &["c0ffee", "try", "{}"]))
     }
 
     pub(crate) fn confirm(&self) -> (String, i64) {
-        claim_state(&self.run(CONFIRM, &["c0ffee"]))
+        claim_state(&self.run(*CONFIRM, &["c0ffee"]))
     }
 
     /// Returns whether the claim held the lock.
@@ -101,7 +80,7 @@ impl<'a> Claimant<'a> {
 
     /// Returns whether the claim held the lock, and whether the next waiter was not found yet.
     pub(crate) fn release_once(&self) -> (i64, i64) {
-        let answer = self.run(RELEASE, &[]);
+        let answer = self.run(*RELEASE, &[]);
         match answer.number() {
             Some(sum @ 0..=3) => (sum % 2, sum / 2),
             _ => panic!("{answer:?}"),
@@ -139,7 +118,7 @@ pub(crate) fn heartbeat(redis: &Redis, waiters: &[(&LockName, &str)]) -> Vec<i64
     });
     let keys: Vec<String> = keys.collect();
     let count = keys.len().to_string();
-    let mut arguments = vec!["EVAL", HEARTBEAT, &count];
+    let mut arguments = vec!["EVAL", *HEARTBEAT, &count];
     arguments.extend(keys.iter().map(String::as_str));
     arguments.extend([TTL, "c0ffee", LINGER]);
     arguments.extend(waiters.iter().map(|(_, claim)| claim));

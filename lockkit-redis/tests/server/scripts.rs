@@ -236,7 +236,7 @@ fn renewal_needs_claim_and_token_and_restores_nothing() {
     redis.cli(&["SET", names[2].as_str(), &format!("{}:7", holders[2].claim)]).unwrap();
     redis.cli(&["DEL", names[3].as_str()]).unwrap();
     redis.cli(&["HSET", names[3].as_str(), "a", "1"]).unwrap();
-    let mut command = vec!["EVAL", RENEW, "5"];
+    let mut command = vec!["EVAL", *RENEW, "5"];
     command.extend(names.iter().map(LockName::as_str));
     command.push("90000");
     command.extend(values.iter().map(String::as_str));
@@ -302,18 +302,18 @@ fn replaced_queue_stops_every_script_before_its_first_write() {
             let before = dump(redis, &name);
             for claimant in [&holder, &waiter, &late] {
                 for (script, more) in [
-                    (ACQUIRE, &["c0ffee", "wait", "{}"][..]),
-                    (ACQUIRE, &["c0ffee", "try", "{}"]),
-                    (CONFIRM, &["c0ffee"]),
-                    (RELEASE, &[]),
+                    (*ACQUIRE, &["c0ffee", "wait", "{}"][..]),
+                    (*ACQUIRE, &["c0ffee", "try", "{}"]),
+                    (*CONFIRM, &["c0ffee"]),
+                    (*RELEASE, &[]),
                 ] {
                     // The holder needs no queue before the handoff, nor does a try of a held lock. Who has no deadline
                     // does not wait, whatever the queue is.
                     let allowed = match script {
-                        _ if !is_held || script == RELEASE => "",
+                        _ if !is_held || script == *RELEASE => "",
                         _ if std::ptr::eq(claimant, &holder) => "granted",
-                        ACQUIRE if more.contains(&"try") => "busy",
-                        CONFIRM if std::ptr::eq(claimant, &late) && what == "queue" => "gone",
+                        _ if script == *ACQUIRE && more.contains(&"try") => "busy",
+                        _ if script == *CONFIRM && std::ptr::eq(claimant, &late) && what == "queue" => "gone",
                         _ => "",
                     };
                     match claimant.try_run(script, more) {
@@ -362,10 +362,10 @@ fn metadata_are_those_of_the_last_grant_and_expire() {
     let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
     let counter = side(&name, "fence");
     let stored = || redis.cli(&["GET", &counter]).unwrap().text().to_owned();
-    let token = Claimant::token(claim_state(&holder.run(ACQUIRE, &["c0ffee", "wait", "of the holder"])));
+    let token = Claimant::token(claim_state(&holder.run(*ACQUIRE, &["c0ffee", "wait", "of the holder"])));
     assert_eq!(stored(), format!("{token}\0c0ffee of the holder"));
     assert!(redis.cli(&["PTTL", &counter]).unwrap().number() > Some(100_000), "they end before the hold");
-    assert_eq!(claim_state(&waiter.run(ACQUIRE, &["cafe", "wait", "of the waiter"])).0, "queued");
+    assert_eq!(claim_state(&waiter.run(*ACQUIRE, &["cafe", "wait", "of the waiter"])).0, "queued");
     // As if it had expired.
     redis.cli(&["DEL", name.as_str()]).unwrap();
     let token = Claimant::token(waiter.confirm());

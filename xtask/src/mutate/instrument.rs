@@ -128,7 +128,9 @@ impl Instrumented {
         for path in
             project.files()?.into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs"))
         {
-            let within = |all: &BTreeSet<PathBuf>| all.iter().any(|one| path.starts_with(one.join("src")));
+            let folders = |one: &PathBuf| ["src", "tests"].map(|folder| one.join(folder));
+            let within =
+                |all: &BTreeSet<PathBuf>| all.iter().flat_map(folders).any(|folder| path.starts_with(folder));
             if !within(packages) {
                 continue;
             }

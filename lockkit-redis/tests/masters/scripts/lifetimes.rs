@@ -69,7 +69,7 @@ fn floor_that_was_taken_in_the_future_is_taken_again() {
 fn node_that_comes_back_takes_its_floor_again() {
     let (node, one) = (node(), Claimant::new(&name(), TTL));
     set_floor(&node, "7", "0");
-    let reply = node.cli(&["EVAL", MARK, "1", NODE, MARKER, "70", "a:1", "0", MARKER]).unwrap();
+    let reply = node.cli(&["EVAL", *MARK, "1", NODE, MARKER, "70", "a:1", "0", MARKER]).unwrap();
     assert_eq!(reply.list()[1].number(), Some(70));
     assert_eq!(one.ask(&node, 0).unwrap(), 71);
 }

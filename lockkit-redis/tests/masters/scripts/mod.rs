@@ -308,9 +308,9 @@ fn proposal_of_a_clock_at_the_maximum_is_ignored() {
 #[test]
 fn emptied_node_is_marked_only_if_its_note_is_unchanged() {
     let node = Redis::start().unwrap();
-    let note = |text: &str| node.cli(&["EVAL", NOTE_EMPTY, "1", NODE, text]).unwrap();
+    let note = |text: &str| node.cli(&["EVAL", *NOTE_EMPTY, "1", NODE, text]).unwrap();
     let mark = |to: &str, from: &str, highest: &str| {
-        let reply = node.cli(&["EVAL", MARK, "1", NODE, from, highest, "a:1\nb:1\nc:1", "0", to]).unwrap();
+        let reply = node.cli(&["EVAL", *MARK, "1", NODE, from, highest, "a:1\nb:1\nc:1", "0", to]).unwrap();
         (reply.list()[0].text().to_owned(), reply.list()[1].number().unwrap())
     };
     assert_eq!(note("empty a").list()[0].text(), "empty a");

@@ -78,7 +78,7 @@ fn node_notes_which_records_it_may_have_lost_and_until_when() {
     let (node, (one, _)) = (node(), two());
     one.ask(&node, 0).unwrap();
     one.write_record(&node, 5, 1, "a").unwrap();
-    let look = || node.cli(&["EVAL", LOOK, "1", NODE]).unwrap().list()[3].number().unwrap();
+    let look = || node.cli(&["EVAL", *LOOK, "1", NODE]).unwrap().list()[3].number().unwrap();
     let last = look();
     assert!((1..=50_000_000).contains(&last), "{last}");
     // Another one is kept for longer.
@@ -89,7 +89,7 @@ fn node_notes_which_records_it_may_have_lost_and_until_when() {
     assert_eq!((look(), one.read_record(&node).unwrap()), (0, None));
     let mark = |records_last: &str| {
         node.cli(&["HDEL", NODE, "marker"]).unwrap();
-        node.cli(&["EVAL", MARK, "1", NODE, "", "70", "a:1", records_last, MARKER]).unwrap();
+        node.cli(&["EVAL", *MARK, "1", NODE, "", "70", "a:1", records_last, MARKER]).unwrap();
     };
     mark("0");
     assert_eq!(one.read_record(&node).unwrap(), Some(answer("", 0)), "no records were written");
