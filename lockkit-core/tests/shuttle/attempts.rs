@@ -6,10 +6,10 @@ use lockkit_core::{Error, ErrorKind, Metadata, Owner, backend::Claim};
 use shuttle::thread;
 
 use crate::{
-    attempt::Attempt,
+    attempt::{Attempt, Ticket},
     fixture::{ITERATIONS, answer, name, new_hold, poll, take_and_drop},
     hold::{Hold, HoldEnd},
-    reentry::{self, ReentryTable, WaitStart},
+    reentry::{ReentryKey, ReentryTable, WaitStart},
     unsent::Unsent,
 };
 
@@ -79,45 +79,72 @@ fn caller_at_its_time_limit_takes_the_grant_that_is_there() {
     );
 }
 
-/// Does what the claim task does after a grant.
-fn settle_grant(table: &ReentryTable, key: &reentry::ReentryKey, attempt: &Arc<Attempt>) -> Arc<Hold> {
-    let hold = new_hold();
-    table.granted(key, attempt, &hold).announce();
-    if hold.end().is_some() {
-        table.ended(key, &hold);
+/// The callers of one owner at one lock.
+#[derive(Clone)]
+struct OneOwner {
+    table: Arc<ReentryTable>,
+    key: ReentryKey,
+}
+
+impl OneOwner {
+    fn new() -> Self {
+        Self { table: Arc::default(), key: (name(), Owner::new()) }
     }
-    hold
+
+    fn wait(&self) -> WaitStart {
+        self.table.wait(&self.key, &Unsent::default()).unwrap()
+    }
+
+    /// Starts an attempt as the first caller.
+    fn starts(&self) -> (Arc<Attempt>, Ticket) {
+        match self.wait() {
+            WaitStart::New(attempt, ticket) => (attempt, ticket),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Runs another caller in a thread of its own.
+    fn spawn(&self, caller: impl FnOnce(Self) + Send + 'static) -> thread::JoinHandle<()> {
+        let owner = self.clone();
+        thread::spawn(move || caller(owner))
+    }
+
+    /// Does what the claim task does after a grant.
+    fn settle_grant(&self, attempt: &Arc<Attempt>) -> Arc<Hold> {
+        let hold = new_hold();
+        self.table.granted(&self.key, attempt, &hold).announce();
+        if hold.end().is_some() {
+            self.table.ended(&self.key, &hold);
+        }
+        hold
+    }
 }
 
 #[test]
 fn every_caller_of_an_owner_gets_a_share_or_starts_an_attempt() {
     shuttle::check_random(
         || {
-            let table = Arc::new(ReentryTable::default());
-            let key = (name(), Owner::new());
-            let callers: Vec<_> = (0..3)
-                .map(|_| {
-                    let (table, key) = (Arc::clone(&table), key.clone());
-                    thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
-                        WaitStart::Held(share) => assert!(share.hold().end().is_none()),
-                        // The thread that created the attempt ends it.
-                        WaitStart::Joined(mut ticket) => match answer(&mut ticket) {
-                            Ok(Some(share)) => assert!(share.hold().end().is_none()),
+            let owner = OneOwner::new();
+            let callers = [(); 3].map(|()| {
+                owner.spawn(|owner| match owner.wait() {
+                    WaitStart::Held(share) => assert!(share.hold().end().is_none()),
+                    // The thread that created the attempt ends it.
+                    WaitStart::Joined(mut ticket) => match answer(&mut ticket) {
+                        Ok(Some(share)) => assert!(share.hold().end().is_none()),
+                        other => panic!("{other:?}"),
+                    },
+                    WaitStart::New(attempt, mut ticket) => {
+                        let hold = owner.settle_grant(&attempt);
+                        match poll(&mut ticket) {
+                            Poll::Ready(Ok(Some(share))) => assert!(Arc::ptr_eq(share.hold(), &hold)),
                             other => panic!("{other:?}"),
-                        },
-                        WaitStart::New(attempt, mut ticket) => {
-                            let hold = settle_grant(&table, &key, &attempt);
-                            match poll(&mut ticket) {
-                                Poll::Ready(Ok(Some(share))) => assert!(Arc::ptr_eq(share.hold(), &hold)),
-                                other => panic!("{other:?}"),
-                            }
-                            if hold.end().is_some() {
-                                table.ended(&key, &hold);
-                            }
                         }
-                    })
+                        if hold.end().is_some() {
+                            owner.table.ended(&owner.key, &hold);
+                        }
+                    }
                 })
-                .collect();
+            });
             for caller in callers {
                 caller.join().unwrap();
             }
@@ -130,23 +157,17 @@ fn every_caller_of_an_owner_gets_a_share_or_starts_an_attempt() {
 fn share_of_a_grant_without_callers_is_the_last_one() {
     shuttle::check_random(
         || {
-            let table = Arc::new(ReentryTable::default());
-            let key = (name(), Owner::new());
-            let WaitStart::New(attempt, ticket) = table.wait(&key, &Unsent::default()).unwrap() else {
-                panic!()
-            };
+            let owner = OneOwner::new();
+            let (attempt, ticket) = owner.starts();
             drop(ticket);
-            let other = {
-                let (table, key) = (Arc::clone(&table), key.clone());
-                thread::spawn(move || {
-                    if let WaitStart::Held(share) = table.wait(&key, &Unsent::default()).unwrap() {
-                        let hold = Arc::clone(share.hold());
-                        drop(share);
-                        assert!(hold.end().is_some(), "another share was left");
-                    }
-                })
-            };
-            settle_grant(&table, &key, &attempt);
+            let other = owner.spawn(|owner| {
+                if let WaitStart::Held(share) = owner.wait() {
+                    let hold = Arc::clone(share.hold());
+                    drop(share);
+                    assert!(hold.end().is_some(), "another share was left");
+                }
+            });
+            owner.settle_grant(&attempt);
             other.join().unwrap();
         },
         ITERATIONS,
@@ -159,24 +180,20 @@ fn share_of_a_grant_without_callers_is_the_last_one() {
 fn a_granted_try_is_shared_with_the_owners_waiting_callers() {
     shuttle::check_random(
         || {
-            let table = Arc::new(ReentryTable::default());
-            let key = (name(), Owner::new());
+            let owner = OneOwner::new();
             let (attempt, mut tried) = Attempt::begin(name(), &Unsent::default());
-            let waiting = {
-                let (table, key) = (Arc::clone(&table), key.clone());
-                thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
-                    WaitStart::Held(share) => drop(share),
-                    WaitStart::New(_, mut ticket) => match poll(&mut ticket) {
-                        // The hold of the try has ended, or the try has not been granted yet.
-                        Poll::Pending if table.enter(&key).unwrap().is_none() => {}
-                        Poll::Pending => drop(take_and_drop(&mut ticket)),
-                        Poll::Ready(answer) => drop(answer.unwrap().unwrap()),
-                    },
-                    WaitStart::Joined(_) => panic!("no other call waits"),
-                })
-            };
+            let waiting = owner.spawn(|owner| match owner.wait() {
+                WaitStart::Held(share) => drop(share),
+                WaitStart::New(_, mut ticket) => match poll(&mut ticket) {
+                    // The hold of the try has ended, or the try has not been granted yet.
+                    Poll::Pending if owner.table.enter(&owner.key).unwrap().is_none() => {}
+                    Poll::Pending => drop(take_and_drop(&mut ticket)),
+                    Poll::Ready(answer) => drop(answer.unwrap().unwrap()),
+                },
+                WaitStart::Joined(_) => panic!("no other call waits"),
+            });
             let trying = thread::spawn(move || take_and_drop(&mut tried));
-            let hold = settle_grant(&table, &key, &attempt);
+            let hold = owner.settle_grant(&attempt);
             assert!(Arc::ptr_eq(&trying.join().unwrap(), &hold));
             waiting.join().unwrap();
             assert!(hold.end().is_some(), "no guard is left");
@@ -189,20 +206,14 @@ fn a_granted_try_is_shared_with_the_owners_waiting_callers() {
 fn owner_whose_attempt_failed_can_start_another() {
     shuttle::check_random(
         || {
-            let table = Arc::new(ReentryTable::default());
-            let key = (name(), Owner::new());
-            let WaitStart::New(attempt, ticket) = table.wait(&key, &Unsent::default()).unwrap() else {
-                panic!()
-            };
-            let other = {
-                let (table, key) = (Arc::clone(&table), key.clone());
-                thread::spawn(move || match table.wait(&key, &Unsent::default()).unwrap() {
-                    WaitStart::Joined(mut ticket) => assert!(answer(&mut ticket).is_err()),
-                    WaitStart::New(..) => {}
-                    other => panic!("{other:?}"),
-                })
-            };
-            table.failed(&key, &attempt);
+            let owner = OneOwner::new();
+            let (attempt, ticket) = owner.starts();
+            let other = owner.spawn(|owner| match owner.wait() {
+                WaitStart::Joined(mut ticket) => assert!(answer(&mut ticket).is_err()),
+                WaitStart::New(..) => {}
+                other => panic!("{other:?}"),
+            });
+            owner.table.failed(&owner.key, &attempt);
             attempt.end(Err(Error::new(ErrorKind::Unavailable, "acquire")));
             drop(ticket);
             other.join().unwrap();
@@ -216,18 +227,20 @@ fn owner_whose_attempt_failed_can_start_another() {
 fn late_end_of_an_earlier_attempt_or_hold_leaves_the_next_ones() {
     shuttle::check_random(
         || {
-            let (table, key) = (ReentryTable::default(), (name(), Owner::new()));
-            let start = || table.wait(&key, &Unsent::default()).unwrap();
-            let WaitStart::New(earlier, ticket) = start() else { panic!() };
+            let owner = OneOwner::new();
+            let (earlier, ticket) = owner.starts();
             drop(ticket);
-            let WaitStart::New(attempt, mut ticket) = start() else { panic!("its only caller had left") };
-            table.failed(&key, &earlier);
-            let WaitStart::Joined(other) = start() else { panic!("the second attempt was forgotten") };
+            let WaitStart::New(attempt, mut ticket) = owner.wait() else {
+                panic!("its only caller had left")
+            };
+            let OneOwner { table, key } = &owner;
+            table.failed(key, &earlier);
+            let WaitStart::Joined(other) = owner.wait() else { panic!("the second attempt was forgotten") };
             drop(other);
             let hold = new_hold();
-            table.granted(&key, &attempt, &hold).announce();
-            table.ended(&key, &new_hold());
-            assert!(table.enter(&key).unwrap().is_some(), "the hold was forgotten");
+            table.granted(key, &attempt, &hold).announce();
+            table.ended(key, &new_hold());
+            assert!(table.enter(key).unwrap().is_some(), "the hold was forgotten");
             assert!(answer(&mut ticket).unwrap().is_some());
         },
         ITERATIONS / 10,

@@ -48,10 +48,30 @@ pub(crate) fn url_through(proxy: &Proxy) -> String {
     format!("etcd://{}/?request_timeout=1500ms", proxy.endpoint())
 }
 
+/// Starts a server, and opens a session at it through a proxy.
+pub(crate) async fn start_with_proxy() -> (Etcd, Proxy, Arc<dyn Session>) {
+    let etcd = Etcd::start().unwrap();
+    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    (etcd, proxy, session)
+}
+
 /// Closes the connections of clients, and accepts new ones. What was sent before stays under way.
 pub(crate) fn cut(proxy: &Proxy) {
     proxy.reset_clients();
     proxy.pass();
+}
+
+/// How many transactions the server has answered.
+pub(crate) fn txns(etcd: &Etcd) -> u64 {
+    etcd.metrics().unwrap().grpc_handled("Txn")
+}
+
+/// Delivers the first copy of a request that was sent again meanwhile, and waits until it is executed.
+pub(crate) async fn deliver_late(etcd: &Etcd, proxy: &Proxy) {
+    let before = txns(etcd);
+    proxy.deliver_late();
+    until("the late request is executed", async || txns(etcd) > before).await;
 }
 
 /// The key of a claim in the store.

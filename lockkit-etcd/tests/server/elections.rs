@@ -7,11 +7,11 @@ use lockkit_core::{
     ErrorKind, LockName, Metadata, Proposal,
     backend::{Claim, ClaimControl, Grant, LeaderEntry, LeaderWatch, Session},
 };
-use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use lockkit_testbed::{Direction, Etcd, Flow};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, fresh_name, granted, key_of_grant, plain, queue, release, session,
-    session_at, shared, until, url_through,
+    LONG, acquire, bounded, cut, deliver_late, fresh_name, granted, key_of_grant, plain, queue, release,
+    session, session_at, shared, start_with_proxy, until,
 };
 
 /// After this time without one, a test expects no more hints of an earlier change. A late one weakens the test, and
@@ -125,9 +125,8 @@ async fn watch_wakes_on_every_change_of_the_leader() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_copy_of_an_older_proclamation_does_not_undo_a_newer_one() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (one, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (etcd, proxy, one) = start_with_proxy().await;
+    let name = fresh_name();
     let elect = elected(&one, &name, "first").await;
     proxy.set(Direction::Requests, Flow::Hold);
     let lost = tokio::spawn({
@@ -141,19 +140,15 @@ async fn late_copy_of_an_older_proclamation_does_not_undo_a_newer_one() {
         // The connection may still be the broken one.
         while one.elections().unwrap().proclaim(&elect, &proposing(value, number)).await.is_err() {}
     }
-    let txns = || etcd.metrics().unwrap().grpc_handled("Txn");
-    let before = txns();
-    proxy.deliver_late();
-    until("the late request is executed", async || txns() > before).await;
+    deliver_late(&etcd, &proxy).await;
     assert_eq!(leader(&one, &name).await.unwrap().proposal, Proposal::new("third", 3));
 }
 
 /// The reply to the first request is lost, so the repeated one must find that it was executed.
 #[tokio::test(flavor = "multi_thread")]
 async fn proclamation_whose_reply_was_lost_is_found_again() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (one, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (etcd, proxy, one) = start_with_proxy().await;
+    let name = fresh_name();
     let elect = elected(&one, &name, "first").await;
     let seen_by = session(&etcd, LONG).await;
     proxy.set(Direction::Replies, Flow::Drop);

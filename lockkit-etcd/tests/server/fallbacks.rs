@@ -8,8 +8,8 @@ use lockkit_testbed::Message;
 
 use crate::{
     common::{
-        LONG, acquire, bounded, earliest_recheck, enqueued, fresh_name, latest_recheck, queue, release,
-        session, session_at, sooner_than, url_through,
+        LONG, acquire, bounded, enqueued, fresh_name, latest_recheck, queue, release, session, session_at,
+        sooner_than, url_through,
     },
     setting::Setting,
 };
@@ -23,8 +23,7 @@ const SLACK: Duration = Duration::from_secs(1);
 /// While its own client holds the lock, a waiter watches nobody. Then another client holds it, and dies.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_watches_who_is_between_it_and_an_earlier_claim_of_its_client() {
-    let setting = Setting::start().await;
-    sooner_than(earliest_recheck(LONG), async || {
+    Setting::before_a_recheck(async |setting| {
         let dying = session(&setting.etcd, LONG).await;
         let name = fresh_name();
         let held = acquire(&setting.other, &name).await;
@@ -40,8 +39,7 @@ async fn waiter_watches_who_is_between_it_and_an_earlier_claim_of_its_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_without_a_handoff_is_granted_by_its_watch() {
-    let setting = Setting::start().await;
-    sooner_than(earliest_recheck(LONG), async || {
+    Setting::before_a_recheck(async |setting| {
         // None of an earlier round.
         setting.watches(0).await;
         let name = fresh_name();

@@ -7,13 +7,13 @@ use lockkit_core::{
     Clock, ErrorKind,
     backend::{Acquired, Backend, Loss, Renewal},
 };
-use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use lockkit_testbed::{Direction, Etcd, Flow};
 use tokio::time::Instant;
 
 use crate::common::{
     LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, granted, is_entry_gone, is_gave_up,
     is_renewed, key_of, lease_of_only_session, plain, queue, release, session, session_at, sooner_than,
-    start, try_acquire, until, url_through,
+    start, start_with_proxy, try_acquire, until,
 };
 
 /// A short ttl for tests that wait for the end of a lease, or for a re-check. Re-checks come every 2 s, so a session
@@ -97,9 +97,7 @@ async fn a_deleted_epoch_key_ends_the_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_finds_a_lease_that_ended_unnoticed() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let (etcd, proxy, session) = start_with_proxy().await;
     proxy.refuse();
     plain(&etcd).await.lease_revoke(lease_of_only_session(&etcd)).await.unwrap();
     assert!(matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)));
@@ -224,9 +222,7 @@ fn varint(number: i64) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_lifetime_starts_when_the_ping_is_sent() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let (etcd, proxy, session) = start_with_proxy().await;
     let (lease, clock) = (varint(lease_of_only_session(&etcd)), Clock::boot());
     // First on a new stream, then on an open one.
     for _ in 0..2 {

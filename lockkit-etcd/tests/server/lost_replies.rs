@@ -4,24 +4,48 @@ use std::sync::Arc;
 
 use etcd_client::KeyValue;
 use lockkit_core::{
-    ErrorKind, FencingToken, Metadata, Proposal,
+    ErrorKind, FencingToken, LockName, Metadata, Proposal,
     backend::{Grant, Renewal, Session},
 };
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, key_of, key_of_grant, plain, queue,
-    release, session, session_at, start, start_claim, until, url_through,
+    LONG, PendingClaim, acquire, bounded, cut, deliver_late, enqueued, fresh_name, is_gave_up, key_of,
+    key_of_grant, plain, queue, release, session, start, start_claim, start_with_proxy, txns, until,
 };
 
-/// Waits until the server has answered one more transaction.
-async fn one_more_txn(etcd: &Etcd, before: u64) {
-    until("the late request is executed", async || etcd.metrics().unwrap().grpc_handled("Txn") > before)
-        .await;
+async fn late_copy_leaves_nothing(etcd: &Etcd, proxy: &Proxy, name: &LockName) {
+    deliver_late(etcd, proxy).await;
+    assert_eq!(etcd.keys(&queue(name)).unwrap(), [""; 0], "the late copy left a key");
 }
 
-fn txns(etcd: &Etcd) -> u64 {
-    etcd.metrics().unwrap().grpc_handled("Txn")
+/// Starts a claim whose enqueue the proxy holds.
+async fn held_claim(proxy: &Proxy, session: &Arc<dyn Session>, name: &LockName, wait: bool) -> PendingClaim {
+    proxy.set(Direction::Requests, Flow::Hold);
+    let claim = start_claim(session, name, wait);
+    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    claim
+}
+
+/// Gives up a claim with this key; the proxy holds its withdrawal.
+async fn hold_withdrawal(proxy: &Proxy, claim: &PendingClaim, key: &str) {
+    proxy.set(Direction::Requests, Flow::Hold);
+    claim.control.give_up();
+    until("the proxy holds the withdrawal", async || proxy.holds(key)).await;
+}
+
+/// Releases the only entry of a queue, without an answer.
+async fn lose_reply_to_release(etcd: &Etcd, proxy: &Proxy, session: &Arc<dyn Session>, held: &Grant) {
+    proxy.set(Direction::Replies, Flow::Drop);
+    assert!(bounded(session.release(held)).await.is_err());
+    until("the release is executed", async || etcd.keys(&queue(held.name())).unwrap().is_empty()).await;
+}
+
+/// Starts a server with two clients; the first one is connected through a proxy.
+async fn start_with_other() -> (Etcd, Proxy, Arc<dyn Session>, Arc<dyn Session>, LockName) {
+    let (etcd, proxy, first) = start_with_proxy().await;
+    let other = session(&etcd, LONG).await;
+    (etcd, proxy, first, other, fresh_name())
 }
 
 async fn entry_of(etcd: &Etcd, grant: &Grant) -> KeyValue {
@@ -30,9 +54,8 @@ async fn entry_of(etcd: &Etcd, grant: &Grant) -> KeyValue {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_whose_reply_was_lost_is_found_again() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (etcd, proxy, session) = start_with_proxy().await;
+    let name = fresh_name();
     for wait in [true, false] {
         proxy.set(Direction::Replies, Flow::Drop);
         let claim = start_claim(&session, &name, wait);
@@ -49,19 +72,13 @@ async fn a_grant_whose_reply_was_lost_is_found_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_cancel_leaves_nothing() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    proxy.set(Direction::Requests, Flow::Hold);
-    let claim = start(&session, &name);
-    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    let (etcd, proxy, session) = start_with_proxy().await;
+    let name = fresh_name();
+    let claim = held_claim(&proxy, &session, &name, true).await;
     claim.control.give_up();
     cut(&proxy);
     assert!(is_gave_up(&claim.ends().await));
-    let before = txns(&etcd);
-    proxy.deliver_late();
-    one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy left a key");
+    late_copy_leaves_nothing(&etcd, &proxy, &name).await;
     // The epoch key has been written by the withdrawal; it still ends with the session.
     bounded(session.close()).await.unwrap();
     assert_eq!(etcd.keys("").unwrap(), [""; 0]);
@@ -69,43 +86,28 @@ async fn late_enqueue_after_cancel_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_release_leaves_nothing() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    proxy.set(Direction::Requests, Flow::Hold);
-    let claim = start(&session, &name);
-    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
-    cut(&proxy);
-    let grant = claim.granted().await;
+    let (etcd, proxy, session) = start_with_proxy().await;
+    let grant = granted_before_a_late_copy(&proxy, &session).await;
     release(&session, &grant).await;
-    let before = txns(&etcd);
-    proxy.deliver_late();
-    one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy left a key");
+    late_copy_leaves_nothing(&etcd, &proxy, grant.name()).await;
     // The epoch was bumped; the next claim carries the new one.
-    let grant = acquire(&session, &name).await;
+    let grant = acquire(&session, grant.name()).await;
     release(&session, &grant).await;
 }
 
 /// Is granted a lock by the second copy of its enqueue; the first one is still under way.
 async fn granted_before_a_late_copy(proxy: &Proxy, session: &Arc<dyn Session>) -> Grant {
-    proxy.set(Direction::Requests, Flow::Hold);
-    let claim = start(session, &fresh_name());
-    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    let claim = held_claim(proxy, session, &fresh_name(), true).await;
     cut(proxy);
     claim.granted().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_key_that_a_late_enqueue_creates_again_is_no_hold() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let (etcd, proxy, session) = start_with_proxy().await;
     let grant = granted_before_a_late_copy(&proxy, &session).await;
     assert!(etcd.delete(key_of_grant(&grant)).unwrap());
-    let before = txns(&etcd);
-    proxy.deliver_late();
-    one_more_txn(&etcd, before).await;
+    deliver_late(&etcd, &proxy).await;
     let renewals = bounded(session.renew(std::slice::from_ref(&grant))).await;
     assert!(matches!(renewals.holds[..], [(_, Renewal::Gone)]), "{renewals:?}");
     release(&session, &grant).await;
@@ -114,24 +116,17 @@ async fn deleted_key_that_a_late_enqueue_creates_again_is_no_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_the_release_of_a_deleted_key_leaves_nothing() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let (etcd, proxy, session) = start_with_proxy().await;
     let grant = granted_before_a_late_copy(&proxy, &session).await;
     assert!(etcd.delete(key_of_grant(&grant)).unwrap());
     release(&session, &grant).await;
-    let before = txns(&etcd);
-    proxy.deliver_late();
-    one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(grant.name())).unwrap(), [""; 0], "the late copy left a key");
+    late_copy_leaves_nothing(&etcd, &proxy, grant.name()).await;
 }
 
 /// The late copy has the original value and the session's lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_undoes_neither_a_pin_nor_a_proposal() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let (etcd, proxy, session) = start_with_proxy().await;
     for pins in [true, false] {
         let grant = granted_before_a_late_copy(&proxy, &session).await;
         let original = entry_of(&etcd, &grant).await.mod_revision();
@@ -141,10 +136,9 @@ async fn late_enqueue_undoes_neither_a_pin_nor_a_proposal() {
             false => bounded(session.elections().unwrap().proclaim(&grant, &proposing)).await,
         };
         assert!(changes.unwrap());
-        let (changed, before) = (entry_of(&etcd, &grant).await.mod_revision(), txns(&etcd));
+        let changed = entry_of(&etcd, &grant).await.mod_revision();
         assert!(changed > original);
-        proxy.deliver_late();
-        one_more_txn(&etcd, before).await;
+        deliver_late(&etcd, &proxy).await;
         assert_eq!(entry_of(&etcd, &grant).await.mod_revision(), changed, "the late copy put the key again");
         release(&session, &grant).await;
     }
@@ -152,45 +146,30 @@ async fn late_enqueue_undoes_neither_a_pin_nor_a_proposal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_enqueue_after_a_busy_try_leaves_nothing() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
-    proxy.set(Direction::Requests, Flow::Hold);
-    let claim = start_claim(&session, &name, false);
-    until("the proxy holds the request", async || proxy.holds(&claim.claim.id().to_string())).await;
+    let (etcd, proxy, session, other, name) = start_with_other().await;
+    let claim = held_claim(&proxy, &session, &name, false).await;
     let held = acquire(&other, &name).await;
     cut(&proxy);
     assert!(is_gave_up(&claim.ends().await));
     release(&other, &held).await;
-    let before = txns(&etcd);
-    proxy.deliver_late();
-    one_more_txn(&etcd, before).await;
-    assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0], "the late copy left a key");
+    late_copy_leaves_nothing(&etcd, &proxy, &name).await;
 }
 
 /// A withdrawal that bumps the epoch was repeated; its first copy arrives later, and bumps the epoch again.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_after_a_late_epoch_bump_learns_the_epoch() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let (etcd, proxy, session, other, name) = start_with_other().await;
     let held = acquire(&other, &name).await;
     proxy.set(Direction::Replies, Flow::Drop);
     let claim = start(&session, &name);
     until("the enqueue is executed", async || etcd.keys(&queue(&name)).unwrap().len() == 2).await;
     let (key, before) = (key_of(&etcd, &claim.claim), txns(&etcd));
     cut(&proxy);
-    one_more_txn(&etcd, before).await;
-    proxy.set(Direction::Requests, Flow::Hold);
-    claim.control.give_up();
-    until("the proxy holds the withdrawal", async || proxy.holds(&key)).await;
+    until("the enqueue is repeated", async || txns(&etcd) > before).await;
+    hold_withdrawal(&proxy, &claim, &key).await;
     cut(&proxy);
     assert!(is_gave_up(&claim.ends().await));
-    let before = txns(&etcd);
-    proxy.deliver_late();
-    one_more_txn(&etcd, before).await;
+    deliver_late(&etcd, &proxy).await;
     let grant = acquire(&session, &fresh_name()).await;
     release(&session, &grant).await;
     release(&other, &held).await;
@@ -198,10 +177,7 @@ async fn claim_after_a_late_epoch_bump_learns_the_epoch() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_release_is_confirmed_and_spares_a_newer_grant() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let (etcd, proxy, session, other, name) = start_with_other().await;
     let first = acquire(&session, &name).await;
     let next = enqueued(&other, &name).await;
     proxy.set(Direction::Replies, Flow::Drop);
@@ -218,9 +194,7 @@ async fn repeated_release_is_confirmed_and_spares_a_newer_grant() {
     // Alone, so that the release of the fourth is one transaction, and its reply is lost.
     release(&session, &third).await;
     let fourth = acquire(&session, &name).await;
-    proxy.set(Direction::Replies, Flow::Drop);
-    assert!(bounded(session.release(&fourth)).await.is_err());
-    until("the release is executed", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
+    lose_reply_to_release(&etcd, &proxy, &session, &fourth).await;
     let fifth = acquire(&other, &name).await;
     cut(&proxy);
     release(&session, &fourth).await;
@@ -231,13 +205,10 @@ async fn repeated_release_is_confirmed_and_spares_a_newer_grant() {
 /// The first one is refuted, the second one shows that the key is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_release_of_a_lone_hold_takes_two_transactions() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (etcd, proxy, session) = start_with_proxy().await;
+    let name = fresh_name();
     let held = acquire(&session, &name).await;
-    proxy.set(Direction::Replies, Flow::Drop);
-    assert!(bounded(session.release(&held)).await.is_err());
-    until("the release is executed", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
+    lose_reply_to_release(&etcd, &proxy, &session, &held).await;
     cut(&proxy);
     let before = txns(&etcd);
     release(&session, &held).await;
@@ -246,19 +217,14 @@ async fn repeated_release_of_a_lone_hold_takes_two_transactions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn withdrawal_is_repeated_until_answered() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let (etcd, proxy, session, other, name) = start_with_other().await;
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     let key = key_of(&etcd, &waiting.claim);
     // Until then it reads its place, by its key.
     until("it watches its predecessor", async || etcd.metrics().unwrap().watchers() == 3).await;
     // The first copy never arrives.
-    proxy.set(Direction::Requests, Flow::Hold);
-    waiting.control.give_up();
-    until("the withdrawal is under way", async || proxy.holds(&key)).await;
+    hold_withdrawal(&proxy, &waiting, &key).await;
     assert_eq!(etcd.keys(&queue(&name)).unwrap().len(), 2);
     cut(&proxy);
     assert!(is_gave_up(&waiting.ends().await));
@@ -268,23 +234,16 @@ async fn withdrawal_is_repeated_until_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn key_in_doubt_is_not_reused() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (session, other, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let (etcd, proxy, session, other, name) = start_with_other().await;
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     let key = key_of(&etcd, &waiting.claim);
     // Two copies of its withdrawal are sent: one is answered, the other one arrives late.
-    proxy.set(Direction::Requests, Flow::Hold);
-    waiting.control.give_up();
-    until("the proxy holds the request", async || proxy.holds(&key)).await;
+    hold_withdrawal(&proxy, &waiting, &key).await;
     cut(&proxy);
     assert!(is_gave_up(&waiting.ends().await));
     let again = enqueued(&session, &name).await;
-    let before = txns(&etcd);
-    proxy.deliver_late();
-    one_more_txn(&etcd, before).await;
+    deliver_late(&etcd, &proxy).await;
     assert_eq!(
         etcd.keys(&queue(&name)).unwrap().len(),
         2,

@@ -6,11 +6,11 @@ use lockkit_core::{
     LockName,
     backend::{Grant, Session},
 };
-use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use lockkit_testbed::{Direction, Etcd, Flow};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, fresh_name, key_of_grant, name, plain, release, session, session_at, until,
-    url_through,
+    LONG, acquire, bounded, cut, deliver_late, fresh_name, key_of_grant, name, plain, release, session,
+    session_at, start_with_proxy, until,
 };
 
 const KEEP: Duration = Duration::from_secs(300);
@@ -62,9 +62,8 @@ async fn stale_writer_is_refused_before_the_next_one_has_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_copy_of_an_older_record_does_not_undo_a_newer_one() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (one, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (etcd, proxy, one) = start_with_proxy().await;
+    let name = fresh_name();
     let held = acquire(&one, &name).await;
     proxy.hold_requests_from("older");
     let lost = tokio::spawn({
@@ -76,10 +75,7 @@ async fn late_copy_of_an_older_record_does_not_undo_a_newer_one() {
     cut(&proxy);
     assert!(bounded(lost).await.unwrap().is_err());
     while one.records().unwrap().write(&held, "newer", KEEP).await.is_err() {}
-    let txns = || etcd.metrics().unwrap().grpc_handled("Txn");
-    let before = txns();
-    proxy.deliver_late();
-    until("the late request is executed", async || txns() > before).await;
+    deliver_late(&etcd, &proxy).await;
     assert_eq!(read(&one, &name).await.as_deref(), Some("newer"));
 }
 

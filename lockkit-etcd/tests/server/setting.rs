@@ -6,8 +6,8 @@ use lockkit_core::backend::{Grant, Session};
 use lockkit_testbed::{Etcd, Proxy};
 
 use crate::common::{
-    LONG, PendingClaim, acquire, enqueued, fresh_name, plain, queue, release, session, session_at, until,
-    url_through,
+    LONG, PendingClaim, acquire, earliest_recheck, enqueued, fresh_name, plain, queue, release, session,
+    sooner_than, start_with_proxy, until,
 };
 
 /// A server with two clients; the other one is connected through a proxy.
@@ -20,11 +20,15 @@ pub(crate) struct Setting {
 
 impl Setting {
     pub(crate) async fn start() -> Self {
-        let etcd = Etcd::start().unwrap();
-        let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
+        let (etcd, proxy, other) = start_with_proxy().await;
         let one = session(&etcd, LONG).await;
-        let other = session_at(&url_through(&proxy), LONG).await;
         Self { etcd, proxy, one, other }
+    }
+
+    /// Checks that a round at a new server ends before a waiter re-checks by itself.
+    pub(crate) async fn before_a_recheck(round: impl AsyncFn(&Self)) {
+        let setting = Self::start().await;
+        sooner_than(earliest_recheck(LONG), async || round(&setting).await).await;
     }
 
     /// Takes a lock with the first client, and waits for it with the other one.

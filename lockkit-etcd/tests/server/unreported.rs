@@ -7,7 +7,7 @@ use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::common::{
     LONG, acquire, bounded, fresh_name, is_entry_gone, is_renewed, lease_of_only_session, plain, release,
-    session_at, start, url_through,
+    session_at, start, start_with_proxy, url_through,
 };
 
 /// Starts a server with one session that receives no events.
@@ -81,9 +81,7 @@ async fn claim_in_either_form_learns_the_present_epoch() {
 /// The deletion itself can no longer be read when the stream is opened again.
 #[tokio::test(flavor = "multi_thread")]
 async fn epoch_key_that_is_missing_after_a_compaction_ends_the_session() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let (etcd, proxy, session) = start_with_proxy().await;
     proxy.refuse();
     delete_epoch(&etcd);
     // One more revision, because a watch from the last revision on would still report the deletion.

@@ -8,8 +8,8 @@ use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::{
     common::{
-        LONG, PASSWORD, acquire, bounded, cut, earliest_recheck, enqueued, fresh_name, plain, plain_as,
-        queue, release, session, session_at, sooner_than, until, url_through, with_login,
+        LONG, PASSWORD, acquire, bounded, cut, enqueued, fresh_name, plain, plain_as, queue, release,
+        session, session_at, sooner_than, start_with_proxy, until, with_login,
     },
     elections::{elected, proclaim, sees, watch},
     setting::Setting,
@@ -22,14 +22,14 @@ const LOGIN: Duration = Duration::from_secs(2);
 /// a create revision.
 const POSITION: &str = "(\u{2}0\u{2}@\u{1}h";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn broken_watch_resumes_where_it_stopped() {
-    let setting = Setting::start().await;
-    sooner_than(earliest_recheck(LONG), async || {
+/// Checks that a waiter is granted the lock when its predecessor is deleted while its watch is broken.
+async fn deletion_is_noticed_after(meanwhile: impl AsyncFn(&Setting)) {
+    Setting::before_a_recheck(async |setting| {
         let (foreign, waiting) = setting.behind_a_foreign_key().await;
         setting.watches(1).await;
         setting.proxy.refuse();
         setting.etcd.delete(&foreign).unwrap();
+        meanwhile(setting).await;
         setting.proxy.pass();
         setting.ends_with_a_grant(waiting).await;
     })
@@ -37,9 +37,13 @@ async fn broken_watch_resumes_where_it_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn broken_watch_resumes_where_it_stopped() {
+    deletion_is_noticed_after(async |_| {}).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn watch_that_starts_after_the_deletion_reports_it() {
-    let setting = Setting::start().await;
-    sooner_than(earliest_recheck(LONG), async || {
+    Setting::before_a_recheck(async |setting| {
         // The first request that names the predecessor is the watch.
         setting.proxy.hold_requests_from("/foreign");
         let (foreign, waiting) = setting.behind_a_foreign_key().await;
@@ -53,8 +57,7 @@ async fn watch_that_starts_after_the_deletion_reports_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn handoff_during_a_broken_stream_is_read_later() {
-    let setting = Setting::start().await;
-    sooner_than(earliest_recheck(LONG), async || {
+    Setting::before_a_recheck(async |setting| {
         let (held, waiting) = setting.held_and_waited_for().await;
         // Before, it would look at the queue in any case.
         setting.watches(1).await;
@@ -72,8 +75,7 @@ async fn handoff_during_a_broken_stream_is_read_later() {
 /// Both handoffs are written by consecutive revisions.
 #[tokio::test(flavor = "multi_thread")]
 async fn handoff_right_behind_one_that_was_received_is_read_later() {
-    let setting = Setting::start().await;
-    sooner_than(earliest_recheck(LONG), async || {
+    Setting::before_a_recheck(async |setting| {
         let (first, waiting) = setting.held_and_waited_for().await;
         let name = fresh_name();
         let second = acquire(&setting.one, &name).await;
@@ -119,17 +121,7 @@ async fn compacted_handoff_is_read_from_its_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compacted_watch_makes_its_waiter_read_the_queue() {
-    let setting = Setting::start().await;
-    sooner_than(earliest_recheck(LONG), async || {
-        let (foreign, waiting) = setting.behind_a_foreign_key().await;
-        setting.watches(1).await;
-        setting.proxy.refuse();
-        setting.etcd.delete(&foreign).unwrap();
-        setting.compact().await;
-        setting.proxy.pass();
-        setting.ends_with_a_grant(waiting).await;
-    })
-    .await;
+    deletion_is_noticed_after(async |setting| setting.compact().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,10 +259,8 @@ async fn stream_that_breaks_after_the_login_expired_is_reopened() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_wakes_after_its_stream_broke_and_its_history_was_compacted() {
-    let etcd = Etcd::start().unwrap();
-    let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let (observer, one, name) =
-        (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await, fresh_name());
+    let (etcd, proxy, observer) = start_with_proxy().await;
+    let (one, name) = (session(&etcd, LONG).await, fresh_name());
     let mut watch = watch(&observer, &name).await;
     let elect = elected(&one, &name, "a").await;
     sees(&observer, &name, &mut watch, Some("a")).await;

@@ -88,10 +88,7 @@ pub(super) async fn page(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Page> {
-    let layout = backend.config.layout();
-    if !layout.tells_locks_apart() {
-        return Err(raw_names());
-    }
+    let layout = listable(backend.config.layout())?;
     let unknown = || {
         Error::new(ErrorKind::InvalidConfig, OPERATION).with_message("not the end of a page of this store")
     };
@@ -113,9 +110,13 @@ pub(super) async fn page(
     Ok(Page::new(found.into_iter().map(listed).collect::<Result<_>>()?, next.map(|next| next.print())))
 }
 
-pub(crate) fn raw_names() -> Error {
+/// Returns this layout, unless other strings may look like the keys of its locks.
+pub(crate) fn listable(layout: Layout) -> Result<Layout> {
+    if layout.tells_locks_apart() {
+        return Ok(layout);
+    }
     let why = "raw names: a lock cannot be told from other strings";
-    Error::new(ErrorKind::Unsupported, OPERATION).with_message(why)
+    Err(Error::new(ErrorKind::Unsupported, OPERATION).with_message(why))
 }
 
 /// One page in the making.

@@ -27,7 +27,7 @@ use redis::Value;
 
 use self::wire::{Broken, Shown};
 pub(crate) use self::{
-    listing::raw_names,
+    listing::listable,
     wire::{escape_glob, parse_inspection, parse_scan, scan},
 };
 use crate::{

@@ -172,31 +172,28 @@ mod tests {
         )
     }
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn connection_without_a_reply_is_replaced() {
+    /// Connects to a server through a proxy; returns also how many connections the proxy has accepted.
+    async fn connected() -> (Redis, Proxy, Node, u64) {
         let redis = Redis::start().unwrap();
         let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
         let node = node_behind(&proxy);
         node.run(HANG, &look()).await.unwrap();
         let accepted = proxy.counts().accepted;
+        (redis, proxy, node, accepted)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn connection_without_a_reply_is_replaced() {
+        let (_redis, proxy, node, accepted) = connected().await;
         proxy.set(Direction::Replies, Flow::Hold);
         node.run(Duration::from_millis(50), &look()).await.unwrap_err();
-        let replaced = async {
-            while proxy.counts().accepted == accepted {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(HANG, replaced).await.expect("a new connection");
+        until("a new connection", async || proxy.counts().accepted > accepted).await;
     }
 
     /// It may be behind a name that leads to another server by now.
     #[tokio::test(flavor = "multi_thread")]
     async fn connection_to_a_node_that_became_a_replica_is_replaced() {
-        let redis = Redis::start().unwrap();
-        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
-        let node = node_behind(&proxy);
-        node.run(HANG, &look()).await.unwrap();
-        let accepted = proxy.counts().accepted;
+        let (redis, proxy, node, accepted) = connected().await;
         redis.cli(&["REPLICAOF", "127.0.0.1", "1"]).unwrap();
         let fault = node.run(HANG, &note_empty("empty 1")).await.unwrap_err();
         assert!(fault.message().contains("READONLY"), "{fault:?}");
@@ -205,20 +202,11 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn subscription_at_a_silent_node_has_a_time_limit() {
-        let redis = Redis::start().unwrap();
-        let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
-        let node = node_behind(&proxy);
-        node.run(HANG, &look()).await.unwrap();
-        let accepted = proxy.counts().accepted;
+        let (_redis, proxy, node, accepted) = connected().await;
         proxy.set(Direction::Replies, Flow::Hold);
         let channels = ["channel".to_owned()];
         let subscribing = node.set_subscription(Duration::from_millis(50), &channels, true);
         tokio::time::timeout(HANG, subscribing).await.expect("the time limit ends the wait");
-        let replaced = async {
-            while proxy.counts().accepted == accepted {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(HANG, replaced).await.expect("a new connection, which subscribes again");
+        until("a new connection, which subscribes again", async || proxy.counts().accepted > accepted).await;
     }
 }

@@ -43,6 +43,11 @@ pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).open_session(ttl, Clock::boot()).await.unwrap()
 }
 
+/// Returns how many scripts the server has run.
+pub(crate) fn scripts(redis: &Redis) -> u64 {
+    redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap()
+}
+
 /// Returns the renewal of the only hold of a heartbeat.
 pub(crate) fn only_renewal(heartbeat: Renewals) -> Renewal {
     heartbeat.holds.into_iter().next().unwrap().1

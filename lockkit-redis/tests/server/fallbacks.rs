@@ -1,12 +1,18 @@
 //! The fallbacks by which a waiter finds its grant after the message was lost. Each comes long before the next one
 //! would.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use lockkit_core::limits::RECHECK_PAUSE_MAX;
+use lockkit_core::{
+    backend::{Grant, Session},
+    limits::RECHECK_PAUSE_MAX,
+};
 use lockkit_testbed::{Message, Proxy, Redis};
 
-use crate::common::{LONG, acquire, enqueued, fresh_name, release, session, session_at, sooner_than, until};
+use crate::common::{
+    LONG, PendingClaim, acquire, enqueued, fresh_name, release, scripts, session, session_at, sooner_than,
+    until,
+};
 
 /// A waiter without heartbeats re-checks after half of this ttl.
 const SHORT: Duration = Duration::from_secs(6);
@@ -32,15 +38,20 @@ fn url_through(proxy: &Proxy) -> String {
     format!("redis://{}/", proxy.endpoint())
 }
 
+/// Takes a lock with one session, and waits for it with the other.
+async fn held_and_waited_for(one: &Arc<dyn Session>, other: &Arc<dyn Session>) -> (Grant, PendingClaim) {
+    let name = fresh_name();
+    (acquire(one, &name).await, enqueued(other, &name).await)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_finds_the_grant_whose_message_was_lost() {
     let redis = Redis::start().unwrap();
     let proxy = proxy_without_messages(&redis);
     let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
     sooner_than(before_any_recheck(), async || {
-        let (name, dropped) = (fresh_name(), proxy.counts().dropped);
-        let held = acquire(&one, &name).await;
-        let waiting = enqueued(&other, &name).await;
+        let dropped = proxy.counts().dropped;
+        let (held, waiting) = held_and_waited_for(&one, &other).await;
         release(&one, &held).await;
         until("the message is lost", async || proxy.counts().dropped > dropped).await;
         other.renew(&[]).await;
@@ -62,9 +73,8 @@ async fn waiter_without_messages_and_heartbeats_rechecks_in_time() {
 async fn rechecks_within(redis: &Redis, proxy: &Proxy, ttl: Duration, pause: Duration) {
     let (one, other) = (session(redis, LONG).await, session_at(&url_through(proxy), ttl).await);
     sooner_than(pause, async || {
-        let (name, dropped) = (fresh_name(), proxy.counts().dropped);
-        let held = acquire(&one, &name).await;
-        let waiting = enqueued(&other, &name).await;
+        let dropped = proxy.counts().dropped;
+        let (held, waiting) = held_and_waited_for(&one, &other).await;
         release(&one, &held).await;
         let grant = waiting.granted().await;
         assert!(proxy.counts().dropped > dropped, "no message was lost");
@@ -93,9 +103,7 @@ async fn new_connection_makes_waiters_recheck() {
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
     sooner_than(before_any_recheck(), async || {
-        let name = fresh_name();
-        let held = acquire(&one, &name).await;
-        let waiting = enqueued(&other, &name).await;
+        let (held, waiting) = held_and_waited_for(&one, &other).await;
         proxy.refuse();
         release(&one, &held).await;
         proxy.pass();
@@ -110,14 +118,11 @@ async fn message_reaches_a_waiter_whose_connection_is_new() {
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
     let (one, other) = (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await);
     sooner_than(before_any_recheck(), async || {
-        let name = fresh_name();
-        let held = acquire(&one, &name).await;
-        let waiting = enqueued(&other, &name).await;
-        let confirms = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
-        let before = confirms();
+        let (held, waiting) = held_and_waited_for(&one, &other).await;
+        let before = scripts(&redis);
         proxy.reset();
         // The re-check over the new connection comes before the release.
-        until("the waiter has re-checked", async || confirms() > before).await;
+        until("the waiter has re-checked", async || scripts(&redis) > before).await;
         release(&one, &held).await;
         release(&other, &waiting.granted().await).await;
     })

@@ -10,7 +10,7 @@ use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
     LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up, only_renewal,
-    release, session, session_at, side, start, try_acquire, until,
+    release, scripts, session, session_at, side, start, try_acquire, until,
 };
 
 fn url_through(proxy: &Proxy) -> String {
@@ -225,13 +225,12 @@ async fn a_withdrawal_is_repeated_until_it_is_answered() {
         (session(&redis, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiting = enqueued(&other, &name).await;
-    let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
-    let (sent, dropped) = (scripts(), proxy.counts().dropped);
+    let (sent, dropped) = (scripts(&redis), proxy.counts().dropped);
     proxy.swallow_reply(1);
     waiting.control.give_up();
     assert!(is_gave_up(&waiting.ends().await));
     assert_eq!(proxy.counts().dropped, dropped + 1, "no answer was lost");
-    assert!(scripts() >= sent + 2, "it was not sent again");
+    assert!(scripts(&redis) >= sent + 2, "it was not sent again");
     release(&one, &held).await;
 }
 

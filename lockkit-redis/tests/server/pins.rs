@@ -18,7 +18,7 @@ use lockkit_testbed::{Direction, Flow, Proxy, Redis, RedisReplicas};
 use crate::{
     common::{
         LONG, SHORT, SetClock, acquire, backend, bounded, enqueued, fresh_name, is_gave_up, only_renewal,
-        release, session, session_at, shared, try_acquire, until,
+        release, scripts, session, session_at, shared, try_acquire, until,
     },
     raw::{ACQUIRE, CONFIRM, Claimant},
     topologies::PATIENT,
@@ -180,11 +180,10 @@ async fn left_hold_is_left_once() {
     let held = acquire(&session, &name).await;
     assert!(pin(&session, &held, 10 * LONG).await);
     leave(&session, &held).await;
-    let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
-    let before = scripts();
+    let before = scripts(&redis);
     leave(&session, &held).await;
     bounded(session.close()).await.unwrap();
-    assert_eq!(scripts(), before, "nothing is known of it any more");
+    assert_eq!(scripts(&redis), before, "nothing is known of it any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]

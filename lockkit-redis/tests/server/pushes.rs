@@ -17,15 +17,11 @@ use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 use crate::{
     common::{
         LONG, PendingClaim, SetClock, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
-        release, session, session_at, shared, side, until,
+        release, scripts, session, session_at, shared, side, until,
     },
     raw::{self, Claimant},
     topologies::{PATIENT, is_renewed},
 };
-
-fn scripts(redis: &Redis) -> u64 {
-    redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap()
-}
 
 /// Starts a server that has every script that is counted, so that none is sent twice.
 fn start() -> Redis {

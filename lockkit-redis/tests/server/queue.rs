@@ -5,13 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkit_core::backend::Session;
+use lockkit_core::{LockName, backend::Session};
 use lockkit_testbed::Redis;
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, granted, release, session, shared, side, try_acquire,
-        until,
+        LONG, PendingClaim, acquire, bounded, enqueued, fresh_name, granted, release, scripts, session,
+        shared, side, try_acquire, until,
     },
     raw::{Claimant, add_lapsed_waiters, heartbeat, remaining_keys},
 };
@@ -32,10 +32,7 @@ struct Work {
 }
 
 async fn work_of<T>(redis: &Redis, doing: impl Future<Output = T>) -> (T, Work) {
-    let count = || Work {
-        scripts: redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap(),
-        dropped: redis.calls("zrem").unwrap(),
-    };
+    let count = || Work { scripts: scripts(redis), dropped: redis.calls("zrem").unwrap() };
     let before = count();
     redis.cli(&["SLOWLOG", "RESET"]).unwrap();
     let done = bounded(doing).await;
@@ -118,15 +115,24 @@ const TTL: Duration = Duration::from_secs(6);
 
 const HEARTBEATS: u32 = 5;
 
+/// Starts [`WAITERS`] claims.
+async fn waiters(session: &Arc<dyn Session>, name: &LockName) -> Vec<PendingClaim> {
+    let mut waiting = Vec::new();
+    for _ in 0..WAITERS {
+        waiting.push(enqueued(session, name).await);
+    }
+    waiting
+}
+
 /// Sends heartbeats as a keeper does. Returns the number of scripts that were run.
 async fn scripts_of_heartbeats(redis: &Redis, session: &Arc<dyn Session>) -> u64 {
-    let before = redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
+    let before = scripts(redis);
     let mut heartbeats = tokio::time::interval(TTL / 3);
     for _ in 0..HEARTBEATS {
         heartbeats.tick().await;
         bounded(session.renew(&[])).await;
     }
-    redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap() - before
+    scripts(redis) - before
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,14 +140,11 @@ async fn waiters_with_heartbeats_send_no_requests() {
     let redis = Redis::start().unwrap();
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, TTL).await, fresh_name());
     let held = acquire(&one, &name).await;
-    let mut waiting = Vec::new();
-    for _ in 0..WAITERS {
-        waiting.push(enqueued(&other, &name).await);
-    }
-    let scripts = scripts_of_heartbeats(&redis, &other).await;
-    println!("{scripts} scripts for {WAITERS} waiters and {HEARTBEATS} heartbeats at a third of a ttl each");
+    let mut waiting = waiters(&other, &name).await;
+    let run = scripts_of_heartbeats(&redis, &other).await;
+    println!("{run} scripts for {WAITERS} waiters and {HEARTBEATS} heartbeats at a third of a ttl each");
     // One for each heartbeat, and none for the waiters.
-    assert!(scripts < u64::from(HEARTBEATS) + WAITERS as u64, "{scripts}");
+    assert!(run < u64::from(HEARTBEATS) + WAITERS as u64, "{run}");
     release(&one, &held).await;
     waiting.remove(0).granted().await;
 }
@@ -153,11 +156,8 @@ async fn waiters_without_heartbeats_extend_their_waits() {
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, ttl).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
-    let before = redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
-    until("it has re-checked for more than a ttl", async || {
-        redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap() - before >= 4
-    })
-    .await;
+    let before = scripts(&redis);
+    until("it has re-checked for more than a ttl", async || scripts(&redis) - before >= 4).await;
     release(&one, &held).await;
     waiter.granted().await;
 }
@@ -171,20 +171,16 @@ async fn waiters_without_heartbeats_do_not_recheck_together() {
     let redis = Redis::start().unwrap();
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, TTL).await, fresh_name());
     let held = acquire(&one, &name).await;
-    let mut waiting = Vec::new();
-    for _ in 0..WAITERS {
-        waiting.push(enqueued(&other, &name).await);
-    }
-    let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
+    let mut waiting = waiters(&other, &name).await;
     let mut spreads = Vec::new();
     // Re-checks are due within a tenth of a ttl: after half a ttl, plus or minus a tenth. A busy machine may stall.
     while spreads.last().is_none_or(|spread| *spread <= TTL / 40) {
         assert!(spreads.len() < ROUNDS_MAX, "all re-checks within {spreads:?} in each round");
         other.renew(&[]).await;
-        let before = scripts();
-        until("the first one re-checks", async || scripts() > before).await;
+        let before = scripts(&redis);
+        until("the first one re-checks", async || scripts(&redis) > before).await;
         let first = Instant::now();
-        until("the last one re-checks", async || scripts() >= before + WAITERS as u64).await;
+        until("the last one re-checks", async || scripts(&redis) >= before + WAITERS as u64).await;
         spreads.push(first.elapsed());
     }
     release(&one, &held).await;
@@ -197,18 +193,15 @@ async fn one_waiter_rechecks_when_the_lock_is_free() {
     let redis = Redis::start().unwrap();
     let (other, name) = (session(&redis, LONG).await, fresh_name());
     redis.cli(&["SET", name.as_str(), "another program's"]).unwrap();
-    let mut waiting = Vec::new();
-    for _ in 0..WAITERS {
-        waiting.push(enqueued(&other, &name).await);
-    }
+    let mut waiting = waiters(&other, &name).await;
     other.renew(&[]).await;
-    let scripts = || redis.calls("evalsha").unwrap() + redis.calls("eval").unwrap();
     redis.cli(&["DEL", name.as_str()]).unwrap();
-    let before = scripts();
+    let before = scripts(&redis);
     other.renew(&[]).await;
     waiting.remove(0).granted().await;
     // The heartbeat, the re-check, and the confirmation by the waiter that was granted the lock.
-    assert!(scripts() - before <= 4, "{}", scripts() - before);
+    let run = scripts(&redis) - before;
+    assert!(run <= 4, "{run}");
 }
 
 /// A place is not that of a waiter who has left.

@@ -7,12 +7,13 @@ use lockkit_core::{
     backend::{Backend, Contender, Grant, Renewal, Session},
 };
 use lockkit_testbed::{Proxy, ZooKeeper};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, acquire, backend, bounded, contend, enqueued, fresh_name, heartbeat, inspect,
-    is_renewed, node, plain, queue, release, session, session_at, shared, sooner_than, until, url_through,
+    is_renewed, node, patient_url, plain, queue, release, session, session_at, shared, sooner_than, until,
+    url_through,
 };
 
 const QUEUES: [&str; 2] = ["curator", "bare"];
@@ -140,6 +141,22 @@ async fn waiter_is_not_broken() {
     release(&session, &waiting.granted().await).await;
 }
 
+/// Starts to break a hold of a "bare" queue; the proxy holds the deletion.
+async fn deletion_under_way(
+    server: &ZooKeeper,
+    name: &LockName,
+    found: Contender,
+) -> (Proxy, JoinHandle<Result<bool>>) {
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    // The check of the directory's version, after its mark: only the transaction contains it.
+    let check = format!("{}\0\0\0\u{1}", node(name));
+    proxy.hold_requests_from(&check);
+    let (through, name) = (patient_url(&proxy), name.clone());
+    let breaking = tokio::spawn(async move { break_lock(&through, &name, &found).await });
+    until("the transaction is under way", async || proxy.holds(&check)).await;
+    (proxy, breaking)
+}
+
 /// The holder of the inspection releases, the directory is created again, and the next holder gets the same name: all
 /// that between the operator's look at the node and its deletion.
 #[tokio::test(flavor = "multi_thread")]
@@ -148,14 +165,7 @@ async fn deletion_under_way_does_not_hit_a_later_node_of_the_same_name() {
     let (session, name) = (session_at(&url(server, "bare"), LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let found = holder(server, &name).await;
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    // The check of the directory's version, after its mark: only the transaction contains it.
-    let check = format!("{}\0\0\0\u{1}", node(&name));
-    proxy.hold_requests_from(&check);
-    let through = format!("zk://{}/?request_timeout=60s", proxy.endpoint());
-    let (of, late) = (name.clone(), found.clone());
-    let breaking = tokio::spawn(async move { break_lock(&through, &of, &late).await });
-    until("the transaction is under way", async || proxy.holds(&check)).await;
+    let (proxy, breaking) = deletion_under_way(server, &name, found.clone()).await;
     release(&session, &held).await;
     assert!(server.delete(&node(&name)).unwrap());
     let next = acquire(&session, &name).await;
@@ -172,13 +182,7 @@ async fn hold_is_broken_although_its_directory_is_written_meanwhile() {
     let server = shared();
     let (session, name) = (session_at(&url(server, "bare"), LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
-    let found = holder(server, &name).await;
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let check = format!("{}\0\0\0\u{1}", node(&name));
-    proxy.hold_requests_from(&check);
-    let (through, of) = (format!("zk://{}/?request_timeout=60s", proxy.endpoint()), name.clone());
-    let breaking = tokio::spawn(async move { break_lock(&through, &of, &found).await });
-    until("the transaction is under way", async || proxy.holds(&check)).await;
+    let (proxy, breaking) = deletion_under_way(server, &name, holder(server, &name).await).await;
     server.write(&node(&name), b"").unwrap();
     proxy.pass();
     assert!(bounded(breaking).await.unwrap().unwrap());

@@ -9,13 +9,13 @@ use lockkit_core::{
     Clock,
     backend::{Backend, Renewal},
 };
-use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
+use lockkit_testbed::{Proxy, ZooKeeper};
 use tokio::time::sleep;
 
 use crate::common::{
-    LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, is_gave_up, is_renewed, mark, node,
-    own_server, patient_url, queue, release, session, session_at, start, try_acquire, undisturbed, until,
-    url_through, watching,
+    LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, held_create_and_list, is_gave_up,
+    is_renewed, node, own_server, patient_url, queue, release, session, session_at, start, through_proxy,
+    try_acquire, undisturbed, until, watching,
 };
 use crate::elections::{lead, proclaim};
 
@@ -203,18 +203,9 @@ async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn first_list_is_sent_without_waiting_for_the_create() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    release(&session, &acquire(&session, &name).await).await;
-    proxy.set(Direction::Requests, Flow::Hold);
-    let claim = start(&session, &name);
-    // In a list, the path of the directory is followed by "no watch"; in the create, by the node's name.
-    let list = format!("{}\0", node(&name));
-    until("create and list are on their way", async || {
-        proxy.holds(&mark(&claim.claim)) && proxy.holds(&list)
-    })
-    .await;
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
+    let claim = held_create_and_list(&proxy, &session, &name).await;
     let spent = spent(&server, async || {
         proxy.pass();
         release(&session, &claim.granted().await).await;

@@ -5,7 +5,7 @@ use lockkit_testbed::{Direction, Flow, Proxy};
 use crate::common::{
     BEFORE_A_RECHECK, LONG, acquire, bounded, cancel_during_handoff, enqueued, fresh_name, heartbeat,
     is_gave_up, mark, node, own_server, queue, release, session, session_at, shared, sooner_than, start,
-    until, url_through, watching,
+    through_proxy, until, url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,9 +106,8 @@ async fn claim_given_up_at_any_request_leaves_nothing() {
 /// Its node is the only one, so the list that came with the create would grant it.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_given_up_before_its_create_is_answered_is_not_granted() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (shared(), fresh_name());
+    let (proxy, session) = through_proxy(server).await;
     release(&session, &acquire(&session, &name).await).await;
     proxy.set(Direction::Replies, Flow::Hold);
     let claim = start(&session, &name);

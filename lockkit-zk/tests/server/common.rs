@@ -16,7 +16,7 @@ use lockkit_core::{
     BootInstant, Clock, Error, LockName, TimeSource,
     backend::{Backend, BackendUrl, Claim, Inspection, Session},
 };
-use lockkit_testbed::{Pool, Proxy, Taken, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+use lockkit_testbed::{Direction, Flow, Pool, Proxy, Taken, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use lockkit_zk::{ZkBackend, ZkConfig};
 use zookeeper_client::{Acls, Client, CreateMode};
 
@@ -137,6 +137,44 @@ pub(crate) fn url_through(proxy: &Proxy) -> String {
 /// answer is too late.
 pub(crate) fn patient_url(proxy: &Proxy) -> String {
     format!("zk://{}/?request_timeout=60s", proxy.endpoint())
+}
+
+/// Opens a session at this server through a new proxy.
+pub(crate) async fn through_proxy(server: &ZooKeeper) -> (Proxy, Arc<dyn Session>) {
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&url_through(&proxy), LONG).await;
+    (proxy, session)
+}
+
+/// Starts a claim for a lock with a directory; the proxy holds its create.
+pub(crate) async fn held_create(proxy: &Proxy, session: &Arc<dyn Session>, name: &LockName) -> PendingClaim {
+    release(session, &acquire(session, name).await).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    let claim = start(session, name);
+    until("the create is under way", async || proxy.holds(&mark(&claim.claim))).await;
+    claim
+}
+
+/// The same; the proxy holds the list that follows, too.
+pub(crate) async fn held_create_and_list(
+    proxy: &Proxy,
+    session: &Arc<dyn Session>,
+    name: &LockName,
+) -> PendingClaim {
+    let claim = held_create(proxy, session, name).await;
+    // In a list, the path of the directory is followed by "no watch"; in the create, by the node's name.
+    let list = format!("{}\0", node(name));
+    until("the list is under way", async || proxy.holds(&list)).await;
+    claim
+}
+
+/// Opens sessions at the leader of an ensemble and at a follower; returns also the number of that follower.
+pub(crate) async fn at_leader_and_follower(
+    ensemble: &ZooKeeperEnsemble,
+) -> (Arc<dyn Session>, Arc<dyn Session>, usize) {
+    let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
+    let [at_leader, at_follower] = [leader, follower].map(|number| ensemble.member(number).url());
+    (session_at(&at_leader, LONG).await, session_at(&at_follower, LONG).await, follower)
 }
 
 /// Starts a claim, and returns when it watches its predecessor; for servers without other watches.

@@ -10,8 +10,8 @@ use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::{
-    LONG, acquire, backend, bounded, contend, fresh_name, granted, node, own_ensemble, own_server, plain,
-    queue, release, session, session_at, shared, url_through,
+    LONG, acquire, at_leader_and_follower, backend, bounded, contend, fresh_name, granted, node,
+    own_ensemble, own_server, plain, queue, release, session, session_at, shared, through_proxy, url_through,
 };
 
 /// What a candidate stores.
@@ -182,9 +182,8 @@ async fn proclaim_with_lost_reply_is_written_once() {
 /// The write is repeated over a new connection, and a later one follows, before the first copy arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_copy_of_a_proclaim_does_not_undo_a_later_one() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
     let grant = lead(&session, &name, "first").await;
     let path = format!("{}/{}", node(&name), queue(&server, &name)[0]);
     proxy.hold_requests_from("overtaken");
@@ -209,16 +208,13 @@ async fn late_copy_of_a_proclaim_does_not_undo_a_later_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_read_through_a_late_follower_is_current() {
     let ensemble = own_ensemble();
-    let (at_leader, follower) = (ensemble.member(ensemble.leader().unwrap()), ensemble.follower().unwrap());
-    let to_follower = ensemble.member(follower);
-    let (session, observer) =
-        (session_at(&at_leader.url(), LONG).await, session_at(&to_follower.url(), LONG).await);
+    let (session, observer, follower) = at_leader_and_follower(&ensemble).await;
     let name = fresh_name();
     let first = lead(&session, &name, "old").await;
     assert_eq!(proposal(&observer, &name).await, Proposal::new("old", 1));
     // Connected before the delay: a new connection would be as new as the leader.
-    let reader = plain(to_follower).await;
-    let path = format!("{}/{}", node(&name), queue(at_leader, &name)[0]);
+    let reader = plain(ensemble.member(follower)).await;
+    let path = format!("{}/{}", node(&name), queue(ensemble.member(ensemble.leader().unwrap()), &name)[0]);
     ensemble.delay(follower, Duration::from_secs(1));
     assert!(proclaim(&session, &first, "new", 2).await);
     let shown = String::from_utf8(reader.get_data(&path).await.unwrap().0).unwrap();
@@ -248,9 +244,8 @@ async fn repeated_proclaim_through_a_late_follower_finds_the_hold_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unanswered_leader_is_unavailable_and_a_closed_session_is_closed() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (shared(), fresh_name());
+    let (proxy, session) = through_proxy(server).await;
     proxy.refuse();
     let error = bounded(elections(&session).leader(&name)).await.unwrap_err();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Unavailable, Some(&name)), "{error}");

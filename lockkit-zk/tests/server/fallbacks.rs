@@ -7,7 +7,7 @@ use lockkit_testbed::{Message, Proxy};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, SHORT, acquire, enqueued, fresh_name, latest_recheck, node, own_server, queue,
-    release, session, session_at, sooner_than, until, url_through, watching,
+    release, session, session_at, sooner_than, through_proxy, until, url_through, watching,
 };
 
 /// Delay that a busy machine may add to a wait of seconds, in the best of some rounds.
@@ -40,8 +40,7 @@ async fn waiter_without_notification_rechecks_in_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn predecessor_deleted_before_its_watch_is_noticed() {
     let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (one, other) = (session(&server, LONG).await, session_at(&url_through(&proxy), LONG).await);
+    let (one, (proxy, other)) = (session(&server, LONG).await, through_proxy(&server).await);
     sooner_than(BEFORE_A_RECHECK, async || {
         let name = fresh_name();
         let held = acquire(&one, &name).await;
@@ -60,8 +59,7 @@ async fn predecessor_deleted_before_its_watch_is_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reconnected_watch_fires_for_missed_changes() {
     let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (one, other) = (session(&server, LONG).await, session_at(&url_through(&proxy), LONG).await);
+    let (one, (proxy, other)) = (session(&server, LONG).await, through_proxy(&server).await);
     sooner_than(BEFORE_A_RECHECK, async || {
         let name = fresh_name();
         let held = acquire(&one, &name).await;

@@ -14,7 +14,7 @@ use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 use crate::common::{
     BEFORE_A_RECHECK, HANG, LONG, SHORT, acquire, backend, bounded, enqueued, fresh_name, heartbeat,
     is_entry_gone, is_renewed, mark, node, own_server, queue, refusal, release, session, session_at, shared,
-    sooner_than, start, until, url_through, watching,
+    sooner_than, start, through_proxy, until, url_through, watching,
 };
 
 /// Returns the session that owns the only node below this path.
@@ -248,9 +248,8 @@ async fn calls_to_a_frozen_server_end_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn try_without_connection_is_unavailable_and_leaves_nothing() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (shared(), fresh_name());
+    let (proxy, session) = through_proxy(server).await;
     release(&session, &acquire(&session, &name).await).await;
     // A new connection comes into being, and remains silent.
     proxy.hold_new();

@@ -4,14 +4,14 @@ use lockkit_core::{
     ErrorKind, Fence,
     backend::{Backend, Renewal},
 };
-use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
+use lockkit_testbed::{Direction, Flow, ZooKeeper};
 
 use crate::{
     budget::spent,
     common::{
-        LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, heartbeat, is_gave_up,
-        is_renewed, mark, name, node, own_server, queue, release, session, session_at, shared, start,
-        start_claim, try_acquire, until, url_through,
+        LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, heartbeat,
+        held_create_and_list, is_gave_up, is_renewed, name, node, own_server, queue, release, session,
+        session_at, shared, start, start_claim, through_proxy, try_acquire, until,
     },
 };
 
@@ -41,16 +41,9 @@ async fn lock_has_one_holder_in_every_form() {
 /// As if the operator had deleted it just after the grant. The list was right when the server answered it.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_deleted_while_the_first_list_is_on_its_way_is_lost_with_the_next_heartbeat() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    release(&session, &acquire(&session, &name).await).await;
-    proxy.set(Direction::Requests, Flow::Hold);
-    let (claim, list) = (start(&session, &name), format!("{}\0", node(&name)));
-    until("create and list are on their way", async || {
-        proxy.holds(&mark(&claim.claim)) && proxy.holds(&list)
-    })
-    .await;
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
+    let claim = held_create_and_list(&proxy, &session, &name).await;
     let logged = server.log_bytes().unwrap();
     let answered = spent(&server, async || {
         proxy.set(Direction::Replies, Flow::Hold);

@@ -1,14 +1,14 @@
 //! Lost replies, late requests, and lost events.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use lockkit_core::ErrorKind;
-use lockkit_testbed::{Direction, Flow, Message, Proxy};
+use lockkit_core::{ErrorKind, LockName, backend::Session};
+use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeperEnsemble};
 
 use crate::common::{
-    BEFORE_A_RECHECK, LONG, SHORT, acquire, bounded, contend, enqueued, fresh_name, heartbeat, is_gave_up,
-    is_renewed, mark, node, own_ensemble, own_server, plain, queue, release, session, session_at, shared,
-    start, start_claim, until, url_through, watching,
+    BEFORE_A_RECHECK, LONG, PendingClaim, SHORT, acquire, bounded, contend, enqueued, fresh_name, heartbeat,
+    held_create, is_gave_up, is_renewed, mark, node, own_ensemble, own_server, plain, queue, release,
+    session, session_at, shared, start, start_claim, through_proxy, until, url_through, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -36,21 +36,32 @@ async fn create_with_lost_reply_is_found_again() {
     }
 }
 
+/// Starts a claim for a lock with a directory, while all followers are late; returns when its create is proposed.
+async fn proposed_create(
+    ensemble: &ZooKeeperEnsemble,
+    session: &Arc<dyn Session>,
+    name: &LockName,
+) -> PendingClaim {
+    release(session, &acquire(session, name).await).await;
+    let number = ensemble.leader().unwrap();
+    (0..ensemble.len()).filter(|other| *other != number).for_each(|follower| {
+        ensemble.delay(follower, Duration::from_secs(1));
+    });
+    let leader = ensemble.member(number);
+    let logged = leader.log_bytes().unwrap();
+    let claim = start(session, name);
+    until("the create is proposed", async || leader.log_bytes().unwrap() > logged).await;
+    claim
+}
+
 /// When the connection breaks, the create is proposed, and no server shows it yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn create_that_commits_late_is_found_again() {
     let ensemble = own_ensemble();
-    let number = ensemble.leader().unwrap();
-    let leader = ensemble.member(number);
+    let leader = ensemble.member(ensemble.leader().unwrap());
     let proxy = Proxy::start_zookeeper(leader.endpoint()).unwrap();
     let (session, name) = (session_at(&format!("zk://{}", proxy.endpoint()), LONG).await, fresh_name());
-    release(&session, &acquire(&session, &name).await).await;
-    (0..ensemble.len()).filter(|other| *other != number).for_each(|follower| {
-        ensemble.delay(follower, Duration::from_secs(1));
-    });
-    let logged = leader.log_bytes().unwrap();
-    let claim = start(&session, &name);
-    until("the create is proposed", async || leader.log_bytes().unwrap() > logged).await;
+    let claim = proposed_create(&ensemble, &session, &name).await;
     proxy.reset();
     let grant = claim.granted().await;
     ensemble.heal();
@@ -63,20 +74,14 @@ async fn create_that_commits_late_is_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn create_not_yet_visible_at_a_follower_is_found() {
     let ensemble = own_ensemble();
-    let (number, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
-    let leader = ensemble.member(number);
+    let leader = ensemble.member(ensemble.leader().unwrap());
+    let follower = ensemble.member(ensemble.follower().unwrap());
     let to_leader = Proxy::start_zookeeper(leader.endpoint()).unwrap();
-    let to_follower = Proxy::start_zookeeper(ensemble.member(follower).endpoint()).unwrap();
+    let to_follower = Proxy::start_zookeeper(follower.endpoint()).unwrap();
     to_follower.refuse();
     let url = format!("zk://{},{}", to_leader.endpoint(), to_follower.endpoint());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
-    release(&session, &acquire(&session, &name).await).await;
-    (0..ensemble.len()).filter(|other| *other != number).for_each(|follower| {
-        ensemble.delay(follower, Duration::from_secs(1));
-    });
-    let logged = leader.log_bytes().unwrap();
-    let claim = start(&session, &name);
-    until("the create is proposed", async || leader.log_bytes().unwrap() > logged).await;
+    let claim = proposed_create(&ensemble, &session, &name).await;
     to_follower.pass();
     to_leader.refuse();
     // Listing would need a session, which has to be committed, too.
@@ -107,10 +112,9 @@ async fn claims_of_one_session_are_distinguished_after_a_lost_reply() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_reply_during_a_wait_only_delays_the_grant() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (other, session, name) =
-        (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (shared(), fresh_name());
+    let other = session(server, LONG).await;
+    let (proxy, session) = through_proxy(server).await;
     // Create, list, watch; then the list after the wake-up.
     for nth in 1..=4 {
         let held = acquire(&other, &name).await;
@@ -131,13 +135,9 @@ async fn lost_reply_during_a_wait_only_delays_the_grant() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_request_after_the_session_moved_has_no_effect() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    release(&session, &acquire(&session, &name).await).await;
-    proxy.set(Direction::Requests, Flow::Hold);
-    let claim = start(&session, &name);
-    until("the create is under way", async || proxy.holds(&mark(&claim.claim))).await;
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
+    let claim = held_create(&proxy, &session, &name).await;
     proxy.reset_clients();
     proxy.pass();
     let grant = claim.granted().await;
@@ -153,13 +153,9 @@ async fn late_request_after_the_session_moved_has_no_effect() {
 /// A client meets such a node when it reconnects to a server that does not know yet that its last session is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_of_another_session_is_not_adopted_whatever_its_name() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
-    release(&session, &acquire(&session, &name).await).await;
-    proxy.set(Direction::Requests, Flow::Hold);
-    let claim = start(&session, &name);
-    until("the create is under way", async || proxy.holds(&mark(&claim.claim))).await;
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
+    let claim = held_create(&proxy, &session, &name).await;
     let other_client = plain(&server).await;
     let foreign = contend(&other_client, &name, &format!("_c_{}-lock-", mark(&claim.claim))).await;
     proxy.reset_clients();
@@ -197,10 +193,9 @@ async fn repeated_release_confirms_a_lost_reply_and_keeps_newer_grants() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_withdrawal_is_repeated() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (other, session, name) =
-        (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (shared(), fresh_name());
+    let other = session(server, LONG).await;
+    let (proxy, session) = through_proxy(server).await;
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     proxy.set(Direction::Requests, Flow::Hold);
@@ -232,10 +227,9 @@ async fn lost_event_is_covered_by_a_recheck() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deletion_during_a_disconnect_wakes_the_waiter_after_reconnect() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (other, session, name) =
-        (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (shared(), fresh_name());
+    let other = session(server, LONG).await;
+    let (proxy, session) = through_proxy(server).await;
     let held = acquire(&other, &name).await;
     let waiting = enqueued(&session, &name).await;
     proxy.refuse();
@@ -269,8 +263,7 @@ async fn unreadable_node_does_not_hide_that_of_an_unanswered_create() {
 #[tokio::test(flavor = "multi_thread")]
 async fn release_that_reached_no_server_is_repeated() {
     let (server, name) = (shared(), fresh_name());
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let session = session_at(&url_through(&proxy), LONG).await;
+    let (proxy, session) = through_proxy(server).await;
     let held = acquire(&session, &name).await;
     proxy.set(Direction::Requests, Flow::Hold);
     let error = bounded(session.release(&held)).await.unwrap_err();

@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::Proxy;
 
 use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, name, node, own_ensemble, own_server, plain,
-    queue, release, session, session_at, shared, url_through,
+    LONG, acquire, at_leader_and_follower, backend, bounded, enqueued, fresh_name, name, node, own_ensemble,
+    own_server, plain, queue, release, session, session_at, shared, through_proxy, url_through,
 };
 
 /// ZooKeeper keeps records for good.
@@ -105,9 +105,8 @@ async fn write_of_a_stale_holder_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn write_with_lost_reply_is_repeated() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (shared(), fresh_name());
+    let (proxy, session) = through_proxy(server).await;
     let grant = acquire(&session, &name).await;
     // The reply to the read, and to the transaction that creates or writes.
     for (nth, record) in [(2, "created"), (1, "read"), (2, "written")] {
@@ -122,9 +121,8 @@ async fn write_with_lost_reply_is_repeated() {
 /// refuse it.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_copy_of_a_write_does_not_undo_a_later_one() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
     let grant = acquire(&session, &name).await;
     assert!(write(&session, &grant, "first").await);
     proxy.hold_requests_from("overtaken");
@@ -166,15 +164,12 @@ async fn write_that_arrives_after_the_next_grant_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn record_read_through_a_late_follower_is_current() {
     let ensemble = own_ensemble();
-    let (at_leader, follower) = (ensemble.member(ensemble.leader().unwrap()), ensemble.follower().unwrap());
-    let to_follower = ensemble.member(follower);
-    let (session, observer) =
-        (session_at(&at_leader.url(), LONG).await, session_at(&to_follower.url(), LONG).await);
+    let (session, observer, follower) = at_leader_and_follower(&ensemble).await;
     let name = fresh_name();
     let grant = acquire(&session, &name).await;
     assert!(write(&session, &grant, "old").await);
     assert_eq!(read(&observer, &name).await.as_deref(), Some("old"));
-    let reader = plain(to_follower).await;
+    let reader = plain(ensemble.member(follower)).await;
     ensemble.delay(follower, Duration::from_secs(1));
     assert!(write(&session, &grant, "new").await);
     let shown = reader.get_data(&record_node(&name)).await.unwrap().0;

@@ -6,12 +6,12 @@ use lockkit_core::{
     ErrorKind, LockClient, LockName,
     backend::{Loss, Session},
 };
-use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_testbed::ZooKeeper;
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, acquire, backend, bounded, enqueued, fresh_name, is_entry_gone, node, own_server,
-    plain, queue, release, session, session_at, shared, sooner_than, start, start_claim, url_through,
+    plain, queue, release, session, session_at, shared, sooner_than, start, start_claim, through_proxy,
 };
 use crate::elections::elections;
 
@@ -153,9 +153,8 @@ async fn abandoned_session_creates_nothing_more() {
 /// The effect of the create cannot be found out, so its node must end with the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_create_that_cannot_be_looked_up_abandons_the_session() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
     permit(&server, &name, Permission::CREATE | Permission::DELETE).await;
     proxy.swallow_reply(1);
     let error = start(&session, &name).ends().await.unwrap_err();

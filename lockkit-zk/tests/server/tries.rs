@@ -1,12 +1,15 @@
 //! Tries at locks that were busy a moment ago, which read before they create a node.
 
-use std::{sync::atomic::Ordering::SeqCst, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use lockkit_core::{
-    ErrorKind,
-    backend::{Backend, Renewal},
+    ErrorKind, LockName,
+    backend::{Backend, Grant, Renewal, Session},
 };
-use lockkit_testbed::{Proxy, ZooKeeper};
+use lockkit_testbed::ZooKeeper;
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::{
@@ -14,9 +17,16 @@ use crate::{
     common::{
         LONG, acquire, backend, enqueued, fresh_name, granted, heartbeat, is_gave_up, node, own_ensemble,
         own_server, plain, queue, release, session, session_at, shared, shifted_clock, start_claim,
-        try_acquire, until, url_through,
+        through_proxy, try_acquire, until,
     },
 };
+
+/// Takes a lock, which `trying` then finds busy.
+async fn held_and_tried(holding: &Arc<dyn Session>, trying: &Arc<dyn Session>, name: &LockName) -> Grant {
+    let held = acquire(holding, name).await;
+    assert!(is_gave_up(&try_acquire(trying, name).await));
+    held
+}
 
 /// The try's own server still shows the holder; its leader does not.
 #[tokio::test(flavor = "multi_thread")]
@@ -53,12 +63,10 @@ async fn try_at_a_late_follower_is_granted_what_was_released_before() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn try_whose_read_is_not_answered_fails_and_leaves_nothing() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (holding, trying, name) =
-        (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
-    let held = acquire(&holding, &name).await;
-    assert!(is_gave_up(&try_acquire(&trying, &name).await));
+    let (server, name) = (shared(), fresh_name());
+    let holding = session(server, LONG).await;
+    let (proxy, trying) = through_proxy(server).await;
+    let held = held_and_tried(&holding, &trying, &name).await;
     for nth in [1, 2] {
         proxy.swallow_reply(nth);
         let error = try_acquire(&trying, &name).await.unwrap_err();
@@ -79,8 +87,7 @@ async fn lately_busy_lock_is_granted_whatever_is_left_of_its_queue() {
         let (holding, trying) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
         for is_directory_left in [false, true] {
             let name = fresh_name();
-            let held = acquire(&holding, &name).await;
-            assert!(is_gave_up(&try_acquire(&trying, &name).await));
+            let held = held_and_tried(&holding, &trying, &name).await;
             release(&holding, &held).await;
             let directory = node(&name);
             if is_directory_left {
@@ -101,8 +108,7 @@ async fn lasting_node_at_the_place_of_a_lately_busy_lock_is_an_error() {
     let url = format!("{}/?form=single", server.url());
     let (holding, trying) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
     let name = fresh_name();
-    let held = acquire(&holding, &name).await;
-    assert!(is_gave_up(&try_acquire(&trying, &name).await));
+    let held = held_and_tried(&holding, &trying, &name).await;
     release(&holding, &held).await;
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     plain(server).await.create(&node(&name), b"", &options).await.unwrap();
@@ -132,12 +138,10 @@ async fn claim_that_waits_queues_for_a_lately_busy_lock() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn try_at_a_lately_busy_lock_without_a_connection_is_unavailable() {
-    let server = shared();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (holding, trying, name) =
-        (session(server, LONG).await, session_at(&url_through(&proxy), LONG).await, fresh_name());
-    let held = acquire(&holding, &name).await;
-    assert!(is_gave_up(&try_acquire(&trying, &name).await));
+    let (server, name) = (shared(), fresh_name());
+    let holding = session(server, LONG).await;
+    let (proxy, trying) = through_proxy(server).await;
+    let held = held_and_tried(&holding, &trying, &name).await;
     // A new connection comes into being, and remains silent.
     proxy.hold_new();
     proxy.reset();

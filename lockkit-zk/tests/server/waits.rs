@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::backend::Session;
-use lockkit_testbed::{Direction, Flow, Message, Proxy};
+use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::{
@@ -16,6 +16,14 @@ async fn renew_now_and_then(session: Arc<dyn Session>) {
         session.renew(&[]).await;
         tokio::time::sleep(SHORT / 10).await;
     }
+}
+
+/// Opens sessions of a holder and, through a proxy, of a waiter, for locks that are one node.
+async fn single_node_sessions(server: &ZooKeeper) -> (Proxy, Arc<dyn Session>, Arc<dyn Session>) {
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
+    let waiter = session_at(&format!("{}&form=single", url_through(&proxy)), SHORT).await;
+    (proxy, holder, waiter)
 }
 
 /// Listing at each re-check would read n^2 names in a queue of n waiters.
@@ -58,11 +66,8 @@ async fn recheck_reads_no_list_and_keeps_its_watch() {
 /// A create per re-check would be a transaction of the whole ensemble.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_of_a_single_node_writes_nothing() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
-    let session = session_at(&format!("{}&form=single", url_through(&proxy)), SHORT).await;
-    let name = fresh_name();
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, holder, session) = single_node_sessions(&server).await;
     let held = acquire(&holder, &name).await;
     let waiting = enqueued(&session, &name).await;
     until("it watches", async || server.watches().unwrap() == 1).await;
@@ -77,11 +82,8 @@ async fn recheck_of_a_single_node_writes_nothing() {
 /// Another program takes the lock at the moment of the release; only the lost event would have reported that.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_of_a_single_node_watches_its_replacement() {
-    let server = own_server();
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
-    let session = session_at(&format!("{}&form=single", url_through(&proxy)), SHORT).await;
-    let name = fresh_name();
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, holder, session) = single_node_sessions(&server).await;
     let held = acquire(&holder, &name).await;
     let waiting = watching(&server, &session, &name).await;
     let renewing = tokio::spawn(renew_now_and_then(Arc::clone(&session)));

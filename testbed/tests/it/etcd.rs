@@ -2,14 +2,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     panic::catch_unwind,
     path::PathBuf,
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use lockkit_testbed::Etcd;
+
+use crate::process::{pid_in, state_of, testbed};
 
 /// Generous bound against hangs.
 const GONE_MAX: Duration = Duration::from_secs(20);
@@ -70,15 +70,8 @@ fn server_of_a_panicking_test_ends() {
 
 #[test]
 fn server_and_folder_of_a_killed_process_are_removed() {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_testbed"))
-        .arg("etcd")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let pid: u32 = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    let (mut process, line) = testbed("etcd");
+    let pid = pid_in(&line);
     let folder = folder_of(pid);
     assert!(folder.is_dir());
     process.kill().unwrap();
@@ -88,12 +81,6 @@ fn server_and_folder_of_a_killed_process_are_removed() {
         assert!(started.elapsed() < GONE_MAX, "process {pid} or folder {} is still there", folder.display());
         std::thread::yield_now();
     }
-}
-
-/// The state letter of a process; `None` when there is none of this id.
-fn state_of(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// The temporary folder of a server, from its command line.

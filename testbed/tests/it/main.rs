@@ -4,6 +4,7 @@
 mod cluster;
 mod etcd;
 mod postgres;
+mod process;
 mod proxy;
 mod proxy_etcd;
 mod proxy_redis;

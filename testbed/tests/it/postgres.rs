@@ -2,13 +2,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use lockkit_testbed::Postgres;
+
+use crate::process::testbed;
 
 /// Generous bound against hangs.
 const GONE_MAX: Duration = Duration::from_secs(20);
@@ -34,14 +35,7 @@ fn dropped_server_leaves_nothing() {
 
 #[test]
 fn server_of_a_killed_process_leaves_nothing() {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_testbed"))
-        .arg("postgres")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (mut process, line) = testbed("postgres");
     let traces = Traces::of(line.split(' ').next().unwrap());
     assert!(traces.are_there());
     process.kill().unwrap();

@@ -91,13 +91,7 @@ fn messages_of_the_older_protocol_are_dropped_until_pass() {
 
 #[test]
 fn swallowed_reply_is_a_value_and_not_a_message() {
-    let redis = Redis::start().unwrap();
-    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
-    let mut client = Client::of(&proxy);
-    client.send("HELLO 3");
-    client.send("SUBSCRIBE c");
-    client.send("PING there");
-    client.read_to("there");
+    let (redis, proxy, mut client) = subscriber();
     proxy.swallow_reply(2);
     publish(&redis, "one");
     client.send("SET a 1");

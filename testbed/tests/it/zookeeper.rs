@@ -2,13 +2,14 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
+    io::Write,
     net::TcpStream,
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use lockkit_testbed::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions, until};
+
+use crate::process::{pid_in, state_of, testbed};
 
 #[test]
 fn servers_share_nothing() {
@@ -116,16 +117,9 @@ fn login_keeps_other_users_out() {
 
 #[test]
 fn server_and_folder_of_a_killed_process_are_removed() {
-    let mut process = Command::new(env!("CARGO_BIN_EXE_testbed"))
-        .arg("zk")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (mut process, line) = testbed("zk");
     assert!(line.starts_with("zk://127."), "{line}");
-    let pid: u32 = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    let pid = pid_in(&line);
     let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     let configuration =
         command.split('\0').find(|argument| argument.ends_with("zoo.cfg")).unwrap().to_owned();
@@ -196,10 +190,4 @@ fn deafened_follower_stops_serving_and_delayed_one_does_not() {
     until("the follower has caught up", || {
         nodes(follower).is_ok_and(|nodes_there| nodes_there == nodes(leader).unwrap())
     });
-}
-
-/// The state letter of a process; `None` when there is none of this id.
-fn state_of(pid: u32) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }

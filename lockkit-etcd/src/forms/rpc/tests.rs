@@ -6,10 +6,10 @@ use std::{
 };
 
 use lockkit_conformance::direct::{
-    acquire, bounded, fresh_name, granted, is_gave_up, is_renewed, release, start, try_acquire,
+    PendingClaim, acquire, bounded, fresh_name, granted, is_gave_up, is_renewed, release, start, try_acquire,
 };
 use lockkit_core::{
-    Clock, ErrorKind,
+    Clock, ErrorKind, LockName,
     backend::{ClaimId, Renewal, Session},
 };
 use tokio::time::Instant;
@@ -27,15 +27,30 @@ async fn open(script: &Script) -> Arc<RpcSession> {
     Arc::new(RpcSession::open(server(script, 1), layout, TTL, Clock::tokio()).await.unwrap())
 }
 
-async fn session(script: &Script) -> Arc<dyn Session> {
-    open(script).await
+async fn scripted() -> (Script, Arc<dyn Session>) {
+    let script = Script::default();
+    let session = open(&script).await;
+    (script, session)
+}
+
+/// Starts a claim behind a foreign key; its RPC is not answered.
+fn unanswered_waiter(script: &Script, session: &Arc<dyn Session>, name: &LockName) -> PendingClaim {
+    script.put(&foreign(name), "");
+    script.rule(|call| if call.is("Lock") { Fate::Unanswered } else { Fate::Served });
+    start(session, name)
+}
+
+async fn gives_up_at_once(waiting: PendingClaim) {
+    let since = Instant::now();
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(since.elapsed(), Duration::ZERO);
 }
 
 /// Nobody renews its lease any more, so its key goes with that.
 #[tokio::test(start_paused = true)]
 async fn claim_whose_withdrawal_is_refused_is_not_renewed() {
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     script.rule(|call| match &*call.method {
         "Lock" => Fate::Unanswered,
         "LeaseRevoke" => Fate::Refused(Code::PermissionDenied, "etcdserver: permission denied"),
@@ -45,21 +60,16 @@ async fn claim_whose_withdrawal_is_refused_is_not_renewed() {
     after_requests(&script, "Lock", 1).await;
     assert!(is_renewed(&session.renew(&[]).await.session));
     assert_eq!(script.count("LeaseKeepAlive"), 1);
-    let since = Instant::now();
-    waiting.control.give_up();
-    assert!(is_gave_up(&waiting.ends().await));
-    assert_eq!(since.elapsed(), Duration::ZERO);
+    gives_up_at_once(waiting).await;
     session.renew(&[]).await;
     assert_eq!(script.count("LeaseKeepAlive"), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn withdrawal_is_retried_with_growing_pauses() {
-    let script = Script::default();
-    let (session, name) = (session(&script).await, fresh_name());
-    script.put(&foreign(&name), "");
-    script.rule(|call| if call.is("Lock") { Fate::Unanswered } else { Fate::Served });
-    let waiting = start(&session, &name);
+    let (script, session) = scripted().await;
+    let name = fresh_name();
+    let waiting = unanswered_waiter(&script, &session, &name);
     after_requests(&script, "Lock", 1).await;
     script.rule(busy("LeaseRevoke"));
     let since = Instant::now();
@@ -74,8 +84,8 @@ async fn withdrawal_is_retried_with_growing_pauses() {
 /// Its reply is lost then. The claim starts again with another lease.
 #[tokio::test(start_paused = true)]
 async fn rpc_of_the_first_claim_may_be_silent_for_a_second() {
-    let script = Script::default();
-    let (session, name) = (session(&script).await, fresh_name());
+    let (script, session) = scripted().await;
+    let name = fresh_name();
     script.take_calls();
     script.rule(first(1, "Lock", Fate::Unanswered));
     let since = Instant::now();
@@ -91,12 +101,10 @@ async fn rpc_of_the_first_claim_may_be_silent_for_a_second() {
 /// A queued claim may be silent for as long as it waits.
 #[tokio::test(start_paused = true)]
 async fn rpc_of_a_waiter_may_be_silent_for_ever() {
-    let script = Script::default();
-    let (session, name) = (session(&script).await, fresh_name());
-    script.put(&foreign(&name), "");
+    let (script, session) = scripted().await;
+    let name = fresh_name();
     script.take_calls();
-    script.rule(|call| if call.is("Lock") { Fate::Unanswered } else { Fate::Served });
-    let waiting = start(&session, &name);
+    let waiting = unanswered_waiter(&script, &session, &name);
     tokio::time::sleep(TTL * 10).await;
     assert!(waiting.is_waiting() && script.count("Lock") == 1);
     // A look after each re-check pause.
@@ -107,8 +115,7 @@ async fn rpc_of_a_waiter_may_be_silent_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn try_ends_at_the_time_limit_of_a_request() {
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     script.rule(|call| if call.is("Lock") { Fate::Lost } else { Fate::Served });
     let since = Instant::now();
     let error = bounded(try_acquire(&session, &fresh_name())).await.unwrap_err();
@@ -126,8 +133,8 @@ async fn try_ends_at_the_time_limit_of_a_request() {
 /// A try that another claim has overtaken sees that at its next look.
 #[tokio::test(start_paused = true)]
 async fn overtaken_try_ends_after_a_tenth_of_a_second() {
-    let script = Script::default();
-    let (session, name) = (session(&script).await, fresh_name());
+    let (script, session) = scripted().await;
+    let name = fresh_name();
     let (overtaking, key) = (script.clone(), foreign(&name));
     script.rule(move |call| {
         if call.is("LeaseGrant") {
@@ -143,15 +150,11 @@ async fn overtaken_try_ends_after_a_tenth_of_a_second() {
 
 #[tokio::test(start_paused = true)]
 async fn claim_that_gives_up_between_two_attempts_ends_at_once() {
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     script.rule(busy("LeaseGrant"));
     let waiting = start(&session, &fresh_name());
     after_requests(&script, "LeaseGrant", 8).await;
-    let since = Instant::now();
-    waiting.control.give_up();
-    assert!(is_gave_up(&waiting.ends().await));
-    assert_eq!(since.elapsed(), Duration::ZERO);
+    gives_up_at_once(waiting).await;
 }
 
 /// Nothing would revoke its lease.
@@ -172,8 +175,7 @@ async fn closed_session_takes_no_claim() {
 #[tokio::test(start_paused = true)]
 async fn heartbeat_of_more_holds_than_fit_into_a_transaction_renews_all() {
     const HOLDS: usize = 205;
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     let mut held = Vec::new();
     for _ in 0..HOLDS {
         held.push(acquire(&session, &fresh_name()).await);
@@ -190,8 +192,7 @@ async fn heartbeat_of_more_holds_than_fit_into_a_transaction_renews_all() {
 
 #[tokio::test(start_paused = true)]
 async fn only_waiters_and_the_holds_of_a_heartbeat_are_renewed() {
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     let held = [acquire(&session, &fresh_name()).await, acquire(&session, &fresh_name()).await];
     // The other one is being released.
     session.renew(&held[..1]).await;
@@ -204,8 +205,7 @@ async fn only_waiters_and_the_holds_of_a_heartbeat_are_renewed() {
 
 #[tokio::test(start_paused = true)]
 async fn claim_whose_lease_has_ended_starts_again() {
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     script.rule(first(1, "Lock", Fate::Refused(Code::NotFound, "etcdserver: requested lease not found")));
     let held = acquire(&session, &fresh_name()).await;
     assert_eq!(script.count("Lock"), 2);
@@ -214,11 +214,9 @@ async fn claim_whose_lease_has_ended_starts_again() {
 
 #[tokio::test(start_paused = true)]
 async fn claim_behind_another_notes_that_before_its_first_look() {
-    let script = Script::default();
-    let (session, name) = (session(&script).await, fresh_name());
-    script.put(&foreign(&name), "");
-    script.rule(|call| if call.is("Lock") { Fate::Unanswered } else { Fate::Served });
-    let waiting = start(&session, &name);
+    let (script, session) = scripted().await;
+    let name = fresh_name();
+    let waiting = unanswered_waiter(&script, &session, &name);
     after_requests(&script, "Lock", 1).await;
     assert!(waiting.control.was_contended() && script.count("Txn") == 0);
     waiting.control.give_up();
@@ -227,8 +225,7 @@ async fn claim_behind_another_notes_that_before_its_first_look() {
 
 #[tokio::test(start_paused = true)]
 async fn claim_that_gives_up_during_a_look_ends_at_once() {
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     script.rule(|call| match &*call.method {
         "Lock" => Fate::Unanswered,
         "Txn" => Fate::Lost,
@@ -236,16 +233,12 @@ async fn claim_that_gives_up_during_a_look_ends_at_once() {
     });
     let waiting = start(&session, &fresh_name());
     after_requests(&script, "Txn", 1).await;
-    let since = Instant::now();
-    waiting.control.give_up();
-    assert!(is_gave_up(&waiting.ends().await));
-    assert_eq!(since.elapsed(), Duration::ZERO);
+    gives_up_at_once(waiting).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn look_that_confirms_is_retried_with_growing_pauses() {
-    let script = Script::default();
-    let session = session(&script).await;
+    let (script, session) = scripted().await;
     script.rule(busy("Txn"));
     let since = Instant::now();
     let waiting = start(&session, &fresh_name());

@@ -14,7 +14,7 @@ use lockkit_core::{
 
 use super::{RedlockBackend, held_value, is_undecided};
 use crate::{
-    admin::{escape_glob, parse_scan, raw_names, scan},
+    admin::{escape_glob, listable, parse_scan, scan},
     error::RequestError,
     keys::Layout,
     redlock::{
@@ -51,10 +51,7 @@ pub(super) async fn page(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Page> {
-    let layout = backend.config.layout();
-    if !layout.tells_locks_apart() {
-        return Err(raw_names());
-    }
+    let layout = listable(backend.config.layout())?;
     let after = after.unwrap_or_default().to_owned();
     let wanted = WantedPage { layout, prefix: prefix.to_owned(), after, limit: limit.max(1) };
     let found = async {
