@@ -182,8 +182,8 @@ async fn stream_reopened_after_a_compaction_stays_open() {
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_that_breaks_at_once_is_reopened_with_pauses() {
     const WATCHED: Duration = Duration::from_secs(2);
-    // Five pauses, and several connections before each.
-    const CONNECTIONS_MAX: u64 = 30;
+    // Five pauses, and a connection or two before each; without pauses there are 29, as connecting has pauses of its own.
+    const CONNECTIONS_MAX: u64 = 15;
     let setting = Setting::start().await;
     setting.watches(0).await;
     let accepted = || setting.proxy.counts().accepted;
@@ -191,6 +191,7 @@ async fn stream_that_breaks_at_once_is_reopened_with_pauses() {
     setting.proxy.refuse();
     tokio::time::sleep(WATCHED).await;
     let made = accepted() - before;
+
     assert!((1..=CONNECTIONS_MAX).contains(&made), "{made} connections in {WATCHED:?}");
 }
 
