@@ -24,6 +24,7 @@ pub const RESTORE: &str =
 pub const WRITE_RECORD: &str = script!("number", "node", "state", "has", "lock", "write_record");
 pub const READ_RECORD: &str = script!("number", "node", "read_record");
 pub const RENEW: &str = script!("node", "has", "renew");
+pub const INSPECT: &str = script!("number", "node", "inspect");
 pub const NOTE_EMPTY: &str = script!("number", "node", "state", "note_empty");
 pub const LOOK: &str = script!("number", "node", "state", "look");
 pub const MARK: &str = script!("number", "node", "state", "mark");
@@ -110,6 +111,19 @@ impl Claimant {
         match reply.list() {
             [] => Ok(None),
             [record, lost] => Ok(Some((record.text().to_owned(), lost.number().context("no number")?))),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// The claim that has the lock, and its counter; `None` from a node that has lost its data.
+    pub fn inspect(&self, node: &Redis) -> Result<Option<(String, i64)>> {
+        let keys = ["EVAL", INSPECT, "3", &self.lock, &self.side("fence"), NODE];
+        let reply = node.cli(&[&keys[..], &["1000", "", &self.marker]].concat())?;
+        match reply.list() {
+            [] => Ok(None),
+            [claim, counter, ..] => {
+                Ok(Some((claim.text().to_owned(), counter.number().context("no number")?)))
+            }
             other => bail!("{other:?}"),
         }
     }
