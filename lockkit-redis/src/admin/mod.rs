@@ -166,6 +166,7 @@ fn with_session(mut contender: Contender, shown: &Shown) -> Contender {
 mod tests {
     use std::sync::atomic::Ordering::SeqCst;
 
+    use lockkit_conformance::direct::HANG;
     use lockkit_core::ErrorKind;
 
     use super::*;
@@ -175,7 +176,8 @@ mod tests {
     #[tokio::test]
     async fn break_is_sent_to_a_cluster_once() {
         let cluster = FakeCluster::start().await;
-        let config = RedisConfig::cluster([cluster.server.address.to_string()]).unwrap();
+        let config =
+            RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
         let holder = Contender::new(ClaimId::random().to_string(), Some(FencingToken::new(7)), None);
         let broken = RedisBackend::new(config).break_lock(&LockName::new("x").unwrap(), &holder).await;
         assert_eq!(broken.unwrap_err().kind(), ErrorKind::Unavailable);
