@@ -55,6 +55,8 @@ mod redlock;
 mod registry;
 mod release;
 mod replicas;
+#[cfg(test)]
+mod scripted;
 mod server;
 mod server_info;
 mod session;

@@ -20,7 +20,7 @@ use std::{
 
 use lockkit_core::{
     ErrorKind,
-    backend::retry_pauses,
+    backend::{RetryPauses, retry_pauses},
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
 use tokio::{
@@ -71,7 +71,11 @@ pub(crate) struct Health {
 }
 
 impl OpenConnection {
-    fn new(connection: Connection, broken: CancellationToken, replace_soon: CancellationToken) -> Self {
+    pub(crate) fn new(
+        connection: Connection,
+        broken: CancellationToken,
+        replace_soon: CancellationToken,
+    ) -> Self {
         let health = Health {
             broken,
             replace_soon,
@@ -140,6 +144,17 @@ pub(crate) fn reconnect_pause() -> Duration {
     RETRY_PAUSE_MIN.mul_f64(fastrand::f64())
 }
 
+/// Waits before the first attempt to replace a broken connection.
+async fn pause_before_reopening(has_served: bool, pauses: &mut RetryPauses) {
+    if has_served {
+        *pauses = retry_pauses();
+        tokio::time::sleep(reconnect_pause()).await;
+    } else {
+        // Otherwise connections that break at once would be opened in a tight loop.
+        pauses.wait().await;
+    }
+}
+
 /// Opens connections, and replaces broken ones.
 pub(crate) struct Reconnector {
     pub(crate) connector: Connector,
@@ -197,13 +212,7 @@ impl Reconnector {
                     let has_served = open.health.has_served();
                     // The client crate repairs a connection to a cluster as long as anybody has it, without pauses.
                     drop(open);
-                    if has_served {
-                        pauses = retry_pauses();
-                        tokio::time::sleep(reconnect_pause()).await;
-                    } else {
-                        // Otherwise connections that break at once would be opened in a tight loop.
-                        pauses.wait().await;
-                    }
+                    pause_before_reopening(has_served, &mut pauses).await;
                     self.reopen(&state).await
                 }
             };

@@ -121,3 +121,35 @@ impl Replicas {
         RequestError::new(Effect::Refused, ErrorKind::Unavailable, message)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        scripted::{Answer, ScriptedServer, greeting},
+        topology::{Dialer, Login, Topology},
+        wire::INSPECT,
+    };
+
+    /// The first one may lead to a former master, and so would every later try.
+    #[tokio::test]
+    async fn grant_that_is_not_found_is_looked_up_over_another_connection() {
+        let server = ScriptedServer::start(|_| {
+            |connection, words: &[String]| match (&*words[0], connection) {
+                ("EVALSHA", 0) => Answer::Text("*2\r\n$4\r\ngone\r\n:0\r\n".to_owned()),
+                ("EVALSHA", _) => Answer::Text(":7\r\n".to_owned()),
+                ("WAIT", _) => Answer::Text(":1\r\n".to_owned()),
+                _ => greeting(words),
+            }
+        });
+        let connector = Connector {
+            topology: Topology::Single(server.await.address),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: lockkit_conformance::direct::HANG },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let replicas = Replicas::connect(connector, 1).await.unwrap();
+        let confirm = Call::about(&INSPECT, &["x"]);
+        replicas.confirm(&confirm, FencingToken::new(7)).await.unwrap();
+    }
+}

@@ -17,7 +17,10 @@ use crate::{
     scripted::Scripted,
 };
 use lockkit_core::{Lock, LockGuard, Result, backend::Lifetime, memory::MemoryServer};
-use tokio::runtime::{Builder, Handle};
+use tokio::{
+    runtime::{Builder, Handle},
+    task::yield_now,
+};
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn answered_acquire_and_release_need_one_poll_and_no_task() {
@@ -107,17 +110,29 @@ fn workers_send_the_release_of_a_dropped_guard_before_a_try() {
 
 #[test]
 fn workers_send_a_withdrawal_before_a_release_and_a_try() {
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let task = runtime.spawn(async {
-        let lock = lock_of_new_client(&MemoryServer::new()).await;
-        for round in 0..10 {
-            let guard = lock.acquire().await.unwrap();
-            assert!(lock.acquire_timeout(Duration::from_millis(1)).await.unwrap().is_none());
-            guard.release().await.unwrap();
-            assert!(lock.try_acquire().await.unwrap().is_some(), "round {round}");
-        }
-    });
-    runtime.block_on(task).unwrap();
+    // A worker that looks for events wakes the tasks that have yielded, before it has polled all others.
+    for event_interval in [61, 3, 7] {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).event_interval(event_interval).enable_all().build().unwrap();
+        let task = runtime.spawn(async move {
+            let lock = lock_of_new_client(&MemoryServer::new()).await;
+            for round in 0..12 {
+                // So that it looks for events at another step in each round.
+                for _ in 0..round {
+                    yield_now().await;
+                }
+                let guard = lock.acquire().await.unwrap();
+                let token = guard.token().get();
+                assert!(lock.acquire_timeout(Duration::from_millis(1)).await.unwrap().is_none());
+                guard.release().await.unwrap();
+                let next = lock.try_acquire().await.unwrap();
+                // The withdrawn claim would have the token in between, from a release that overtakes its withdrawal.
+                let next = next.map(|guard| guard.token().get());
+                assert_eq!(next, Some(token + 1), "round {round} of {event_interval}");
+            }
+        });
+        runtime.block_on(task).unwrap();
+    }
 }
 
 /// A task that is spawned after its request takes the next turn from the task of the connection.

@@ -161,3 +161,26 @@ fn with_session(mut contender: Contender, shown: &Shown) -> Contender {
         None => contender,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use lockkit_conformance::direct::HANG;
+    use lockkit_core::ErrorKind;
+
+    use super::*;
+    use crate::{RedisConfig, scripted::FakeCluster};
+
+    /// The answer to a second copy would hide that the first one has ended the hold.
+    #[tokio::test]
+    async fn break_is_sent_to_a_cluster_once() {
+        let cluster = FakeCluster::start().await;
+        let config =
+            RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
+        let holder = Contender::new(ClaimId::random().to_string(), Some(FencingToken::new(7)), None);
+        let broken = RedisBackend::new(config).break_lock(&LockName::new("x").unwrap(), &holder).await;
+        assert_eq!(broken.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(cluster.scripts.load(SeqCst), 1);
+    }
+}

@@ -252,7 +252,80 @@ impl Drop for RedisLeaderWatch {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+    use crate::{
+        scripted::{Answer, connection_to, greeting},
+        topology::Connection,
+    };
+
+    /// Longer than all pauses of a test together.
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// A server that refuses the first subscriptions.
+    #[derive(Default)]
+    struct Refusing {
+        refusals: AtomicUsize,
+        tries: Mutex<Vec<Instant>>,
+    }
+
+    impl Refusing {
+        fn answer(&self, words: &[String]) -> Answer {
+            if words[0] != "SUBSCRIBE" {
+                return greeting(words);
+            }
+            lock(&self.tries).push(Instant::now());
+            let left = self.refusals.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+            let channel = &words[1];
+            Answer::Text(match left {
+                Ok(_) => "-NOPERM not yet\r\n".to_owned(),
+                Err(_) => format!(">3\r\n$9\r\nsubscribe\r\n${}\r\n{channel}\r\n:1\r\n", channel.len()),
+            })
+        }
+
+        /// Returns the pauses between the tries since the last call.
+        fn pauses(&self) -> Vec<Duration> {
+            let tries = std::mem::take(&mut *lock(&self.tries));
+            tries.windows(2).map(|pair| pair[1] - pair[0]).collect()
+        }
+    }
+
+    /// Each watch that joins later would else wait for as long as the last one of an outage.
+    #[tokio::test(start_paused = true)]
+    async fn refused_subscription_is_repeated_with_pauses_that_begin_again_after_a_success() {
+        let (observers, server) = (Arc::<Observers>::default(), Arc::<Refusing>::default());
+        let answering = Arc::clone(&server);
+        let connection = connection_to(move |_, words| answering.answer(words)).await;
+        let open = OpenConnection::new(
+            Connection::node(connection),
+            CancellationToken::new(),
+            CancellationToken::new(),
+        );
+        let (_state, connections) = watch::channel(ConnectionState::Up(open));
+        tokio::spawn(Arc::clone(&observers).keep_subscribed(connections, LONG));
+        // It waits for the first watch.
+        tokio::task::yield_now().await;
+        let subscribe = async |channel: &str, refusals: usize| {
+            server.refusals.store(refusals, SeqCst);
+            let mut watch = RedisLeaderWatch::new(Arc::clone(&observers), channel.to_owned());
+            let refused = watch.subscribed().await.unwrap_err();
+            assert_eq!(refused.effect, Effect::Refused, "{refused:?}");
+            timeout(LONG, watch.changed()).await.expect("it is repeated until it succeeds");
+            watch.subscribed().await.unwrap();
+            (watch, server.pauses())
+        };
+        let (_first, pauses) = subscribe("first", 12).await;
+        assert!(pauses.len() == 12 && pauses[11] >= RETRY_PAUSE_MAX / 2, "{pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause >= RETRY_PAUSE_MIN), "{pauses:?}");
+        let (_second, pauses) = subscribe("second", 1).await;
+        // The timer has a resolution of one millisecond.
+        let longest = 2 * RETRY_PAUSE_MIN + Duration::from_millis(1);
+        assert!(pauses.len() == 1 && pauses[0] <= longest, "{pauses:?}");
+    }
 
     /// A pinned lock that is left may expire before the end that was known.
     #[tokio::test(start_paused = true)]

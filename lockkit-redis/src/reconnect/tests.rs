@@ -5,13 +5,12 @@ use std::sync::{Mutex, atomic::AtomicUsize};
 use lockkit_conformance::direct::{HANG, until};
 use lockkit_core::support::lock;
 use lockkit_testbed::Redis;
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-};
 
 use super::*;
-use crate::topology::{Address, Dialer, Login, Topology};
+use crate::{
+    scripted::FakeCluster,
+    topology::{Address, Dialer, Login, Topology},
+};
 
 /// Receives nothing, on these channels.
 impl Listener for Vec<String> {
@@ -119,93 +118,29 @@ async fn connection_that_should_be_replaced_serves_until_its_replacement_is_anno
     running.abort();
 }
 
-/// A cluster of one node, in this process.
-struct FakeCluster {
-    address: Address,
-    /// The id of the master of all slots.
-    master: Arc<Mutex<&'static str>>,
-    is_silent: Arc<AtomicBool>,
-    /// Connections that have ended.
-    ended: Arc<AtomicUsize>,
-}
-
-impl FakeCluster {
-    async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (master, is_silent, ended) =
-            (Arc::new(Mutex::new("a")), Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        let node = (Arc::clone(&master), Arc::clone(&is_silent), Arc::clone(&ended));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (master, is_silent, ended) = node.clone();
-                tokio::spawn(async move {
-                    Self::serve(stream, port, master, is_silent).await;
-                    ended.fetch_add(1, SeqCst);
-                });
-            }
-        });
-        Self { address: Address::Tcp("127.0.0.1".to_owned(), port), master, is_silent, ended }
-    }
-
-    async fn serve(stream: TcpStream, port: u16, master: Arc<Mutex<&'static str>>, silent: Arc<AtomicBool>) {
-        let mut stream = BufReader::new(stream);
-        while let Some(words) = request(&mut stream).await {
-            let master = *lock(&master);
-            let answer = match words[0].to_ascii_uppercase().as_str() {
-                "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
-                "CLUSTER" => format!(
-                    "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{master}\r\n",
-                    master.len()
-                ),
-                "PING" => "+PONG\r\n".to_owned(),
-                _ => "+OK\r\n".to_owned(),
-            };
-            if !silent.load(SeqCst) && stream.write_all(answer.as_bytes()).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn connector(&self, timeout: Duration) -> Connector {
-        Connector {
-            topology: Topology::Cluster(vec![self.address.clone()]),
-            dialer: Dialer { login: Login::default(), tls: None, timeout },
-            sentinel_login: Login::default(),
-            cluster_retries: 0,
-        }
-    }
-}
-
-/// Reads the words of a request.
-async fn request(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
-    let number = async |stream: &mut BufReader<TcpStream>| {
-        let mut line = String::new();
-        stream.read_line(&mut line).await.ok()?;
-        line.trim().get(1..)?.parse::<usize>().ok()
+fn to_cluster(cluster: &FakeCluster, timeout: Duration) -> Reconnector {
+    let connector = Connector {
+        topology: Topology::Cluster(vec![cluster.server.address.clone()]),
+        dialer: Dialer { login: Login::default(), tls: None, timeout },
+        sentinel_login: Login::default(),
+        cluster_retries: 0,
     };
-    let mut words = Vec::new();
-    for _ in 0..number(stream).await? {
-        let mut word = vec![0; number(stream).await? + 2];
-        stream.read_exact(&mut word).await.ok()?;
-        words.push(String::from_utf8_lossy(&word).trim_end().to_owned());
-    }
-    Some(words)
+    Reconnector { connector, listener: Arc::new(()) }
 }
 
 /// The client crate repairs a connection that somebody has, without pauses.
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_connection_is_dropped_before_the_next_one_is_open() {
     let cluster = FakeCluster::start().await;
-    let reconnector = Reconnector { connector: cluster.connector(10 * HANG), listener: Arc::new(()) };
+    let reconnector = to_cluster(&cluster, 10 * HANG);
     let open = reconnector.open().await.unwrap();
-    let before = cluster.ended.load(SeqCst);
+    let before = cluster.server.ended.load(SeqCst);
     // The next connection stays in the making.
     cluster.is_silent.store(true, SeqCst);
     open.give_up();
     let (state, states) = watch::channel(ConnectionState::Up(open.clone()));
     let running = tokio::spawn(reconnector.run(Some(open), state));
-    until("the broken connection has ended", async || cluster.ended.load(SeqCst) > before).await;
+    until("the broken connection has ended", async || cluster.server.ended.load(SeqCst) > before).await;
     assert!(matches!(*states.borrow(), ConnectionState::Opening));
     running.abort();
 }
@@ -214,7 +149,7 @@ async fn broken_connection_is_dropped_before_the_next_one_is_open() {
 #[tokio::test(flavor = "multi_thread")]
 async fn other_masters_replace_a_connection_at_the_first_silence() {
     let cluster = FakeCluster::start().await;
-    let reconnector = Reconnector { connector: cluster.connector(HANG), listener: Arc::new(()) };
+    let reconnector = to_cluster(&cluster, HANG);
     let open = reconnector.open().await.unwrap();
     *lock(&cluster.master) = "b";
     open.health.unanswered.notify_one();
@@ -227,7 +162,7 @@ async fn other_masters_replace_a_connection_at_the_first_silence() {
 async fn nodes_that_do_not_name_their_masters_replace_no_connection() {
     let cluster = FakeCluster::start().await;
     let timeout = Duration::from_millis(500);
-    let reconnector = Reconnector { connector: cluster.connector(timeout), listener: Arc::new(()) };
+    let reconnector = to_cluster(&cluster, timeout);
     let open = reconnector.open().await.unwrap();
     cluster.is_silent.store(true, SeqCst);
     open.health.unanswered.notify_one();
@@ -291,6 +226,30 @@ async fn tries_to_replace_a_connection_have_growing_pauses() {
         "a connection that was cut at once is replaced after {:?}",
         tries[0]
     );
+}
+
+/// An outage may cut many connections before they serve. The one that serves after it is replaced as soon as the first.
+#[tokio::test(start_paused = true)]
+async fn pauses_of_broken_connections_begin_again_after_one_that_served() {
+    let mut pauses = retry_pauses();
+    let mut pause_after = async |has_served| {
+        let start = Instant::now();
+        pause_before_reopening(has_served, &mut pauses).await;
+        start.elapsed()
+    };
+    let (mut first, mut last) = (Duration::ZERO, Duration::ZERO);
+    for number in 0..12 {
+        last = pause_after(false).await;
+        first = if number == 0 { last } else { first };
+    }
+    // The timer has a resolution of one millisecond.
+    let tick = Duration::from_millis(1);
+    assert!((RETRY_PAUSE_MIN..=2 * RETRY_PAUSE_MIN + tick).contains(&first), "{first:?}");
+    assert!(last >= RETRY_PAUSE_MAX / 2, "{last:?}");
+    let served = pause_after(true).await;
+    assert!(served <= RETRY_PAUSE_MIN + tick, "{served:?}");
+    let next = pause_after(false).await;
+    assert!((RETRY_PAUSE_MIN..=2 * RETRY_PAUSE_MIN + tick).contains(&next), "{next:?}");
 }
 
 /// When a network fails, all clients lose all servers at the same moment.

@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     Result,
-    backend::{Acquired, Claim, Grant, retry_pauses},
+    backend::{Acquired, Claim, Grant, RetryPauses, retry_pauses},
 };
 use tokio::time::{Instant, sleep};
 use tracing::debug;
@@ -67,8 +67,7 @@ impl RedlockSession {
                     if !claim.wait() {
                         return Ok(Acquired::GaveUp);
                     }
-                    outage_pauses = retry_pauses();
-                    (jittered(PAUSE_MAX.min(self.context.ttl / 3)), true)
+                    (pause_while_held(&mut outage_pauses, self.context.ttl), true)
                 }
                 AttemptOutcome::Failed(fault) => {
                     if !claim.wait() || !fault.is_transient() {
@@ -121,6 +120,13 @@ async fn next_attempt(
         () = sleep(pause) => {}
         () = hint => sleep(pause_after_hint()).await,
     }
+}
+
+/// A random pause after an attempt that found the lock held. A majority has answered, so the pauses of the next outage
+/// begin again.
+fn pause_while_held(outage_pauses: &mut RetryPauses, ttl: Duration) -> Duration {
+    *outage_pauses = retry_pauses();
+    jittered(PAUSE_MAX.min(ttl / 3))
 }
 
 /// A random pause, from a third of `longest` to all of it.
@@ -224,6 +230,17 @@ mod tests {
         let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
         let end = tokio::time::timeout(Duration::from_secs(600), session.acquire_claim(&claim)).await;
         assert_eq!(end.expect("it waits").unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+
+    #[test]
+    fn pauses_of_an_outage_begin_again_after_a_majority_has_answered() {
+        let mut outage_pauses = retry_pauses();
+        let last = (0..12).map(|_| outage_pauses.next_pause()).last().unwrap();
+        assert!(last >= RETRY_PAUSE_MAX / 2, "{last:?}");
+        let held = pause_while_held(&mut outage_pauses, Duration::from_secs(60));
+        assert!(held <= PAUSE_MAX, "{held:?}");
+        let next = outage_pauses.next_pause();
+        assert!(next <= 2 * RETRY_PAUSE_MIN, "{next:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,7 +28,7 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
-    pub(super) fn node(connection: MultiplexedConnection) -> Self {
+    pub(crate) fn node(connection: MultiplexedConnection) -> Self {
         Self::Node { connection, _watch: None }
     }
 

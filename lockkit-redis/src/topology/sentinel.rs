@@ -11,7 +11,7 @@
 //! * A Sentinel is restarted: the client subscribes again, and first asks whether it missed a change.
 //! * A connection to a Sentinel is dead without a sign, or a message is lost: each Sentinel is asked at intervals.
 
-use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+use std::{cmp::Ordering, collections::HashMap, sync::Arc, time::Duration};
 
 use lockkit_core::{ErrorKind, backend::retry_pauses};
 use redis::{PushInfo, PushKind, Value, aio::MultiplexedConnection};
@@ -142,17 +142,14 @@ struct SentinelListener {
 impl SentinelListener {
     /// Returns when the Sentinel names another master.
     async fn listen(self) {
-        let mut pause = retry_pauses();
-        loop {
-            match self.listen_once().await {
-                Ok(true) => return,
-                Ok(false) => pause = retry_pauses(),
-                Err(fault) => {
-                    debug!(?fault, address = ?self.address, "the subscription to a Sentinel failed")
-                }
-            }
-            pause.wait().await;
-        }
+        let listener = &self;
+        until_replaced(|| async move {
+            let outcome = listener.listen_once().await;
+            outcome.inspect_err(
+                |fault| debug!(?fault, address = ?listener.address, "the subscription to a Sentinel failed"),
+            )
+        })
+        .await;
     }
 
     /// Listens until the connection ends (`false`) or there is another master (`true`).
@@ -184,7 +181,7 @@ impl SentinelListener {
             tokio::select! {
                 () = notice.notified() => {}
                 // The connection may be dead without a sign.
-                () = tokio::time::sleep(self.dialer.timeout.mul_f64(0.75 + fastrand::f64() / 2.0)) => {}
+                () = tokio::time::sleep(recheck_pause(self.dialer.timeout)) => {}
                 () = ended.cancelled() => return Ok(false),
             }
         }
@@ -203,6 +200,27 @@ impl SentinelListener {
             }
         }
     }
+}
+
+/// Listens again and again, until there is another master. Pauses grow while no subscription succeeds.
+async fn until_replaced<F>(mut listen_once: impl FnMut() -> F)
+where
+    F: Future<Output = Result<bool, RequestError>>,
+{
+    let mut pauses = retry_pauses();
+    loop {
+        match listen_once().await {
+            Ok(true) => return,
+            Ok(false) => pauses = retry_pauses(),
+            Err(_) => {}
+        }
+        pauses.wait().await;
+    }
+}
+
+/// Returns a random pause between two questions to a Sentinel: its clients do not ask in step.
+fn recheck_pause(timeout: Duration) -> Duration {
+    timeout.mul_f64(0.75 + fastrand::f64() / 2.0)
 }
 
 /// Returns the master that most Sentinels name among the answers with the highest epoch.
@@ -242,10 +260,10 @@ fn login_refused(fault: RequestError) -> RequestError {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use lockkit_conformance::direct::{HANG, until};
+    use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
     use lockkit_testbed::{Redis, RedisSentinels};
+    use tokio::time::Instant;
 
     use super::*;
     use crate::topology::Login;
@@ -290,10 +308,41 @@ mod tests {
         let address = Address::Tcp("127.0.0.1".to_owned(), hanging.local_addr().unwrap().port());
         let sentinels = Sentinels { addresses: vec![address.clone()], master: "main".to_owned() };
         let dialer = Dialer { login: Login::default(), tls: None, timeout: NEVER };
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         let fault = sentinels.find(&dialer).await.unwrap_err();
         assert!(fault.is_transient() && fault.message().contains(&address.to_string()), "{fault:?}");
         assert!(start.elapsed() < NEVER * 3 / 4, "{:?}", start.elapsed());
+    }
+
+    /// A Sentinel was away for long, serves, and is restarted.
+    #[tokio::test(start_paused = true)]
+    async fn pauses_of_a_subscription_begin_again_after_one_that_served() {
+        let (start, mut tries) = (Instant::now(), Vec::new());
+        until_replaced(|| {
+            tries.push(start.elapsed());
+            std::future::ready(match tries.len() {
+                13 => Ok(false),
+                14 => Ok(true),
+                _ => Err(RequestError::no_reply()),
+            })
+        })
+        .await;
+        let pauses: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        // The timer has a resolution of one millisecond.
+        let shortest = RETRY_PAUSE_MIN..=2 * RETRY_PAUSE_MIN + Duration::from_millis(1);
+        assert!(shortest.contains(&pauses[0]) && pauses[11] >= RETRY_PAUSE_MAX / 2, "{pauses:?}");
+        assert!(shortest.contains(&pauses[12]), "{pauses:?}");
+    }
+
+    /// Else all clients of a server would ask at the same moment, again and again.
+    #[test]
+    fn clients_do_not_ask_a_sentinel_in_step() {
+        const TIMEOUT: Duration = Duration::from_secs(4);
+        let pauses: Vec<_> = (0..1_000).map(|_| recheck_pause(TIMEOUT)).collect();
+        let bounds = TIMEOUT * 3 / 4..=TIMEOUT * 5 / 4;
+        assert!(pauses.iter().all(|pause| bounds.contains(pause)), "{pauses:?}");
+        let spread = pauses.iter().max().unwrap().abs_diff(*pauses.iter().min().unwrap());
+        assert!(spread > TIMEOUT / 3, "{spread:?}");
     }
 
     fn master(epoch: u64, port: u16) -> Master {

@@ -28,6 +28,7 @@ pub static RESTORE: LazyLock<&str> =
 pub static WRITE_RECORD: LazyLock<&str> = script!("number", "node", "state", "has", "lock", "write_record");
 pub static READ_RECORD: LazyLock<&str> = script!("number", "node", "read_record");
 pub static RENEW: LazyLock<&str> = script!("node", "has", "renew");
+pub static INSPECT: LazyLock<&str> = script!("number", "node", "inspect");
 pub static NOTE_EMPTY: LazyLock<&str> = script!("number", "node", "state", "note_empty");
 pub static LOOK: LazyLock<&str> = script!("number", "node", "state", "look");
 pub static MARK: LazyLock<&str> = script!("number", "node", "state", "mark");
@@ -114,6 +115,19 @@ impl Claimant {
         match reply.list() {
             [] => Ok(None),
             [record, lost] => Ok(Some((record.text().to_owned(), lost.number().context("no number")?))),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// The claim that has the lock, and its counter; `None` from a node that has lost its data.
+    pub fn inspect(&self, node: &Redis) -> Result<Option<(String, i64)>> {
+        let keys = ["EVAL", *INSPECT, "3", &self.lock, &self.side("fence"), NODE];
+        let reply = node.cli(&[&keys[..], &["1000", "", &self.marker]].concat())?;
+        match reply.list() {
+            [] => Ok(None),
+            [claim, counter, ..] => {
+                Ok(Some((claim.text().to_owned(), counter.number().context("no number")?)))
+            }
             other => bail!("{other:?}"),
         }
     }

@@ -21,6 +21,9 @@ use crate::{
 /// Locks of one page.
 const LIMIT: usize = 100;
 
+/// Far more than any listing here has.
+const PAGES_MAX: usize = 1_000;
+
 /// Fills a server with locks `PREFIX1` to `PREFIXcount` of other programs, quickly.
 fn fill(redis: &Redis, prefix: &str, count: usize) {
     let script = "for n = 1, ARGV[2] do redis.call('SET', ARGV[1] .. n, 'x') end";
@@ -39,6 +42,7 @@ async fn listed(admin: &RedisBackend, prefix: &str) -> (BTreeMap<LockName, usize
     loop {
         let (locks, after) = page(admin, prefix, next.as_deref()).await;
         pages += 1;
+        assert!(pages < PAGES_MAX, "the listing does not end");
         for lock in locks {
             *found.entry(lock.name.unwrap()).or_default() += 1;
         }

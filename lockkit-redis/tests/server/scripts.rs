@@ -84,19 +84,6 @@ fn queue_is_granted_in_order_of_arrival() {
     assert_rising(&tokens);
 }
 
-/// A waiter that missed the message of its handoff believes in a whole lifetime from its confirm on.
-#[test]
-fn late_confirm_restarts_the_lifetime() {
-    let (redis, name) = (shared(), fresh_name());
-    let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
-    holder.acquire();
-    waiter.acquire();
-    assert_eq!(holder.release(), 1);
-    redis.cli(&["PEXPIRE", name.as_str(), "5000"]).unwrap();
-    assert_eq!(waiter.confirm().0, "granted");
-    assert!(redis.cli(&["PTTL", name.as_str()]).unwrap().number() > Some(5_000));
-}
-
 #[test]
 fn free_lock_is_granted_to_the_waiter_first() {
     let (redis, name) = (shared(), fresh_name());

@@ -88,8 +88,7 @@ impl RedlockBackend {
             return Ok(false);
         }
         let value = if value == OF_ANOTHER_PROGRAM { "".into() } else { String::from_utf8_lossy(value) };
-        // A majority has the token of a grant as its counter, or a higher one.
-        let above = seen.iter().map(|one| one.counter).max().unwrap_or_default();
+        let above = highest_counter(&seen);
         let keep_ms = u64::try_from(self.config.counter_ttl().as_millis()).unwrap_or(u64::MAX);
         let request = Arc::new(break_hold(keys, &value, above, keep_ms));
         let limit = nodes.limit;
@@ -128,6 +127,12 @@ fn is_undecided(seen: &[LockState], count: usize, majority: usize) -> bool {
     let values = seen.iter().map(|one| &*one.value).filter(|value| !value.is_empty());
     let best = votes(values).into_values().max().unwrap_or_default();
     best < majority && best + count.saturating_sub(seen.len()) >= majority
+}
+
+/// The highest counter: at least the token of the grant, which a majority has as its counter, or a higher one. Nodes that
+/// missed the grant have lower ones.
+fn highest_counter(seen: &[LockState]) -> u64 {
+    seen.iter().map(|one| one.counter).max().unwrap_or_default()
 }
 
 /// The value that a majority of the nodes has, if any.
@@ -182,6 +187,14 @@ mod tests {
         assert_eq!(found.token, None, "no majority has it");
         assert!(holder_of(&[seen("a", 7), seen("b", 7), seen("", 7)]).is_none());
         assert!(holder_of(&[seen("", 7), seen("", 7), seen("b", 7)]).is_none());
+    }
+
+    /// A node that has ended the hold would restore it, if only counters above a lower one were refused.
+    #[test]
+    fn break_raises_counters_above_that_of_the_hold() {
+        let seen = [seen("a", 7), seen("", 3), seen("a", 7)];
+        let token = holder_of(&seen).unwrap().token;
+        assert_eq!(token.map(FencingToken::get), Some(highest_counter(&seen)));
     }
 
     #[test]

@@ -192,6 +192,7 @@ fn lock_and_counter_expire_and_heartbeats_extend_them() {
 fn node_without_its_marker_does_not_count() {
     let (node, (one, other)) = (node(), two());
     let token = one.ask(&node, 0).unwrap();
+    assert_eq!(one.inspect(&node).unwrap(), Some((one.claim.clone(), token)));
     for marker in [
         "",
         "preparing 60000 5f0c1d2e3b4a5968 1/3",
@@ -209,6 +210,7 @@ fn node_without_its_marker_does_not_count() {
         assert_eq!(one.proclaim(&node, 2).unwrap(), -1, "{marker}");
         assert_eq!(one.write_record(&node, token, 1, "a").unwrap(), -1, "{marker}");
         assert_eq!(one.read_record(&node).unwrap(), None, "{marker}");
+        assert_eq!(one.inspect(&node).unwrap(), None, "{marker}");
         assert_eq!(one.renew(&node).unwrap(), None, "{marker}");
     }
     assert_eq!(one.release_restored(&node, token).unwrap(), 1, "its own key is removed anyway");

@@ -1,0 +1,151 @@
+//! Servers of unit tests: their answers come from a function.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+};
+
+use lockkit_core::support::lock;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, aio::MultiplexedConnection};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
+    net::TcpListener,
+};
+
+use crate::topology::Address;
+
+/// What a server does with a request.
+pub(crate) enum Answer {
+    Text(String),
+    Nothing,
+    EndOfConnection,
+}
+
+/// From the number of a connection, the first is 0, and the words of a request.
+type Script = Arc<dyn Fn(usize, &[String]) -> Answer + Send + Sync>;
+
+/// A server on a port of this machine.
+pub(crate) struct ScriptedServer {
+    pub(crate) address: Address,
+    /// Connections that have ended.
+    pub(crate) ended: Arc<AtomicUsize>,
+}
+
+impl ScriptedServer {
+    /// Starts a server. `script` is made from its port.
+    pub(crate) async fn start<S>(script: impl FnOnce(u16) -> S) -> Self
+    where
+        S: Fn(usize, &[String]) -> Answer + Send + Sync + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (script, ended): (Script, _) = (Arc::new(script(port)), Arc::<AtomicUsize>::default());
+        let counted = Arc::clone(&ended);
+        tokio::spawn(async move {
+            let mut number = 0;
+            while let Ok((stream, _)) = listener.accept().await {
+                let (script, ended) = (Arc::clone(&script), Arc::clone(&counted));
+                tokio::spawn(async move {
+                    serve(stream, number, script).await;
+                    ended.fetch_add(1, SeqCst);
+                });
+                number += 1;
+            }
+        });
+        Self { address: Address::Tcp("127.0.0.1".to_owned(), port), ended }
+    }
+}
+
+/// Connects to a server in this process, without a socket: a paused clock stands still between request and answer.
+pub(crate) async fn connection_to(
+    script: impl Fn(usize, &[String]) -> Answer + Send + Sync + 'static,
+) -> MultiplexedConnection {
+    let (client, server) = tokio::io::duplex(4096);
+    tokio::spawn(serve(server, 0, Arc::new(script)));
+    let settings =
+        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    let connected =
+        MultiplexedConnection::new_with_config(&settings, client, AsyncConnectionConfig::default());
+    let (connection, driver) = connected.await.unwrap();
+    tokio::spawn(driver);
+    connection
+}
+
+/// Answers what a client asks before it sends requests.
+pub(crate) fn greeting(words: &[String]) -> Answer {
+    Answer::Text(match words[0].to_ascii_uppercase().as_str() {
+        "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
+        "PING" => "+PONG\r\n".to_owned(),
+        _ => "+OK\r\n".to_owned(),
+    })
+}
+
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, connection: usize, script: Script) {
+    let mut stream = BufReader::new(stream);
+    while let Some(words) = request(&mut stream).await {
+        match script(connection, &words) {
+            Answer::Text(text) => {
+                if stream.write_all(text.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+            Answer::Nothing => {}
+            Answer::EndOfConnection => return,
+        }
+    }
+}
+
+/// Reads the words of a request.
+async fn request<S: AsyncRead + Unpin>(stream: &mut BufReader<S>) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    for _ in 0..number(stream).await? {
+        let mut word = vec![0; number(stream).await? + 2];
+        stream.read_exact(&mut word).await.ok()?;
+        words.push(String::from_utf8_lossy(&word).trim_end().to_owned());
+    }
+    Some(words)
+}
+
+/// Reads a number behind its mark.
+async fn number<S: AsyncRead + Unpin>(stream: &mut BufReader<S>) -> Option<usize> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await.ok()?;
+    line.trim().get(1..)?.parse().ok()
+}
+
+/// A cluster of one node.
+pub(crate) struct FakeCluster {
+    pub(crate) server: ScriptedServer,
+    /// The id of the master of all slots.
+    pub(crate) master: Arc<Mutex<&'static str>>,
+    pub(crate) is_silent: Arc<AtomicBool>,
+    /// Requests to execute a script; each ends its connection.
+    pub(crate) scripts: Arc<AtomicUsize>,
+}
+
+impl FakeCluster {
+    pub(crate) async fn start() -> Self {
+        let (master, is_silent, scripts) =
+            (Arc::new(Mutex::new("a")), Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let node = (Arc::clone(&master), Arc::clone(&is_silent), Arc::clone(&scripts));
+        let server = ScriptedServer::start(|port| {
+            move |_, words: &[String]| {
+                let (master, is_silent, scripts) = &node;
+                let master = *lock(master);
+                match words[0].to_ascii_uppercase().as_str() {
+                    _ if is_silent.load(SeqCst) => Answer::Nothing,
+                    "CLUSTER" => Answer::Text(format!(
+                        "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n${}\r\n{master}\r\n",
+                        master.len()
+                    )),
+                    "EVAL" | "EVALSHA" => {
+                        scripts.fetch_add(1, SeqCst);
+                        Answer::EndOfConnection
+                    }
+                    _ => greeting(words),
+                }
+            }
+        });
+        Self { server: server.await, master, is_silent, scripts }
+    }
+}
