@@ -135,11 +135,11 @@ mod tests {
         report.fine("a", "one");
         report.add("b", Level::Note, "two", "");
         assert_eq!((report.status(), report.as_json().contains(r#""verdict":"fine""#)), (0, true));
-        report.add("c", Level::Warning, "thr\nee", "mend it");
+        report.add("c", Level::Warning, "first\nsecond", "mend it");
         assert_eq!(report.status(), 1);
         report.add("d", Level::Fault, "four", "");
         assert_eq!(report.status(), 2);
-        let text = "etcd://h1:1,h2/app\nfine     a: one\nnote     b: two\nwarning  c: thr\\nee\n         -> mend it\n\
+        let text = "etcd://h1:1,h2/app\nfine     a: one\nnote     b: two\nwarning  c: first\\nsecond\n         -> mend it\n\
                     fault    d: four\nfaults: 1, warnings: 1";
         assert_eq!(report.as_text(), text);
         let json: serde_json::Value = serde_json::from_str(&report.as_json()).unwrap();

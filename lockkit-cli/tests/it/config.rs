@@ -41,12 +41,12 @@ fn is_lock(entry: &fs::DirEntry) -> bool {
 #[test]
 fn mistakes_in_the_file_stop_every_command() {
     let home = Home::new();
-    configure(&home, "bakend = \"file:///locks\"\n");
+    configure(&home, "backends = \"file:///locks\"\n");
     for refused in [run(&home, &["a"]), done(home.run(&["a"], "echo ran")), done(home.lockkit(["who", "a"]))]
     {
         assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
         let message = refused.message();
-        assert!(message.contains("config.toml: line 1") && message.contains("bakend"), "{message}");
+        assert!(message.contains("config.toml: line 1") && message.contains("backends"), "{message}");
     }
     configure(&home, "backend = \"etcd://me:hunter2@127.0.0.1:1\"\n");
     fs::set_permissions(home.path("config/lockkit/config.toml"), fs::Permissions::from_mode(0o644)).unwrap();
