@@ -18,8 +18,10 @@ use crate::elections::elections;
 /// Creates the lock's directory, in which everybody has only this permission.
 async fn permit(server: &ZooKeeper, name: &LockName, permission: Permission) {
     let acl = [Acl::new(permission, AuthId::anyone())];
-    let options = CreateMode::Persistent.with_acls(Acls::new(&acl));
-    plain(server).await.create(&node(name), b"", &options).await.unwrap();
+    let (client, options) = (plain(server).await, CreateMode::Persistent.with_acls(Acls::new(&acl)));
+    // Open for everybody, as the first session makes it.
+    client.mkdir("/lockkit", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
+    client.create(&node(name), b"", &options).await.unwrap();
 }
 
 /// Returns a session, and a lock that it may acquire but not release.
