@@ -111,7 +111,7 @@ async fn release_whose_reply_is_lost_spares_the_next_grant(cx: Cx) -> Result<()>
     if cx.harness().hooks().contains(&Hook::Entries) {
         // Otherwise the lost reply may be that of the next acquire.
         let is_released = async || Ok(cx.entries(&name).await?.is_empty());
-        cx.eventually(bounds.takeover(), "the release has its effect", is_released).await?;
+        cx.eventually(bounds.takeover(), "the lock was released", is_released).await?;
     }
     // The release is repeated, before or after the next grant of the same client.
     let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
