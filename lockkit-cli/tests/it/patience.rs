@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockkit_testbed::Redis;
 
-use crate::harness::{Home, Started, done};
+use crate::harness::{Home, Started, WAITS, done};
 
 /// Longest part of a wait that a busy machine may add.
 const BUSY: Duration = Duration::from_secs(20);
@@ -20,7 +20,7 @@ fn store_that_comes_up_is_waited_for_as_long_as_for_the_lock() {
         let mut messages = run.messages();
         // It says why, and after a second that it waits.
         messages.until("warning: no new session yet");
-        messages.until("lockkit: waiting for the store to answer");
+        messages.until(WAITS);
         redis.restart().unwrap();
         assert_eq!(run.wait(), 5, "{options:?}");
     }

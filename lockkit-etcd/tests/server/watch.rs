@@ -191,7 +191,6 @@ async fn stream_that_breaks_at_once_is_reopened_with_pauses() {
     setting.proxy.refuse();
     tokio::time::sleep(WATCHED).await;
     let made = accepted() - before;
-
     assert!((1..=CONNECTIONS_MAX).contains(&made), "{made} connections in {WATCHED:?}");
 }
 
