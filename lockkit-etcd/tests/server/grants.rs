@@ -186,10 +186,11 @@ async fn an_inspection_shows_holder_and_waiters_in_order() {
     release(&one, &grant).await;
     let [second, third] = waiters;
     let second = second.granted().await;
-    // Other keys were written since the waiter's, and no later revision is its token.
-    assert_eq!(inspect().await.holder.unwrap().token, Some(second.token()));
     release(&other, &second).await;
-    release(&one, &third.granted().await).await;
+    let third = third.granted().await;
+    // Its client has written other keys since this one, and no later revision is the token.
+    assert_eq!(inspect().await.holder.unwrap().token, Some(third.token()));
+    release(&one, &third).await;
     until("the queue is empty", async || inspect().await.holder.is_none()).await;
 }
 
