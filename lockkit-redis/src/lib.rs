@@ -55,11 +55,11 @@ mod redlock;
 mod registry;
 mod release;
 mod replicas;
-#[cfg(test)]
-mod scripted;
 mod server;
 mod server_info;
 mod session;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod topology;
 mod url;

@@ -126,7 +126,7 @@ impl Replicas {
 mod tests {
     use super::*;
     use crate::{
-        scripted::{Answer, ScriptedServer, greeting},
+        tests::scripted::{Answer, ScriptedServer, greeting},
         topology::{Dialer, Login, Topology},
         wire::INSPECT,
     };

@@ -170,7 +170,7 @@ mod tests {
     use lockkit_core::ErrorKind;
 
     use super::*;
-    use crate::{RedisConfig, scripted::FakeCluster};
+    use crate::{RedisConfig, tests::scripted::FakeCluster};
 
     /// The answer to a second copy would hide that the first one has ended the hold.
     #[tokio::test]

@@ -259,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        scripted::{Answer, connection_to, greeting},
+        tests::scripted::{Answer, connection_to, greeting},
         topology::Connection,
     };
 

@@ -8,7 +8,7 @@ use lockkit_testbed::Redis;
 
 use super::*;
 use crate::{
-    scripted::FakeCluster,
+    tests::scripted::FakeCluster,
     topology::{Address, Dialer, Login, Topology},
 };
 
