@@ -10,6 +10,9 @@ use crate::{
 /// Writers at a time.
 const WRITERS: usize = 20;
 
+/// Attempts to see what writers without a fence do.
+const ATTEMPTS_MAX: usize = 5;
+
 /// Starts a statement of the recipe on the row `a`.
 fn start(store: &Store, name: &str, token: i64) -> Session {
     store.start(&store.call(name, &["'a'", &token.to_string(), &format!("'by {token}'")]))
@@ -130,6 +133,8 @@ async fn writers_in_a_queue_for_the_row_leave_the_largest_token() {
     let recipe = Recipe::read();
     let expected = [format!("{largest}|by {largest}")];
     assert_eq!(last(&Store::postgres(&recipe)), expected);
-    let unguarded = Store::postgres(&recipe.with("write", " AND token <= $2", ""));
-    assert_ne!(last(&unguarded), expected, "without the condition");
+    let unguarded = recipe.with("write", " AND token <= $2", "");
+    // On a busy machine the queue may change its order, and the largest one be the last by chance.
+    let mut attempts = (0..ATTEMPTS_MAX).map(|_| last(&Store::postgres(&unguarded)));
+    assert!(attempts.any(|row| row != expected), "without the condition");
 }
