@@ -48,19 +48,19 @@ pub(crate) struct Ended {
 enum Event {
     /// One of the queue has ended.
     Queued(Ended),
-    /// A serial one has ended.
+    /// One of a series has ended.
     Serial(Ended),
-    /// All serial ones have.
-    SerialOver,
+    /// All of a series have.
+    SeriesOver,
 }
 
-/// Runs the jobs of `serial` one after the other, and meanwhile those of `queue`, in their order. Reports each end at
+/// Runs the jobs of each series one after the other, and meanwhile those of `queue`, in their order. Reports each end at
 /// once. The output of each job is in a file in `folder`.
 ///
 /// `is_idle` says whether the processors had room since it was asked last. The first answer after the
 /// start of a job does not count: the job has not computed all that time.
 pub(crate) fn run(
-    serial: Vec<Job>,
+    series: impl IntoIterator<Item = Vec<Job>>,
     queue: Vec<Job>,
     width: Width,
     folder: &Path,
@@ -72,14 +72,17 @@ pub(crate) fn run(
     // The receiver lives until all of these threads have ended.
     let send = |sender: &mpsc::Sender<Event>, event| drop(sender.send(event));
     thread::scope(|scope| {
-        let serial_sender = sender.clone();
-        scope.spawn(move || {
-            for job in serial {
-                send(&serial_sender, Event::Serial(job.run(folder)));
-            }
-            send(&serial_sender, Event::SerialOver);
-        });
-        let (mut queue, mut running, mut is_serial_over) = (queue.into_iter(), 0, false);
+        let (mut queue, mut running, mut series_left) = (queue.into_iter(), 0, 0);
+        for jobs in series {
+            series_left += 1;
+            let sender = sender.clone();
+            scope.spawn(move || {
+                for job in jobs {
+                    send(&sender, Event::Serial(job.run(folder)));
+                }
+                send(&sender, Event::SeriesOver);
+            });
+        }
         let (mut looked, mut has_room, mut has_started) = (Instant::now(), false, false);
         loop {
             while (running < width.min || has_room)
@@ -89,7 +92,7 @@ pub(crate) fn run(
                 let sender = sender.clone();
                 scope.spawn(move || send(&sender, Event::Queued(job.run(folder))));
             }
-            if is_serial_over && running == 0 {
+            if series_left == 0 && running == 0 {
                 break;
             }
             match events.recv_timeout(width.look_every.saturating_sub(looked.elapsed())) {
@@ -98,7 +101,7 @@ pub(crate) fn run(
                     ended(job);
                 }
                 Ok(Event::Serial(job)) => ended(job),
-                Ok(Event::SerialOver) => is_serial_over = true,
+                Ok(Event::SeriesOver) => series_left -= 1,
                 Err(RecvTimeoutError::Timeout) => {
                     let is_idle = is_idle() && !has_started;
                     (looked, has_room, has_started) = (Instant::now(), is_idle && running < width.max, false);
@@ -160,7 +163,7 @@ mod tests {
 
     fn run_all(serial: Vec<Job>, queue: Vec<Job>, width: Width, is_idle: impl FnMut() -> bool) -> Vec<Ended> {
         let (folder, mut all) = (tempfile::tempdir().unwrap(), Vec::new());
-        run(serial, queue, width, folder.path(), is_idle, |ended| all.push(ended)).unwrap();
+        run([serial], queue, width, folder.path(), is_idle, |ended| all.push(ended)).unwrap();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }

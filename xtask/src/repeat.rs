@@ -53,7 +53,7 @@ impl Repetition {
             let (serial, queue) = jobs()?;
             let mut processors = Processors::default();
             let is_idle = || processors.were_idle();
-            jobs::run(serial, queue, width, &folder, is_idle, |ended| report.record_job(ended))?;
+            jobs::run([serial], queue, width, &folder, is_idle, |ended| report.record_job(ended))?;
             let (took, cpu) = (start.elapsed().as_secs_f64(), (cpu_time("self")? - before).as_secs_f64());
             let load = fs::read_to_string("/proc/loadavg")?;
             let load = load.split(' ').next().unwrap_or_default();

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: every check of the project.
 //!
 //! The fastest checks run first. Once everything is built, test programs run side by side, as most of them wait for
-//! servers and ttls. What only computes (checks that compile, models) uses the time that they leave, one after the other.
+//! servers and ttls. What only computes (checks that compile, models) uses the time that they leave: one check at a time, as
+//! cargo would make them wait for each other anyway, and one model.
 
 use std::{env, process::Command, time::Duration};
 
@@ -105,15 +106,15 @@ pub(crate) fn run(project: &Project, repetition: Repetition) -> Result<()> {
         } else {
             let programs = || {
                 let (models, others) = programs(&built)?;
-                Ok((models.into_iter().map(Job::at_lowest_priority).collect(), others))
+                Ok((at_lowest_priority(models), others))
             };
             repetition.run(runs, programs, PROGRAMS, &logs)
         };
     }
     let (models, programs) = programs(&built)?;
-    let serial = cargo(project).into_iter().chain(models).map(Job::at_lowest_priority).collect();
+    let computing = [cargo(project), models].map(at_lowest_priority);
     let mut processors = Processors::default();
-    jobs::run(serial, programs, PROGRAMS, &logs, || processors.were_idle(), |ended| report.ended(ended))?;
+    jobs::run(computing, programs, PROGRAMS, &logs, || processors.were_idle(), |ended| report.ended(ended))?;
     report.close()
 }
 
@@ -127,6 +128,10 @@ fn cargo(project: &Project) -> Vec<Job> {
         Job { name: name.to_owned(), command }
     };
     CARGO.map(job).into()
+}
+
+fn at_lowest_priority(jobs: Vec<Job>) -> Vec<Job> {
+    jobs.into_iter().map(Job::at_lowest_priority).collect()
 }
 
 /// Models, and all other test programs and sales.
