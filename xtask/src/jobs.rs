@@ -57,8 +57,8 @@ enum Event {
 /// Runs the jobs of each series one after the other, and meanwhile those of `queue`, in their order. Reports each end at
 /// once. The output of each job is in a file in `folder`.
 ///
-/// `is_idle` says whether the processors had room since it was asked last. The first answer after the
-/// start of a job does not count: the job has not computed all that time.
+/// `is_idle` says whether the processors had room since it was asked last. The first answer after the start of a job does
+/// not count: the job has not computed all that time.
 pub(crate) fn run(
     series: impl IntoIterator<Item = Vec<Job>>,
     queue: Vec<Job>,
