@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_the_queue_run_beside_each_other_and_beside_serial_ones() {
+    fn jobs_of_the_queue_run_while_others_and_serial_ones_do() {
         let folder = tempfile::tempdir().unwrap();
         let meet = |name, others| meet(folder.path(), name, others);
         let queue = vec![meet("a", ["ab", "ba"]), meet("b", ["ba", "ab"]), meet("c", ["cd", "dc"])];

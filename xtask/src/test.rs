@@ -45,7 +45,7 @@ const CARGO: [(&str, &str); 2] = [
 /// Documents a library before its doc tests.
 const RUSTDOC: &str = "xtask/src/rustdoc.sh";
 
-/// How many test programs run at a time. When three that compute much ran beside the compiler, the load reached 40, and
+/// How many test programs run at a time. When three that compute much ran next to the compiler, the load reached 40, and
 /// clients that got no answer for a ttl lost their locks.
 const PROGRAMS: Width = Width { min: 2, max: 6, look_every: Duration::from_secs(2) };
 

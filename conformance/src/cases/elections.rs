@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Waits until an observer is shown this: the leader's token and value, or nobody.
-async fn told(
+async fn sees(
     observer: &mut Observer,
     bound: Duration,
     expected: Option<(FencingToken, &str)>,
@@ -77,7 +77,7 @@ async fn candidates_lead_one_after_another(cx: Cx) -> Result<()> {
     }
     // An early candidate that the store did not answer in time may lead until its withdrawal arrives.
     let bound = sight(cx.bounds_of(&clients[0]));
-    told(&mut clients[0].election(name.as_str())?.observe(), bound, None).await
+    sees(&mut clients[0].election(name.as_str())?.observe(), bound, None).await
 }
 
 async fn observers_see_leaders_and_their_values(cx: Cx) -> Result<()> {
@@ -86,20 +86,20 @@ async fn observers_see_leaders_and_their_values(cx: Cx) -> Result<()> {
     let mut observers =
         [watching.election(name.as_str())?.observe(), client.election(name.as_str())?.observe()];
     for observer in &mut observers {
-        told(observer, bound, None).await?;
+        sees(observer, bound, None).await?;
     }
     let leadership = client.election(name.as_str())?.campaign("one").await?;
     for observer in &mut observers {
-        told(observer, bound, Some((leadership.token(), "one"))).await?;
+        sees(observer, bound, Some((leadership.token(), "one"))).await?;
     }
     leadership.proclaim("two").await?;
     for observer in &mut observers {
-        told(observer, bound, Some((leadership.token(), "two"))).await?;
+        sees(observer, bound, Some((leadership.token(), "two"))).await?;
     }
     ensure!(leadership.is_leader(), "a new value ends nothing");
     leadership.resign().await?;
     for observer in &mut observers {
-        told(observer, bound, None).await?;
+        sees(observer, bound, None).await?;
     }
     Ok(())
 }
@@ -109,15 +109,15 @@ async fn observers_are_told_without_a_recheck(cx: Cx) -> Result<()> {
     // Before the first re-check that could find the change.
     let bound = earliest_recheck(watching.ttl()) / 2;
     let mut observer = watching.election(name.as_str())?.observe();
-    told(&mut observer, bound, None).await?;
+    sees(&mut observer, bound, None).await?;
     let leadership = client.election(name.as_str())?.campaign("one").await?;
-    told(&mut observer, bound, Some((leadership.token(), "one"))).await?;
+    sees(&mut observer, bound, Some((leadership.token(), "one"))).await?;
     leadership.proclaim("two").await?;
-    told(&mut observer, bound, Some((leadership.token(), "two"))).await?;
+    sees(&mut observer, bound, Some((leadership.token(), "two"))).await?;
     leadership.resign().await?;
-    told(&mut observer, bound, None).await?;
+    sees(&mut observer, bound, None).await?;
     let again = client.election(name.as_str())?.campaign("three").await?;
-    told(&mut observer, bound, Some((again.token(), "three"))).await?;
+    sees(&mut observer, bound, Some((again.token(), "three"))).await?;
     let next = tokio::spawn({
         let election = watching.election(name.as_str())?;
         async move { election.campaign("four").await }
@@ -125,7 +125,7 @@ async fn observers_are_told_without_a_recheck(cx: Cx) -> Result<()> {
     cx.waits_behind(&name, 0).await?;
     again.resign().await?;
     let next = next.await??;
-    told(&mut observer, bound, Some((next.token(), "four"))).await?;
+    sees(&mut observer, bound, Some((next.token(), "four"))).await?;
     Ok(next.resign().await?)
 }
 
@@ -170,13 +170,13 @@ async fn successor_of_a_dead_leader_is_seen(cx: Cx) -> Result<()> {
     let dying = cx.session(cx.short_ttl()).await?;
     let bounds = cx.bounds(dying.ttl());
     let first = lead(&dying, &name, "dying").await?;
-    told(&mut observer, sight(bounds), Some((first.token(), "dying"))).await?;
+    sees(&mut observer, sight(bounds), Some((first.token(), "dying"))).await?;
     let next = tokio::spawn({
         let election = watching.election(name.as_str())?;
         async move { election.campaign("next").await }
     });
     let next = within(bounds.takeover(), "the next candidate leads", next).await???;
-    told(&mut observer, sight(cx.bounds_of(&watching)), Some((next.token(), "next"))).await?;
+    sees(&mut observer, sight(cx.bounds_of(&watching)), Some((next.token(), "next"))).await?;
     Ok(next.resign().await?)
 }
 

@@ -123,11 +123,11 @@ impl<'a> Run<'a> {
         let is_switched = |patch: &&Patch| !self.alone.contains_key(&patch.name);
         let (switched, alone): (Vec<_>, Vec<_>) = self.chosen.iter().copied().partition(is_switched);
         let tried = parallel_map(jobs, &switched, |patch| self.outcome(patch, None, &unfit))?;
-        // Tests may include a script as a constant, which cannot be switched: it seems never reached.
+        // A script that is a constant, such as a public one, cannot be switched: it seems never reached.
         let is_settled =
             |outcome: &Outcome<'_>| outcome.verdict != Verdict::NeverReached || !outcome.patch.has_script;
         let (mut outcomes, unreached): (Vec<_>, Vec<_>) = tried.into_iter().partition(is_settled);
-        let constant = || "its script is a constant of the tests".to_owned();
+        let constant = || "its script is a constant".to_owned();
         let alone = alone.into_iter().map(|patch| (patch, self.alone[&patch.name].clone()));
         for (patch, reason) in alone.chain(unreached.into_iter().map(|outcome| (outcome.patch, constant()))) {
             outcomes.push(self.outcome(patch, Some(reason), &unfit)?);
