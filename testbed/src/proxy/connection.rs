@@ -154,9 +154,9 @@ async fn pump(
             queue.push(&inspector.released(&lock(&shared.rules)));
         }
         let (due, bytes) = match queue.next(now) {
-            NextStep::Send(bytes) => (None, Some(bytes)),
-            NextStep::WaitUntil(due) => (Some(due), None),
-            NextStep::Nothing => (None, None),
+            NextStep::Send(bytes) => (None, bytes),
+            NextStep::WaitUntil(due) => (Some(due), 0),
+            NextStep::Nothing => (None, 0),
             NextStep::End(StreamEnd::Reset) => return Err(ConnectionEnded),
             NextStep::End(StreamEnd::Finished) => {
                 // If it fails, the reader of that side sees its end.
@@ -167,11 +167,9 @@ async fn pump(
         select! {
             biased;
             _ = flow.changed() => {}
-            written = to.write(bytes.as_deref().unwrap_or_default()), if bytes.is_some() => match written {
-                Ok(count) => {
-                    queue.sent(count);
-                    shared.delivered(direction).fetch_add(count as u64, SeqCst);
-                }
+            _ = to.writable(), if bytes > 0 => match queue.send(bytes, |bytes| to.try_write(bytes)) {
+                Ok(count) => drop(shared.delivered(direction).fetch_add(count as u64, SeqCst)),
+                Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => {}
                 // The reader of that side sees the error too, and forwards it when the flow allows.
                 Err(_) => return Ok(()),
             },

@@ -1,6 +1,6 @@
 //! The bytes that were received in one direction and not forwarded yet.
 
-use std::{collections::VecDeque, sync::Mutex, time::Duration};
+use std::{collections::VecDeque, io, sync::Mutex, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
@@ -45,7 +45,8 @@ pub(super) enum StreamEnd {
 /// What the proxy does next.
 #[derive(Debug)]
 pub(super) enum NextStep {
-    Send(Vec<u8>),
+    /// This many bytes.
+    Send(usize),
     End(StreamEnd),
     WaitUntil(Instant),
     Nothing,
@@ -86,11 +87,18 @@ impl Queue {
         std::mem::take(&mut lock(&self.inner).bytes).into()
     }
 
-    /// Removes the first `count` bytes, which were sent.
-    pub(super) fn sent(&self, count: usize) {
+    /// Sends the first `count` bytes, or as many as `write` takes now, and returns how many. Nobody sees the queue
+    /// between: it does not contain what its receiver has.
+    pub(super) fn send(
+        &self,
+        count: usize,
+        write: impl FnOnce(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let mut inner = lock(&self.inner);
-        inner.bytes.drain(..count);
-        inner.forget_arrivals(count);
+        let sent = write(&inner.bytes.make_contiguous()[..count])?;
+        inner.bytes.drain(..sent);
+        inner.forget_arrivals(sent);
+        Ok(sent)
     }
 
     pub(super) fn next(&self, flow: Flow) -> NextStep {
@@ -118,7 +126,7 @@ impl QueueState {
         if self.bytes.is_empty() {
             return self.end.map_or(NextStep::Nothing, NextStep::End);
         }
-        NextStep::Send(self.bytes.iter().take(most).copied().collect())
+        NextStep::Send(self.bytes.len().min(most))
     }
 
     fn delayed(&self, delay: Duration) -> NextStep {

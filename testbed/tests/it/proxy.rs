@@ -143,6 +143,19 @@ fn held_direction_is_delivered_by_pass() {
 }
 
 #[test]
+fn request_that_the_server_has_is_not_held() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::start(server.local_addr().unwrap()).unwrap();
+    let client = connect(&proxy);
+    let (server, _) = server.accept().unwrap();
+    for _ in 0..2000 {
+        send(&client, "a request");
+        receive(&server, "a request");
+        assert!(!proxy.holds("request"));
+    }
+}
+
+#[test]
 fn requests_are_held_from_the_first_match_on() {
     let proxy = Proxy::start(echo()).unwrap();
     let client = connect(&proxy);
