@@ -9,8 +9,10 @@ use tokio::time::{Instant, sleep};
 use crate::context::within;
 pub use crate::direct::{HANG, LONG};
 
-/// Pause between two polls of a condition.
-const POLL_PAUSE: Duration = Duration::from_millis(2);
+/// Pause between two polls of a condition: a twentieth of the wait so far, within these limits. Some conditions are
+/// requests to a server, which a long wait would keep busy.
+const POLL_PAUSE_MIN: Duration = Duration::from_millis(2);
+const POLL_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Polls a condition until it holds, and returns how long that took.
 ///
@@ -25,7 +27,7 @@ pub async fn until(what: &str, condition: impl AsyncFn() -> Result<bool>) -> Res
     let start = Instant::now();
     let poll = async {
         while !condition().await? {
-            sleep(POLL_PAUSE).await;
+            sleep((start.elapsed() / 20).clamp(POLL_PAUSE_MIN, POLL_PAUSE_MAX)).await;
         }
         Ok(start.elapsed())
     };

@@ -7,22 +7,29 @@ use anyhow::{Context, Result};
 /// Time limit of a step that would hang: generous, as no test depends on its length.
 pub const HANG: Duration = Duration::from_secs(60);
 
-/// Pause between two looks of a test.
+/// Shortest pause between two looks of a test.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
+
+/// Longest pause between two looks.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Pause between two questions to the members of a cluster.
 const LEADER_POLL: Duration = Duration::from_millis(20);
 
-/// Calls `look` until it returns a value, with a pause after each call that does not. `None` when `time_max` has
-/// passed.
-pub(crate) fn poll<T>(time_max: Duration, pause: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+/// Calls `look` until it returns a value, with a pause after each call that does not: a twentieth of the wait so far, at
+/// least `pause_min`. `None` when `time_max` has passed.
+pub(crate) fn poll<T>(
+    time_max: Duration,
+    pause_min: Duration,
+    mut look: impl FnMut() -> Option<T>,
+) -> Option<T> {
     let started = Instant::now();
     loop {
         let found = look();
         if found.is_some() || started.elapsed() > time_max {
             return found;
         }
-        std::thread::sleep(pause);
+        std::thread::sleep((started.elapsed() / 20).clamp(pause_min, PAUSE_MAX));
     }
 }
 

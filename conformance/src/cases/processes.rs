@@ -36,9 +36,8 @@ pub(super) const CASES: &[Case] = &[
         needs PROCESSES, Need::Hook(Hook::WallClock); bugs 65),
 ];
 
-/// Processes that count, and the rounds of each. On a loaded machine `COUNTING_MAX` ends them sooner.
+/// Processes that count, and the time limit of their rounds on a loaded machine.
 const PROCESSES_THAT_COUNT: usize = 8;
-const ROUNDS: usize = 250;
 const COUNTING_MAX: Duration = Duration::from_secs(20);
 
 async fn processes_that_count_in_a_file_lose_no_increment(cx: Cx) -> Result<()> {
@@ -47,7 +46,7 @@ async fn processes_that_count_in_a_file_lose_no_increment(cx: Cx) -> Result<()> 
         workers.push(cx.worker(cx.long_ttl()).await?);
     }
     let start = Instant::now();
-    let handoffs = count_exactly(&cx, workers, ROUNDS).await?;
+    let handoffs = count_exactly(&cx, workers, cx.times(250, 60)).await?;
     cx.publish("handoffs per second", handoffs as f64 / start.elapsed().as_secs_f64());
     Ok(())
 }
@@ -277,5 +276,5 @@ async fn processes_whose_wall_clocks_are_days_apart_lose_no_increment(cx: Cx) ->
     for clock in &clocks {
         workers.push(cx.worker_with(cx.long_ttl(), &clock.environment()).await?);
     }
-    count_exactly(&cx, workers, ROUNDS / 5).await.map(drop)
+    count_exactly(&cx, workers, 50).await.map(drop)
 }

@@ -2,24 +2,21 @@
 
 use std::sync::Arc;
 
-use lockkit_core::{
-    LockName,
-    backend::{Grant, Renewal, Session},
-};
+use lockkit_core::backend::{Grant, Renewal, Session};
 use lockkit_testbed::RedisCluster;
 
 use crate::{
-    common::{LONG, acquire, bounded, fresh_name, release, session_at, until},
+    common::{LONG, acquire, bounded, fresh_name, name, release, session_at, until},
     topologies::{PATIENT, QUICK, is_renewed},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_held_and_waited_for_while_their_slot_moves() {
     let cluster = RedisCluster::start().unwrap();
-    let (one, other) = (session_at(&cluster.url(), LONG).await, session_at(&cluster.url(), LONG).await);
-    let name = fresh_name();
+    let url = format!("{}/?names=raw", cluster.url());
+    let (one, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
     // A second lock in the same slot makes a batch of two.
-    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let [name, neighbour] = ["{tenant}:1", "{tenant}:2"].map(name);
     let mut holder = (one.clone(), acquire(&one, &name).await);
     let kept = acquire(&one, &neighbour).await;
     let slot = cluster.slot(name.as_str()).unwrap();
@@ -59,9 +56,8 @@ async fn locks_are_held_and_waited_for_while_their_slot_moves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
     let cluster = RedisCluster::start().unwrap();
-    let session = session_at(&format!("{}/{QUICK}", cluster.url()), LONG).await;
-    let name = fresh_name();
-    let neighbour = LockName::new(neighbour_of(&cluster, name.as_str())).unwrap();
+    let session = session_at(&format!("{}/{QUICK}&names=raw", cluster.url()), LONG).await;
+    let [name, neighbour] = ["{tenant}:1", "{tenant}:2"].map(name);
     let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
     let slot = cluster.slot(name.as_str()).unwrap();
     let from = cluster.owner(slot).unwrap();
@@ -91,7 +87,7 @@ async fn every_hold_of_a_slot_is_renewed_while_the_slot_moves() {
     let session = session_at(&format!("{}/?names=raw", cluster.url()), LONG).await;
     let mut held = Vec::new();
     for number in 0..HOLDS {
-        held.push(acquire(&session, &crate::common::name(&format!("{{tenant}}:{number}"))).await);
+        held.push(acquire(&session, &name(&format!("{{tenant}}:{number}"))).await);
     }
     let slot = cluster.slot("{tenant}").unwrap();
     let migration = cluster.migrate(slot, another_master(&cluster, slot)).unwrap();
@@ -153,7 +149,7 @@ async fn hold_in_a_moving_slot_is_not_gone_while_its_owner_is_away() {
     let session = session_at(&format!("{}/{PATIENT}&names=raw", cluster.url()), 10 * LONG).await;
     let mut held = Vec::new();
     for number in 0..HOLDS {
-        held.push(acquire(&session, &crate::common::name(&format!("{{tenant}}:{number}"))).await);
+        held.push(acquire(&session, &name(&format!("{{tenant}}:{number}"))).await);
     }
     let slot = cluster.slot("{tenant}").unwrap();
     let (from, to) = (cluster.owner(slot).unwrap(), another_master(&cluster, slot));
@@ -188,10 +184,4 @@ fn another_master(cluster: &RedisCluster, slot: usize) -> usize {
     let owner = cluster.owner(slot).unwrap();
     let mut others = (0..cluster.len()).filter(|&number| number != owner);
     others.find(|&number| cluster.node(number).is_master().unwrap()).unwrap()
-}
-
-/// Another name in the same slot.
-fn neighbour_of(cluster: &RedisCluster, name: &str) -> String {
-    let slot = cluster.slot(name).unwrap();
-    (0..).map(|n| format!("n{n}")).find(|text| cluster.slot(text).unwrap() == slot).unwrap()
 }
