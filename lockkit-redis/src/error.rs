@@ -58,6 +58,12 @@ impl RequestError {
         }
     }
 
+    /// The connection has ended before the reply.
+    pub(crate) fn connection_ended() -> Self {
+        let message = "the connection to Redis ended before the answer";
+        Self { breaks: Breaks::Connection, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) }
+    }
+
     /// The session is closed.
     pub(crate) fn session_closed() -> Self {
         Self::new(Effect::NotSent, ErrorKind::Closed, "the session is over")

@@ -2,6 +2,8 @@
 //!
 //! * The connection breaks, or no reply came: all waiting claims look again over the next one, because messages may be
 //!   lost.
+//! * The connection ends while a request is being handed to it: the client crate loses the request and never answers
+//!   it. [`OpenConnection::reply`] answers "unknown".
 //! * The server cannot be reached: requests fail at once while that is known, and the callers pause between their
 //!   tries.
 //! * The server has been made a replica: it answers READONLY to every write from then on. The connection is replaced,
@@ -57,6 +59,8 @@ pub(crate) struct OpenConnection {
 
 /// What is known about an open connection.
 pub(crate) struct Health {
+    /// Cancelled when it has ended: no more replies come.
+    ended: CancellationToken,
     /// Cancelled when it is broken.
     broken: CancellationToken,
     /// Cancelled when it still serves but should be replaced.
@@ -71,12 +75,10 @@ pub(crate) struct Health {
 }
 
 impl OpenConnection {
-    pub(crate) fn new(
-        connection: Connection,
-        broken: CancellationToken,
-        replace_soon: CancellationToken,
-    ) -> Self {
+    pub(crate) fn new(connection: Connection, push_handler: PushHandler) -> Self {
+        let PushHandler { ended, broken, replace_soon, .. } = push_handler;
         let health = Health {
+            ended,
             broken,
             replace_soon,
             unanswered: Notify::new(),
@@ -85,6 +87,23 @@ impl OpenConnection {
             opened: Instant::now(),
         };
         Self { connection, health: Arc::new(health), master_checks: MASTER_CHECKS }
+    }
+
+    /// Waits for the reply to a request over it, or for its end.
+    ///
+    /// The client crate hands requests to the task of the connection through a channel of tokio. A request that has its
+    /// place there when the task ends is put there nevertheless, where nobody reads it; and the channel stays as long as
+    /// the request waits.
+    pub(crate) async fn reply<T>(
+        &self,
+        request: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        tokio::select! {
+            // Replies that came before the end count.
+            biased;
+            reply = request => reply,
+            () = self.health.ended.cancelled() => Err(RequestError::connection_ended()),
+        }
     }
 
     /// Stops using it for new requests. Those that wait may still be answered.
@@ -163,14 +182,9 @@ pub(crate) struct Reconnector {
 
 impl Reconnector {
     pub(crate) async fn open(&self) -> Result<OpenConnection, RequestError> {
-        let (broken, replace_soon) = (CancellationToken::new(), CancellationToken::new());
-        let push_handler = PushHandler {
-            listener: Arc::clone(&self.listener),
-            broken: broken.clone(),
-            replace_soon: replace_soon.clone(),
-        };
+        let push_handler = PushHandler::new(Arc::clone(&self.listener));
         let opening = async {
-            let mut connection = self.connector.connect(push_handler).await?;
+            let mut connection = self.connector.connect(push_handler.clone()).await?;
             for channels in self.listener.channels().chunks(CHANNELS_PER_REQUEST_MAX) {
                 let subscribed = connection.subscribe(channels).await.map_err(RequestError::from);
                 match subscribed {
@@ -186,7 +200,7 @@ impl Reconnector {
         let connection = opened
             .unwrap_or_else(|_| Err(self.connector.no_reply()))
             .map_err(RequestError::before_sending)?;
-        Ok(OpenConnection::new(connection, broken, replace_soon))
+        Ok(OpenConnection::new(connection, push_handler))
     }
 
     /// Opens a connection unless there is a first one, and replaces every connection that has broken or should be

@@ -181,11 +181,11 @@ impl Server {
     {
         let answer_by = Instant::now() + timeout;
         let open = self.connection(answer_by).await?;
-        let health = Arc::clone(&open.health);
         // Pinned here: these futures are large, and would be moved.
-        let answer = tokio::time::timeout_at(answer_by, std::pin::pin!(request(open))).await;
+        let request = std::pin::pin!(request(open.clone()));
+        let answer = tokio::time::timeout_at(answer_by, open.reply(request)).await;
         let answer = answer.unwrap_or_else(|_| Err(RequestError::no_reply()));
-        answer.inspect_err(|fault| health.note_failure(fault))
+        answer.inspect_err(|fault| open.note_failure(fault))
     }
 
     /// Returns the open connection, or waits until `deadline` for the one that is being opened.
@@ -235,5 +235,42 @@ async fn execute_with(
             connection.query_together(call.first_key(), both(call.full()), asking).await
         }
         answers => answers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::HANG;
+
+    use super::*;
+    use crate::{
+        tests::scripted::silent_connection,
+        topology::{Address, Dialer, Login, PushHandler, Topology},
+    };
+
+    /// The client crate may never answer a request that is sent at the end of its connection.
+    #[tokio::test(start_paused = true)]
+    async fn request_fails_at_the_end_of_its_connection() {
+        let handler = PushHandler::ignore_all();
+        let open = silent_connection(handler.clone()).await;
+        let connector = Connector {
+            topology: Topology::Single(Address::Unix("/nonexistent".into())),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: HANG },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let server = Server::keep(Reconnector { connector, listener: Arc::new(()) }, Some(open));
+        let ended = async {
+            tokio::task::yield_now().await;
+            handler.ended.cancel();
+            Instant::now()
+        };
+        let request = server.with_connection(HANG, |mut open| async move {
+            open.connection.query(&redis::cmd("EVALSHA")).await
+        });
+        let (answer, ended) = tokio::join!(request, ended);
+        let fault = answer.unwrap_err();
+        assert!(fault.may_have_executed(), "{fault:?}");
+        assert!(ended.elapsed() < HANG / 2, "{:?}", ended.elapsed());
     }
 }

@@ -255,12 +255,11 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
         tests::scripted::{Answer, connection_to, greeting},
-        topology::Connection,
+        topology::{Connection, PushHandler},
     };
 
     /// Longer than all pauses of a test together.
@@ -300,11 +299,7 @@ mod tests {
         let (observers, server) = (Arc::<Observers>::default(), Arc::<Refusing>::default());
         let answering = Arc::clone(&server);
         let connection = connection_to(move |_, words| answering.answer(words)).await;
-        let open = OpenConnection::new(
-            Connection::node(connection),
-            CancellationToken::new(),
-            CancellationToken::new(),
-        );
+        let open = OpenConnection::new(Connection::node(connection), PushHandler::ignore_all());
         let (_state, connections) = watch::channel(ConnectionState::Up(open));
         tokio::spawn(Arc::clone(&observers).keep_subscribed(connections, LONG));
         // It waits for the first watch.

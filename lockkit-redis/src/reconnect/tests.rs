@@ -118,6 +118,21 @@ async fn connection_that_should_be_replaced_serves_until_its_replacement_is_anno
     running.abort();
 }
 
+/// Also after it was given up: a late reply may come.
+#[tokio::test]
+async fn reply_is_waited_for_until_the_connection_ends() {
+    let redis = Redis::start().unwrap();
+    let open = to(&redis, Arc::new(())).open().await.unwrap();
+    open.give_up();
+    let mut reply = std::pin::pin!(open.reply::<()>(std::future::pending()));
+    let early = tokio::time::timeout(Duration::from_millis(20), reply.as_mut()).await;
+    assert!(early.is_err(), "{early:?}");
+    redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
+    let fault = tokio::time::timeout(HANG, reply).await.expect("no longer").unwrap_err();
+    assert!(fault.may_have_executed(), "{fault:?}");
+    open.reply(async { Ok(()) }).await.expect("a reply that came before the end counts");
+}
+
 fn to_cluster(cluster: &FakeCluster, timeout: Duration) -> Reconnector {
     let connector = Connector {
         topology: Topology::Cluster(vec![cluster.server.address.clone()]),
@@ -174,6 +189,7 @@ async fn nodes_that_do_not_name_their_masters_replace_no_connection() {
 fn silent_node_of_a_cluster_leaves_the_connections_to_the_others() {
     for has_many_servers in [false, true] {
         let health = || Health {
+            ended: CancellationToken::new(),
             broken: CancellationToken::new(),
             replace_soon: CancellationToken::new(),
             unanswered: Notify::new(),

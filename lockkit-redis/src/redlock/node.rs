@@ -135,10 +135,10 @@ impl Node {
 /// Executes a script; sends it in full if the node does not have it.
 async fn execute(open: &OpenConnection, request: &Request, marker: &str) -> Result<Value, RequestError> {
     let (mut connection, call) = (open.connection.clone(), request.to(marker));
-    let mut answer = connection.query(&call).await;
+    let mut answer = open.reply(connection.query(&call)).await;
     if answer.as_ref().is_err_and(|fault| fault.effect == Effect::ScriptUnknown) {
         let call = request.in_full_to(marker);
-        answer = Box::pin(connection.query(&call)).await;
+        answer = open.reply(Box::pin(connection.query(&call))).await;
     }
     open.health.note_answer(answer.is_ok());
     answer.inspect_err(|fault| open.note_failure(fault))
@@ -158,7 +158,10 @@ mod tests {
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
     use super::{super::wire::note_empty, *};
-    use crate::topology::Login;
+    use crate::{
+        tests::scripted::silent_connection,
+        topology::{Login, PushHandler},
+    };
 
     fn node_behind(proxy: &Proxy) -> Node {
         let endpoint = proxy.endpoint();
@@ -208,5 +211,21 @@ mod tests {
         let subscribing = node.set_subscription(Duration::from_millis(50), &channels, true);
         tokio::time::timeout(HANG, subscribing).await.expect("the time limit ends the wait");
         until("a new connection, which subscribes again", async || proxy.counts().accepted > accepted).await;
+    }
+
+    /// The client crate may never answer a request that is sent at the end of its connection. Otherwise, the clean-up of
+    /// an attempt would wait for ten minutes, and keep the connections of a closed session.
+    #[tokio::test(start_paused = true)]
+    async fn late_reply_is_not_waited_for_after_the_end_of_its_connection() {
+        let handler = PushHandler::ignore_all();
+        let open = silent_connection(handler.clone()).await;
+        let request = look();
+        let mut reply = std::pin::pin!(execute(&open, &request, NO_MARKER));
+        open.give_up();
+        let early = tokio::time::timeout(HANG, reply.as_mut()).await;
+        assert!(early.is_err(), "a late reply is waited for: {early:?}");
+        handler.ended.cancel();
+        let fault = tokio::time::timeout(HANG, reply).await.expect("no longer").unwrap_err();
+        assert!(fault.may_have_executed(), "{fault:?}");
     }
 }

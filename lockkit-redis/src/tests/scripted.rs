@@ -12,7 +12,10 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::topology::Address;
+use crate::{
+    reconnect::OpenConnection,
+    topology::{Address, Connection, PushHandler},
+};
 
 /// What a server does with a request.
 pub(crate) enum Answer {
@@ -64,11 +67,18 @@ pub(crate) async fn connection_to(
     tokio::spawn(serve(server, 0, Arc::new(script)));
     let settings =
         RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-    let connected =
-        MultiplexedConnection::new_with_config(&settings, client, AsyncConnectionConfig::default());
+    let config = AsyncConnectionConfig::default().set_response_timeout(None);
+    let connected = MultiplexedConnection::new_with_config(&settings, client, config);
     let (connection, driver) = connected.await.unwrap();
     tokio::spawn(driver);
     connection
+}
+
+/// Connects to a server that answers no request. What it pushes goes to this handler.
+pub(crate) async fn silent_connection(push_handler: PushHandler) -> OpenConnection {
+    let is_request = |words: &[String]| words[0].starts_with("EVAL");
+    let script = move |_, words: &[String]| if is_request(words) { Answer::Nothing } else { greeting(words) };
+    OpenConnection::new(Connection::node(connection_to(script).await), push_handler)
 }
 
 /// Answers what a client asks before it sends requests.

@@ -97,17 +97,23 @@ impl Listener for () {
 #[derive(Clone)]
 pub(crate) struct PushHandler {
     pub(crate) listener: Arc<dyn Listener>,
-    /// Cancelled when the connection is broken.
+    /// Cancelled when the connection has ended: no more replies come.
+    pub(crate) ended: CancellationToken,
+    /// Cancelled when the connection is broken, also when it has ended.
     pub(crate) broken: CancellationToken,
     /// Cancelled when the connection still serves but should be replaced.
     pub(crate) replace_soon: CancellationToken,
 }
 
 impl PushHandler {
+    pub(crate) fn new(listener: Arc<dyn Listener>) -> Self {
+        let (ended, replace_soon) = (CancellationToken::new(), CancellationToken::new());
+        Self { listener, broken: ended.child_token(), ended, replace_soon }
+    }
+
     /// Returns a handler that ignores everything.
     pub(crate) fn ignore_all() -> Self {
-        let (broken, replace_soon) = (CancellationToken::new(), CancellationToken::new());
-        Self { listener: Arc::new(()), broken, replace_soon }
+        Self::new(Arc::new(()))
     }
 
     fn deliver(&self, push: &PushInfo) {
@@ -122,7 +128,7 @@ impl PushHandler {
     fn for_node(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
         move |push| match push.kind {
             PushKind::Message => self.deliver(&push),
-            PushKind::Disconnection => self.broken.cancel(),
+            PushKind::Disconnection => self.ended.cancel(),
             _ => {}
         }
     }
@@ -328,7 +334,7 @@ mod tests {
     #[test]
     fn message_over_a_broken_connection_is_dropped() {
         let received = Arc::<Mutex<Vec<String>>>::default();
-        let handler = PushHandler { listener: received.clone(), ..PushHandler::ignore_all() };
+        let handler = PushHandler::new(received.clone());
         let message = |text: &str| PushInfo {
             kind: PushKind::Message,
             data: vec![Value::BulkString(b"channel".to_vec()), Value::BulkString(text.into())],
@@ -357,7 +363,7 @@ mod tests {
     #[test]
     fn cut_connection_to_a_node_of_a_cluster_is_a_gap_and_replaces_them_all_soon() {
         let gaps = Arc::<AtomicUsize>::default();
-        let handler = PushHandler { listener: gaps.clone(), ..PushHandler::ignore_all() };
+        let handler = PushHandler::new(gaps.clone());
         let handle = handler.clone().for_cluster();
         let push = |kind| handle(PushInfo { kind, data: Vec::new() });
         let state =
