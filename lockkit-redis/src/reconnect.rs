@@ -93,7 +93,7 @@ impl OpenConnection {
     ///
     /// The client crate hands requests to the task of the connection through a channel of tokio. A request that has its
     /// place there when the task ends is put there nevertheless, where nobody reads it; and the channel stays as long as
-    /// the request waits.
+    /// the request waits ([tokio #7714](https://github.com/tokio-rs/tokio/issues/7714)).
     pub(crate) async fn reply<T>(
         &self,
         request: impl Future<Output = Result<T, RequestError>>,
