@@ -20,11 +20,13 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use lockkit_core::{
     ErrorKind,
     backend::{RetryPauses, retry_pauses},
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
+use redis::ToRedisArgs;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -98,12 +100,27 @@ impl OpenConnection {
         &self,
         request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
+        let mut request = std::pin::pin!(request);
         tokio::select! {
-            // Replies that came before the end count.
             biased;
-            reply = request => reply,
-            () = self.health.ended.cancelled() => Err(RequestError::connection_ended()),
+            reply = &mut request => reply,
+            // A reply that came before the end counts.
+            () = self.health.ended.cancelled() => {
+                request.now_or_never().unwrap_or_else(|| Err(RequestError::connection_ended()))
+            }
         }
+    }
+
+    /// Subscribes to channels. Unlike the connection, it ends with it.
+    pub(crate) async fn subscribe(&self, channels: impl ToRedisArgs + Send) -> Result<(), RequestError> {
+        let mut connection = self.connection.clone();
+        self.reply(async { Ok(connection.subscribe(channels).await?) }).await
+    }
+
+    /// Unsubscribes from channels, see [`subscribe`](Self::subscribe).
+    pub(crate) async fn unsubscribe(&self, channels: impl ToRedisArgs + Send) -> Result<(), RequestError> {
+        let mut connection = self.connection.clone();
+        self.reply(async { Ok(connection.unsubscribe(channels).await?) }).await
     }
 
     /// Stops using it for new requests. Those that wait may still be answered.
@@ -184,23 +201,20 @@ impl Reconnector {
     pub(crate) async fn open(&self) -> Result<OpenConnection, RequestError> {
         let push_handler = PushHandler::new(Arc::clone(&self.listener));
         let opening = async {
-            let mut connection = self.connector.connect(push_handler.clone()).await?;
+            let connection = self.connector.connect(push_handler.clone()).await?;
+            let open = OpenConnection::new(connection, push_handler);
             for channels in self.listener.channels().chunks(CHANNELS_PER_REQUEST_MAX) {
-                let subscribed = connection.subscribe(channels).await.map_err(RequestError::from);
-                match subscribed {
+                match open.subscribe(channels).await {
                     Err(fault) if fault.kind() == ErrorKind::Denied && !self.listener.needs_channels() => {
                         debug!(?fault, ?channels, "no right to subscribe");
                     }
                     subscribed => subscribed?,
                 }
             }
-            Ok(connection)
+            Ok(open)
         };
         let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
-        let connection = opened
-            .unwrap_or_else(|_| Err(self.connector.no_reply()))
-            .map_err(RequestError::before_sending)?;
-        Ok(OpenConnection::new(connection, push_handler))
+        opened.unwrap_or_else(|_| Err(self.connector.no_reply())).map_err(RequestError::before_sending)
     }
 
     /// Opens a connection unless there is a first one, and replaces every connection that has broken or should be

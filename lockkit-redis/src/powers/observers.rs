@@ -167,18 +167,16 @@ impl Observers {
 }
 
 async fn subscribe(open: &OpenConnection, channel: &str, limit: Duration) -> Result<(), RequestError> {
-    let mut connection = open.connection.clone();
-    let answer = timeout(limit, connection.subscribe(channel)).await;
-    let outcome = answer.map_or_else(|_| Err(RequestError::no_reply()), |answer| Ok(answer?));
+    let answer = timeout(limit, open.subscribe(channel)).await;
+    let outcome = answer.unwrap_or_else(|_| Err(RequestError::no_reply()));
     outcome.inspect_err(|fault| note_failure(open, channel, fault))
 }
 
 async fn unsubscribe(open: &OpenConnection, channel: &str, limit: Duration) {
-    let mut connection = open.connection.clone();
-    let answer = timeout(limit, connection.unsubscribe(channel)).await;
-    let outcome = answer.map_or_else(|_| Err(RequestError::no_reply()), |answer| Ok(answer?));
+    let answer = timeout(limit, open.unsubscribe(channel)).await;
+    let outcome = answer.unwrap_or_else(|_| Err(RequestError::no_reply()));
     // On failure, messages of the channel are ignored until the connection is replaced.
-    let _ = outcome.inspect_err(|fault: &RequestError| note_failure(open, channel, fault));
+    let _ = outcome.inspect_err(|fault| note_failure(open, channel, fault));
 }
 
 fn note_failure(open: &OpenConnection, channel: &str, fault: &RequestError) {

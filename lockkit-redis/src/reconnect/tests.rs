@@ -133,6 +133,19 @@ async fn reply_is_waited_for_until_the_connection_ends() {
     open.reply(async { Ok(()) }).await.expect("a reply that came before the end counts");
 }
 
+/// As with a runtime that ends: the client crate reports nothing then.
+#[tokio::test]
+async fn reply_is_not_waited_for_once_the_task_of_the_connection_is_gone() {
+    let redis = Redis::start().unwrap();
+    let other = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let reconnector = to(&redis, Arc::new(()));
+    let open = other.spawn(async move { reconnector.open().await }).await.unwrap().unwrap();
+    other.shutdown_background();
+    let reply = open.reply::<()>(std::future::pending());
+    let fault = tokio::time::timeout(HANG, reply).await.expect("no longer").unwrap_err();
+    assert!(fault.may_have_executed(), "{fault:?}");
+}
+
 fn to_cluster(cluster: &FakeCluster, timeout: Duration) -> Reconnector {
     let connector = Connector {
         topology: Topology::Cluster(vec![cluster.server.address.clone()]),

@@ -115,17 +115,17 @@ impl Node {
 
     /// Subscribes to channels, or unsubscribes, within a time limit. On failure waiters rely on their own retries.
     pub(super) async fn set_subscription(&self, limit: Duration, channels: &[String], subscribed: bool) {
-        let Some(mut open) = self.server.current() else { return };
+        let Some(open) = self.server.current() else { return };
         let request = async {
             match subscribed {
-                true => open.connection.subscribe(channels).await,
-                false => open.connection.unsubscribe(channels).await,
+                true => open.subscribe(channels).await,
+                false => open.unsubscribe(channels).await,
             }
         };
         let answer = tokio::time::timeout(limit, request).await;
         match answer {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(node = self.name, %error, "cannot change a subscription"),
+            Ok(Err(fault)) => debug!(node = self.name, ?fault, "cannot change a subscription"),
             // The next connection subscribes to what is waited for then.
             Err(_) => open.give_up(),
         }

@@ -124,11 +124,16 @@ impl PushHandler {
         }
     }
 
-    /// Handles the pushes of one server.
+    /// Handles the pushes of one server. The task of the connection owns the handler: the client crate does not report
+    /// every end, after some failed writes and with its runtime the task just ends.
     fn for_node(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
+        let dropped_with_the_task = self.ended.clone().drop_guard();
         move |push| match push.kind {
             PushKind::Message => self.deliver(&push),
-            PushKind::Disconnection => self.ended.cancel(),
+            PushKind::Disconnection => {
+                let _ = &dropped_with_the_task;
+                self.ended.cancel();
+            }
             _ => {}
         }
     }
