@@ -10,7 +10,7 @@ use crate::{Daemon, Etcd, Redis, ZooKeeper, wait::wait_for_leader};
 pub(crate) const MEMBERS: usize = 3;
 
 /// Longest time until the members agree on a leader.
-const LEADER_MAX: Duration = Duration::from_secs(60);
+const LEADER_MAX: Duration = Duration::from_secs(120);
 
 /// A server process that can be killed and started again.
 pub trait Server: DerefMut<Target = Daemon> {
@@ -137,7 +137,7 @@ impl<M: Member> Cluster<M> {
     ///
     /// # Errors
     ///
-    /// When there is no leader within a minute.
+    /// When there is no leader within two minutes.
     pub fn leader(&self) -> Result<usize> {
         wait_for_leader(&format!("the cluster {}", self.url()), LEADER_MAX, || M::leader_of(&self.members))
     }

@@ -168,7 +168,9 @@ async fn pump(
             biased;
             _ = flow.changed() => {}
             _ = to.writable(), if bytes > 0 => match queue.send(bytes, |bytes| to.try_write(bytes)) {
-                Ok(count) => drop(shared.delivered(direction).fetch_add(count as u64, SeqCst)),
+                Ok(count) => {
+                    shared.delivered(direction).fetch_add(count as u64, SeqCst);
+                }
                 Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => {}
                 // The reader of that side sees the error too, and forwards it when the flow allows.
                 Err(_) => return Ok(()),

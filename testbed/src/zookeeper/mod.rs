@@ -42,7 +42,7 @@ const JARS: [&str; 5] =
     ["zookeeper", "netty-codec", "netty-resolver", "netty-transport-native-unix-common", "slf4j-simple"];
 
 /// Options for a small virtual machine that starts fast.
-const JAVA: [&str; 8] = [
+const JAVA: [&str; 9] = [
     "-XX:+UseSerialGC",
     "-Xmx128m",
     "-XX:TieredStopAtLevel=1",
@@ -50,6 +50,8 @@ const JAVA: [&str; 8] = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
     // In KiB; 64 MiB by default.
     "-Dzookeeper.preAllocSize=1024",
+    // In ms; a minute by default. A member that missed the votes of the others would ask again only then.
+    "-Dzookeeper.fastleader.maxNotificationInterval=2000",
     // `start_numbered` writes a log without a snapshot.
     "-Dzookeeper.snapshot.trust.empty=true",
     // `lifetime` parses the dates that the server prints.
