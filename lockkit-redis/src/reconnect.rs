@@ -111,13 +111,13 @@ impl OpenConnection {
         }
     }
 
-    /// Subscribes to channels. Unlike the connection, it ends with it.
+    /// Subscribes to channels; fails at the end of the connection, see [`reply`](Self::reply).
     pub(crate) async fn subscribe(&self, channels: impl ToRedisArgs + Send) -> Result<(), RequestError> {
         let mut connection = self.connection.clone();
         self.reply(async { Ok(connection.subscribe(channels).await?) }).await
     }
 
-    /// Unsubscribes from channels, see [`subscribe`](Self::subscribe).
+    /// Unsubscribes from channels, as [`subscribe`](Self::subscribe).
     pub(crate) async fn unsubscribe(&self, channels: impl ToRedisArgs + Send) -> Result<(), RequestError> {
         let mut connection = self.connection.clone();
         self.reply(async { Ok(connection.unsubscribe(channels).await?) }).await
