@@ -36,8 +36,10 @@ pub(super) const CASES: &[Case] = &[
         needs PROCESSES, Need::Hook(Hook::WallClock); bugs 65),
 ];
 
-/// Processes that count, and the time limit of their rounds on a loaded machine.
+/// Processes that count.
 const PROCESSES_THAT_COUNT: usize = 8;
+
+/// Ends their rounds sooner on a loaded machine.
 const COUNTING_MAX: Duration = Duration::from_secs(20);
 
 async fn processes_that_count_in_a_file_lose_no_increment(cx: Cx) -> Result<()> {

@@ -1,6 +1,9 @@
 //! Connections that break, and connections that should be replaced.
 
-use std::sync::{Mutex, atomic::AtomicUsize};
+use std::{
+    sync::{Mutex, atomic::AtomicUsize},
+    task::Poll,
+};
 
 use lockkit_conformance::direct::{HANG, until};
 use lockkit_core::support::lock;
@@ -8,7 +11,7 @@ use lockkit_testbed::Redis;
 
 use super::*;
 use crate::{
-    tests::scripted::FakeCluster,
+    tests::scripted::{FakeCluster, silent_connection},
     topology::{Address, Dialer, Login, Topology},
 };
 
@@ -130,7 +133,32 @@ async fn reply_is_waited_for_until_the_connection_ends() {
     redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap();
     let fault = tokio::time::timeout(HANG, reply).await.expect("no longer").unwrap_err();
     assert!(fault.may_have_executed(), "{fault:?}");
-    open.reply(async { Ok(()) }).await.expect("a reply that came before the end counts");
+}
+
+/// The reply comes, and then the end, after the request was looked at and before the end was.
+#[tokio::test]
+async fn reply_right_before_the_end_counts() {
+    let handler = PushHandler::ignore_all();
+    let open = silent_connection(handler.clone()).await;
+    let mut is_answered = false;
+    let request = std::future::poll_fn(|_| {
+        handler.ended.cancel();
+        if std::mem::replace(&mut is_answered, true) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    });
+    open.reply(request).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscription_fails_at_the_end_of_its_connection() {
+    let handler = PushHandler::ignore_all();
+    let open = silent_connection(handler.clone()).await;
+    let end = async {
+        tokio::task::yield_now().await;
+        handler.ended.cancel();
+    };
+    let both = async { tokio::join!(open.subscribe("channel"), open.unsubscribe("channel"), end) };
+    let (subscribed, unsubscribed, ()) = tokio::time::timeout(HANG, both).await.expect("no longer");
+    assert!(subscribed.unwrap_err().may_have_executed() && unsubscribed.unwrap_err().may_have_executed());
 }
 
 /// As with a runtime that ends: the client crate reports nothing then.

@@ -74,10 +74,12 @@ pub(crate) async fn connection_to(
     connection
 }
 
-/// Connects to a server that answers no request. What it pushes goes to this handler.
+/// Connects to a server that answers neither scripts nor subscriptions. The tokens of this handler say how it is.
 pub(crate) async fn silent_connection(push_handler: PushHandler) -> OpenConnection {
-    let is_request = |words: &[String]| words[0].starts_with("EVAL");
-    let script = move |_, words: &[String]| if is_request(words) { Answer::Nothing } else { greeting(words) };
+    let script = |_, words: &[String]| match &*words[0] {
+        "EVAL" | "EVALSHA" | "SUBSCRIBE" | "UNSUBSCRIBE" => Answer::Nothing,
+        _ => greeting(words),
+    };
     OpenConnection::new(Connection::node(connection_to(script).await), push_handler)
 }
 
