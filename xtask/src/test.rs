@@ -34,9 +34,9 @@ const CARGO: [(&str, &str); 2] = [
         NO_FEATURES,
         "test --test connect --no-default-features -p lockkit -p lockkit-cli \
          -p lockkit-conformance -p lockkit-core -p lockkit-etcd -p lockkit-file -p lockkit-redis -p lockkit-zk \
-         -p lockkit-models -p lockkit-testbed -p xtask \
+         -p lockkit-etcd-codegen -p lockkit-models -p lockkit-recipes -p lockkit-testbed -p xtask \
          --features lockkit-core/metrics,lockkit-core/testing,lockkit-etcd/tls,lockkit-redis/tls,lockkit-zk/tls \
-         --features lockkit-zk/sasl,lockkit-conformance/linearizability \
+         --features lockkit-zk/sasl,lockkit-zk/zookeeper-client-0-11,lockkit-conformance/linearizability \
          --features lockkit-etcd/_fuzzing,lockkit-file/_fuzzing,lockkit-redis/_fuzzing",
     ),
     (DOC_TESTS, "test --workspace --all-features --doc --no-fail-fast"),
