@@ -153,9 +153,10 @@ impl Tokens {
     }
 
     /// See [`Ranked`](crate::rank::Ranked).
-    pub(crate) fn each_rank(&mut self, domain: Domain, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    pub(crate) fn each_rank(&mut self, domain: Domain, visit: &mut impl FnMut(Domain, &mut Rank)) {
         visit(domain, &mut self.last);
-        self.granted.iter_mut().chain(&mut self.floors).for_each(|token| visit(domain, token));
+        self.granted.iter_mut().for_each(|token| visit(domain, token));
+        self.floors.iter_mut().for_each(|token| visit(domain, token));
     }
 }
 

@@ -12,27 +12,21 @@ pub(crate) type Domain = usize;
 /// Maximum number of domains in a state.
 const DOMAINS_MAX: usize = 8;
 
-/// Maximum number of ranks in a domain.
-const RANKS_MAX: usize = 64;
+/// The ranks that occur in a domain, a bit for each. None is above 63.
+type Ranks = u64;
 
 /// A value that contains ranks.
 pub(crate) trait Ranked {
     /// Visits every rank with its domain, always in the same order.
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank));
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank));
 }
 
 /// Replaces all ranks by the smallest ones in the same order. Returns the highest rank of each domain.
 pub(crate) fn compress(ranked: &mut impl Ranked) -> [Rank; DOMAINS_MAX] {
-    let mut ranks = [[0; RANKS_MAX]; DOMAINS_MAX];
-    ranked.each_rank(&mut |domain, rank| ranks[domain][usize::from(*rank)] = 1);
-    let mut highest = [0; DOMAINS_MAX];
-    for (ranks, highest) in ranks.iter_mut().zip(&mut highest) {
-        ranks[0] = 0;
-        for rank in ranks.iter_mut().filter(|rank| **rank > 0) {
-            *highest += 1;
-            *rank = *highest;
-        }
-    }
-    ranked.each_rank(&mut |domain, rank| *rank = ranks[domain][usize::from(*rank)]);
-    highest
+    let mut occurring: [Ranks; DOMAINS_MAX] = [0; DOMAINS_MAX];
+    ranked.each_rank(&mut |domain, rank| occurring[domain] |= 1 << *rank);
+    // A rank becomes the number of those that occur and are not above it; 0 does not count.
+    let counted = occurring.map(|ranks| ranks & !1);
+    ranked.each_rank(&mut |domain, rank| *rank = (counted[domain] << (63 - *rank)).count_ones() as Rank);
+    counted.map(|ranks| ranks.count_ones() as Rank)
 }

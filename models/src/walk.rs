@@ -13,10 +13,10 @@
 
 use std::{
     collections::{HashMap, hash_map},
-    hash::Hash,
+    hash::{BuildHasher as _, Hash},
 };
 
-use ahash::RandomState;
+use foldhash::quality::FixedState;
 use stateright::{Expectation, Property};
 
 use crate::explore::{Protocol, Violation};
@@ -37,7 +37,7 @@ pub(crate) enum Until {
 pub(crate) struct Walk<'m, M: Protocol> {
     model: &'m M,
     until: Until,
-    numbers: HashMap<u64, Number, RandomState>,
+    numbers: HashMap<u64, Number, FixedState>,
     /// By number: the hash of the state, and the state from which it was found.
     fingerprints: Vec<u64>,
     parents: Vec<Number>,
@@ -201,5 +201,5 @@ impl<'m, M: Protocol> Walk<'m, M> {
 
 /// Returns a hash that is the same in each run, so that the same counterexample is found.
 fn fingerprint(state: &impl Hash) -> u64 {
-    RandomState::with_seeds(1, 2, 3, 4).hash_one(state)
+    FixedState::default().hash_one(state)
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 impl Ranked for State {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank)) {
         self.tokens.each_rank(CREATED, visit);
         self.keys.iter_mut().flatten().for_each(|key| visit(CREATED, &mut key.created));
         for client in 0..CLIENTS {
@@ -35,19 +35,19 @@ impl Ranked for State {
 }
 
 /// The create revisions of contenders.
-fn each_created(contenders: &mut [Contender], visit: &mut dyn FnMut(Domain, &mut Rank)) {
+fn each_created(contenders: &mut [Contender], visit: &mut impl FnMut(Domain, &mut Rank)) {
     contenders.iter_mut().for_each(|contender| visit(CREATED, &mut contender.1));
 }
 
 impl Ranked for Handoff {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank)) {
         visit(CREATED, &mut self.to.1);
         each_created(&mut self.next, visit);
     }
 }
 
 impl Ranked for Request {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank)) {
         match &mut self.kind {
             RequestKind::Enqueue { epoch } => visit(EPOCH + self.claim.client(), epoch),
             RequestKind::LeaveEmpty { own, .. } | RequestKind::LeaveWithoutHandoff { own, .. } => {

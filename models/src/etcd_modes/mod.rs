@@ -168,7 +168,7 @@ impl EtcdModes {
 }
 
 impl Ranked for State {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank)) {
         visit(TOKEN, &mut self.revision);
         self.keys.iter_mut().for_each(|created| visit(CREATED, created));
         let early = self.claims.iter_mut().map(|claim| &mut claim.early_handoff);

@@ -222,19 +222,17 @@ impl Redis {
 }
 
 impl Ranked for State {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank)) {
         let servers = std::iter::once(&mut self.server).chain(&mut self.replica);
         for server in servers {
             visit(TOKEN, &mut server.counter);
             server.lock.iter_mut().for_each(|(_, token)| visit(TOKEN, token));
         }
-        self.claims
-            .iter_mut()
-            .flat_map(|claim| {
-                let late = claim.late_answer.as_mut().map(|(token, _)| token);
-                [&mut claim.late_token, &mut claim.answered].into_iter().chain(late)
-            })
-            .for_each(|token| visit(TOKEN, token));
+        for claim in &mut self.claims {
+            visit(TOKEN, &mut claim.late_token);
+            visit(TOKEN, &mut claim.answered);
+            claim.late_answer.iter_mut().for_each(|(token, _)| visit(TOKEN, token));
+        }
         self.late.iter_mut().for_each(|request| visit(TOKEN, &mut request.token));
         self.copy.iter_mut().for_each(|push| visit(TOKEN, &mut push.token));
         visit(TOKEN, &mut self.minted_last);

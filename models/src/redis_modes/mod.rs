@@ -159,7 +159,7 @@ impl RedisModes {
 }
 
 impl Ranked for State {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank)) {
         visit(TOKEN, &mut self.server.counter);
         self.server.holders.iter_mut().for_each(|token| visit(TOKEN, token));
         self.late.iter_mut().for_each(|renewal| visit(TOKEN, &mut renewal.token));

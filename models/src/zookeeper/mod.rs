@@ -159,7 +159,7 @@ impl ZooKeeper {
 }
 
 impl Ranked for State {
-    fn each_rank(&mut self, visit: &mut dyn FnMut(Domain, &mut Rank)) {
+    fn each_rank(&mut self, visit: &mut impl FnMut(Domain, &mut Rank)) {
         visit(ZXID, &mut self.zxid);
         self.tokens.each_rank(ZXID, visit);
         let views = self.clients.iter_mut().map(|client| &mut client.view);
